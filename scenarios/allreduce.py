@@ -48,10 +48,9 @@ rail even in rail order; ``cross_rail_hops`` counts such hops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.scenario import Contents, Outcome, Trial, parameter
+from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective import (
@@ -60,8 +59,6 @@ from scenarios.collectives.collective import (
     OUTPUT,
     Collective,
     all_peers,
-    collective_measures,
-    collective_trials,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
@@ -70,7 +67,6 @@ from scenarios.collectives.collective_parameters import (
     ReductionParameters,
 )
 from scenarios.collectives.tuning import AUTO
-from topologies.model import Topology
 from topologies.parts.design_parameters import TEXT
 
 __all__ = ["COLUMNS", "Parameters", "measures", "schedules", "topology"]
@@ -122,19 +118,6 @@ COLLECTIVE = Collective(
     result=_result,
 )
 
-
-def topology(parameters: Parameters) -> str:
-    """Six hosts with four GPUs each, four rail switches, two spines."""
-    return "rail_clos"
-
-
-def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
-    """Return the trials, one for each row of the table."""
-    return collective_trials(COLLECTIVE, parameters, topology, seed)
-
-
-def measures(
-    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
-) -> Mapping[str, object]:
-    """Return the values of a row beyond time and ideal."""
-    return collective_measures(COLLECTIVE, parameters, trial, outcome)
+topology = COLLECTIVE.topology
+schedules = COLLECTIVE.schedules
+measures = COLLECTIVE.measures

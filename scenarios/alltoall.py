@@ -29,12 +29,11 @@ NVLink.  Rounds keep receivers from an incast: each receives from ``peers`` send
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.scenario import Contents, Outcome, Trial, parameter
+from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
     COLUMNS,
@@ -42,14 +41,11 @@ from scenarios.collectives.collective import (
     OUTPUT,
     Collective,
     all_peers,
-    collective_measures,
-    collective_trials,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
     ExchangeParameters,
 )
-from topologies.model import Topology
 
 __all__ = ["COLUMNS", "Parameters", "measures", "schedules", "topology"]
 
@@ -86,19 +82,6 @@ COLLECTIVE = Collective(
     by_parts=True,
 )
 
-
-def topology(parameters: Parameters) -> str:
-    """Six hosts with four GPUs each, four rail switches, two spines."""
-    return "rail_clos"
-
-
-def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
-    """Return the trials, one for each row of the table."""
-    return collective_trials(COLLECTIVE, parameters, topology, seed)
-
-
-def measures(
-    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
-) -> Mapping[str, object]:
-    """Return the values of a row beyond time and ideal."""
-    return collective_measures(COLLECTIVE, parameters, trial, outcome)
+topology = COLLECTIVE.topology
+schedules = COLLECTIVE.schedules
+measures = COLLECTIVE.measures

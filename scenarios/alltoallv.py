@@ -35,7 +35,6 @@ who has little to send to others comes to it early.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +42,7 @@ import numpy as np
 
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
-from emulator.scenario import Contents, Outcome, Trial, parameter
+from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
     COLUMNS as COLLECTIVE_COLUMNS,
@@ -53,8 +52,6 @@ from scenarios.collectives.collective import (
     OUTPUT,
     Collective,
     all_peers,
-    collective_measures,
-    collective_trials,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import EXPONENT, SHARE, ExchangeParameters
@@ -64,7 +61,6 @@ from scenarios.collectives.exchange_matrix import (
     read_matrix,
     zipf_matrix,
 )
-from topologies.model import Topology
 from topologies.parts.design_parameters import TEXT
 
 COLUMNS = (*COLLECTIVE_COLUMNS, TableColumn("imbalance", "max/mean", "", 8))
@@ -104,31 +100,12 @@ class Parameters(ExchangeParameters):
             made = distance_matrix(members, size, self.spread / 1000)
         else:
             made = zipf_matrix(members, size, self.skew / 1000, seed)
-        octets = self.element.octets
         if not any(sent for p, row in enumerate(made) for q, sent in enumerate(row) if p != q):
             raise UserError(
                 f"a size of {size} B leaves no 16 octets for another one of {members} GPUs; take a "
                 "larger size"
             )
-        assert 16 % octets == 0
         return made
-
-
-def topology(parameters: Parameters) -> str:
-    """Six hosts with four GPUs each, four rail switches, two spines."""
-    return "rail_clos"
-
-
-def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
-    """Return the trials, one for each row of the table."""
-    return collective_trials(COLLECTIVE, parameters, topology, seed)
-
-
-def measures(
-    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
-) -> Mapping[str, object]:
-    """Return the values of a row beyond time and ideal."""
-    return collective_measures(COLLECTIVE, parameters, trial, outcome)
 
 
 def _matrix(data: CollectiveData) -> Matrix:
@@ -163,3 +140,7 @@ COLLECTIVE = Collective(
     expected=_expected,
     by_parts=True,
 )
+
+topology = COLLECTIVE.topology
+schedules = COLLECTIVE.schedules
+measures = COLLECTIVE.measures

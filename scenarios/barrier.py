@@ -21,24 +21,20 @@ inside a host are short.  Ring AllReduce of one element, which also is a barrier
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.scenario import Contents, Outcome, Trial, parameter
+from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     Collective,
-    collective_measures,
-    collective_trials,
 )
 from scenarios.collectives.collective_call import STAGING
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import CollectiveParameters
-from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 
 __all__ = ["COLUMNS", "Parameters", "measures", "schedules", "topology"]
@@ -55,23 +51,6 @@ class Parameters(CollectiveParameters):
         choices=algorithms("barrier", first="dissemination"),
         help="how the notices travel",
     )
-
-
-def topology(parameters: Parameters) -> str:
-    """Six hosts with four GPUs each, four rail switches, two spines."""
-    return "rail_clos"
-
-
-def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
-    """Return the trials, one for each row of the table."""
-    return collective_trials(COLLECTIVE, parameters, topology, seed)
-
-
-def measures(
-    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
-) -> Mapping[str, object]:
-    """Return the values of a row beyond time and ideal."""
-    return collective_measures(COLLECTIVE, parameters, trial, outcome)
 
 
 def _buffers(data: CollectiveData, root: int, position: int) -> dict[str, int]:
@@ -97,3 +76,7 @@ COLLECTIVE = Collective(
     inputs=_inputs,
     expected=_expected,
 )
+
+topology = COLLECTIVE.topology
+schedules = COLLECTIVE.schedules
+measures = COLLECTIVE.measures

@@ -24,10 +24,9 @@ What should be seen: the NIC of the root is the bound, and no queue builds up be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.scenario import Contents, Outcome, Trial, parameter
+from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
     COLUMNS,
@@ -35,15 +34,12 @@ from scenarios.collectives.collective import (
     OUTPUT,
     Collective,
     all_peers,
-    collective_measures,
-    collective_trials,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
     ExchangeParameters,
     RootedParameters,
 )
-from topologies.model import Topology
 
 __all__ = ["COLUMNS", "Parameters", "measures", "schedules", "topology"]
 
@@ -81,19 +77,6 @@ COLLECTIVE = Collective(
     rooted=True,
 )
 
-
-def topology(parameters: Parameters) -> str:
-    """Six hosts with four GPUs each, four rail switches, two spines."""
-    return "rail_clos"
-
-
-def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
-    """Return the trials, one for each row of the table."""
-    return collective_trials(COLLECTIVE, parameters, topology, seed)
-
-
-def measures(
-    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
-) -> Mapping[str, object]:
-    """Return the values of a row beyond time and ideal."""
-    return collective_measures(COLLECTIVE, parameters, trial, outcome)
+topology = COLLECTIVE.topology
+schedules = COLLECTIVE.schedules
+measures = COLLECTIVE.measures

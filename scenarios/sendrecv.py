@@ -22,24 +22,20 @@ first one of the next.  With several GPUs in each host they change rail and clim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.scenario import Contents, Outcome, Trial, parameter
+from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     OUTPUT,
     Collective,
-    collective_measures,
-    collective_trials,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
     CollectiveParameters,
 )
-from topologies.model import Topology
 
 __all__ = ["COLUMNS", "Parameters", "measures", "schedules", "topology"]
 
@@ -75,19 +71,6 @@ COLLECTIVE = Collective(
     expected=_expected,
 )
 
-
-def topology(parameters: Parameters) -> str:
-    """Six hosts with four GPUs each, four rail switches, two spines."""
-    return "rail_clos"
-
-
-def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
-    """Return the trials, one for each row of the table."""
-    return collective_trials(COLLECTIVE, parameters, topology, seed)
-
-
-def measures(
-    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
-) -> Mapping[str, object]:
-    """Return the values of a row beyond time and ideal."""
-    return collective_measures(COLLECTIVE, parameters, trial, outcome)
+topology = COLLECTIVE.topology
+schedules = COLLECTIVE.schedules
+measures = COLLECTIVE.measures

@@ -77,46 +77,78 @@ class Collective:
     by_parts: bool = False
     rooted: bool = False
 
+    def topology(self, parameters: CollectiveParameters) -> str:
+        """Six hosts with four GPUs each, four rail switches, two spines."""
+        return "rail_clos"
+
+    def schedules(
+        self, parameters: CollectiveParameters, topology: Topology, seed: int
+    ) -> list[Trial]:
+        """Return the trials, one for each row of the table."""
+        groups = communicators(
+            topology,
+            parameters.ranks,
+            self.title,
+            shuffled_by=seed if parameters.is_shuffled else None,
+        )
+        members = {len(group) for group in groups}
+        if len(members) > 1:
+            raise UserError(
+                f"ranks={parameters.ranks} makes communicators of {min(members)} to {max(members)} "
+                "GPUs, and a row has one size; name ranks, or choose a uniform topology"
+            )
+        (count,) = members
+        if self.rooted and parameters.root_position >= count:
+            raise UserError(
+                f"root is {parameters.root_position}, and the communicator has positions 0 to "
+                f"{count - 1}; take one of these"
+            )
+        if not parameters.exact and not parameters.element.boundable(count):
+            raise UserError(
+                f"data=random with {parameters.datatype} leaves nothing to check over {count} "
+                "GPUs: rounding may change every digit; take data=whole, or another datatype"
+            )
+        sizes = parameters.parts(count) if self.by_parts else parameters.sweep
+        return [
+            _Run(self, parameters, groups, size * (count if self.by_parts else 1), seed).trial(
+                topology
+            )
+            for size in sizes
+        ]
+
+    def measures(
+        self,
+        parameters: CollectiveParameters,
+        topology: Topology,
+        trial: Trial,
+        outcome: Outcome,
+    ) -> Mapping[str, object]:
+        """Return the values of a row as the NCCL tests define them, and what crossed the NICs.
+
+        algbw is the size over the time, and busbw is ``bus_factor`` times that, in GB/s.
+        ``fabric_bytes`` are octets of payload that arrived over the fabric in an iteration, from
+        the counters of all endpoints; ``fabric_bytes_derived`` are those that schedules name.
+        """
+        members = trial.facts["members"]
+        assert isinstance(members, int)
+        algbw = trial.size_bytes / outcome.mean_ns  # octets per ns are GB/s
+        element = parameters.element
+        received = outcome.counters.get("rx_message_octets")
+        return {
+            "count": trial.size_bytes // (members if self.by_parts else 1) // element.octets,
+            "type": element.name,
+            "redop": parameters.reduction,
+            "root": parameters.root_position if self.rooted else -1,
+            "algbw_gbps": algbw,
+            "busbw_gbps": algbw * self.bus_factor(members),
+            "fabric_bytes": None if received is None else received / len(outcome.times_ns),
+            "fabric_bytes_derived": fabric_octets(trial.compile()),
+        }
+
 
 def all_peers(members: int) -> float:
     """Return (n-1)/n, the part of the data that goes to others."""
     return (members - 1) / members
-
-
-def collective_trials(
-    collective: Collective, parameters: CollectiveParameters, topology: Topology, seed: int
-) -> list[Trial]:
-    """Return the trials of ``collective``, one for each size."""
-    groups = communicators(
-        topology,
-        parameters.ranks,
-        collective.title,
-        shuffled_by=seed if parameters.is_shuffled else None,
-    )
-    members = {len(group) for group in groups}
-    if len(members) > 1:
-        raise UserError(
-            f"ranks={parameters.ranks} makes communicators of {min(members)} to {max(members)} "
-            "GPUs, and a row has one size; name ranks, or choose a uniform topology"
-        )
-    (count,) = members
-    if collective.rooted and parameters.root_position >= count:
-        raise UserError(
-            f"root is {parameters.root_position}, and the communicator has positions 0 to "
-            f"{count - 1}; take one of these"
-        )
-    if not parameters.exact and not parameters.element.boundable(count):
-        raise UserError(
-            f"data=random with {parameters.datatype} leaves nothing to check over {count} GPUs: "
-            "rounding may change every digit; take data=whole, or another datatype"
-        )
-    sizes = parameters.parts(count) if collective.by_parts else parameters.sweep
-    return [
-        _Run(
-            collective, parameters, groups, size * (count if collective.by_parts else 1), seed
-        ).trial(topology)
-        for size in sizes
-    ]
 
 
 @dataclass
@@ -336,32 +368,6 @@ class _Run:
 def _elements(block: Block, octets: int) -> slice:
     """Return the elements of ``octets`` each that ``block`` has."""
     return slice(block.offset // octets, (block.offset + block.length) // octets)
-
-
-def collective_measures(
-    collective: Collective, parameters: CollectiveParameters, trial: Trial, outcome: Outcome
-) -> Mapping[str, object]:
-    """Return the values of a row as the NCCL tests define them, and what crossed the NICs.
-
-    algbw is the size over the time, and busbw is the collective's factor times that, in GB/s.
-    ``fabric_bytes`` are octets of payload that arrived over the fabric in an iteration, from the
-    counters of all endpoints; ``fabric_bytes_derived`` are those that the schedules name.
-    """
-    members = trial.facts["members"]
-    assert isinstance(members, int)
-    algbw = trial.size_bytes / outcome.mean_ns  # octets per ns are GB/s
-    element = parameters.element
-    received = outcome.counters.get("rx_message_octets")
-    return {
-        "count": trial.size_bytes // (members if collective.by_parts else 1) // element.octets,
-        "type": element.name,
-        "redop": parameters.reduction,
-        "root": parameters.root_position if collective.rooted else -1,
-        "algbw_gbps": algbw,
-        "busbw_gbps": algbw * collective.bus_factor(members),
-        "fabric_bytes": None if received is None else received / len(outcome.times_ns),
-        "fabric_bytes_derived": fabric_octets(trial.compile()),
-    }
 
 
 def fabric_octets(schedules: Sequence[Schedule]) -> int:
