@@ -56,8 +56,8 @@ def no_result(data: CollectiveData, root: int, position: int) -> Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collective:
-    """What a collective is, whatever its algorithm.
+class CollectiveBenchmark:
+    """A collective, whatever its algorithm: its buffers, contents and factor of busbw.
 
     ``name`` is that of the NCCL tests, ``title`` that of texts, ``key`` that of its algorithms.
     ``bus_factor`` leads from algbw to busbw.  ``by_parts``: the size has a part for each member,
@@ -155,7 +155,7 @@ def all_peers(members: int) -> float:
 class _Run:
     """One size of a collective over all communicators."""
 
-    collective: Collective
+    collective: CollectiveBenchmark
     parameters: CollectiveParameters
     groups: Sequence[Communicator]
     size: int
@@ -208,13 +208,13 @@ class _Run:
 
     @property
     def _row_size(self) -> int:
-        """The size of the row; of unequal parts what the busiest member sends or receives."""
+        """Return the size of the row: of unequal parts that of the busiest member."""
         matrix = self.data[0].matrix
         return self.size if matrix is None else busiest(matrix)
 
     @cached_property
     def _choice(self) -> Choice | None:
-        """The choice of NCCL's model, if the user leaves it to that."""
+        """Return the choice of NCCL's model, if the user leaves it to that."""
         given = self.parameters
         if given.algorithm != AUTO:
             return None
@@ -297,7 +297,7 @@ class _Run:
 
     @property
     def _by_scratch(self) -> bool:
-        """Whether a result is made beside the source, and takes its place at the end."""
+        """Return whether a result is made beside the source, and replaces it at the end."""
         given = self.parameters
         chosen = algorithm_of(self.collective.key, self.algorithm)
         return given.is_in_place and not chosen.in_place

@@ -1,4 +1,4 @@
-"""What the members of a communicator put into a collective, and what comes out."""
+"""Data that the members of a communicator put into a collective, and the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scenarios.collectives.exchange_matrix import Matrix
 
 @dataclass(frozen=True)
 class CollectiveData:
-    """What the members of one communicator put into a collective of ``size`` octets."""
+    """The data of one communicator for a collective of ``size`` octets."""
 
     seed: int
     group: int

@@ -35,7 +35,7 @@ PEERS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveParameters(SizeSweep):
-    """What every collective takes."""
+    """The parameters of every collective."""
 
     algorithm: str = parameter("ring", choices=("ring",), help="how the data travel")
     ranks: str = parameter(
@@ -95,7 +95,7 @@ class CollectiveParameters(SizeSweep):
 
 @dataclass(frozen=True, kw_only=True)
 class ReductionParameters(CollectiveParameters):
-    """What collectives take that reduce."""
+    """The parameters of collectives that reduce."""
 
     op: str = parameter("sum", choices=REDUCTIONS, help="reduction operation")
     data: str = parameter(
@@ -125,7 +125,7 @@ class ReductionParameters(CollectiveParameters):
 
 @dataclass(frozen=True, kw_only=True)
 class InPlaceParameters(CollectiveParameters):
-    """What collectives take whose result may replace the source."""
+    """The parameters of collectives whose result may replace the source."""
 
     in_place: int = parameter(0, FLAG, help="1: the result replaces the source")
 
@@ -137,7 +137,7 @@ class InPlaceParameters(CollectiveParameters):
 
 @dataclass(frozen=True, kw_only=True)
 class RootedParameters(CollectiveParameters):
-    """What collectives take that have a root."""
+    """The parameters of collectives that have a root."""
 
     root: int = parameter(0, NUMBER, help="position of the root among the GPUs that take part")
 
@@ -149,7 +149,7 @@ class RootedParameters(CollectiveParameters):
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelParameters(CollectiveParameters):
-    """What collectives take whose data go round rings or along trees, in slices."""
+    """The parameters of collectives whose data go round rings or along trees, in slices."""
 
     slice_bytes: int = parameter(SLICE_BYTES, SIZE, help="pieces in which a block moves on")
     channels: int = parameter(
@@ -187,7 +187,7 @@ class ChannelParameters(CollectiveParameters):
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangeParameters(CollectiveParameters):
-    """What exchanges take that go in rounds."""
+    """The parameters of exchanges that go in rounds."""
 
     peers: int = parameter(PEERS, COUNT, help="rounds that are under way at a time")
 

@@ -1,4 +1,4 @@
-"""Who sends how much to whom in an exchange with unequal parts."""
+"""Matrices of exchanges with unequal parts: the octets from each member to each other one."""
 
 from __future__ import annotations
 

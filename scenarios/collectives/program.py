@@ -28,7 +28,7 @@ from emulator.endpoint.operations.schedule import (
     Reduce,
     Region,
     Schedule,
-    Span,
+    ScheduleSpan,
     Write,
 )
 from topologies.model import Topology
@@ -51,7 +51,7 @@ class Program:
         self._tables: list[list[OperationTable]] = [[] for _ in self.servers]
         self._operations: list[list[Operation]] = [[] for _ in self.servers]  # behind the tables
         self._counts = [0] * len(self.servers)
-        self._spans: list[list[Span]] = [[] for _ in self.servers]
+        self._spans: list[list[ScheduleSpan]] = [[] for _ in self.servers]
         self._blocks: list[str] = []
         self._buffers: list[dict[str, int]] = [{} for _ in self.servers]
         self._tags: dict[tuple[int, int], int] = {}
@@ -142,7 +142,7 @@ class Program:
         self._blocks.pop()
         for rank, (first, end) in enumerate(zip(before, self._counts, strict=True)):
             if end > first:
-                self._spans[rank].append(Span(name, first, end))
+                self._spans[rank].append(ScheduleSpan(name, first, end))
 
     def operations(self, rank: int) -> int:
         """Return how many operations ``rank`` has so far, which is the index of the next one."""

@@ -101,7 +101,7 @@ class Barrier(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ScheduleSpan:
     """The operations from index ``first`` to before ``end``, which ``name`` stands for.
 
     A name says for people what they do, such as the layer, the micro-batch and the collective.
@@ -123,4 +123,4 @@ class Schedule:
     rank: int
     buffers: Mapping[str, int]
     operations: Sequence[Operation] = field(default=())
-    spans: tuple[Span, ...] = ()
+    spans: tuple[ScheduleSpan, ...] = ()

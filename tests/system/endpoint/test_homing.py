@@ -21,7 +21,7 @@ from emulator.kernel.frame_filter import TransportFrames
 from emulator.lab import Lab
 from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
-from scenarios import allreduce
+from scenarios.collective_benchmarks import allreduce
 from tests.harness.lab.endpoint_lab import needs_root, root, small_lab, within
 from topologies.addressing import gateway_mac
 from topologies.model import CableEnd, Link

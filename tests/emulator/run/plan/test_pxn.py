@@ -12,7 +12,7 @@ from emulator.errors import UserError
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.pxn import BUFFER, Pxn
-from scenarios import allreduce
+from scenarios.collective_benchmarks import allreduce
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails
 from tests.harness.runs.schedule_executor import Executor

@@ -19,7 +19,7 @@ from emulator.endpoint.operations.schedule import (
     Reduce,
     Region,
     Schedule,
-    Span,
+    ScheduleSpan,
     Write,
 )
 from emulator.measures.queue_depths import QueueSeries
@@ -112,7 +112,7 @@ def drawn(around: timeline.Surroundings | None = None) -> Imported:
                 Write(peer=1, tag=1, local=A, remote=B),
                 Copy(peer=2, tag=0, local=A, remote=B),
             ),
-            spans=(Span("layer 1 all_gather", 1, 2), Span("micro-batch 0", 0, 3)),
+            spans=(ScheduleSpan("layer 1 all_gather", 1, 2), ScheduleSpan("micro-batch 0", 0, 3)),
         ),
         Schedule(
             rank=1,
@@ -122,7 +122,7 @@ def drawn(around: timeline.Surroundings | None = None) -> Imported:
                 Receive(peer=0, tag=1, into=B),
                 Reduce(source=A, into=B),
             ),
-            spans=(Span("gradients", 1, 3),),
+            spans=(ScheduleSpan("gradients", 1, 3),),
         ),
         Schedule(
             rank=2,
@@ -190,8 +190,8 @@ def test_a_program_names_what_a_block_appends() -> None:
             program.transfer(0, 1, A, B)
     first, second = program.schedules()
     inner = "micro-batch 0, layer 1"
-    assert first.spans == (Span(inner, 2, 3), Span("micro-batch 0", 1, 3))
-    assert second.spans == (Span(inner, 0, 1), Span("micro-batch 0", 0, 1))
+    assert first.spans == (ScheduleSpan(inner, 2, 3), ScheduleSpan("micro-batch 0", 1, 3))
+    assert second.spans == (ScheduleSpan(inner, 0, 1), ScheduleSpan("micro-batch 0", 0, 1))
 
 
 def test_steps_that_overlap_have_tracks_beside_each_other() -> None:

@@ -57,7 +57,7 @@ from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     OUTPUT,
-    Collective,
+    CollectiveBenchmark,
     all_peers,
 )
 from scenarios.collectives.collective_data import CollectiveData
@@ -107,7 +107,7 @@ def _result(data: CollectiveData, root: int, position: int) -> Block:
     return Block(0, data.size)
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="all_reduce",
     title="AllReduce",
     key="allreduce",

@@ -50,7 +50,7 @@ from scenarios.collectives.collective import (
 from scenarios.collectives.collective import (
     INPUT,
     OUTPUT,
-    Collective,
+    CollectiveBenchmark,
     all_peers,
 )
 from scenarios.collectives.collective_data import CollectiveData
@@ -130,7 +130,7 @@ def _expected(data: CollectiveData, root: int, position: int) -> Contents:
     return {OUTPUT: np.concatenate([data.piece(one, position) for one in range(data.members)])}
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="alltoallv",
     title="AlltoAllv",
     key="alltoallv",

@@ -30,7 +30,7 @@ from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     OUTPUT,
-    Collective,
+    CollectiveBenchmark,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
@@ -61,7 +61,7 @@ def _expected(data: CollectiveData, root: int, position: int) -> Contents:
     return {OUTPUT: data.whole((position - 1) % data.members)}
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="sendrecv",
     title="SendRecv",
     key="sendrecv",

@@ -34,7 +34,7 @@ from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     OUTPUT,
-    Collective,
+    CollectiveBenchmark,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
@@ -67,7 +67,7 @@ def _expected(data: CollectiveData, root: int, position: int) -> Contents:
     return {OUTPUT: data.whole(root)}
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="broadcast",
     title="Broadcast",
     key="broadcast",

@@ -35,7 +35,7 @@ from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     OUTPUT,
-    Collective,
+    CollectiveBenchmark,
     all_peers,
 )
 from scenarios.collectives.collective_data import CollectiveData
@@ -68,7 +68,7 @@ def _expected(data: CollectiveData, root: int, position: int) -> Contents:
     return {OUTPUT: data.gathered}
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="all_gather",
     title="AllGather",
     key="allgather",

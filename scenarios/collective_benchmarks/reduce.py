@@ -35,7 +35,7 @@ from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     OUTPUT,
-    Collective,
+    CollectiveBenchmark,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
@@ -73,7 +73,7 @@ def _result(data: CollectiveData, root: int, position: int) -> Block:
     return Block(0, data.size if position == root else 0)
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="reduce",
     title="Reduce",
     key="reduce",

@@ -38,7 +38,7 @@ from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     OUTPUT,
-    Collective,
+    CollectiveBenchmark,
     all_peers,
 )
 from scenarios.collectives.collective_data import CollectiveData
@@ -80,7 +80,7 @@ def _result(data: CollectiveData, root: int, position: int) -> Block:
     return Block(position * data.part, data.part)
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="reduce_scatter",
     title="ReduceScatter",
     key="reducescatter",

@@ -30,7 +30,7 @@ from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
-    Collective,
+    CollectiveBenchmark,
 )
 from scenarios.collectives.collective_call import STAGING
 from scenarios.collectives.collective_data import CollectiveData
@@ -67,7 +67,7 @@ def _expected(data: CollectiveData, root: int, position: int) -> Contents:
     return {STAGING: np.concatenate([data.whole(sender) for sender in senders])}
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="barrier",
     title="Barrier",
     key="barrier",

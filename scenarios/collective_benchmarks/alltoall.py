@@ -39,7 +39,7 @@ from scenarios.collectives.collective import (
     COLUMNS,
     INPUT,
     OUTPUT,
-    Collective,
+    CollectiveBenchmark,
     all_peers,
 )
 from scenarios.collectives.collective_data import CollectiveData
@@ -71,7 +71,7 @@ def _expected(data: CollectiveData, root: int, position: int) -> Contents:
     return {OUTPUT: np.concatenate([data.piece(one, position) for one in range(data.members)])}
 
 
-COLLECTIVE = Collective(
+COLLECTIVE = CollectiveBenchmark(
     name="alltoall",
     title="AlltoAll",
     key="alltoall",
