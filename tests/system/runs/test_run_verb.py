@@ -51,12 +51,15 @@ def test_a_small_run_leaves_a_complete_folder_and_nothing_else(start: Callable[.
         "fabric.json",
         "environment.json",
         "timeline.json",
+        "nccl-tests.json",
         "capture.pcapng",
         "telemetry.csv",
     }
     trace = json.loads((run.folder / "timeline.json").read_text())
-    kinds = {event.get("cat") for event in trace["traceEvents"]}
-    assert {"send", "copy", "reduce", "receive"} <= kinds
+    events = trace["traceEvents"]
+    tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"compute", "NVLink out", "NVLink in", "NIC out", "NIC in"} <= tracks
+    assert {"compute", "NVLink", "NIC"} <= {event.get("cat") for event in events}
     captured = next(event for event in run.events() if event["event"] == "captured")
     frames = {port["port"]: port["received"] for port in captured["ports"]}
     assert frames["rail0:down0"] > 0
