@@ -1,0 +1,3 @@
+"""Scenarios of whole jobs: training steps, experts, inference, checkpoints, several jobs at once."""
+
+HOLDS_SCENARIOS = True
