@@ -1,3 +1,3 @@
-"""Scenarios of whole jobs: training steps, experts, inference, checkpoints, several jobs at once."""
+"""Scenarios of whole jobs: training steps, experts, inference, checkpoints, jobs side by side."""
 
 HOLDS_SCENARIOS = True
