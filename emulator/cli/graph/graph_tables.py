@@ -49,14 +49,14 @@ def text(topology: Topology, *, to_terminal: bool = False) -> str:
             shown.append(f"{table.title}: {table.row_count} rows, see --format json")
         elif table.row_count:
             shown.append(table)
-    return _page(shown, to_terminal=to_terminal)
+    return page(shown, to_terminal=to_terminal)
 
 
 def addresses(topology: Topology, *, to_terminal: bool = False) -> str:
     """Every interface of every node, however many they are."""
     shown = list(address_table.rows(topology))
     several = any(row.fep for row in shown)
-    table = _table(
+    table = plain_table(
         "Addresses and ports",
         *("node", "port", "MAC", "address"),
         *(("FEP",) if several else ()),
@@ -73,7 +73,7 @@ def addresses(topology: Topology, *, to_terminal: bool = False) -> str:
             row.far_end or "-",
             format_rate(row.rate_bps) if row.rate_bps else "-",
         )
-    return _page([table], to_terminal=to_terminal)
+    return page([table], to_terminal=to_terminal)
 
 
 def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: bool = False) -> str:
@@ -81,7 +81,7 @@ def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: boo
     found = busiest(run, row, colour)
     shown = [one for one in found if one.utilisation][:MOST_LINKS]
     title = f"{MEASURES[colour].title}: {describe(run, run.row(row))}"
-    table = _table(
+    table = plain_table(
         None,  # which would be broken at the table's width
         *("from", "to", "used (%)", "marked", "trimmed", "dropped", "paused (us)"),
         right=2,
@@ -96,10 +96,11 @@ def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: boo
         )
     left = len(found) - len(shown)
     more = [f"and {left} more directions of links, which saw less or nothing"] if left else []
-    return _page([title, table, *more], to_terminal=to_terminal)
+    return page([title, table, *more], to_terminal=to_terminal)
 
 
-def _page(shown: Sequence[object], *, to_terminal: bool) -> str:
+def page(shown: Sequence[object], *, to_terminal: bool) -> str:
+    """Return tables and lines as text, coloured only for a terminal."""
     colour = to_terminal and sys.stdout.isatty()
     page = io.StringIO()
     console = Console(
@@ -110,8 +111,8 @@ def _page(shown: Sequence[object], *, to_terminal: bool) -> str:
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).rstrip() + "\n"
 
 
-def _table(title: str | None, *columns: str, right: int | None = None) -> Table:
-    """A table whose columns from the ``right``-th on are numbers."""
+def plain_table(title: str | None, *columns: str, right: int | None = None) -> Table:
+    """Return an empty table whose columns from the ``right``-th on are numbers."""
     table = Table(title=title, title_justify="left", box=box.MARKDOWN)
     for position, column in enumerate(columns):
         is_number = right is not None and position >= right
@@ -167,7 +168,7 @@ def _tiers(topology: Topology) -> Table:
     sides = {node.name: rates(topology, node) for node in topology.nodes}
     flat = any(across for _, across, _ in sides.values())  # else the column would be empty
     names = ("down", "across", "up") if flat else ("down", "up")
-    table = _table("Tiers", "tier", "nodes", *names, "oversubscription")
+    table = plain_table("Tiers", "tier", "nodes", *names, "oversubscription")
     for tier in reversed(TIERS):
         rows = [sides[node.name] for node in topology.nodes if node.role is tier]
         if not rows:
@@ -188,7 +189,7 @@ def _ports(counts: Counter[int]) -> str:
 
 
 def _failures(topology: Topology) -> Table:
-    table = _table("When one fails", "one", "such as", "GPUs")
+    table = plain_table("When one fails", "one", "such as", "GPUs")
     for domain in failure_domains(topology):
         table.add_row(domain.kind, domain.example, domain.reported())
     return table
@@ -197,7 +198,11 @@ def _failures(topology: Topology) -> Table:
 def _rails(topology: Topology) -> Table:
     railed = any(switch.role is Role.RAIL for switch in topology.switches)
     columns = ("switch", "subnet", "gateway", "GPUs", "addresses", "ports")
-    table = _table("Rails", "rail", "VLAN", *columns) if railed else _table("Subnets", *columns)
+    table = (
+        plain_table("Rails", "rail", "VLAN", *columns)
+        if railed
+        else plain_table("Subnets", *columns)
+    )
     for switch in topology.switches:
         for bridge in switch.bridges:
             assert bridge.gateway is not None  # only a shared NIC has none
@@ -245,7 +250,7 @@ def _vlan(bridge: Bridge) -> str:
 
 
 def _summaries(topology: Topology) -> Table:
-    table = _table("Summaries", "switch", "what others are told of its rails")
+    table = plain_table("Summaries", "switch", "what others are told of its rails")
     for switch in topology.switches:
         if switch.summaries:
             table.add_row(switch.name, ", ".join(map(str, switch.summaries)))
@@ -253,7 +258,7 @@ def _summaries(topology: Topology) -> Table:
 
 
 def _uplinks(topology: Topology) -> Table:
-    table = _table("Switch - switch links", "from", "to", "rate", "subnets")
+    table = plain_table("Switch - switch links", "from", "to", "rate", "subnets")
     for lower, upper, links in bundles(topology):
         if not lower.is_switch:
             continue

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from emulator import lab_record
-from emulator.cli.graph import graph_tables
+from emulator.cli.graph import bill_tables, graph_tables
 from emulator.errors import UserError
 from emulator.fabric.containerlab import CONTAINERLAB
 from emulator.fabric_choice import choose, is_file
@@ -32,7 +32,9 @@ SUFFIXES: Mapping[str, str] = {
     ".txt": "text",
     **{suffix: export.name for export in EXPORTS.values() for suffix in export.suffixes},
 }
-FORMATS = ("text", "dot", "svg", "addresses", *EXPORTS)
+#: Formats that show several fabrics side by side.
+BILLS = ("bom", "bom-json")
+FORMATS = ("text", "dot", "svg", "addresses", *BILLS, *EXPORTS)
 DRAWN = ("dot", "svg")
 #: Those that can show what the links of a run saw.
 COLOURED = ("text", *DRAWN)
@@ -43,7 +45,7 @@ DEFAULT_COLOUR = "utilisation"
     "graph",
     epilog="\b\nTopologies and their parameters:\n\n\b\n" + catalogue.describe(),
 )
-@click.argument("what", metavar="[TOPOLOGY-SPEC | FILE | LAB | RUN]", default=catalogue.DEFAULT)
+@click.argument("fabrics", metavar="[TOPOLOGY-SPEC | FILE | LAB | RUN]...", nargs=-1)
 @click.option(
     "--format",
     "-f",
@@ -73,16 +75,41 @@ DEFAULT_COLOUR = "utilisation"
     type=int,
     help="RUN: row of the run's table, 1 the first, -1 the last; default the last.",
 )
+@click.option(
+    "--prices",
+    type=click.Path(dir_okay=False),
+    help="bom: YAML file with prices of switches, cables, optics and NICs.",
+)
 def command(
-    what: str, form: str | None, output: str, full: bool, colour: str | None, row: int | None
+    fabrics: tuple[str, ...],
+    form: str | None,
+    output: str,
+    full: bool,
+    colour: str | None,
+    row: int | None,
+    prices: str | None,
 ) -> None:
     """Draw or export a topology, a fabric profile, the fabric of a lab, or the links of a run.
 
     What to draw is a topology (NAME or NAME:param=value,...), a fabric profile (FILE.yaml), a
     running lab by its name, or the folder of a run.  Exports are a containerlab lab, an htsim
-    .topo file, or tables of addresses.
+    .topo file, or tables of addresses.  The bill of materials (bom) takes several, side by side.
     """
     form = form or _form_of(output)
+    whats = fabrics or (catalogue.DEFAULT,)
+    if prices is not None and form not in BILLS:
+        raise UserError(f"--prices is for a bill of materials; take --format {' or '.join(BILLS)}")
+    if form in BILLS:
+        if full or colour is not None or row is not None:
+            raise UserError("a bill of materials has no --full, --colour and --row; leave them out")
+        write(_billed(whats, form, prices, to_terminal=output == "-"), output)
+        return
+    if len(whats) > 1:
+        raise UserError(
+            f"--format {form} shows one fabric, not {len(whats)}; side by side they stand with "
+            f"--format {' or '.join(BILLS)}"
+        )
+    (what,) = whats
     if full and form not in DRAWN:
         raise UserError(f"--full is for drawings; leave it out, or take {' or '.join(DRAWN)}")
     asked = colour is not None or row is not None
@@ -149,6 +176,21 @@ def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bo
     if form == "text":
         return graph_tables.text(topology, to_terminal=to_terminal)
     return _drawn(topology, form, full=full)
+
+
+def _billed(whats: Sequence[str], form: str, prices: str | None, *, to_terminal: bool) -> str:
+    if len(whats) > bill_tables.MOST_DESIGNS:
+        raise UserError(
+            f"{len(whats)} fabrics; at most {bill_tables.MOST_DESIGNS} stand side by side"
+        )
+    priced = None if prices is None else bill_tables.prices_from(prices)
+    topologies = []
+    for what in whats:
+        run = _run(what)
+        topologies.append(find_topology(what) if run is None else run.topology)
+    if form == "bom-json":
+        return bill_tables.as_json(topologies, priced)
+    return bill_tables.text(topologies, priced, to_terminal=to_terminal)
 
 
 def _rendered_run(

@@ -1,0 +1,1 @@
+"""Tests of bills of materials and price lists."""

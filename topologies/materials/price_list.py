@@ -1,0 +1,289 @@
+"""A user's own prices, from YAML text, and what a bill of materials costs by them.
+
+::
+
+    currency: EUR
+    copper_reach: 2            # m; longer cables have an optic at either end
+    lengths:                   # m, by the tiers that a cable joins; others have their delay's
+      gpu-rail: 2
+      rail-spine: 30
+    switches:                  # a switch is the cheapest of these that has its ports and its rate
+      - {ports: 64, rate: 51.2Tbps, price: 40000}
+    cables:
+      - {rate: 400Gbps, medium: copper, price: 120}
+      - {rate: 400Gbps, medium: fibre, price: 15, per_metre: 0.5}
+    optics:
+      - {rate: 400Gbps, price: 500}
+    nics:
+      - {ports: 1, rate: 400Gbps, price: 1500}
+
+``rate`` of a switch is that of all its ports together, one way.  An item without a price is named,
+and the sum is then one of what has a price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from topologies.advice import question
+from topologies.materials.bill_of_materials import (
+    COPPER_REACH_M,
+    MEDIA,
+    Bill,
+    CableItem,
+    CableRules,
+    Item,
+    NicItem,
+    OpticItem,
+    SwitchItem,
+)
+from topologies.model import SWITCH_ROLES, Role
+from topologies.profile.yaml_lines import Problem, TextError, line_of, parse_mapping
+from topologies.units import UnitError, parse_rate
+
+MOST_ENTRIES = 1_000
+MOST_PORTS = 100_000
+MOST = 10**12
+_TIERS = frozenset({role.value for role in (*SWITCH_ROLES, Role.GPU, Role.NIC)})
+
+
+@dataclass(frozen=True)
+class SwitchModel:
+    """A switch that can be bought: ports, the rate of all of them (bit/s), the price."""
+
+    ports: int
+    rate_bps: int
+    price: Fraction
+
+
+@dataclass(frozen=True)
+class CablePrice:
+    """The price of a cable: for each piece, and for each of its metres."""
+
+    piece: Fraction
+    per_metre: Fraction
+
+    def of(self, length_m: Fraction) -> Fraction:
+        """Return the price of a cable of ``length_m`` metres."""
+        return self.piece + self.per_metre * length_m
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceList:
+    """Prices by item, in ``currency``, and the rules for cables that stand with them."""
+
+    currency: str
+    rules: CableRules
+    switches: Sequence[SwitchModel]
+    cables: Mapping[tuple[int, str], CablePrice]
+    optics: Mapping[int, Fraction]
+    nics: Mapping[tuple[int, int], Fraction]
+
+    def price(self, item: Item) -> Fraction | None:
+        """Return the price of one ``item``; None where the list has none."""
+        match item:
+            case SwitchItem():
+                fit = (
+                    model.price
+                    for model in self.switches
+                    if model.ports >= item.radix and model.rate_bps >= item.capacity_bps
+                )
+                return min(fit, default=None)
+            case CableItem():
+                cable = self.cables.get((item.rate_bps, item.medium))
+                return None if cable is None else cable.of(item.length_m)
+            case OpticItem():
+                return self.optics.get(item.rate_bps)
+            case NicItem():
+                return self.nics.get((item.ports, item.rate_bps))
+
+    def without_price(self, bill: Bill, kind: str) -> list[Item]:
+        """Return the items of ``kind`` that the list has no price for."""
+        return [item for item in bill.items[kind] if self.price(item) is None]
+
+    def cost(self, bill: Bill, kind: str) -> Fraction:
+        """Return the cost of the items of ``kind`` that have a price."""
+        counts = bill.items[kind].items()
+        priced = ((self.price(item), count) for item, count in counts)
+        return sum((price * count for price, count in priced if price is not None), Fraction(0))
+
+
+#: Reads one value; ValueError with what it should be.
+Reader = Callable[[Any], Any]
+
+
+def read_prices(text: str, name: str) -> PriceList:
+    """Return the price list that ``text`` holds.
+
+    Raises TextError with the lines of all that is wrong; ``name`` is the file's.
+    """
+    return _Reading(name).read(parse_mapping(text, name))
+
+
+class _Reading:
+    """One reading of a price list, which collects what is wrong."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._problems: list[Problem] = []
+
+    def read(self, content: CommentedMap) -> PriceList:
+        sections: dict[str, Reader] = {
+            "currency": _word,
+            "copper_reach": _amount,
+            "lengths": _mapping,
+            **dict.fromkeys(("switches", "cables", "optics", "nics"), _entries),
+        }
+        top = self._values(content, sections, required=())
+        size = {"ports": _ports, "rate": _rate, "price": _amount}
+        rate = {"rate": _rate, "price": _amount}
+        switches = self._entries(top, "switches", size)
+        cables = self._entries(top, "cables", {**rate, "medium": _medium}, {"per_metre": _amount})
+        optics = self._entries(top, "optics", rate)
+        nics = self._entries(top, "nics", size)
+        lengths = self._lengths(top.get("lengths", CommentedMap()))
+        if self._problems:
+            raise TextError(self._problems, self._name)
+        reach = top.get("copper_reach", Fraction(COPPER_REACH_M))
+        return PriceList(
+            currency=top.get("currency", ""),
+            rules=CableRules(copper_reach_m=reach, lengths_m=lengths),
+            switches=[SwitchModel(one["ports"], one["rate"], one["price"]) for one in switches],
+            cables={
+                (one["rate"], one["medium"]): CablePrice(
+                    one["price"], one.get("per_metre", Fraction(0))
+                )
+                for one in cables
+            },
+            optics={one["rate"]: one["price"] for one in optics},
+            nics={(one["ports"], one["rate"]): one["price"] for one in nics},
+        )
+
+    def _entries(
+        self,
+        top: Mapping[str, Any],
+        section: str,
+        required: Mapping[str, Reader],
+        optional: Mapping[str, Reader] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the entries of a section that have all values; equal ones are refused."""
+        found, seen = [], set()
+        entries = top.get(section, ())
+        for number, entry in enumerate(entries):
+            line = entries.lc.item(number)[0] + 1
+            if not isinstance(entry, CommentedMap):
+                self._wrong(line, f"not an entry of {section}: write {{{', '.join(required)}}}")
+                continue
+            before = len(self._problems)
+            values = self._values(entry, {**required, **(optional or {})}, required, line)
+            if len(self._problems) > before:
+                continue
+            key = tuple(values[name] for name in required if name != "price")
+            if key in seen:
+                self._wrong(line, f"there is another entry of {section} with the same words")
+            seen.add(key)
+            found.append(values)
+        return found
+
+    def _lengths(self, content: CommentedMap) -> dict[tuple[str, str], Fraction]:
+        lengths = {}
+        for key, value in content.items():
+            line = line_of(content, key)
+            tiers = _tiers(str(key))
+            if tiers is None:
+                self._wrong(
+                    line,
+                    f"{key!s} names no two tiers; write two of {', '.join(sorted(_TIERS))} with a "
+                    "hyphen between them, such as rail-spine",
+                )
+                continue
+            try:
+                lengths[tiers] = _amount(value)
+            except ValueError as error:
+                self._wrong(line, f"{key!s} is {error}")
+        return lengths
+
+    def _values(
+        self,
+        content: CommentedMap,
+        readers: Mapping[str, Reader],
+        required: Mapping[str, Reader] | Sequence[str],
+        default_line: int = 1,
+    ) -> dict[str, Any]:
+        values = {}
+        for key, value in content.items():
+            line = line_of(content, key, default_line)
+            if key not in readers:
+                asked = question(str(key), readers) or f"the keys are {', '.join(readers)}"
+                self._wrong(line, f"unknown key {key!s}; {asked}")
+                continue
+            try:
+                values[key] = readers[key](value)
+            except ValueError as error:
+                self._wrong(line, f"{key} is {error}")
+        missing = [name for name in required if name not in content]
+        if missing:
+            self._wrong(default_line, f"{' and '.join(missing)} missing")
+        return values
+
+    def _wrong(self, line: int, stated: str) -> None:
+        self._problems.append(Problem(line, stated))
+
+
+def _tiers(text: str) -> tuple[str, str] | None:
+    """Return the two roles that ``text`` joins by a hyphen, in alphabetical order."""
+    for place, letter in enumerate(text):
+        pair = text[:place], text[place + 1 :]
+        if letter == "-" and _TIERS.issuperset(pair):
+            return min(pair), max(pair)
+    return None
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 8 or not value.isprintable():
+        raise ValueError("not a currency; write for example EUR")
+    return value
+
+
+def _mapping(value: Any) -> CommentedMap:
+    if not isinstance(value, CommentedMap):
+        raise ValueError("not a mapping; write for example {rail-spine: 30}")
+    return value
+
+
+def _entries(value: Any) -> CommentedSeq:
+    if not isinstance(value, CommentedSeq) or len(value) > MOST_ENTRIES:
+        raise ValueError(f"not a list of at most {MOST_ENTRIES} entries, each with - before it")
+    return value
+
+
+def _ports(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MOST_PORTS:
+        raise ValueError(f"not a number of ports from 1 to {MOST_PORTS}")
+    return value
+
+
+def _rate(value: Any) -> int:
+    try:
+        return parse_rate(str(value))
+    except UnitError as error:
+        raise ValueError(f"no rate: {error}") from None
+
+
+def _medium(value: Any) -> str:
+    if value not in MEDIA:
+        raise ValueError(f"neither {' nor '.join(MEDIA)}")
+    return str(value)
+
+
+def _amount(value: Any) -> Fraction:
+    """Return the exact decimal that stands in the text, zero or more."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MOST:  # also of NaN
+        raise ValueError(f"not a number from 0 to {MOST}")
+    return Fraction(str(float(value))) if isinstance(value, float) else Fraction(value)
