@@ -179,8 +179,8 @@ def _times_ns(parameters: Parameters, model: ModelSize) -> tuple[int, int]:
     """Return what each GPU computes of a layer, scaled down: attention and feed-forward (ns)."""
     flops_per_ns = parameters.tflops * 1000 * parameters.gpus(model) * parameters.scale
     return (
-        round(2 * model.attention_weights * parameters.tokens / flops_per_ns),
-        round(2 * model.feed_forward_weights * parameters.tokens / flops_per_ns),
+        round(2 * model.shape.attention_weights * parameters.tokens / flops_per_ns),
+        round(2 * model.shape.feed_forward_weights * parameters.tokens / flops_per_ns),
     )
 
 
