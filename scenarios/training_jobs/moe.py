@@ -84,8 +84,10 @@ _ELEMENT = replace(COUNT, maximum=4)
 _HIDDEN = replace(COUNT, maximum=2**16)
 #: Floating-point operations of a gated feed-forward network for a token and a weight's place.
 _FLOPS = 6
-#: Octets of all GPUs' rows, beyond which a run would take hours.
+#: Rows of tokens in a step, beyond which a run would take hours.
 MOST_ROWS = 2**22
+#: Affinities of a GPU's tokens to experts, which take eight octets each.
+MOST_AFFINITIES = 2**25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,12 @@ class Parameters:
             raise UserError(
                 f"top_k is {self.top_k}, and there are {self.experts} experts; take top_k="
                 f"{self.experts} or less"
+            )
+
+        if self.tokens * self.experts > MOST_AFFINITIES:
+            raise UserError(
+                f"{self.tokens} tokens of a GPU and {self.experts} experts have more than "
+                f"{MOST_AFFINITIES} affinities; take fewer of either"
             )
 
     @property
