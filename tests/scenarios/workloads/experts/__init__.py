@@ -1,1 +1,1 @@
-"""Tests of the neural network and of its training over a fabric."""
+"""Tests of mixtures of experts: routing, and exchanges."""

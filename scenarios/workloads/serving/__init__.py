@@ -1,0 +1,1 @@
+"""Serving of language models with prefill and decode on GPUs of their own: a library."""

@@ -1,0 +1,1 @@
+"""Tests of disaggregated serving: arrivals, times, and who sends what."""
