@@ -70,10 +70,10 @@ COLUMNS = (
     TableColumn("decode_init_us", "decode", "(us)", 7, 1),
     TableColumn("ttft_p50_us", "TTFT p50", "(us)", 8, 1),
     TableColumn("ttft_p99_us", "TTFT p99", "(us)", 8, 1),
-    TableColumn("ttft_fabric", "fabric", "(%)", 6, 1, percent=True),
+    TableColumn("ttft_fabric_share", "fabric", "(%)", 6, 1, percent=True),
     TableColumn("itl_p50_us", "ITL p50", "(us)", 7),
     TableColumn("itl_p99_us", "ITL p99", "(us)", 7),
-    TableColumn("tokens_per_s", "tokens", "(1/s)", 7, 1),
+    TableColumn("tokens_per_second", "tokens", "(1/s)", 7, 1),
     TableColumn("transfer_gbps", "KV", "(GB/s)", 7),
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
     TableColumn("fabric_bytes", "S_fabric", "(MB)", 8, divisor=1e6),
@@ -266,7 +266,7 @@ def measures(
         **_latencies(times),
         "itl_exchange_us": _mean([gap - job.step_ns for one in times for gap in one.itl_ns]),
         "transfer_gbps": fmean(one.transfer_gbps for one in times),
-        "tokens_per_s": 1e9 * len(arrivals) * job.output / (span * job.scale),
+        "tokens_per_second": 1e9 * len(arrivals) * job.output / (span * job.scale),
         "request_times": [_moments(one) for one in runs[-1]],
         "fabric_bytes": None if received is None else received / len(outcome.times_ns),
         "fabric_bytes_derived": fabric_octets(compiled),
@@ -282,7 +282,7 @@ def _latencies(times: Sequence[RequestTimes]) -> dict[str, object]:
         "transfer_us": _mean([one.transfer_ns for one in times]),
         "decode_init_us": _mean([one.decode_init_ns for one in times]),
         "ttft_us": _mean(first),
-        "ttft_fabric": fmean(one.fabric_share for one in times),
+        "ttft_fabric_share": fmean(one.fabric_share for one in times),
     }
     for name, values in (("ttft", first), ("itl", gaps)):
         for share in (50, 95, 99):

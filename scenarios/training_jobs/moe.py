@@ -67,7 +67,7 @@ COLUMNS = (
     TableColumn("dedup", "dedup", "", 5),
     TableColumn("node_limit", "limit", "(nodes)", 7),
     TableColumn("nodes_per_token", "nodes", "/token", 6),
-    TableColumn("load_max_mean", "load", "max/mean", 8),
+    TableColumn("work_imbalance", "load", "max/mean", 8),
     TableColumn("hot_in_bytes", "hot in", "(KB)", 8, 1, divisor=1000),
     TableColumn("hot_out_bytes", "hot out", "(KB)", 8, 1, divisor=1000),
     TableColumn("imbalance", "max/mean", "in", 8),
@@ -281,7 +281,7 @@ class _Step:
         load = np.concatenate(loads)
         return {
             "nodes_per_token": float(np.mean(nodes)),
-            "load_max_mean": float(load.max() / load.mean()),
+            "work_imbalance": float(load.max() / load.mean()),
             "hot_gpu": self.topology.gpus[hottest].name,
             "hot_in_bytes": int(into[hottest]),
             "hot_out_bytes": int(out[hottest]),
