@@ -70,8 +70,7 @@ def test_a_token_at_a_wrong_expert_comes_back_wrong() -> None:
     wrong = [
         rank
         for rank in range(4)
-        if executor.memory[rank]["outputs"].tobytes()
-        != trial.expected(rank)["outputs"].tobytes()
+        if executor.memory[rank]["outputs"].tobytes() != trial.expected(rank)["outputs"].tobytes()
     ]
     assert len(wrong) == 1
 
