@@ -34,7 +34,12 @@ until all answers are done.
 
 What should be seen: prefill is most of TTFT, and at higher rates the wait for it.  Layer by layer
 the transfer hides behind the computing, all but its last layer.  A transfer is slowest when several
-prefill instances send to one decode instance at the same time.
+prefill instances send to one decode instance at the same time (``arrivals=0us,0us,0us``).
+
+Here, over UET, at 6 requests a second: 36.7 us of wait, 360.9 of prefill, 10.3 of transfer and 10.9
+of decode.  Layer by layer the transfer takes 1.4 us.  Three transfers at once take 22.8 us each
+instead of 9, and 194 packets leave again, since switches trim what does not fit; over RoCEv2, whose
+switches pause, they take 21.3 us.
 """
 
 from __future__ import annotations

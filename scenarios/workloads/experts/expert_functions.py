@@ -7,7 +7,8 @@ element by 2e + 3 and adds e + 1: a token at another expert than its own comes b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,11 @@ from emulator.endpoint.operations.gpu_functions import Octets, gpu_function
 
 Elements = npt.NDArray[np.unsignedinteger]
 #: Octets of an element, and its type.
-ELEMENTS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
+ELEMENTS: Mapping[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+}
 #: Indices of rows in the memory of a GPU.
 INDEX = np.dtype(np.int32)
 

@@ -82,8 +82,12 @@ class ServingProgram:
         prefilled: list[dict[int, int]] = []
         decoded: list[dict[int, tuple[int, ...]]] = []
         for one in self.requests:
+            with program.named(f"until request {one.number + 1}"):
+                arrived = {
+                    rank: _compute(program, rank, one.arrival_ns, ()) for rank in one.prefill
+                }
             with program.named(f"request {one.number + 1} prefill"):
-                layers = self._prefill(program, one, prefilled)
+                layers = self._prefill(program, one, arrived, prefilled)
             prefilled.append({rank: done[-1] for rank, done in layers.items()})
             with program.named(one.cache_name):
                 cached = self._transfer(program, one, layers)
@@ -95,18 +99,22 @@ class ServingProgram:
         return program.schedules()
 
     def _prefill(
-        self, program: Program, one: Served, prefilled: Sequence[dict[int, int]]
+        self,
+        program: Program,
+        one: Served,
+        arrived: dict[int, int],
+        prefilled: Sequence[dict[int, int]],
     ) -> dict[int, list[int]]:
         """Compute layer by layer; return the operations of each GPU, one for each layer."""
         found = {}
         for rank in one.prefill:
-            after = [program.append(rank, Compute(duration_ns=one.arrival_ns))]
+            after = [arrived[rank]]
             if one.prefill_after is not None:
                 after.append(prefilled[one.prefill_after][rank])
             done: list[int] = []
             for layer in range(self.job.shape.layers):
                 length = self.job.layer_ns(layer)
-                done.append(program.append(rank, Compute(duration_ns=length, after=tuple(after))))
+                done.append(_compute(program, rank, length, tuple(after)))
                 after = [done[-1]]
             found[rank] = done
         return found
