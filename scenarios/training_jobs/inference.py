@@ -24,7 +24,8 @@ the full size.  How long GPUs compute is a formula (``scenarios.workloads.servin
 prefill by FLOPs, decode by octets of memory.  Requests of a GPU are a batch and do not slow each
 other's steps.  Exchanges inside prefill are part of its efficiency.
 
-Every octet of keys and values and of every exchange is compared.
+The seed draws all contents, and nobody computes them.  Every octet of keys and values and of every
+exchange is compared at its receiver.
 
 Measured, by the IETF draft on inference fabrics (draft-calabria-bmwg-ai-fabric-inference-bench):
 TTFT = wait + T_prefill + T_transfer + T_decode_init, with its means and percentiles (nearest rank);
@@ -87,6 +88,7 @@ COLUMNS = (
 )
 GPUS_PER_HOST = 4
 _SCALE = replace(COUNT, maximum=2**20)
+_ARRIVAL = replace(TIME, maximum=10**13)
 _PROMPT = replace(COUNT, maximum=2**20)
 _RATE = replace(EXPONENT, name="requests per second", minimum=1, maximum=10**9)
 #: Operations of all GPUs beyond which a run would take hours.
@@ -111,7 +113,7 @@ class Parameters:
     )
     requests: int = parameter(12, COUNT, help="requests that arrive at random (Poisson)")
     arrivals: tuple[int, ...] = parameter(
-        (), TIME, many=True, help="times of arrival instead, of the full-size job"
+        (), _ARRIVAL, many=True, help="times of arrival instead, of the full-size job"
     )
     prompt: int = parameter(4096, _PROMPT, help="tokens of a prompt")
     output: int = parameter(8, COUNT, help="tokens of an answer")

@@ -1,6 +1,7 @@
 """Times of the named parts of schedules, and the least time that their busiest NIC needs.
 
-A part is what stands inside ``with program.named(...)``, with the same name at all ranks.
+A part is what stands inside ``with program.named(...)``, with the same name at all ranks.  Parts do
+not contain each other.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from scenarios.workloads.experts.expert_routing import Numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Hop:
+class RowHop:
     """Rows that members send to each other.
 
     ``taken[p]`` are the rows of member p's source that it sends, ordered by receiver.
@@ -73,7 +73,7 @@ class ExpertExchange:
         return int(self.choices.shape[1])
 
     @cached_property
-    def hops(self) -> tuple[Hop, ...]:
+    def hops(self) -> tuple[RowHop, ...]:
         """Return the hops that rows take from tokens to experts."""
         source, token, expert = self._copies
         target = expert // self.per_member
@@ -157,10 +157,10 @@ class ExpertExchange:
         chosen: Numbers = table[source, members[target]]
         return chosen
 
-    def _hop(self, sender: Numbers, receiver: Numbers, row: Numbers) -> Hop:
+    def _hop(self, sender: Numbers, receiver: Numbers, row: Numbers) -> RowHop:
         counts = np.zeros((self.members, self.members), np.int64)
         np.add.at(counts, (sender, receiver), 1)
-        return Hop([row[sender == member] for member in range(self.members)], counts)
+        return RowHop([row[sender == member] for member in range(self.members)], counts)
 
     def _row_of(self, held: Numbers, via: Numbers, source: Numbers, token: Numbers) -> Numbers:
         """Return the place of rows among those that ``via`` holds, which are ordered."""

@@ -15,7 +15,7 @@ import numpy as np
 from emulator.endpoint.operations.gpu_functions import name_of
 from emulator.endpoint.operations.schedule import Apply, Region
 from scenarios.collectives.program import Program
-from scenarios.workloads.experts.expert_exchange import ExpertExchange, Hop
+from scenarios.workloads.experts.expert_exchange import ExpertExchange, RowHop
 from scenarios.workloads.experts.expert_functions import (
     INDEX,
     elements_narrowed,
@@ -30,14 +30,14 @@ TOKENS, ROUTES, AT_EXPERTS, OUTPUTS = "tokens", "routes", "at experts", "outputs
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenRows:
     """``count`` rows in the memory of a member, there when the operations ``ready`` are over."""
 
     region: Region
     count: int
     ready: tuple[int, ...] = ()
 
-    def after(self, others: tuple[int, ...]) -> Rows:
+    def after(self, others: tuple[int, ...]) -> TokenRows:
         """Return the rows, which are there once the operations ``others`` are over, too."""
         return replace(self, ready=tuple(sorted({*self.ready, *others})))
 
@@ -68,13 +68,13 @@ class ExpertProgram:
         #: by identity, beside the indices themselves so that these stay alive
         self._kept: dict[int, tuple[Sequence[Numbers], list[Region | None]]] = {}
 
-    def tokens(self, count: int) -> list[Rows]:
+    def tokens(self, count: int) -> list[TokenRows]:
         """Return the tokens that each member begins with; inputs fill them in."""
         return self._new(TOKENS, [count] * len(self.ranks), self.sizes.dispatch_bytes)
 
     def layer(
-        self, name: str, exchange: ExpertExchange, tokens: Sequence[Rows], work: float
-    ) -> list[Rows]:
+        self, name: str, exchange: ExpertExchange, tokens: Sequence[TokenRows], work: float
+    ) -> list[TokenRows]:
         """Write a pass of ``tokens``; return each member's next ones.
 
         Experts take ``work`` times as long as forward.
@@ -103,12 +103,12 @@ class ExpertProgram:
                 rows = self._summed(back, indices[number], sums)
             return self._narrowed(rows)
 
-    def _new(self, buffer: str, counts: Sequence[int], octets: int) -> list[Rows]:
+    def _new(self, buffer: str, counts: Sequence[int], octets: int) -> list[TokenRows]:
         width = self.sizes.hidden * octets
         return [
-            Rows(self.program.allocate(rank, buffer, count * width), count)
+            TokenRows(self.program.allocate(rank, buffer, count * width), count)
             if count
-            else Rows(Region(buffer, 0, 0), 0)
+            else TokenRows(Region(buffer, 0, 0), 0)
             for rank, count in zip(self.ranks, counts, strict=True)
         ]
 
@@ -132,11 +132,11 @@ class ExpertProgram:
         member: int,
         function: Callable[..., object],
         inputs: tuple[Region, ...],
-        into: Rows,
+        into: TokenRows,
         arguments: tuple[int, ...],
         ready: Sequence[int],
         duration_ns: int = 0,
-    ) -> Rows:
+    ) -> TokenRows:
         index = self.program.append(
             self.ranks[member],
             Apply(
@@ -151,8 +151,8 @@ class ExpertProgram:
         return replace(into, ready=(index,))
 
     def _gathered(
-        self, rows: Sequence[Rows], hop: Hop, indices: Sequence[Region | None]
-    ) -> list[Rows]:
+        self, rows: Sequence[TokenRows], hop: RowHop, indices: Sequence[Region | None]
+    ) -> list[TokenRows]:
         sizes = self.sizes
         sent = self._new("sent", hop.sources, sizes.dispatch_bytes)
         arguments = (sizes.hidden, sizes.dispatch_bytes)
@@ -165,7 +165,9 @@ class ExpertProgram:
             for member, (source, into, route) in enumerate(zip(rows, sent, indices, strict=True))
         ]
 
-    def _worked(self, exchange: ExpertExchange, rows: Sequence[Rows], work: float) -> list[Rows]:
+    def _worked(
+        self, exchange: ExpertExchange, rows: Sequence[TokenRows], work: float
+    ) -> list[TokenRows]:
         sizes = self.sizes
         routes = self._routes(exchange.work)
         made = self._new("results", [one.count for one in rows], sizes.combine_bytes)
@@ -186,8 +188,8 @@ class ExpertProgram:
         ]
 
     def _summed(
-        self, back: Sequence[Rows], indices: Sequence[Region | None], sums: Sequence[Rows]
-    ) -> list[Rows]:
+        self, back: Sequence[TokenRows], indices: Sequence[Region | None], sums: Sequence[TokenRows]
+    ) -> list[TokenRows]:
         arguments = (self.sizes.hidden, self.sizes.combine_bytes)
         return [
             into
@@ -196,7 +198,7 @@ class ExpertProgram:
             for member, (one, into, route) in enumerate(zip(back, sums, indices, strict=True))
         ]
 
-    def _narrowed(self, rows: Sequence[Rows]) -> list[Rows]:
+    def _narrowed(self, rows: Sequence[TokenRows]) -> list[TokenRows]:
         sizes = self.sizes
         next_ones = self._new("next tokens", [one.count for one in rows], sizes.dispatch_bytes)
         arguments = (sizes.combine_bytes, sizes.dispatch_bytes)
@@ -206,8 +208,8 @@ class ExpertProgram:
         ]
 
     def _moved(
-        self, hop: Hop, sent: Sequence[Rows], there: Sequence[Rows], octets: int
-    ) -> list[Rows]:
+        self, hop: RowHop, sent: Sequence[TokenRows], there: Sequence[TokenRows], octets: int
+    ) -> list[TokenRows]:
         """Send rows in rounds: to the member k ahead in round k, ``peers`` rounds at a time."""
         members, width = len(self.ranks), self.sizes.hidden * octets
         ready: list[list[int]] = [list(one.ready) for one in there]
@@ -251,13 +253,13 @@ class ExpertProgram:
         ]
 
 
-def _part(rows: Rows, first: int, count: int, width: int) -> Region:
+def _part(rows: TokenRows, first: int, count: int, width: int) -> Region:
     return Region(rows.region.buffer, rows.region.offset + first * width, count * width)
 
 
-def _reversed(hop: Hop) -> Hop:
+def _reversed(hop: RowHop) -> RowHop:
     """Return the way back of a hop."""
-    return Hop(hop.taken, hop.counts.T)
+    return RowHop(hop.taken, hop.counts.T)
 
 
 def flattened(routes: Sequence[Numbers]) -> np.ndarray:

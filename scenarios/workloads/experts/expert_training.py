@@ -51,7 +51,7 @@ class TrainingShape:
 
 
 @dataclass(frozen=True)
-class Pass:
+class LayerPass:
     """One way of a micro-batch through a layer."""
 
     micro_batch: int
@@ -84,14 +84,14 @@ class ExpertTraining:
                 self.nodes[position] = node
 
     @property
-    def passes(self) -> list[Pass]:
+    def passes(self) -> list[LayerPass]:
         """Return all passes in their order."""
         shape = self.shape
         found = []
         for batch in range(shape.micro_batches):
-            found += [Pass(batch, layer, True) for layer in range(shape.layers)]
+            found += [LayerPass(batch, layer, True) for layer in range(shape.layers)]
             if shape.backward:
-                found += [Pass(batch, layer, False) for layer in range(shape.layers)[::-1]]
+                found += [LayerPass(batch, layer, False) for layer in range(shape.layers)[::-1]]
         return found
 
     @cached_property

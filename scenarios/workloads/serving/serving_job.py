@@ -5,8 +5,8 @@ Times and octets are those of the full-size model, divided by ``scale``.
 - Prefill is bound by arithmetic: 2 FLOPs for each active weight and token, and 2 x hidden x
   tokens^2 for the causal attention of a layer, at ``tflops`` a GPU.  Exchanges inside the group are
   part of that efficiency.
-- A decode step is bound by memory: it reads the GPU's weights and the context's keys and values
-  once, at ``bandwidth``.  Requests of one GPU are a batch: they read the weights together, so that
+- A decode step is bound by memory: it reads the GPU's weights, and the prompt's keys and values, at
+  ``bandwidth``.  Requests of one GPU are a batch: they read the weights together, so that
   each takes the time of a step whatever the others do.
 """
 
@@ -90,7 +90,8 @@ class ServingJob:
         """Return what each GPU of a decode instance sends to each other one for a token.
 
         A layer has two AllReduces of a token's hidden state (Shoeybi et al., arXiv 1909.08053), in
-        which a GPU sends 2 (n-1)/n of it; those of all layers are one exchange.
+        which a GPU sends 2 (n-1)/n of it; those of all layers are one exchange.  It is one octet
+        at least.
         """
         hidden = 2 * self.shape.layers * self.shape.hidden * NUMBER_BYTES
         return max(1, 2 * hidden // (self.decode_gpus * self.scale))
@@ -100,7 +101,7 @@ class ServingJob:
         """Return what a token's GPU sends to each of the others, and gets back of them.
 
         A layer sends the hidden state to each expert of the token; those of all layers are one
-        exchange, spread evenly.
+        exchange, spread evenly, of one octet at least.
         """
         copies = self.shape.layers * self.shape.experts_per_token
         return max(1, copies * self.shape.hidden * NUMBER_BYTES // (self.decode_gpus * self.scale))

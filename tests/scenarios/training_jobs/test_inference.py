@@ -63,32 +63,6 @@ def test_a_cache_has_the_octets_of_the_full_size_over_the_scale() -> None:
     assert trial.size_bytes == 1_342_177_280 // 1024  # 70B, 4096 tokens
 
 
-def test_prefill_takes_its_floating_point_operations() -> None:
-    job = Parameters(scale=1).job("70b", "whole")
-    # all weights but the embedding and the norms, and the scores of half of all pairs of tokens
-    weights = 70_553_706_496 - 128_256 * 8192 - 161 * 8192
-    flops = 2 * weights * 4096 + 80 * 2 * 2 * 8192 * 4096**2 / 2
-    assert job.prefill_ns == pytest.approx(flops / (4 * 400e12) * 1e9, rel=1e-9)
-    assert sum(job.layer_ns(layer) for layer in range(80)) == job.prefill_ns
-    assert Parameters(scale=8).job("70b", "whole").prefill_ns * 8 == pytest.approx(job.prefill_ns)
-
-
-def test_a_step_reads_weights_and_cache_once() -> None:
-    job = Parameters(scale=1).job("70b", "whole")
-    octets = 2 * (70_553_706_496 - 128_256 * 8192 - 161 * 8192) + 1_342_177_280
-    assert job.step_ns == pytest.approx(octets / (4 * 3350), abs=1)
-    # a ring of four sends 2 (n-1)/n of two hidden states a layer, here to three peers
-    assert job.reduce_bytes * 3 == 2 * 3 * 2 * 80 * 8192 * 2 // 4
-
-
-def test_experts_get_a_tokens_state_once_for_each_choice() -> None:
-    parameters = Parameters(models=("8x7b",), decode_by="experts", decode_gpus=8, scale=1)
-    job = parameters.job("8x7b", "whole")
-    assert job.expert_bytes * 8 == 32 * 2 * 4096 * 2
-    assert job.cache_shards == 1
-    assert job.places == 8 * 8
-
-
 def test_arrivals_are_drawn_by_the_seed_or_listed() -> None:
     facts = [trial.facts["arrivals_ns"] for trial in trials(requests="200", scale="1024")]
     assert facts[0] == facts[1]  # both kinds of transfer serve the same requests

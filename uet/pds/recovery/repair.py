@@ -15,7 +15,7 @@ from uet.congestion.signals import rtt_sample
 from uet.congestion.spraying.paths import LOST
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import MASK
-from uet.pds.recovery.inference import LossInference
+from uet.pds.recovery.loss_inference import LossInference
 from uet.pds.recovery.open_requests import SLOT, OpenRequests
 from uet.pds.recovery.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
 from uet.pds.window import SACK_BITS
