@@ -87,7 +87,7 @@ COLUMNS = (
 )
 _ELEMENT = replace(COUNT, maximum=4)
 _HIDDEN = replace(COUNT, maximum=2**16)
-#: Floating-point operations of a gated feed-forward network for a token and a weight's place.
+#: FLOPs of a token for each element of hidden x feed_forward: three matrices, multiply and add.
 _FLOPS = 6
 #: Rows of tokens in a step, beyond which a run would take hours.
 MOST_ROWS = 2**22
