@@ -28,6 +28,9 @@ VERBS = {
         "emulator.cli.predict.predict_verb",
         "run what nccl-tests measured on a cluster, and put both beside each other",
     ),
+    "bench": Verb(
+        "emulator.cli.bench.bench_verb", "run the tests of a benchmark draft, by their numbers"
+    ),
     "doctor": Verb(
         "emulator.cli.doctor_verb",
         "what this machine and kernel offer, and what stands in for the rest",

@@ -111,6 +111,29 @@ def rates_between(flows: Sequence[Progress], begin: float, end: float) -> list[f
     return [(flow.delivered(end) - flow.delivered(begin)) / (end - begin) for flow in flows]
 
 
+def convergence(
+    flows: Sequence[Progress], onset: float, window: float, tolerance: float
+) -> float | None:
+    """Return how long after ``onset`` the rates of all ``flows`` are alike and stay so.
+
+    Rates are taken over windows that begin a quarter of ``window`` apart, up to the end of the
+    first flow.  They are alike where each is within ``tolerance`` (0..1) of their mean.  The time
+    is that from ``onset`` to the begin of the first window from which on all are so.  None if the
+    last is not, or if there is none.
+    """
+    last = min((flow.end for flow in flows), default=onset) - window
+    begins = [onset + step * window / 4 for step in range(int(4 * (last - onset) / window) + 1)]
+    alike_from = None
+    for begin in begins:
+        rates = rates_between(flows, begin, begin + window)
+        mean = sum(rates) / len(rates)
+        if not mean or any(abs(rate - mean) > tolerance * mean for rate in rates):
+            alike_from = None
+        elif alike_from is None:
+            alike_from = begin
+    return None if alike_from is None else alike_from - onset
+
+
 def max_min(
     flows: Sequence[Sequence[str] | Mapping[str, float]], capacities: Mapping[str, float]
 ) -> list[float]:

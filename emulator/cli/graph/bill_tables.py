@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from emulator.cli.graph.graph_tables import page, plain_table
+from emulator.cli.plain_tables import page, plain_table
 from emulator.errors import UserError
 from topologies.materials.bill_of_materials import (
     FIBRE,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from emulator.cli.plain_tables import page, plain_table
 from emulator.run.report.row_heat import MEASURES, busiest, describe
 from emulator.run.report.row_ports import RecordedRun
 from topologies.analysis.capacity import (
@@ -97,27 +94,6 @@ def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: boo
     left = len(found) - len(shown)
     more = [f"and {left} more directions of links, which saw less or nothing"] if left else []
     return page([title, table, *more], to_terminal=to_terminal)
-
-
-def page(shown: Sequence[object], *, to_terminal: bool) -> str:
-    """Return tables and lines as text, coloured only for a terminal."""
-    colour = to_terminal and sys.stdout.isatty()
-    page = io.StringIO()
-    console = Console(
-        file=page, width=None if colour else 120, force_terminal=colour, highlight=False
-    )
-    for item in shown:
-        console.print(item)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).rstrip() + "\n"
-
-
-def plain_table(title: str | None, *columns: str, right: int | None = None) -> Table:
-    """Return an empty table whose columns from the ``right``-th on are numbers."""
-    table = Table(title=title, title_justify="left", box=box.MARKDOWN)
-    for position, column in enumerate(columns):
-        is_number = right is not None and position >= right
-        table.add_column(column, overflow="fold", justify="right" if is_number else "left")
-    return table
 
 
 def _summary(topology: Topology) -> Table:

@@ -7,6 +7,7 @@ import pytest
 
 from emulator.measures.metrics import (
     Progress,
+    convergence,
     jain,
     max_mean,
     max_min,
@@ -75,6 +76,18 @@ def test_an_interval_as_short_as_the_first_messages_took_tells_nothing() -> None
     assert steady_interval([one, late]) is None
     assert steady_interval([]) is None
     assert steady_interval([Progress.of(0, [(10, 1)])]) is None
+
+
+def test_flows_have_converged_once_their_rates_stay_alike() -> None:
+    even = Progress(((0, 0.0), (1000, 1000.0)))
+    late = Progress(((0, 0.0), (400, 100.0), (1000, 700.0)))  # 0.25, from 400 on 1
+    assert convergence([even, late], 0, 100, 0.1) == 400
+    assert convergence([even, late], 200, 100, 0.1) == 200
+    assert convergence([even, even], 0, 100, 0.1) == 0
+    slower = Progress(((0, 0.0), (900, 900.0), (1000, 910.0)))
+    assert convergence([even, slower], 0, 100, 0.1) is None  # apart again at the end
+    assert convergence([even, even], 950, 100, 0.1) is None  # no window is left
+    assert convergence([], 0, 100, 0.1) is None
 
 
 def test_max_min_fills_one_resource_after_the_other() -> None:

@@ -1,0 +1,1 @@
+"""``uetemu bench``: suites of benchmark drafts."""

@@ -1,0 +1,160 @@
+"""``uetemu bench``: the tests of a benchmark draft, from the command to ``suite.json``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from emulator.cli.bench import suite_text
+from emulator.cli.plain_tables import page, plain_table
+from emulator.cli.run_verb import Bar, progress_bar
+from emulator.fabric_choice import choose
+from emulator.run.plan.variants import COMPARE, variants
+from emulator.suite.suite_model import SCALES, Suite, SuiteChoice, SuiteTest
+from emulator.suite.suite_run import FILE, Progress, SuiteRecord, SuiteRun, planned
+from emulator.transports import default_switch
+from topologies import catalogue
+
+#: Suites by name, and the module that holds each: nothing below the scenarios may import it.
+SUITES: Mapping[str, str] = {"training": "scenarios.bmwg.training_suite"}
+
+
+@click.command("bench")
+@click.argument("suite", type=click.Choice(list(SUITES)))
+@click.option(
+    "--tests", metavar="NUMBER,...", help="tests or sections, such as 6.3,7 [default: all]"
+)
+@click.option(
+    "--scale",
+    type=click.Choice(SCALES),
+    default="small",
+    show_default=True,
+    help="small: minutes on two processors; medium, full: nearer to the draft's sizes",
+)
+@click.option(
+    "--fabric",
+    metavar="SPEC|FILE",
+    help="fabric of every test, instead of each test's own",
+)
+@click.option(
+    "--transport",
+    metavar="SPEC,...",
+    default=COMPARE,
+    show_default=True,
+    help="transports of tests that do not name their own",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 20),
+    default=3,
+    show_default=True,
+    help="repetitions of what is random, from --seed on",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    help="trials at the same time [default: one for each processor]",
+)
+@click.option("--plan", is_flag=True, help="list the trials instead of running them")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="folder of the suite; one that was interrupted goes on [default: runs/bench-...]",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="json: what suite.json holds",
+)
+def command(
+    suite: str,
+    tests: str | None,
+    scale: str,
+    fabric: str | None,
+    transport: str,
+    seed: int,
+    seeds: int,
+    processes: int | None,
+    plan: bool,
+    output: Path | None,
+    form: str,
+) -> None:
+    """Run the tests of SUITE, each with the procedure of its section.
+
+    Nothing passes or fails: values stand with their observation points, and each test says where
+    it deviates from the draft.
+    """
+    chosen: Suite = importlib.import_module(SUITES[suite]).SUITE
+    numbers = [one.strip() for one in tests.split(",") if one.strip()] if tests else []
+    selected = chosen.choose(numbers)
+    topology = choose(catalogue.DEFAULT if fabric is None else fabric).topology
+    choice = SuiteChoice(
+        scale=scale,
+        transports=[one.transport for one in variants(transport) if one.transport],
+        fabric=fabric,
+        seed=seed,
+        seeds=seeds,
+    )
+    for one in choice.transports:
+        default_switch(one, topology)  # refuses what is no transport
+    if plan:
+        click.echo(_planned(selected, choice), nl=False)
+        return
+    folder = output or Path("runs") / f"bench-{suite}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    run = SuiteRun(chosen, selected, choice, folder, processes or len(os.sched_getaffinity(0)))
+    if form == "table":
+        click.echo(f"# {chosen.document}, scale {scale}; {chosen.terminology}\n")
+    with progress_bar() as bar:
+        shown = _Shown(bar if form == "table" else None, run.records)
+        run.run(lambda at: _show(bar, at), shown.ended)
+        bar.end()
+    if form == "json":
+        click.echo((folder / FILE).read_text())
+        return
+    click.echo(suite_text.of_accounting(run.records), nl=False)
+    click.echo(f"Suite folder: {folder}")
+
+
+class _Shown:
+    """Prints tests in the order of their numbers, once they and those before have ended."""
+
+    def __init__(self, bar: Bar | None, records: Sequence[SuiteRecord]) -> None:
+        self._bar, self._left = bar, list(records)
+
+    def ended(self, _: SuiteRecord) -> None:
+        while self._left and self._left[0].ended:
+            record = self._left.pop(0)
+            if self._bar is not None:
+                with self._bar.aside():
+                    click.echo(suite_text.of_test(record))
+
+
+def _show(bar: Bar, at: Progress) -> None:
+    left = "" if at.left_s is None else f", {_minutes(at.left_s)} left"
+    bar.show(f"{at.ended} of {at.known} trials{left}", at.ended / max(1, at.known))
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(1, round(seconds / 60))} min"
+
+
+def _planned(tests: Sequence[SuiteTest], choice: SuiteChoice) -> str:
+    """Return a table of the tests with the trials that each begins with."""
+    table = plain_table("Trials", "test", "title", "trials", "first of them")
+    keys: set[str] = set()
+    for test in tests:
+        trials = planned(test, choice)
+        keys.update(trial.key for trial in trials)
+        count = f"{len(trials)}{' and a search' if test.searches else ''}" if trials else "-"
+        first = " ".join(trials[0].words) if trials else test.reason
+        table.add_row(test.number, test.title, count, first)
+    return page([table, f"{len(keys)} trials differ"], to_terminal=False, width=160)

@@ -1,0 +1,158 @@
+"""Suites, their tests, and what a test finds: tables whose columns name their observation point.
+
+A test's procedure is a generator.  It yields lists of trials, gets their outcomes, and returns
+:class:`Findings`::
+
+    def procedure(choice: SuiteChoice) -> Procedure:
+        (outcome,) = yield [choice.trial("incast", senders="8")]
+        return Findings(tables=[...])
+
+Trials of one list are independent of each other, and run at the same time where processors are
+idle.  A search yields again and again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from emulator.errors import UserError
+from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from topologies.advice import meant
+
+SCALES = ("small", "medium", "full")
+
+
+class Point(enum.StrEnum):
+    """The point at which a value is observed; values of two points never share a column."""
+
+    FABRIC = "fabric boundary"
+    SWITCH = "switch"
+    ENDPOINT = "endpoint"
+    DERIVED = "computed"
+    INPUT = "setting"
+
+
+@dataclass(frozen=True)
+class SuiteColumn:
+    """A column by the ``key`` of its values: heading, unit, and where they are observed."""
+
+    key: str
+    heading: str
+    unit: str
+    point: Point
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteTable:
+    """A table of a test.  None in a row means that there was nothing to measure."""
+
+    title: str
+    columns: Sequence[SuiteColumn]
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a test found.  ``deviations`` say where it is not what the draft asks for."""
+
+    tables: Sequence[SuiteTable] = ()
+    deviations: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteChoice:
+    """What the user chose: scale, transports, seeds; and a fabric, or the test's own."""
+
+    scale: str
+    transports: Sequence[str]
+    fabric: str | None = None
+    seed: int = 1
+    seeds: int = 3
+
+    def pick(self, **values: Any) -> Any:
+        """Return the value of this scale: ``pick(small=8, medium=24, full=64)``."""
+        return values[self.scale]
+
+    def trial(
+        self,
+        scenario: str,
+        fabric: str,
+        transport: str | None = None,
+        *,
+        switch: str | None = None,
+        faults: Sequence[str] = (),
+        options: Sequence[str] = (),
+        seeds: int | None = None,
+        **parameters: object,
+    ) -> SuiteTrial:
+        """Return a trial over ``transport``, else over all transports of the choice.
+
+        A fabric that the user names stands in place of ``fabric``.
+        """
+        return SuiteTrial(
+            scenario=scenario,
+            fabric=self.fabric or fabric,
+            transport=transport or ",".join(self.transports),
+            switch=switch,
+            parameters=tuple((name, str(value)) for name, value in parameters.items()),
+            faults=tuple(faults),
+            options=tuple(options),
+            seed=self.seed,
+            seeds=self.seeds if seeds is None else seeds,
+        )
+
+
+Procedure = Generator[Sequence[SuiteTrial], Sequence[TrialOutcome], Findings]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteTest:
+    """A test by the ``number`` of its section, with a procedure or the reason why it has none.
+
+    ``searches`` says that later trials depend on the outcomes of earlier ones.
+    """
+
+    number: str
+    title: str
+    objective: str
+    procedure: Callable[[SuiteChoice], Procedure] | None = None
+    reason: str = ""
+    searches: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.procedure is None) is not bool(self.reason):
+            raise ValueError(f"test {self.number} needs a procedure, or a reason why it has none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Tests in the order of their numbers, and the document that they come from."""
+
+    name: str
+    document: str
+    terminology: str
+    tests: Sequence[SuiteTest] = field(default_factory=tuple)
+
+    def choose(self, numbers: Sequence[str]) -> list[SuiteTest]:
+        """Return the tests by number, or those of a section: ``6`` is all of 6.1 to 6.7.
+
+        UserError names a number that is not there.
+        """
+        if not numbers:
+            return list(self.tests)
+        known = [test.number for test in self.tests]
+        for number in numbers:
+            if not any(_is_of(one, number) for one in known):
+                raise UserError(
+                    f"the {self.name} suite has no test {number!r}{meant(number, known)}; it has "
+                    f"{', '.join(known)}"
+                )
+        return [test for test in self.tests if any(_is_of(test.number, one) for one in numbers)]
+
+
+def _is_of(number: str, requested: str) -> bool:
+    return number == requested or number.startswith(f"{requested}.")

@@ -1,0 +1,155 @@
+"""Trials run as commands of their own, as many at once as there are processors.
+
+Each has a folder ``trials/KEY`` in the suite's: the run folder, with ``trial.json`` (the words of
+the command, its exit status and duration) written last.  A trial that has such a file is not run
+again, so that an interrupted suite goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import emulator
+from emulator.run.environment import version_of
+from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+
+RECORD = "trial.json"
+#: The program ``uetemu``.
+_START = "import sys; from emulator.cli.main import main; sys.exit(main())"
+#: Where the packages are that trials import: those of this process.
+_PACKAGES = Path(emulator.__file__).parents[1]
+
+Ran = Callable[[TrialOutcome], None]
+
+
+class TrialPool:
+    """Runs trials in ``folder``, at most ``processes`` at a time; a context manager.
+
+    ``ended`` is called for every outcome, from any thread.  Leaving the block by an exception
+    interrupts the trials that run and waits until they have removed their fabrics.
+    """
+
+    def __init__(self, folder: Path, processes: int, ended: Ran) -> None:
+        self._folder = folder / "trials"
+        self._ended = ended
+        self._pool = ThreadPoolExecutor(processes, thread_name_prefix="trial")
+        self._futures: dict[str, Future[TrialOutcome]] = {}
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def __enter__(self) -> TrialPool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            with self._lock:
+                self._stopped = True
+                for process in self._running:
+                    process.send_signal(signal.SIGINT)
+        self._pool.shutdown(cancel_futures=kind is not None)
+
+    def submit(self, trial: SuiteTrial) -> Future[TrialOutcome]:
+        """Return the outcome to come; that of an equal trial if there is one already."""
+        if trial.key not in self._futures:
+            self._futures[trial.key] = self._pool.submit(self._outcome, trial)
+        return self._futures[trial.key]
+
+    def has_record(self, trial: SuiteTrial) -> bool:
+        """Return whether an earlier call of the suite has run ``trial``."""
+        return recorded(self._folder / trial.key, trial) is not None
+
+    def _outcome(self, trial: SuiteTrial) -> TrialOutcome:
+        folder = self._folder / trial.key
+        outcome = recorded(folder, trial) or self._run(folder, trial)
+        self._ended(outcome)
+        return outcome
+
+    def _run(self, folder: Path, trial: SuiteTrial) -> TrialOutcome:
+        if folder.exists():
+            shutil.rmtree(folder)  # of a suite that was killed
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        errors = folder.with_suffix(".stderr")
+        command = [sys.executable, "-c", _START, *trial.words]
+        command += ["--output", str(folder), "--workers", "1", "--format", "json"]
+        began = time.monotonic()
+        with errors.open("wb") as stderr:
+            process = self._started(command, stderr.fileno())
+            try:
+                status = process.wait()
+            finally:
+                with self._lock:
+                    self._running.discard(process)
+        seconds = time.monotonic() - began
+        stated = errors.read_text(errors="replace").strip().splitlines()
+        if status == 0:
+            errors.unlink()
+        record = {
+            "words": list(trial.words),
+            "version": version_of("uetemu"),
+            "status": status,
+            "seconds": round(seconds, 3),
+            "error": stated[-1] if status and stated else None,
+        }
+        folder.mkdir(exist_ok=True)  # a run that was refused has made none
+        if not self._stopped:
+            temporary = folder / f".{RECORD}"
+            temporary.write_text(json.dumps(record, indent=2))
+            temporary.replace(folder / RECORD)
+        return _outcome_of(folder, trial, record)
+
+    def _started(self, command: list[str], stderr: int) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("the suite has been stopped")
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                process_group=0,  # Ctrl-C reaches it by us alone
+                env=os.environ | {"PYTHONPATH": str(_PACKAGES)},
+            )
+            self._running.add(process)
+            return process
+
+
+def recorded(folder: Path, trial: SuiteTrial) -> TrialOutcome | None:
+    """Return the outcome that ``folder`` records of ``trial`` with this version; None: none."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    same = record.get("words") == list(trial.words) and record.get("version") == version_of(
+        "uetemu"
+    )
+    return _outcome_of(folder, trial, record) if same else None
+
+
+def _outcome_of(folder: Path, trial: SuiteTrial, record: Mapping[str, Any]) -> TrialOutcome:
+    try:
+        result = json.loads((folder / "result.json").read_text())
+    except (FileNotFoundError, ValueError):
+        result = {}
+    excluded = None
+    if record["status"] != 0 or not result.get("rows"):
+        excluded = str(record.get("error") or f"exit status {record['status']}")
+        excluded = excluded.removeprefix("uetemu: ")
+    return TrialOutcome(
+        trial=trial,
+        folder=folder,
+        seconds=float(record["seconds"]),
+        result=result,
+        excluded=excluded,
+    )

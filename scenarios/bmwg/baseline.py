@@ -1,0 +1,224 @@
+"""Section 5 of the training draft: throughput, latency and bursts, without collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emulator.suite.suite_model import (
+    Findings,
+    Point,
+    Procedure,
+    SuiteChoice,
+    SuiteColumn,
+    SuiteTable,
+    SuiteTest,
+)
+from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from scenarios.bmwg import bmwg_columns as c
+from scenarios.bmwg.trial_rows import lines
+
+PAIRS = "rail_clos:hosts=4,gpus_per_host=1,spines=1,uplinks_per_spine=1"
+NO_GENERATOR = (
+    "No rate is searched (RFC 2544, 26.1): there is no generator with a rate of its own. Each"
+    " transport sends as fast as its windows and its congestion control let it."
+)
+SHORT_TRIALS = (
+    "Trials end with their transfer, not after 60 s: 60 s of a 400 Gb/s port are 7e8 packets."
+)
+
+
+def throughput(choice: SuiteChoice) -> Procedure:
+    """Measure the goodput of host pairs by message size, queue pairs and direction (5.1)."""
+    sizes = choice.pick(
+        small=("4KiB", "64KiB", "1MiB"),
+        medium=("1KiB", "4KiB", "64KiB", "256KiB", "1MiB"),
+        full=("256", "1KiB", "4KiB", "64KiB", "256KiB", "1MiB", "4MiB"),
+    )
+    widths = choice.pick(small=(1, 4), medium=(1, 4, 16), full=(1, 4, 16, 32))
+    trials, facts = [], {}
+    for size in sizes:
+        for width in widths:
+            for direction in ("one", "both"):
+                trial = choice.trial(
+                    "pairs",
+                    PAIRS,
+                    _with_queue_pairs(choice.transports, width),
+                    message=size,
+                    size=_several(size, width),
+                    in_flight=width,
+                    direction=direction,
+                    seeds=1,  # nothing is drawn: all seeds are alike
+                )
+                trials.append(trial)
+                facts[trial.key] = {"message": size, "q": width}
+    outcomes = yield trials
+    columns = (
+        *(c.MESSAGE, c.QPS, c.DIRECTION, c.TRANSPORT),
+        *(c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.IDEAL, c.EFFICIENCY),
+    )
+    table = SuiteTable(
+        title="Goodput of two host pairs",
+        columns=columns,
+        rows=list(lines(outcomes, columns, facts)),
+    )
+    return Findings(
+        tables=[table],
+        deviations=[
+            NO_GENERATOR,
+            SHORT_TRIALS,
+            f"Sizes {', '.join(sizes)} and Q = {', '.join(map(str, widths))}, on two pairs.",
+        ],
+        notes=[
+            "Q is the number of writes under way, and for RoCEv2 of queue pairs as well. UET opens"
+            " contexts as it needs them."
+        ],
+    )
+
+
+def _with_queue_pairs(transports: Sequence[str], width: int) -> str:
+    return ",".join(
+        f"{one}{',' if ':' in one else ':'}qps={width}" if one.startswith("rocev2") else one
+        for one in transports
+    )
+
+
+def _several(size: str, width: int) -> str:
+    """Return the size of a flow: so many messages that one round trip weighs little."""
+    octets = {"KiB": 2**10, "MiB": 2**20}
+    unit = next((unit for unit in octets if size.endswith(unit)), "")
+    message = int(size.removesuffix(unit)) * octets.get(unit, 1)
+    messages = max(4 * width, -(-(2**18) // message))
+    return str(message * min(messages, max(2 * width, 2**22 // message)))
+
+
+def latency(choice: SuiteChoice) -> Procedure:
+    """Measure times of small messages on an idle fabric and beside bulk at full rate (5.2)."""
+    probes = choice.pick(small=250, medium=1_000, full=2_500)
+    idle = choice.trial(
+        "pairs", PAIRS, message=64, size=64 * probes, in_flight=1, warmups=0, seeds=1
+    )
+    loaded = choice.trial(
+        "pairs", PAIRS, message="64KiB", size="8MiB", in_flight=16, probes=probes, warmups=0
+    )
+    idle_outcome, loaded_outcome = yield [idle, loaded]
+    load = SuiteColumn("load", "load", "", Point.INPUT)
+    columns = (load, c.TRANSPORT, c.P50, c.P99)
+    rows = list(lines([idle_outcome], columns, {idle.key: {"load": "one message at a time"}}))
+    for row in lines([loaded_outcome], (c.TRANSPORT, c.VICTIM_P50, c.VICTIM_P99)):
+        rows.append(
+            {
+                "load": "beside bulk at full rate",
+                "transport": row["transport"],
+                "message_p50_us": row["victim_p50_us"],
+                "message_p99_us": row["victim_p99_us"],
+            }
+        )
+    return Findings(
+        tables=[
+            SuiteTable(
+                title="64-octet messages, from their start until the receiver has verified them",
+                columns=columns,
+                rows=rows,
+            )
+        ],
+        deviations=[
+            "Times are those of messages at endpoints, not of tagged frames at the boundary.",
+            f"{2 * probes} messages a run instead of 10,000 samples, {choice.seeds} runs instead of"
+            " 20.",
+            SHORT_TRIALS,
+        ],
+    )
+
+
+def burst(choice: SuiteChoice) -> Procedure:
+    """Search the longest burst of each of N senders that one port takes without loss (5.3)."""
+    ratios = choice.pick(small=(2, 4, 8), medium=(2, 4, 8, 16), full=(2, 4, 8, 16, 32))
+    lossless: dict[int, int | None] = dict.fromkeys(ratios)
+    lossy: dict[int, int | None] = dict.fromkeys(ratios)
+    tried: dict[int, int] = dict.fromkeys(ratios, FIRST_BURST)
+    while pending := [ratio for ratio in ratios if tried[ratio]]:
+        outcomes = yield [_burst(choice, ratio, tried[ratio]) for ratio in pending]
+        for ratio, outcome in zip(pending, outcomes, strict=True):
+            lost = _lost(outcome)
+            if lost is None:
+                tried[ratio] = 0  # the trial is excluded
+                continue
+            (lossy if lost else lossless)[ratio] = tried[ratio]
+            tried[ratio] = _next_burst(lossless[ratio] or 0, lossy[ratio])
+    columns = (
+        c.SENDERS,
+        SuiteColumn("lossless", "longest burst without loss", "B a sender", Point.SWITCH),
+        SuiteColumn("lossy", "shortest burst with loss", "B a sender", Point.SWITCH),
+        SuiteColumn("absorbed", "burst of all senders", "B", Point.DERIVED),
+    )
+    rows = [
+        {
+            "senders": ratio,
+            "lossless": lossless[ratio],
+            "lossy": lossy[ratio],
+            "absorbed": None if lossless[ratio] is None else ratio * lossless[ratio],
+        }
+        for ratio in ratios
+    ]
+    return Findings(
+        tables=[SuiteTable(title="Bursts at line rate to one port", columns=columns, rows=rows)],
+        deviations=[
+            "A burst is an RDMA write of each sender at line rate (RoCEv2 without rate control),"
+            " through a deep switch without PFC.",
+            f"The search ends within {BURST_STEP} octets. A length is tried once, without chance.",
+        ],
+    )
+
+
+FIRST_BURST, BURST_STEP, LARGEST_BURST = 2**16, 2**13, 2**24
+
+
+def _burst(choice: SuiteChoice, senders: int, octets: int) -> SuiteTrial:
+    return choice.trial(
+        "incast",
+        f"rail_clos:hosts={senders + 1},gpus_per_host=1,spines=1,uplinks_per_spine=1",
+        "rocev2:cc=none",
+        switch="deep:trim=off",
+        senders=senders,
+        size=octets,
+        message=octets,
+        in_flight=1,
+        victim=0,
+        warmups=0,
+        seeds=1,
+    )
+
+
+def _lost(outcome: TrialOutcome) -> int | None:
+    rows = outcome.rows
+    return None if not rows else int(rows[0]["dropped_packets"] or 0)
+
+
+def _next_burst(lossless: int, lossy: int | None) -> int:
+    """Double until something is lost, then halve the interval; 0 ends the search."""
+    if lossy is None:
+        return 2 * lossless if 2 * lossless <= LARGEST_BURST else 0
+    return (lossless + lossy) // 2 if lossy - lossless > BURST_STEP else 0
+
+
+TESTS = (
+    SuiteTest(
+        number="5.1",
+        title="Baseline throughput",
+        objective="the most that host pairs carry, by message size",
+        procedure=throughput,
+    ),
+    SuiteTest(
+        number="5.2",
+        title="Latency",
+        objective="times of small messages, idle and loaded",
+        procedure=latency,
+    ),
+    SuiteTest(
+        number="5.3",
+        title="Back-to-back burst absorption",
+        objective="the longest burst at line rate that a port takes without loss",
+        procedure=burst,
+        searches=True,
+    ),
+)

@@ -1,0 +1,157 @@
+"""Sections 10 to 12 of the training draft: jobs, scale, failures and long runs."""
+
+from __future__ import annotations
+
+from emulator.suite.suite_model import (
+    Findings,
+    Point,
+    Procedure,
+    SuiteChoice,
+    SuiteColumn,
+    SuiteTable,
+    SuiteTest,
+)
+from scenarios.bmwg import bmwg_columns as c
+from scenarios.bmwg.baseline import SHORT_TRIALS
+from scenarios.bmwg.collective_tests import STRATEGIES, collective_lines
+from scenarios.bmwg.trial_rows import lines
+from scenarios.bmwg.uet_services import paths_fabric
+
+
+def scale(choice: SuiteChoice) -> Procedure:
+    """Measure AllReduce as the fabric grows (11.1)."""
+    hosts = choice.pick(small=(2, 4, 8), medium=(2, 4, 8, 16), full=(4, 8, 16, 32))
+    size = choice.pick(small="1MiB", medium="4MiB", full="8MiB")
+    trials = []
+    for count in hosts:
+        fabric = f"rail_clos:hosts={count},gpus_per_host=2,spines=2"
+        for transport in choice.transports:
+            trial = choice.trial("allreduce", fabric, transport, sizes=size, order="shuffled")
+            trials.append(trial)
+    outcomes = yield trials
+    columns = (
+        *(c.RANKS, c.TRANSPORT, c.SIZE, c.ALGORITHM, c.BUSBW, c.TIME, c.CV, c.IDEAL),
+        *(c.EFFICIENCY, c.S_FABRIC),
+    )
+    rows = sorted(
+        collective_lines(outcomes, columns, {}),
+        key=lambda row: (str(row["transport"]), row["ranks"]),
+    )
+    return Findings(
+        tables=[
+            SuiteTable(title="AllReduce by number of accelerators", columns=columns, rows=rows)
+        ],
+        deviations=[
+            f"N = {', '.join(str(2 * count) for count in hosts)} instead of 64 and more, {size}"
+            " instead of 1 GB.",
+            "Processor and memory of switches are not measured: switches are the kernel's.",
+        ],
+    )
+
+
+def failure(choice: SuiteChoice) -> Procedure:
+    """Fail an uplink or a spine in mid-transfer, under each strategy (11.2)."""
+    return (yield from _failures(choice, "Uplink or spine fails in mid-transfer"))
+
+
+def failover(choice: SuiteChoice) -> Procedure:
+    """Compare the iteration with the failure to those without one (11.3)."""
+    return (yield from _failures(choice, "The iteration with the failure beside those without"))
+
+
+#: What fails, and when.
+FAULTS = {
+    "uplink down": "t=30us link rail0:up0 down",
+    "uplink black": "t=30us link rail0:up0 blackhole",
+    "spine down": "t=30us switch spine0 down",
+}
+FAULT = SuiteColumn("fault", "failure", "", Point.INPUT)
+UNDISTURBED = SuiteColumn("undisturbed_us", "without it", "us", Point.ENDPOINT)
+
+
+def _failures(choice: SuiteChoice, title: str) -> Procedure:
+    size = choice.pick(small="2MiB", medium="4MiB", full="8MiB")
+    trials, facts = [], {}
+    for fault, text in FAULTS.items():
+        for name, (transport, switch) in STRATEGIES.items():
+            trial = choice.trial(
+                "permutation",
+                paths_fabric(4),
+                transport,
+                switch=switch,
+                faults=(text,),
+                sizes=size,
+            )
+            trials.append(trial)
+            facts[trial.key] = {"fault": fault, "balancing": name}
+    outcomes = yield trials
+    columns = (
+        *(FAULT, c.BALANCING, c.TRANSPORT, c.TIME, UNDISTURBED, c.SLOWDOWN, c.CV),
+        *(c.DROPPED, c.RESENT, c.TIMEOUTS),
+    )
+    return Findings(
+        tables=[
+            SuiteTable(title=title, columns=columns, rows=list(lines(outcomes, columns, facts)))
+        ],
+        deviations=[
+            f"A permutation of {size} a flow over four spines, not AllReduce of 1 GB over 128: a"
+            " ring in its own order crosses no spine.",
+            "Routes are static and follow the carrier at once; with a control plane the time of its"
+            " convergence adds to that (--control-plane).",
+            SHORT_TRIALS,
+        ],
+        notes=["A trial that is excluded ended with a transport's error: its reason is listed."],
+    )
+
+
+TESTS = (
+    SuiteTest(
+        number="10.1",
+        title="Synthetic JCT",
+        objective="a job's time over its roofline",
+        reason="No test of this suite measures it yet.",
+    ),
+    SuiteTest(
+        number="10.2",
+        title="MLPerf-aligned JCT",
+        objective="published workloads",
+        reason="MLPerf's workloads need accelerators that compute; here computing takes the time"
+        " that it is given.",
+    ),
+    SuiteTest(
+        number="10.3",
+        title="Multi-tenant interference",
+        objective="jobs that share spine links",
+        reason="No test of this suite measures it yet.",
+    ),
+    SuiteTest(
+        number="11.1",
+        title="Scale limits",
+        objective="AllReduce as the fabric grows",
+        procedure=scale,
+    ),
+    SuiteTest(
+        number="11.2",
+        title="Link failure convergence",
+        objective="what a failure costs each strategy",
+        procedure=failure,
+    ),
+    SuiteTest(
+        number="11.3",
+        title="Zero-impact failover",
+        objective="the iteration with the failure beside the others",
+        procedure=failover,
+    ),
+    SuiteTest(
+        number="12.1",
+        title="24 h soak",
+        objective="stability over a day",
+        reason="A day of one 400 Gb/s port is 1e12 packets, years of this emulator's time.",
+    ),
+    SuiteTest(
+        number="12.2",
+        title="Resource leaks",
+        objective="memory of devices over a day",
+        reason="The switches are the kernel's: their memory is not that of a device under test.",
+    ),
+)

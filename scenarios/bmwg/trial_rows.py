@@ -1,0 +1,65 @@
+"""Rows of tables from the rows of trials: medians over seeds, and how far they spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import mean, median, stdev
+from typing import Any
+
+from emulator.suite.suite_model import SuiteColumn
+from emulator.suite.suite_trial import Row, TrialOutcome
+
+
+def lines(
+    outcomes: Iterable[TrialOutcome],
+    columns: Sequence[SuiteColumn],
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield a line for each line of the trials' own tables, with the values of ``columns``.
+
+    ``facts`` are further values by the key of a trial.
+    """
+    for outcome in outcomes:
+        for rows in outcome.by_place():
+            yield line(rows, columns) | dict((facts or {}).get(outcome.trial.key, {}))
+
+
+def line(rows: Sequence[Row], columns: Sequence[SuiteColumn]) -> dict[str, Any]:
+    """Return the values of ``columns`` over the rows of all seeds of one place.
+
+    A number is the median; ``least``, ``most`` and ``cv`` are those of ``time_us``, the coefficient
+    of variation in per cent.  Other values stand if all seeds have the same.
+    """
+    times = [float(row["time_us"]) for row in rows]
+    spread = {"least": min(times), "most": max(times), "cv": cv(times)}
+    found: dict[str, Any] = {}
+    for column in columns:
+        if column.key in spread:
+            found[column.key] = spread[column.key]
+        else:
+            found[column.key] = _joined([_value(row, column.key) for row in rows])
+    return found
+
+
+def cv(values: Sequence[float]) -> float | None:
+    """Return the coefficient of variation in per cent; None of a single value."""
+    return 100 * stdev(values) / mean(values) if len(values) > 1 else None
+
+
+def _value(row: Row, key: str) -> Any:
+    if key == "efficiency":
+        return row["ideal_us"] / row["time_us"]
+    return row.get(key)
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    numbers = [one for one in values if isinstance(one, int | float) and one is not None]
+    if len(numbers) == len(values):
+        middle = median(numbers)
+        return int(middle) if middle == int(middle) and all_whole(numbers) else middle
+    return values[0] if all(one == values[0] for one in values) else None
+
+
+def all_whole(numbers: Sequence[float]) -> bool:
+    """Return whether every number is an integer by its type."""
+    return all(isinstance(one, int) for one in numbers)

@@ -1,0 +1,315 @@
+"""Section 6 of the training draft: Ultra Ethernet's services beside RoCEv2 on one fabric."""
+
+from __future__ import annotations
+
+from emulator.suite.suite_model import (
+    Findings,
+    Point,
+    Procedure,
+    SuiteChoice,
+    SuiteColumn,
+    SuiteTable,
+    SuiteTest,
+)
+from scenarios.bmwg import bmwg_columns as c
+from scenarios.bmwg.baseline import NO_GENERATOR, PAIRS, SHORT_TRIALS
+from scenarios.bmwg.collective_tests import COLLECTIVES, collective_fabric, collective_lines
+from scenarios.bmwg.trial_rows import lines
+
+#: Services by the transport that stands for each.
+SERVICES = {
+    "RUD": "uet",
+    "ROD": "uet:delivery=rod",
+    "RC": "rocev2:classic",
+    "RC, 4 QPs": "rocev2:nccl",
+    "RC, selective repeat": "rocev2:adaptive",
+}
+SERVICE = SuiteColumn("service", "service", "", Point.INPUT)
+LESS_SERVICES = (
+    "RUDI and UUD carry no bulk writes in a run (UES 3.5: RUDI is for idempotent operations of one"
+    " packet's state, UUD for datagrams), and UC is not implemented."
+)
+
+
+def services(choice: SuiteChoice) -> Procedure:
+    """Measure the goodput of each service at the draft's message sizes (6.1)."""
+    sizes = choice.pick(small=("1MiB",), medium=("1MiB", "4MiB"), full=("1MiB", "4MiB"))
+    trials, facts = [], {}
+    for size in sizes:
+        for direction in ("one", "both"):
+            for service, transport in SERVICES.items():
+                trial = choice.trial(
+                    "pairs",
+                    PAIRS,
+                    transport,
+                    message=size,
+                    size="4MiB",
+                    in_flight=4,
+                    direction=direction,
+                    seeds=1,
+                )
+                trials.append(trial)
+                facts[trial.key] = {"message": size, "service": service}
+    outcomes = yield trials
+    columns = (
+        *(SERVICE, c.MESSAGE, c.DIRECTION, c.TRANSPORT, c.SWITCH),
+        *(c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.EFFICIENCY),
+    )
+    return Findings(
+        tables=[
+            SuiteTable(
+                title="Goodput by service",
+                columns=columns,
+                rows=list(lines(outcomes, columns, facts)),
+            )
+        ],
+        deviations=[NO_GENERATOR, SHORT_TRIALS, LESS_SERVICES],
+        notes=["The first message's time stands in 6.2; how many contexts are sustained in 6.7."],
+    )
+
+
+def first_message(choice: SuiteChoice) -> Procedure:
+    """Measure a single small write with a context's set-up and without it (6.2)."""
+    trials, facts = [], {}
+    for service, transport in SERVICES.items():
+        for endpoints in ("fresh", "kept"):
+            trial = choice.trial(
+                "pairs",
+                PAIRS,
+                transport,
+                options=("--endpoints", endpoints),
+                message="4KiB",
+                size="4KiB",
+                in_flight=1,
+                iterations=choice.pick(small=5, medium=20, full=50),
+                seeds=1,
+            )
+            trials.append(trial)
+            state = "first message" if endpoints == "fresh" else "later message"
+            facts[trial.key] = {"service": service, "state": state}
+    outcomes = yield trials
+    columns = (
+        *(SERVICE, SuiteColumn("state", "state", "", Point.INPUT)),
+        *(c.TRANSPORT, c.P50, c.P99, c.IDEAL),
+    )
+    return Findings(
+        tables=[
+            SuiteTable(
+                title="4 KiB write on an idle fabric",
+                columns=columns,
+                rows=list(lines(outcomes, columns, facts)),
+            )
+        ],
+        deviations=[
+            "Queue pairs of RoCEv2 are there before the run, as their set-up goes over another"
+            " network: a first message has none of it. UET opens its context with the data.",
+            LESS_SERVICES,
+        ],
+    )
+
+
+#: Configurations of 6.3: transport and the switches' load balancing.
+SPRAYS = {
+    "RUD + spray": ("uet", "shallow"),
+    "ROD + spray": ("uet:delivery=rod,reorder=on", "shallow:balance=packet"),
+    "RC + spray": ("rocev2:adaptive", "lossless:balance=packet"),
+    "RC + ECMP": ("rocev2:classic", "lossless"),
+    "RUD + flowlet": ("uet:spray=bitmap", "shallow:balance=flowlet"),
+}
+
+
+def spray(choice: SuiteChoice) -> Procedure:
+    """Measure a permutation over 4 to 32 paths in the draft's five configurations (6.3)."""
+    paths = choice.pick(small=(4, 8), medium=(4, 8, 16), full=(4, 8, 16, 32))
+    size = choice.pick(small="512KiB", medium="2MiB", full="2MiB")
+    trials, facts = [], {}
+    for count in paths:
+        fabric = paths_fabric(count)
+        for name, (transport, switch) in SPRAYS.items():
+            trial = choice.trial("permutation", fabric, transport, switch=switch, sizes=size)
+            trials.append(trial)
+            facts[trial.key] = {"paths": count, "balancing": name}
+    outcomes = yield trials
+    columns = (
+        *(c.PATHS, c.BALANCING, c.TRANSPORT, c.SWITCH, c.GOODPUT, c.GOODPUT_SHARE),
+        *(c.TIME, c.CV, c.MMR, c.LINKS_JAIN, c.REORDERED, c.RESENT),
+    )
+    return Findings(
+        tables=[
+            SuiteTable(
+                title="Permutation across the spines",
+                columns=columns,
+                rows=list(lines(outcomes, columns, facts)),
+            )
+        ],
+        deviations=[
+            f"{', '.join(map(str, paths))} paths, {size} a flow, {choice.seeds} seeds.",
+            SHORT_TRIALS,
+        ],
+        notes=[
+            "RoCEv2 counts each packet behind a loss as out of order, UET only those that were sent"
+            " earlier: the two are not to be compared."
+        ],
+    )
+
+
+def paths_fabric(paths: int) -> str:
+    """Return a fabric whose two rail switches are joined by so many equal paths."""
+    return f"rail_clos:hosts={paths},gpus_per_host=2,spines={paths},uplinks_per_spine=1"
+
+
+def congestion(choice: SuiteChoice) -> Procedure:
+    """Measure incasts without PFC over UET, beside DCQCN with it (6.4)."""
+    senders = choice.pick(small=(2, 4, 8), medium=(2, 4, 8, 16), full=(2, 4, 8, 16, 32, 64))
+    transports = ("uet", "uet:cc=rccc", "uet:cc=both", "rocev2:classic", "rocev2:adaptive")
+    fabric = f"rail_clos:hosts={max(senders) + 1},gpus_per_host=1,spines=1,uplinks_per_spine=1"
+    trials = [
+        choice.trial("incast", fabric, transport, senders=",".join(map(str, senders)))
+        for transport in transports
+    ]
+    onsets = [
+        choice.trial("onset", fabric, transport, flows=max(1, max(senders) // 2))
+        for transport in transports
+    ]
+    outcomes = yield [*trials, *onsets]
+    columns = (
+        *(c.SENDERS, c.TRANSPORT, c.SWITCH, c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.CV),
+        *(c.JAIN, c.VICTIM_P99, c.MARKED, c.TRIMMED, c.DROPPED, c.PAUSES, c.QUEUE),
+        *(c.RESENT, c.TIMEOUTS),
+    )
+    onset_columns = (c.SENDERS, c.TRANSPORT, c.SWITCH, c.CONVERGED, c.JAIN, c.QUEUE, c.DROPPED)
+    return Findings(
+        tables=[
+            SuiteTable(
+                title="Incast", columns=columns, rows=list(lines(outcomes[: len(trials)], columns))
+            ),
+            SuiteTable(
+                title="As many flows again join: time until all are within 10 % of their mean",
+                columns=onset_columns,
+                rows=list(lines(outcomes[len(trials) :], onset_columns)),
+            ),
+        ],
+        deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
+        notes=[
+            "Zero loss that an application sees: a run ends with an error where a message is lost."
+        ],
+    )
+
+
+#: Switches of 6.5: what finds no room within one BDP is trimmed, or dropped.
+TRIMMING = {"on": "shallow", "off": "shallow:trim=off,data.limit_bytes=1bdp"}
+
+
+def trimming(choice: SuiteChoice) -> Procedure:
+    """Measure a bottleneck of 2:1 with trimming and without it (6.5 b)."""
+    trials, facts = [], {}
+    for trim, switch in TRIMMING.items():
+        trial = choice.trial(
+            "incast",
+            PAIRS.replace("hosts=4", "hosts=3"),
+            "uet:cc=none",
+            switch=switch,
+            senders=2,
+            size="1MiB",
+            in_flight=64,
+        )
+        trials.append(trial)
+        facts[trial.key] = {"trim": trim}
+    outcomes = yield trials
+    columns = (
+        SuiteColumn("trim", "trimming", "", Point.INPUT),
+        *(c.TRANSPORT, c.TIME, c.CV, c.IDEAL, c.GOODPUT),
+        *(c.TRIMMED, c.DROPPED, c.QUEUE, c.RESENT, c.TIMEOUTS),
+    )
+    return Findings(
+        tables=[
+            SuiteTable(
+                title="2:1 bottleneck with a fixed window",
+                columns=columns,
+                rows=list(lines(outcomes, columns, facts)),
+            )
+        ],
+        deviations=[
+            "(a) Link-layer retry and (c) credit-based flow control: not implemented, no number.",
+            SHORT_TRIALS,
+        ],
+    )
+
+
+def collectives(choice: SuiteChoice) -> Procedure:
+    """Measure the collectives over UET's services and RoCEv2 (6.6)."""
+    size = choice.pick(small="1MiB", medium="8MiB", full="64MiB")
+    transports = ("uet", "uet:tss=cluster", "uet:delivery=rod", "rocev2:classic", "rocev2:nccl")
+    trials, facts = [], {}
+    for scenario in COLLECTIVES:
+        for transport in transports:
+            trial = choice.trial(scenario, collective_fabric(choice), transport, sizes=size)
+            trials.append(trial)
+            facts[trial.key] = {
+                "collective": scenario,
+                "tss": "active" if "tss=" in transport else "off",
+            }
+    outcomes = yield trials
+    columns = (
+        SuiteColumn("collective", "collective", "", Point.INPUT),
+        *(c.TRANSPORT, c.TSS, c.RANKS, c.SIZE, c.ALGORITHM),
+        *(c.BUSBW, c.DELTA, c.TIME, c.CV, c.IDEAL, c.S_FABRIC),
+    )
+    rows = list(collective_lines(outcomes, columns, facts))
+    return Findings(
+        tables=[SuiteTable(title="Collectives by service", columns=columns, rows=rows)],
+        deviations=[f"N = {collective_ranks(rows)} and {size} instead of 128 to 512 and 1 GB."],
+        notes=["Delta is the bus bandwidth over that of rocev2:classic, less one."],
+    )
+
+
+def collective_ranks(rows: list[dict[str, object]]) -> str:
+    """Return the numbers of ranks in ``rows``."""
+    return ", ".join(sorted({str(row["ranks"]) for row in rows}))
+
+
+TESTS = (
+    SuiteTest(
+        number="6.1",
+        title="UET throughput by service",
+        objective="what ROD and RUD carry, beside RC",
+        procedure=services,
+    ),
+    SuiteTest(
+        number="6.2",
+        title="UET latency",
+        objective="a first message with its context's set-up, and a later one",
+        procedure=first_message,
+    ),
+    SuiteTest(
+        number="6.3",
+        title="Spray efficacy under RUD",
+        objective="what native spraying gains over hashed paths",
+        procedure=spray,
+    ),
+    SuiteTest(
+        number="6.4",
+        title="UET congestion control",
+        objective="incasts without PFC, beside DCQCN",
+        procedure=congestion,
+    ),
+    SuiteTest(
+        number="6.5",
+        title="Link-layer retry, trimming, CBFC",
+        objective="what each does for a loss and for a bottleneck",
+        procedure=trimming,
+    ),
+    SuiteTest(
+        number="6.6",
+        title="UET collectives",
+        objective="collectives over UET's services and over RoCEv2",
+        procedure=collectives,
+    ),
+    SuiteTest(
+        number="6.7",
+        title="PDC scale",
+        objective="how many contexts, and how fast they are set up",
+        reason="It measures endpoint implementations, outside the boundary of a fabric; an endpoint"
+        " of this emulator is software, whose rate says nothing of a NIC.",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Tests of benchmark suites, with trials that a small program stands in for."""

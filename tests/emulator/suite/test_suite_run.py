@@ -1,0 +1,142 @@
+"""Procedures advance as their trials end; what was found stands in ``suite.json`` and in CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from emulator.errors import UserError
+from emulator.suite import trial_pool
+from emulator.suite.suite_model import (
+    Findings,
+    Point,
+    Procedure,
+    Suite,
+    SuiteChoice,
+    SuiteColumn,
+    SuiteTable,
+    SuiteTest,
+)
+from emulator.suite.suite_run import FILE, SuiteRecord, SuiteRun, accounting, planned
+from tests.emulator.suite.test_trial_pool import PROGRAM
+
+CHOICE = SuiteChoice(scale="small", transports=["uet", "rocev2"], seeds=2)
+COLUMNS = (
+    SuiteColumn("size", "size", "B", Point.INPUT),
+    SuiteColumn("time", "time", "us", Point.ENDPOINT),
+)
+
+
+@pytest.fixture(autouse=True)
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_pool, "_START", PROGRAM)
+
+
+def search(choice: SuiteChoice) -> Procedure:
+    """Double a size until it is 4, one trial for each."""
+    rows, size = [], 1
+    while size <= 4:
+        (outcome,) = yield [choice.trial("incast", "pod", size=size)]
+        rows.append({"size": size, "time": outcome.rows[0]["time_us"]})
+        size *= 2
+    return Findings(tables=[SuiteTable(title="t", columns=COLUMNS, rows=rows)], deviations=["d"])
+
+
+def failing(choice: SuiteChoice) -> Procedure:
+    """Ask for a trial that fails."""
+    (outcome,) = yield [choice.trial("broken", "pod")]
+    return Findings(notes=[str(outcome.excluded)])
+
+
+def refusing(choice: SuiteChoice) -> Procedure:
+    """Refuse the choice."""
+    yield [choice.trial("incast", "pod", size=1)]
+    raise UserError("this fabric has no spines")
+
+
+SUITE = Suite(
+    name="trial",
+    document="a draft",
+    terminology="its terms",
+    tests=(
+        SuiteTest(number="1.1", title="a", objective="o", procedure=search, searches=True),
+        SuiteTest(number="1.2", title="b", objective="o", procedure=failing),
+        SuiteTest(number="2.1", title="c", objective="o", reason="no accelerator"),
+        SuiteTest(number="10.1", title="d", objective="o", procedure=refusing),
+    ),
+)
+
+
+def run(folder: Path, *numbers: str, choice: SuiteChoice = CHOICE) -> list[SuiteRecord]:
+    suite = SuiteRun(SUITE, SUITE.choose(numbers), choice, folder, 2)
+    suite.run()
+    return suite.records
+
+
+def test_a_search_goes_on_until_its_end_and_everything_is_written(tmp_path: Path) -> None:
+    records = run(tmp_path)
+    assert all(record.ended for record in records)
+    assert accounting(records) == {
+        "attempted": 4,  # one of them for two tests
+        "included": 3,
+        "excluded": {"the run failed": 1},
+    }
+    data = json.loads((tmp_path / FILE).read_text())
+    assert data["transports"] == ["uet", "rocev2"]
+    first, second, third, last = data["tests"]
+    assert [row["size"] for row in first["tables"][0]["rows"]] == [1, 2, 4]
+    assert first["tables"][0]["columns"][1]["point"] == "endpoint"
+    assert first["trials"][0]["command"].startswith("uetemu run incast --topology pod")
+    assert second["notes"] == ["the run failed"]
+    assert third["reason"] == "no accelerator"
+    assert last["error"] == "this fabric has no spines"
+    with (tmp_path / "tables" / "1.1-1.csv").open() as stream:
+        heads, points, *rows = csv.reader(stream)
+    assert heads == ["size (B)", "time (us)"]
+    assert points == ["setting", "endpoint"]
+    assert rows[0] == ["1", "11.0"]
+
+
+def test_tests_of_an_earlier_call_stay_in_the_same_folder(tmp_path: Path) -> None:
+    run(tmp_path, "10.1")
+    run(tmp_path, "1.1")
+    data = json.loads((tmp_path / FILE).read_text())
+    assert [test["number"] for test in data["tests"]] == ["1.1", "10.1"]
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "a", "2.1")
+    other = SuiteChoice(scale="small", transports=["uet"], seeds=3)
+    with pytest.raises(UserError, match="another transports and seeds"):
+        run(tmp_path / "a", "2.1", choice=other)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine.txt").touch()
+    with pytest.raises(UserError, match="holds no suite"):
+        run(tmp_path / "b", "2.1")
+    (tmp_path / "c").touch()
+    with pytest.raises(UserError, match="cannot use"):
+        run(tmp_path / "c", "2.1")
+
+
+def test_tests_are_chosen_by_number_or_section() -> None:
+    assert [test.number for test in SUITE.choose(["1"])] == ["1.1", "1.2"]
+    assert [test.number for test in SUITE.choose(["10.1", "2.1"])] == ["2.1", "10.1"]
+    with pytest.raises(UserError, match=r"no test '1\.3'"):
+        SUITE.choose(["1.3"])
+
+
+def test_a_test_has_a_procedure_or_a_reason() -> None:
+    with pytest.raises(ValueError, match="needs a procedure, or a reason"):
+        SuiteTest(number="1", title="t", objective="o")
+    with pytest.raises(ValueError, match="needs a procedure, or a reason"):
+        SuiteTest(number="1", title="t", objective="o", procedure=search, reason="r")
+
+
+def test_a_plan_has_the_first_trials() -> None:
+    (trial,) = planned(SUITE.tests[0], CHOICE)
+    assert trial.parameters == (("size", "1"),)
+    assert trial.transport == "uet,rocev2"
+    assert planned(SUITE.tests[2], CHOICE) == ()

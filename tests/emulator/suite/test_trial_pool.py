@@ -1,0 +1,144 @@
+"""Trials run once each, several at a time; what fails is excluded with its sentence.
+
+A small program stands in for ``uetemu``: the pool is its caller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from emulator.suite import trial_pool
+from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trial_pool import TrialPool
+
+#: Writes a result with a row for each seed; the scenario ``broken`` fails, ``forever`` waits.
+PROGRAM = """
+import json, pathlib, signal, sys
+words = sys.argv[1:]
+folder = pathlib.Path(words[words.index("--output") + 1])
+if words[1] == "refused":
+    sys.exit("uetemu: that cannot be; take another")
+folder.mkdir(parents=True)
+(folder / "started").touch()
+if words[1] == "forever":
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        (folder / "interrupted").touch()
+        sys.exit(130)
+rows = [
+    {"transport": "uet", "switch": "shallow", "seed": seed, "time_us": 10.0 + seed, "ideal_us": 5}
+    for seed in (1, 2)
+]
+(folder / "result.json").write_text(json.dumps({"rows": rows, "digest": "d"}))
+if words[1] == "broken":
+    sys.exit("uetemu: the run failed")
+"""
+
+
+@pytest.fixture(autouse=True)
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_pool, "_START", PROGRAM)
+
+
+def trial(scenario: str = "incast", **parameters: str) -> SuiteTrial:
+    return SuiteTrial(
+        scenario=scenario,
+        fabric="rail_clos",
+        transport="uet",
+        parameters=tuple(parameters.items()),
+    )
+
+
+def test_words_are_those_of_a_command_and_name_the_trial() -> None:
+    one = SuiteTrial(
+        scenario="incast",
+        fabric="pod",
+        transport="uet",
+        switch="deep",
+        parameters=(("senders", "2,4"),),
+        faults=("t=1us link rail0:up0 down",),
+        options=("--pxn", "never"),
+        seeds=3,
+    )
+    assert one.words == (
+        *("run", "incast", "--topology", "pod", "--transport", "uet", "--switch", "deep"),
+        *("--param", "senders=2,4", "--fault", "t=1us link rail0:up0 down"),
+        *("--seed", "1", "--seeds", "3", "--capture", "none", "--pxn", "never"),
+    )
+    assert trial(senders="2").key == trial(senders="2").key != trial(senders="4").key
+
+
+def test_equal_trials_run_once_and_a_later_call_runs_none_again(tmp_path: Path) -> None:
+    ended: list[TrialOutcome] = []
+    with TrialPool(tmp_path, 2, ended.append) as pool:
+        assert not pool.has_record(trial())
+        first, second = pool.submit(trial()), pool.submit(trial())
+        assert first is second
+        outcome = first.result()
+    assert len(ended) == 1
+    assert [row["seed"] for row in outcome.rows] == [1, 2]
+    assert [len(rows) for rows in outcome.by_place()] == [2]
+    (tmp_path / "trials" / trial().key / "started").unlink()
+    with TrialPool(tmp_path, 2, ended.append) as pool:
+        assert pool.has_record(trial())
+        assert pool.submit(trial()).result() == outcome
+    assert not (tmp_path / "trials" / trial().key / "started").exists()
+
+
+def test_a_half_written_trial_runs_again(tmp_path: Path) -> None:
+    folder = tmp_path / "trials" / trial().key
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text("{")
+    with TrialPool(tmp_path, 1, lambda _: None) as pool:
+        assert pool.submit(trial()).result().excluded is None
+
+
+@pytest.mark.parametrize(
+    ("scenario", "sentence"),
+    [("refused", "that cannot be; take another"), ("broken", "the run failed")],
+)
+def test_a_failure_is_excluded_with_its_sentence(
+    tmp_path: Path, scenario: str, sentence: str
+) -> None:
+    with TrialPool(tmp_path, 1, lambda _: None) as pool:
+        outcome = pool.submit(trial(scenario)).result()
+    assert outcome.excluded == sentence
+    assert outcome.rows == ()
+    with TrialPool(tmp_path, 1, lambda _: None) as pool:
+        assert pool.submit(trial(scenario)).result() == outcome
+
+
+def test_an_interrupt_ends_what_runs_and_leaves_it_to_be_run_again(tmp_path: Path) -> None:
+    running = trial("forever")
+    folder = tmp_path / "trials" / running.key
+
+    def interrupted() -> None:
+        with TrialPool(tmp_path, 1, lambda _: None) as pool:
+            future = pool.submit(running)
+            waiting = threading.Event()
+            while not (folder / "started").exists():
+                assert not future.done()
+                waiting.wait(0.02)
+            os.kill(os.getpid(), signal.SIGINT)
+            waiting.wait(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (folder / "interrupted").exists()
+    assert not (folder / trial_pool.RECORD).exists()
+
+
+def test_another_version_runs_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TrialPool(tmp_path, 1, lambda _: None) as pool:
+        pool.submit(trial()).result()
+        monkeypatch.setattr(trial_pool, "version_of", lambda _: "other")
+        assert not pool.has_record(trial())
+    record = json.loads((tmp_path / "trials" / trial().key / trial_pool.RECORD).read_text())
+    assert record["words"] == list(trial().words)

@@ -1,0 +1,1 @@
+"""Tests of the suites of the BMWG drafts."""

@@ -1,0 +1,68 @@
+"""``uetemu bench``: tests of the training draft over real fabrics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness.runs.processes import uetemu
+
+pytestmark = pytest.mark.root
+
+
+def bench(*words: str) -> tuple[int, str, str]:
+    process = uetemu("bench", "training", *words)
+    out, errors = process.communicate(timeout=240)
+    return process.returncode, out, errors
+
+
+def test_a_test_has_its_table_and_a_second_call_runs_nothing(tmp_path: Path) -> None:
+    words = ("--tests", "6.5", "--seeds", "1", "--output", str(tmp_path / "suite"))
+    status, out, errors = bench(*words)
+    assert status == 0, errors
+    assert "## 6.5 Link-layer retry, trimming, CBFC" in out
+    assert "Observed at: " in out
+    data = json.loads((tmp_path / "suite" / "suite.json").read_text())
+    assert data["accounting"] == {"attempted": 2, "included": 2, "excluded": {}}
+    (test,) = data["tests"]
+    (table,) = test["tables"]
+    with_trimming, without = table["rows"]
+    assert with_trimming["trimmed_packets"] > 0 == with_trimming["dropped_packets"]
+    assert without["dropped_packets"] > 0 == without["trimmed_packets"]
+    times = [trial["seconds"] for trial in test["trials"]]
+    digests = [trial["digest"] for trial in test["trials"]]
+    assert len(set(digests)) == 2
+    status, _, errors = bench(*words)
+    assert status == 0, errors
+    (again,) = json.loads((tmp_path / "suite" / "suite.json").read_text())["tests"]
+    assert [trial["seconds"] for trial in again["trials"]] == times
+
+
+def test_a_fabric_that_is_too_small_excludes_the_trial_with_its_sentence(tmp_path: Path) -> None:
+    status, out, errors = bench(
+        *("--tests", "7.1", "--seeds", "1", "--output", str(tmp_path / "suite")),
+        *("--fabric", "rail_clos:hosts=2,gpus_per_host=1,spines=1"),
+    )
+    assert status == 0, errors
+    assert "Excluded: 3 trials (an incast of 4 senders needs as many GPUs" in out
+    assert "3 trials were attempted, 0 are included; 1 reasons exclude 3" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--tests", "6.9"), "has no test '6.9'"),
+        (("--fabric", "nowhere"), "nowhere"),
+        (("--transport", "carrier-pigeon"), "carrier-pigeon"),
+    ],
+)
+def test_wrong_words_are_one_sentence(
+    tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    status, _, errors = bench(*words, "--output", str(tmp_path / "suite"))
+    assert status == 1
+    assert sentence in errors
+    assert errors.count("\n") == 1
+    assert not (tmp_path / "suite").exists()
