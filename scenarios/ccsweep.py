@@ -60,8 +60,8 @@ from scenarios.workloads.places import (
 )
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE
+from uet.congestion.controls import CONTROLS
 
-CONTROLS = ("none", "nscc", "rccc", "both", "default")
 COLUMNS = (
     TableColumn("cc", "cc", "", 8),
     TableColumn("profile", "switch", "", 8),
@@ -92,7 +92,7 @@ class Parameters(TrafficParameters):
     )
     cc: tuple[str, ...] = parameter(
         ("none", "nscc", "rccc", "both"),
-        choices=CONTROLS,
+        choices=(*CONTROLS, "default"),
         many=True,
         help="congestion control; default: that of --transport",
     )

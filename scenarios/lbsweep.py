@@ -62,7 +62,7 @@ class Parameters(TrafficParameters):
     size: int = parameter(2 * 2**20, SIZE, help="octets of each flow")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     sprays: tuple[str, ...] = parameter(
-        ("reps", "oblivious", "round_robin", "bitmap"),
+        SPRAYS[:-1],
         choices=SPRAYS,
         many=True,
         help="spraying policies of endpoints; default: that of --transport",

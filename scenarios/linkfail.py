@@ -59,13 +59,14 @@ from scenarios.workloads.flows import WARMUPS, TrafficParameters
 from scenarios.workloads.places import captured_uplinks, switch_of, uplinks
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
+from uet.congestion.congestion_profile import SPRAYING
 
 COLUMNS = (
     TableColumn("fail", "fail", "", 6),
     TableColumn("spray", "spray", "", 11),
     *TRAFFIC_COLUMNS,
 )
-SPRAYS = ("reps", "oblivious", "round_robin", "bitmap", "default")
+SPRAYS = ("reps", *(name for name in SPRAYING if name != "reps"), "default")
 
 
 @dataclass(frozen=True, kw_only=True)

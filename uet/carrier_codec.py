@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 
-from uet.encapsulation_choice import EXTENSIONS as _EXTENSIONS
 from uet.encapsulation_choice import FRAGMENT as _FRAGMENT
 from uet.encapsulation_choice import Encapsulation, EncapsulationError, fabric_address, mac_octets
 from uet.transport import Frame
 from uet.wire import headers
 from uet.wire.codec import compile_stack
-from uet.wire.codes import CRC_SIZE, PacketType
+from uet.wire.codes import CRC_SIZE, IPV6_EXTENSIONS, VLAN_TYPES, PacketType
 from uet.wire.crc import COVERAGE_START, crc32c, extend, packet_crc
 
 #: Source address (packed); offsets of the first UET octet and behind the last one, any CRC
@@ -25,7 +24,6 @@ Opened = tuple[bytes, int, int, int, int, int]
 
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _ETHERTYPES = {4: _IPV4, 6: _IPV6}
-_VLAN_TYPES = frozenset({0x8100, 0x88A8, 0x9100})
 _ROUTING = 43
 _EXTENSION_UNIT = 8
 _SEGMENTS_LEFT_AT = 3
@@ -360,7 +358,7 @@ class Decapsulator:
             return _TRUNCATED
         _, _, ethertype = headers.ETHERNET.unpack_from(frame)
         ip_at = _IP_AT
-        while ethertype in _VLAN_TYPES:
+        while ethertype in VLAN_TYPES:
             if len(frame) < ip_at + headers.VLAN.size:
                 return _TRUNCATED
             _, ethertype = headers.VLAN.unpack_from(frame, ip_at)
@@ -392,7 +390,7 @@ class Decapsulator:
             return _NOT_UET
         at, follows = ip_at + _IPV6_SIZE, follows >> _NEXT_SHIFT
         elsewhere = address != self._address
-        while follows in _EXTENSIONS:
+        while follows in IPV6_EXTENSIONS:
             if len(frame) < at + _EXTENSION_UNIT:
                 return _TRUNCATED
             if follows == _ROUTING and frame[at + _SEGMENTS_LEFT_AT]:

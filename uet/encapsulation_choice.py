@@ -9,12 +9,10 @@ from ipaddress import IPv4Address, IPv6Address
 
 from uet.addresses import ip_of
 from uet.wire import headers
-from uet.wire.codes import NATIVE_PROTOCOL, UDP_PORT
+from uet.wire.codes import IPV6_EXTENSIONS, NATIVE_PROTOCOL, UDP_PORT
 
 #: IP protocol numbers: of UDP, and of the IPv6 fragment header.
 UDP, FRAGMENT = 17, 44
-#: IPv6 extension headers that are walked over: hop-by-hop, routing, destination options.
-EXTENSIONS = frozenset({0, 43, 60})
 
 
 class EncapsulationError(ValueError):
@@ -48,7 +46,7 @@ class Encapsulation:
         ):
             if not low <= value <= high:
                 raise EncapsulationError(f"{name} is {value}; it must lie in {low}..{high}")
-        if self.protocol in (UDP, FRAGMENT, *EXTENSIONS):
+        if self.protocol in (UDP, FRAGMENT, *IPV6_EXTENSIONS):
             raise EncapsulationError(
                 f"protocol {self.protocol} is UDP or an IPv6 extension header; choose one that is"
                 " not assigned, such as 253 or 254"

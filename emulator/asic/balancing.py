@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from emulator.asic.bpf.layout import Balancing
 from emulator.errors import UserError
+from uet.wire.codes import NATIVE_PROTOCOL
 
-NATIVE_PROTOCOL = 253  # for experiments (RFC 3692): UES assigns none
 METHODS = {method.name.lower().replace("_", "-"): method for method in Balancing}
-#: Those that are told the candidates.
-REPORTED_METHODS = frozenset({Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED})
+#: Methods whose candidates are loaded before anything is sent.
+PRELOADED_METHODS = frozenset({Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from typing import Self
 from emulator import lab_record
 from emulator.asic import switch_counters as counting
 from emulator.asic import switch_fitting as fitting
-from emulator.asic.balancing import REPORTED_METHODS
+from emulator.asic.balancing import PRELOADED_METHODS
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
@@ -428,7 +428,7 @@ class FabricAsic:
             kernel.queue(request.kind, request.flags, body, f"{port.end}, egress queues")
 
     def _set_routes(self, fitted: FittedSwitch) -> None:
-        if fitted.choice.method not in REPORTED_METHODS:
+        if fitted.choice.method not in PRELOADED_METHODS:
             return
         numbers = {switch.name: number for number, switch in enumerate(self.topology.switches)}
         for name, routes in fitting.multipath(self.topology).items():

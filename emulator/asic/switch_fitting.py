@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from emulator.asic.balancing import REPORTED_METHODS, LoadBalancing
+from emulator.asic.balancing import PRELOADED_METHODS, LoadBalancing
 from emulator.asic.bpf.layout import HOPS, Queue, TrafficClass
 from emulator.asic.bpf.switch_program import Size
 from emulator.asic.code_points import LAB
@@ -190,7 +190,7 @@ def fit(
         _check_rates(topology, cables, dilation)
     if choice.pausing is not None and choice.pausing.pfc_deadlock == "refuse":
         _check_circles(topology)
-    if choice.method in REPORTED_METHODS:
+    if choice.method in PRELOADED_METHODS:
         _check_hops(topology, choice)
     return fitted
 

@@ -38,9 +38,8 @@ from emulator.kernel.shaping import (
     LARGEST_DATA_SHARE,
 )
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
-from uet.wire.codes import DSCP_CONTROL, DSCP_DATA
+from uet.wire.codes import DSCP_CONTROL, DSCP_DATA, MIN_TRIM_SIZE
 
-MIN_TRIM_SIZE = 24  # octets of IP payload: UDP header and a PDS request header (UES 4.1)
 LARGEST_HOST_RATE = 2 ** (28 - RATE_SHIFT) * 8e9  # bit/s; 68 s of it still fit 64 bits
 SMALLEST_HOST_RATE = 8e9 / 2**RATE_SHIFT * 100  # bit/s; below, rounding would exceed 1 %
 SEED_MASK = 2**64 - 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.asic.balancing import REPORTED_METHODS
+from emulator.asic.balancing import PRELOADED_METHODS
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.errors import Misfit, UserError
 from topologies.advice import near
@@ -130,7 +130,7 @@ def chosen(topology: Topology, text: str | None) -> Topology:
 
 def check_switch(plane: ControlPlane, switch: SwitchChoice | None) -> None:
     """Raise UserError for a switch that must know its routes beforehand."""
-    if switch is not None and switch.method in REPORTED_METHODS:
+    if switch is not None and switch.method in PRELOADED_METHODS:
         raise UserError(
             f"balance={switch.balance} takes the next hops of every route from the topology, and "
             f"{plane.name} changes them: take another balance, such as packet, or the control "

@@ -19,8 +19,8 @@ REAL_TIME: Final[dict[str, object]] = {
     "new_pdc_time": 1_000_000_000,
     "restart_time": 100_000_000,
 }
-#: UES 3.4.1.11: every implementation has it.
-_PREFERRED_PAYLOAD = 4096
+#: Payload octets (UES 3.4.1.11) that every implementation has.
+PREFERRED_PAYLOAD = 4096
 _LARGEST_EXTENSION = max(headers.SES_RENDEZVOUS.size, headers.SES_CSWAP.size)
 
 
@@ -55,7 +55,7 @@ def payload_for(
                 f" and it has {mtu}; raise that, or choose a smaller one"
             )
         return requested
-    room = min(mtu - around, _PREFERRED_PAYLOAD)
+    room = min(mtu - around, PREFERRED_PAYLOAD)
     fitting = [size for size in PAYLOAD_MTUS if size <= room]
     if not fitting:
         raise UserError(

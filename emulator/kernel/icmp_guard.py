@@ -23,14 +23,15 @@ from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 
 _NLMSG = struct.Struct("=IHHII")
-_TCMSG = struct.Struct("=BxxxiIII")
+#: ``struct tcmsg`` and the numbers of clsact (linux/rtnetlink.h, linux/pkt_sched.h).
+TCMSG = struct.Struct("=BxxxiIII")
 _ATTRIBUTE = struct.Struct("=HH")
 
 _RTM_NEWQDISC, _RTM_NEWTFILTER = 36, 44
 _REQUEST, _ACK, _CREATE, _EXCL, _REPLACE = 0x1, 0x4, 0x400, 0x200, 0x100
-_CLSACT = 0xFFFF_FFF1  # TC_H_CLSACT
-_CLSACT_HANDLE = 0xFFFF_0000
-_CLSACT_INGRESS = 0xFFFF_FFF2
+CLSACT = 0xFFFF_FFF1  # TC_H_CLSACT
+CLSACT_HANDLE = 0xFFFF_0000
+CLSACT_INGRESS = 0xFFFF_FFF2
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _TCA_BPF_OPS_LEN, _TCA_BPF_OPS, _TCA_BPF_NAME, _TCA_BPF_FLAGS = 4, 5, 7, 8
 _DIRECT_ACTION = 1
@@ -66,13 +67,13 @@ def guard_interface(interface: str, frames: TransportFrames) -> str:
 
 
 def _clsact(index: int) -> bytes:
-    header = _TCMSG.pack(socket.AF_UNSPEC, index, _CLSACT_HANDLE, _CLSACT, 0)
+    header = TCMSG.pack(socket.AF_UNSPEC, index, CLSACT_HANDLE, CLSACT, 0)
     return header + _attribute(_TCA_KIND, b"clsact\0")
 
 
 def _classifier(index: int, frames: TransportFrames) -> bytes:
     info = _PRIORITY << 16 | socket.htons(0x0003)  # ETH_P_ALL
-    header = _TCMSG.pack(socket.AF_UNSPEC, index, 1, _CLSACT_INGRESS, info)
+    header = TCMSG.pack(socket.AF_UNSPEC, index, 1, CLSACT_INGRESS, info)
     return header + dropping(frames)
 
 

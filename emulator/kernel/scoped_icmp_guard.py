@@ -14,22 +14,26 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.icmp_guard import drop_with_nftables, dropping
+from emulator.kernel.icmp_guard import (
+    CLSACT,
+    CLSACT_HANDLE,
+    CLSACT_INGRESS,
+    TCMSG,
+    drop_with_nftables,
+    dropping,
+)
 from emulator.kernel.netlink import KernelRefusal, RouteSocket, attribute
 
 # linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h
 _NEW_QDISC, _DEL_QDISC, _NEW_FILTER, _DEL_FILTER, _GET_FILTER = 36, 37, 44, 45, 46
 _CREATE, _EXCL = 0x400, 0x200
-_TCMSG = struct.Struct("=BxxxiIII")
-_CLSACT, _CLSACT_HANDLE = 0xFFFF_FFF1, 0xFFFF_0000
-_INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3
+_EGRESS = 0xFFFF_FFF3
 _TCA_KIND = 1
 #: After whatever else classifies here, and beside the guard of a lab.
 _PRIORITY = 0xC001
@@ -83,7 +87,7 @@ def _silence(index: int, name: str, guard: int, frames: TransportFrames) -> str:
         made = _make_qdisc(netlink, index)
         inherited = any(there & _OWNER for there in _ours(netlink, index))
         handle = guard & _PID | (_OWNER if made or inherited else _GUEST)
-        header = _TCMSG.pack(socket.AF_UNSPEC, index, handle, _INGRESS, _INFO)
+        header = TCMSG.pack(socket.AF_UNSPEC, index, handle, CLSACT_INGRESS, _INFO)
         body = header + dropping(frames)
         netlink.queue(_NEW_FILTER, _CREATE, body, f"the classifier on {name}")
         netlink.flush()
@@ -101,7 +105,7 @@ def _silence(index: int, name: str, guard: int, frames: TransportFrames) -> str:
 
 def _make_qdisc(netlink: RouteSocket, index: int) -> bool:
     """Return whether there was no clsact qdisc before."""
-    header = _TCMSG.pack(socket.AF_UNSPEC, index, _CLSACT_HANDLE, _CLSACT, 0)
+    header = TCMSG.pack(socket.AF_UNSPEC, index, CLSACT_HANDLE, CLSACT, 0)
     netlink.queue(_NEW_QDISC, _CREATE | _EXCL, header + attribute(_TCA_KIND, b"clsact\0"), "clsact")
     try:
         netlink.flush()
@@ -113,16 +117,16 @@ def _make_qdisc(netlink: RouteSocket, index: int) -> bool:
 
 
 def _remove_qdisc(netlink: RouteSocket, index: int) -> None:
-    header = _TCMSG.pack(socket.AF_UNSPEC, index, _CLSACT_HANDLE, _CLSACT, 0)
+    header = TCMSG.pack(socket.AF_UNSPEC, index, CLSACT_HANDLE, CLSACT, 0)
     netlink.queue(_DEL_QDISC, 0, header + attribute(_TCA_KIND, b"clsact\0"), "clsact")
     netlink.flush()
 
 
 def _handles(netlink: RouteSocket, index: int, parent: int) -> Iterator[tuple[int, int]]:
     """Priority and handle of every classifier on a side of the qdisc."""
-    request = _TCMSG.pack(socket.AF_UNSPEC, index, 0, parent, 0)
+    request = TCMSG.pack(socket.AF_UNSPEC, index, 0, parent, 0)
     for payload in netlink.dump(_GET_FILTER, request):
-        _, _, handle, _, info = _TCMSG.unpack_from(payload)
+        _, _, handle, _, info = TCMSG.unpack_from(payload)
         if handle:  # else it is the head of a list of classifiers
             yield info >> 16, handle
 
@@ -131,7 +135,7 @@ def _ours(netlink: RouteSocket, index: int) -> list[int]:
     """Handles of the classifiers of all endpoints like this one."""
     return [
         handle
-        for priority, handle in _handles(netlink, index, _INGRESS)
+        for priority, handle in _handles(netlink, index, CLSACT_INGRESS)
         if priority == _PRIORITY and handle & (_OWNER | _GUEST)
     ]
 
@@ -142,10 +146,10 @@ def _restore(index: int, guard: int) -> None:
     try:
         mine = [handle for handle in _ours(netlink, index) if handle & _PID == guard & _PID]
         for handle in mine:
-            header = _TCMSG.pack(socket.AF_UNSPEC, index, handle, _INGRESS, _INFO)
+            header = TCMSG.pack(socket.AF_UNSPEC, index, handle, CLSACT_INGRESS, _INFO)
             netlink.queue(_DEL_FILTER, 0, header + attribute(_TCA_KIND, b"bpf\0"), "classifier")
             netlink.flush()
-        left = [*_handles(netlink, index, _INGRESS), *_handles(netlink, index, _EGRESS)]
+        left = [*_handles(netlink, index, CLSACT_INGRESS), *_handles(netlink, index, _EGRESS)]
         if not left and any(handle & _OWNER for handle in mine):
             _remove_qdisc(netlink, index)
     except KernelRefusal:

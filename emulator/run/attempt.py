@@ -15,7 +15,7 @@ from emulator.faults.grammar import Moment
 from emulator.lab import Lab
 from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation
-from emulator.run.faults.fault_timeline import FaultPlayer, Tell, link_changes
+from emulator.run.faults.fault_timeline import FaultPlayer, Notify, link_changes
 from emulator.run.faults.unfinished import unfinished
 from emulator.run.measurement import HostLoad, Measured, measure
 from emulator.run.observation import PortObserver
@@ -39,11 +39,11 @@ class Attempt:
     trial: Trial
     load: TrialLoad
     lab: Lab
-    striker: FaultInjector
+    injector: FaultInjector
     pool: Pool
     ports: PortObserver
     time: TimeBase
-    notify: Tell
+    notify: Notify
     progress: Callable[[], None]
     host: HostLoad | None = None
     late_fault_ns: int = 0
@@ -123,8 +123,8 @@ class Attempt:
 
     def _uncounted(self) -> dict[str, int]:
         """Packets lost so far that no switch port counts."""
-        lost = {"in_queue": self.striker.flushed, "no_route": self.lab.unrouted()}
-        in_flight = self.striker.lost_in_flight
+        lost = {"in_queue": self.injector.flushed, "no_route": self.lab.unrouted()}
+        in_flight = self.injector.lost_in_flight
         return lost if in_flight is None else {**lost, "in_flight": in_flight}
 
     def _missing(self) -> int:
@@ -148,21 +148,21 @@ class Attempt:
         )
 
     def _inject(self, port: str, faults: Faults) -> None:
-        before, was = self.striker.broken, self.striker.injected(port)
-        self.striker.inject(port, faults)
+        before, was = self.injector.broken, self.injector.injected(port)
+        self.injector.inject(port, faults)
         self.time.faulted(
             before,
-            self.striker.broken,
-            lambda again: self.striker.inject(port, faults if again else was),
+            self.injector.broken,
+            lambda again: self.injector.inject(port, faults if again else was),
         )
 
     def _apply_fault(self, requested: Condition) -> None:
-        before, was = self.striker.broken, self.striker.condition
-        self.striker.apply(requested)
+        before, was = self.injector.broken, self.injector.condition
+        self.injector.apply(requested)
         self.time.faulted(
             before,
-            self.striker.broken,
-            lambda again: self.striker.pretend(requested if again else was),
+            self.injector.broken,
+            lambda again: self.injector.pretend(requested if again else was),
         )
 
     def _time_limit_s(self, ideal_ns: float) -> float:

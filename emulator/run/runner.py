@@ -126,7 +126,7 @@ class _Run:
         self.pool: Pool | None = None
         self.lab: Lab | None = None
         self.ports: PortObserver | None = None
-        self.striker: FaultInjector | None = None
+        self.injector: FaultInjector | None = None
         self.attempt: Attempt | None = None
         self._seeds = SeedRows(plan.request.seeds)
         warmups = {trial.warmups for trial in plan.trials}
@@ -216,7 +216,7 @@ class _Run:
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.time.begin(lab, stack)
         self.folder.write("environment.json", self.environment)
-        self.striker = FaultInjector(lab, self.time.cabling)
+        self.injector = FaultInjector(lab, self.time.cabling)
         self.ports = PortObserver(lab, self.time.telemetry, self.time.counters(lab))
 
     def _start_agents(self, lives: ExitStack, stages: Sequence[int]) -> None:
@@ -350,14 +350,14 @@ class _Run:
     ) -> Attempt:
         assert self.lab is not None
         assert self.ports is not None
-        assert self.striker is not None
+        assert self.injector is not None
         return Attempt(
             plan=self.plan,
             stage=stage,
             trial=trial,
             load=load,
             lab=self.lab,
-            striker=self.striker,
+            injector=self.injector,
             pool=self._pool,
             ports=self.ports,
             time=self.time,

@@ -10,6 +10,7 @@ from typing import cast
 
 from emulator.asic.code_points import endpoint_fields
 from emulator.asic.switch_choice import DEFAULT, SwitchChoice
+from emulator.endpoint.endpoint_fitting import PREFERRED_PAYLOAD
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.measures.ideal import WireCost
@@ -32,6 +33,7 @@ from topologies.model import CableEnd, Node, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.congestion.congestion_profile import PARAMETERS as CC_PARAMETERS
+from uet.congestion.congestion_profile import SPRAYING
 from uet.congestion.controls import CONTROLS
 from uet.eventlog.logging_endpoint import create
 from uet.eventlog.sequence import JsonSequence
@@ -43,9 +45,6 @@ from uet.tss.secure_domain import Mode, domain_from_data
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
 
-_PREFERRED_PAYLOAD = 4096  # UES 3.4.1.11: every implementation has it
-
-
 #: What ``--transport uet:...`` can say, with the values of each; the first is the default.
 UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "delivery": ("rud", "rod"),
@@ -55,7 +54,7 @@ UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "crc": ("off", "on"),
     "ack": ("ack_cc", "ack", "ack_ccx"),
     "cc": ("nscc", *(name for name in CONTROLS if name != "nscc")),
-    "spray": ("reps", "oblivious", "round_robin", "bitmap"),
+    "spray": ("reps", *(name for name in SPRAYING if name != "reps")),
 }
 #: What each of them decides, for people.
 UET_MEANINGS: Mapping[str, str] = {
@@ -209,7 +208,7 @@ def _fit_uet(
         header_octets += CRC_SIZE
     smallest_mtu = min(link.mtu for link in topology.links)
     room = smallest_mtu + headers.ETHERNET.size - header_octets
-    fitting = [mtu for mtu in PAYLOAD_MTUS if mtu <= min(room, _PREFERRED_PAYLOAD)]
+    fitting = [mtu for mtu in PAYLOAD_MTUS if mtu <= min(room, PREFERRED_PAYLOAD)]
     if not fitting:
         raise UserError(
             f"an MTU of {smallest_mtu} octets leaves room for {room} octets of payload and UET "

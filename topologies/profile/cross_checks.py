@@ -17,21 +17,21 @@ from topologies.profile.fabric_keys import (
     switch_name,
 )
 
-#: Balancings that are told the next hops of every route before anything is sent.
-TOLD_BALANCINGS = ("round-robin", "least-loaded")
+#: Balancings whose next hops of every route are loaded before anything is sent.
+PRELOADED_BALANCINGS = ("round-robin", "least-loaded")
 
-Said = Mapping[str, int | str]
-Found = Iterator[tuple[str, str]]
+Stated = Mapping[str, int | str]
+Findings = Iterator[tuple[str, str]]
 
 
-def cross_checks(stated: Said) -> Found:
+def cross_checks(stated: Stated) -> Findings:
     """Yield the key and a sentence for each contradiction among the given values ``stated``."""
     yield from _of_shape(stated)
     yield from _of_switches(stated)
     yield from _of_planes(stated)
 
 
-def _of_shape(stated: Said) -> Found:
+def _of_shape(stated: Stated) -> Findings:
     def count(key: str) -> int:
         value = stated.get(key, CLOS[key].default)
         assert isinstance(value, int)
@@ -57,7 +57,7 @@ def _of_shape(stated: Said) -> Found:
         yield "planes", "planes is own and nic_ports 1: a second plane needs nic_ports: 2"
 
 
-def _of_switches(stated: Said) -> Found:
+def _of_switches(stated: Stated) -> Findings:
     switch = switch_name(stated)
     on = {key for key, value in stated.items() if value == "on"}
     if "pfc" in on and switch != LOSSLESS:
@@ -119,7 +119,7 @@ def _of_switches(stated: Said) -> Found:
         )
 
 
-def _of_planes(stated: Said) -> Found:
+def _of_planes(stated: Stated) -> Findings:
     plane = stated.get("control_plane", STATIC)
     for key in ("bfd", "bfd_interval", "bfd_multiplier"):
         if key not in stated or stated[key] == "off":
@@ -133,7 +133,7 @@ def _of_planes(stated: Said) -> Found:
         elif key != "bfd" and stated.get("bfd") == "off":
             yield key, f"{key} says nothing with bfd: off"
     balancing = stated.get("load_balancing")
-    if plane != STATIC and balancing in TOLD_BALANCINGS:
+    if plane != STATIC and balancing in PRELOADED_BALANCINGS:
         yield (
             "load_balancing",
             f"load_balancing is {balancing} and control_plane {plane}: that balancing must know "

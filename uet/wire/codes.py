@@ -17,10 +17,15 @@ NATIVE_PROTOCOL: Final = 253
 #: Differentiated-services code points (UES 3.6 leaves the numbers to the operator).
 DSCP_DATA: Final = 0
 DSCP_CONTROL: Final = 46
+#: EtherTypes of VLAN tags (IEEE 802.1Q), and IPv6 extension headers that may stand in front of UET:
+#: hop-by-hop, routing, destination (RFC 8200).
+VLAN_TYPES: Final = frozenset({0x8100, 0x88A8, 0x9100})
+IPV6_EXTENSIONS: Final = frozenset({0, 43, 60})
 #: Octets of the UET CRC trailer, and of the TSS authentication tag (UES 3.7).
 CRC_SIZE: Final = 4
 ICV_SIZE: Final = 16
-#: A trimmed packet keeps at least this many octets of IP payload (UES 4.1, UDP encapsulation).
+#: A trimmed packet keeps at least this many octets of IP payload: a UDP header and one of a PDS
+#: request (UES 4.1).
 MIN_TRIM_SIZE: Final = 24
 #: Payload octets per packet that a fabric may be configured for (UES 3.4.1.11).
 PAYLOAD_MTUS: Final = (1024, 2048, 4096, 8192)

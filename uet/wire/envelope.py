@@ -11,9 +11,8 @@ import struct
 from dataclasses import dataclass, field
 
 from uet.wire import headers
-from uet.wire.codes import NATIVE_PROTOCOL, UDP_PORT
+from uet.wire.codes import IPV6_EXTENSIONS, NATIVE_PROTOCOL, UDP_PORT, VLAN_TYPES
 
-_VLAN_TYPES = frozenset({0x8100, 0x88A8, 0x9100})
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _UDP = 17
 #: IP protocols that are IP again -> its Ethernet type.
@@ -24,9 +23,6 @@ _VXLAN_SIZE = 8
 _VXLAN_VNI_VALID = 0x08
 #: Tunnels inside one another that are looked through.
 _MOST_TUNNELS = 8
-#: IPv6 extension headers that may stand in front of UET: hop-by-hop, routing, destination
-#: (RFC 8200).
-_EXTENSIONS = frozenset({0, 43, 60})
 _FRAGMENT = 44
 _MORE_FRAGMENTS = 1
 
@@ -110,7 +106,7 @@ def _open_link(
     """Open the Ethernet frame at ``at``, the captured one or one in a tunnel, up to ``wire``."""
     _, _, ethertype = headers.ETHERNET.decode(frame, at)
     at += headers.ETHERNET.size
-    while ethertype in _VLAN_TYPES:
+    while ethertype in VLAN_TYPES:
         _, ethertype = headers.VLAN.unpack_from(frame, at)
         at += headers.VLAN.size
     _open_ip(env, frame, at, ethertype, wire, udp_port, native)
@@ -217,7 +213,7 @@ def _open_ipv6(env: Envelope, frame: bytes | memoryview, wire: int) -> int | Non
     size = headers.IPV6.size
     _bound(env, frame, wire, size + length, size, "IPv6 payload length plus header")
     at = env.ip + size
-    while protocol in _EXTENSIONS:
+    while protocol in IPV6_EXTENSIONS:
         protocol, at = frame[at], at + 8 * (frame[at + 1] + 1)
     env.protocol = protocol
     if protocol == _FRAGMENT:

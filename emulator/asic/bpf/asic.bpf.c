@@ -89,11 +89,11 @@ static __always_inline __u32 is_lossless(__u32 index, const struct port_settings
 
 /* Virtual clock: a frame that is not the engine's, at no time and in no queue. */
 static __always_inline int pass_in_kernel(struct __sk_buff *skb, const struct port_settings *rules,
-					  struct virtual_port *mapped, __u32 strikes)
+					  struct virtual_port *mapped, __u32 direction)
 {
-	if (!((rules->faults.black_hole | rules->faults.enabled) & strikes))
+	if (!((rules->faults.black_hole | rules->faults.enabled) & direction))
 		return TC_ACT_UNSPEC;
-	if (!(rules->faults.black_hole & strikes) && !suffer_in_kernel(skb, mapped, rules))
+	if (!(rules->faults.black_hole & direction) && !apply_faults_in_kernel(skb, mapped, rules))
 		return TC_ACT_UNSPEC;
 	__sync_fetch_and_add(&mapped->kernel_lost, 1);
 	return TC_ACT_STOLEN;
@@ -158,7 +158,7 @@ int asic_egress(struct __sk_buff *skb)
 	skb->priority = rules->classes[class_number].priority;
 	if (!rules->faults.enabled || pass == MARK_DUPLICATE)
 		return passed(rules);
-	switch (suffer(skb, &packet, port, mapped, rules, class_number)) {
+	switch (apply_faults(skb, &packet, port, mapped, rules, class_number)) {
 	case LOST:
 	case LOST_IN_BURST:
 		__sync_fetch_and_add(&port->classes[class_number].lost, octets);
@@ -203,7 +203,7 @@ static __always_inline int lost_on_arrival(struct __sk_buff *skb, struct port_st
 		count_swallowed(port, class_of(rules, &packet), rules);
 		return 1;
 	}
-	fault = suffer(skb, &packet, port, 0, rules, class_of(rules, &packet));
+	fault = apply_faults(skb, &packet, port, 0, rules, class_of(rules, &packet));
 	return fault == LOST || fault == LOST_IN_BURST;
 }
 

@@ -8,7 +8,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-/* Sizes of the tables, which the compiler is told: PORTS (one more than the highest interface
+/* Sizes of the tables, given to the compiler as macros: PORTS (one more than the highest interface
  * index, as the indices of a lab are unique), SWITCHES and PREFIXES (of all switches together). */
 #ifndef PORTS
 #define PORTS 64
@@ -75,13 +75,13 @@ struct fault_settings {
 	__u64 corruption;
 	__u64 duplication;
 	__u64 reordering;
-	__u32 black_hole; /* what it strikes (FAULTS_...) */
-	__u32 enabled;	  /* what any of the others strike */
+	__u32 black_hole; /* what it acts on (FAULTS_...) */
+	__u32 enabled;	  /* what any of the others act on */
 };
 
 #define FAULTS_DEPARTURES 1
 #define FAULTS_ARRIVALS 2 /* too: the port at the other end of the cable has no settings */
-#define WITHOUT_CARRIER 4  /* of a black hole: the cable is pulled, and what is lost is told so */
+#define WITHOUT_CARRIER 4  /* of a black hole: the cable is pulled, and losses count as such */
 
 struct port_settings {
 	__u64 rate;
@@ -117,7 +117,7 @@ struct class_counters {
 struct queue {
 	__u64 depth;
 	__u64 deepest;
-	__u64 histogram[BINS]; /* depth that each arriving packet found */
+	__u64 histogram[BINS]; /* depth that each arriving packet met */
 };
 
 struct port_state {

@@ -52,7 +52,7 @@ static __always_inline int in_burst(struct port_state *port, const struct fault_
 
 /* Put the frame into the class of the HTB that is served before its own: it overtakes what waits
  * there.  It stays one of its own queue in the model, which knows neither of the order within a
- * queue, and is told by the class of a frame, whichever way it went, that it has arrived.  Where
+ * queue: the class of a frame, whichever way it went, reports that it has arrived.  Where
  * the clock is virtual the engine puts the frame ahead, which it knows by the port's count. */
 static __always_inline void overtake(struct __sk_buff *skb, const struct port_state *port,
 				     struct virtual_port *mapped,
@@ -69,9 +69,10 @@ static __always_inline void overtake(struct __sk_buff *skb, const struct port_st
 	__sync_fetch_and_add(&counters->reordered, 1);
 }
 
-static __always_inline enum fault suffer(struct __sk_buff *skb, const struct packet *packet,
-					 struct port_state *port, struct virtual_port *mapped,
-					 const struct port_settings *rules, __u32 class_number)
+static __always_inline enum fault apply_faults(struct __sk_buff *skb, const struct packet *packet,
+					       struct port_state *port, struct virtual_port *mapped,
+					       const struct port_settings *rules,
+					       __u32 class_number)
 {
 	const struct fault_settings *faults = &rules->faults;
 	struct class_counters *counters = &port->classes[class_number];
@@ -101,8 +102,9 @@ static __always_inline enum fault suffer(struct __sk_buff *skb, const struct pac
 /* Virtual clock: whether the cable takes a frame that is not the engine's.  Such frames come by the
  * host's clock and have a sequence of their own, lest they shift the one that a run repeats.  Of
  * bursts they meet the average; they are neither duplicated nor reordered. */
-static __always_inline int suffer_in_kernel(struct __sk_buff *skb, struct virtual_port *mapped,
-					    const struct port_settings *rules)
+static __always_inline int apply_faults_in_kernel(struct __sk_buff *skb,
+						  struct virtual_port *mapped,
+						  const struct port_settings *rules)
 {
 	const struct fault_settings *faults = &rules->faults;
 	__u64 n = __sync_fetch_and_add(&mapped->kernel_draws, 1) * FAULT_STREAMS;

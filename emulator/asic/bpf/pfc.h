@@ -6,10 +6,10 @@
  * queues and over the cable, where whoever takes the frame gives the octets back.  What of it waits
  * at which egress port is known, too: if that loses its carrier nobody will take those frames.
  *
- * Here thresholds are noticed and MAC control frames taken off the wire; who sends pauses and obeys
- * them is told through a ring (emulator/asic/pfc/pfc_agent.py).  With a virtual clock (virtual.h) all
- * that is the engine's, which maps the accounts: the program keeps frames out that do not fit, and
- * adds those that do.
+ * Here thresholds are noticed and MAC control frames taken off the wire; the agent that sends
+ * pauses and applies them reads a ring (emulator/asic/pfc_agent.py).  With a virtual clock
+ * (virtual.h) all that is the engine's, which maps the accounts: the program keeps frames out that
+ * do not fit, and adds those that do.
  */
 #ifndef UETEMU_PFC_H
 #define UETEMU_PFC_H

@@ -26,6 +26,7 @@ from emulator.asic.bpf.layout import (
 )
 from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.errors import UserError
+from emulator.kernel.icmp_guard import CLSACT_INGRESS
 from emulator.kernel.netlink import U32, KernelRefusal, RouteSocket, attribute, nested, text
 from emulator.kernel.release import (
     CLSACT,
@@ -39,7 +40,6 @@ from emulator.kernel.release import (
 )
 from emulator.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
 
-CLSACT_INGRESS = 0xFFFF_FFF2
 PREFERENCE = 0x10  # behind the release program, before filters of the user's
 HANDLE = 1
 SWITCH_FIELD = 5  # of PORT_TAIL

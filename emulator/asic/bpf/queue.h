@@ -120,7 +120,7 @@ static __always_inline void forget_lost(struct port_state *port, __u64 rate, __u
 	port->drained_at = now;
 }
 
-/* Measured queues, told from any processor: a frame of this class is no longer there. */
+/* Measured queues, reported from any processor: a frame of this class is no longer there. */
 static __always_inline void depart(struct port_state *port, const struct port_settings *rules,
 				   __u32 class_number, __u64 octets, __u64 now)
 {

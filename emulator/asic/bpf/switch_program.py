@@ -185,7 +185,7 @@ def _pin(lab: str, command: list[str]) -> None:
             raise
     if process.returncode:
         raise UserError(
-            f"the kernel refuses the switch program ({_verifier_says(complaints)}): "
+            f"the kernel refuses the switch program ({_verifier_complaint(complaints)}): "
             "use a kernel of version 5.15 or newer, or switches without (--switch none)"
         )
 
@@ -257,7 +257,7 @@ def mount(*, anew: bool = False) -> None:
         )
 
 
-def _verifier_says(complaints: str) -> str:
+def _verifier_complaint(complaints: str) -> str:
     """Return the last lines of the verifier's log, or of other complaints."""
     log = complaints
     if match := re.search(r"BEGIN PROG LOAD LOG -+\n(.*?)\n?-+ END PROG", complaints, re.S):

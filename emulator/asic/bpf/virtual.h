@@ -23,7 +23,7 @@ struct virtual_switch {
 
 struct virtual_port {
 	__u64 depth[QUEUES]; /* octets on the wire; the engine takes away what has left */
-	__u64 overtakes;     /* frames that the fault of reordering has struck */
+	__u64 overtakes;     /* frames that the fault of reordering has moved ahead */
 	__u64 peak;	     /* deepest low queue since whoever samples it set it back */
 	__u64 kernel_draws;  /* faults drawn for frames that pass in the kernel */
 	__u64 kernel_lost;   /* such frames that faults of the cable took */
@@ -96,7 +96,7 @@ static __always_inline int passed(const struct port_settings *rules)
 }
 
 /* A transport frame goes no further.  Not TC_ACT_SHOT: a socket that sends through a port of its
- * own would be told of the loss. */
+ * own would see the loss. */
 static __always_inline int swallowed(const struct port_settings *rules)
 {
 	struct virtual_switch *mapped = virtual_switch_of(rules);

@@ -61,10 +61,10 @@ def _inject(lab: Lab, fault: str) -> Condition:
         record = load(lab.name)
         if record is None or record.identity != lab.record.identity or record.phase is not Phase.UP:
             raise UserError(gone)
-        striker = FaultInjector(lab)
-        condition = requested(striker.condition)
+        injector = FaultInjector(lab)
+        condition = requested(injector.condition)
         with uninterrupted():
-            striker.apply(condition)
+            injector.apply(condition)
     finally:
         lock.release()
     return condition

@@ -25,8 +25,8 @@ from topologies.model import CableEnd, Topology, TopologyError
 LONGEST_WAIT_S = 2_000_000.0
 
 Inject = Callable[[str, Faults], None]
-Strike = Callable[[Condition], None]
-Tell = Callable[..., None]
+ApplyFault = Callable[[Condition], None]
+Notify = Callable[..., None]
 #: Has something done at a time (ns of the run's clock).
 Schedule = Callable[[int, Callable[[], None]], None]
 
@@ -96,10 +96,10 @@ class FaultPlayer:
         *,
         inject: Inject,
         clock: RunClock,
-        notify: Tell,
+        notify: Notify,
         schedule: Schedule | None = None,
         moments: Sequence[Moment] = (),
-        apply_fault: Strike | None = None,
+        apply_fault: ApplyFault | None = None,
     ) -> None:
         self._ports = sorted({port for f in timeline for port in faulted_ports(f, topology)})
         self._inject, self._clock, self._notify = inject, clock, notify

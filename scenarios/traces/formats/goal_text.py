@@ -152,10 +152,10 @@ class _Reader:
             )
         return self._number("a number for tag")
 
-    def _number(self, wanted: str) -> int:
+    def _number(self, expected: str) -> int:
         text = self._token
         if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
-            raise self._wrong(f"{_shown(text)} is not {wanted}; correct it")
+            raise self._wrong(f"{_shown(text)} is not {expected}; correct it")
         self._take()
         return int(text)
 

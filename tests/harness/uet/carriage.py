@@ -153,7 +153,7 @@ class Bench:
         """No operation, id, token, key, lock or timer is left over."""
         initiator: Any = self.initiator
         assert initiator.open_messages == 0
-        assert len(initiator._ids) == len(initiator._promises) == len(initiator._replies) == 0
+        assert len(initiator._ids) == len(initiator._peer_handles) == len(initiator._replies) == 0
         assert initiator.next_deadline() is None
         assert not initiator.waiting
         assert not initiator._starved

@@ -369,7 +369,7 @@ def check_nothing_is_left(side: Side) -> None:
     fep = side.fep
     check_idle(fep)
     assert not fep.initiator.waiting
-    assert not len(fep.initiator._promises)
+    assert not len(fep.initiator._peer_handles)
     assert not len(fep.initiator._replies)
     assert set(fep._memory._regions) == {KEY}
     assert not fep.target._inbound.messages

@@ -429,7 +429,7 @@ def test_a_pulled_cable_frees_the_buffers_of_what_waited_for_it_at_once(pausing:
     """What waits for another port stays counted, until it has left."""
     lab = pausing("lossless:xoff=20KiB")
     hot, other, source = (port_to(lab, gpu) for gpu in ("h0g0", "h2g0", "h1g0"))
-    striker = FaultInjector(lab)
+    injector = FaultInjector(lab)
     for port in (hot, other):
         asic_of(lab).inject(port, STORM)
         within(BUDGET_S, is_paused(lab, port), "paused")
@@ -437,7 +437,7 @@ def test_a_pulled_cable_frees_the_buffers_of_what_waited_for_it_at_once(pausing:
     within(BUDGET_S, lambda: held(lab, source) == (3 - left(lab, other)[1]) * OCTETS, "waiting")
     send(lab, "h1g0", "h0g0", 10)
     within(BUDGET_S, is_paused(lab, nic_of(lab, "h1g0")), "sender paused")
-    striker.apply(Condition((element("nic", "h0g0", lab.topology),)))
+    injector.apply(Condition((element("nic", "h0g0", lab.topology),)))
     assert held(lab, source) == (3 - left(lab, other)[1]) * OCTETS
     freed = pauses(lab, source).freed_bytes
     assert freed >= 3 * OCTETS
@@ -446,7 +446,7 @@ def test_a_pulled_cable_frees_the_buffers_of_what_waited_for_it_at_once(pausing:
     within(BUDGET_S, lambda: held(lab, source) == 0, "the others have left")
     assert left(lab, other)[1] == 3
     before = left(lab, hot)[1]
-    striker.apply(SOUND)
+    injector.apply(SOUND)
     send(lab, "h1g0", "h0g0", 4)
     within(BUDGET_S, lambda: left(lab, hot)[1] >= before + 4, "data through")
     within(BUDGET_S, lambda: held(lab, source) == 0, "nothing waits")

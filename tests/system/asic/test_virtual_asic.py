@@ -93,10 +93,10 @@ def test_struck_cable_loses_what_passes_in_the_kernel_too(lab: LabFactory) -> No
     address = made.topology.node("h1g0").ports[0].address
     assert address is not None
     ping = ["ping", "-c1", "-W1", str(address.ip)]
-    striker = FaultInjector(made)
+    injector = FaultInjector(made)
     hole = {"down": [], "faults": {"h1g0:eth0": {"black_hole": True}}}
-    striker.apply(from_data(hole, made.topology))
+    injector.apply(from_data(hole, made.topology))
     assert "0 received" in made.exec("h0g0", ping).stdout
-    striker.apply(SOUND)
+    injector.apply(SOUND)
     assert "1 received" in made.exec("h0g0", ping).stdout
     assert account(asic_of(made), "rail0") == (0, 0)

@@ -37,18 +37,18 @@ APART = ("link rail0:up0", "link rail1:up1")
 @pytest.mark.parametrize("spec", STATIC)
 def test_static_routes_lead_where_they_are_said_to(lab: LabFactory, spec: str) -> None:
     made = lab(spec)
-    topology, striker, rng = made.topology, FaultInjector(made), random.Random(spec)
+    topology, injector, rng = made.topology, FaultInjector(made), random.Random(spec)
     cut = 0
     for _ in range(4):
         *dead, black = rng.sample(topology.links, 4)
         condition = SOUND
         for cable in dead:
             condition = condition.lowered(element("link", str(cable.a), topology))
-        striker.apply(condition)
+        injector.apply(condition)
         expected = reached(topology, dead, [black])
         await_kernels(made, expected, [black])
         cut += sum(len(topology.gpus) - 1 - len(others) for others in expected.values())
-        striker.apply(SOUND)
+        injector.apply(SOUND)
     assert cut
 
 

@@ -273,19 +273,19 @@ def test_rank_whose_retries_are_over_fails_then_and_not_at_the_timeout(
     lab: Lab, transport: str
 ) -> None:
     """Its peer is gone, so that no frame wakes it: only the transport's own timers do."""
-    striker, timeout = FaultInjector(lab), 20.0
+    injector, timeout = FaultInjector(lab), 20.0
     specs = specs_of(lab, transport=transport)
     try:
         with pool_of(lab, specs) as pool:
             pool.start()
             pool.load(schedules((write(3),), (Receive(peer=2, tag=0, into=INBOX),)))
-            striker.apply(SOUND.lowered(element("nic", "h1g1", lab.topology)))
+            injector.apply(SOUND.lowered(element("nic", "h1g1", lab.topology)))
             with pytest.raises(
                 AgentError, match=r"rank 0 \(h0g0\) failed with transport"
             ) as caught:
                 pool.run(timeout=timeout)
     finally:
-        striker.apply(SOUND)
+        injector.apply(SOUND)
     failed, waiting = caught.value.results[:2]
     deadline = failed.start_ns + pool.clock.fabric_duration(round(timeout * 1e9))
     assert failed.end_ns < deadline

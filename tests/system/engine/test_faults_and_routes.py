@@ -92,7 +92,7 @@ def test_far_switch_sends_on_old_routes_until_new_ones_are_due(lab: LabFactory) 
     with routed(lab) as (bench, routes):
         topology = bench.lab.topology
         cut = SOUND.lowered(bench.element("link", "rail0:up0"))
-        bench.striker.apply(cut)
+        bench.injector.apply(cut)
         # rail1 knows nothing: what it sends to spine0 has no way there any more.
         bench.send("h0g1", "h0g0", 100)
         bench.events.run()
@@ -102,12 +102,12 @@ def test_far_switch_sends_on_old_routes_until_new_ones_are_due(lab: LabFactory) 
         # rail0 does without its own dead port at once.
         bench.send("h0g0", "h0g1", 100)
         bench.events.run()
-        due_ns = routes.charged.of(Broken(), bench.striker.broken)
+        due_ns = routes.charged.of(Broken(), bench.injector.broken)
         when = bench.events.now + due_ns * PS
         bench.events.at(when, 0, lambda _: routes.settle(broken(topology, "rail0:up0")), None)
         bench.events.at(when, 1, lambda _: bench.send("h0g1", "h0g0", 100), None)
         bench.events.run()
-        bench.striker.apply(SOUND)
+        bench.injector.apply(SOUND)
         routes.settle(Broken())
         bench.send("h0g1", "h0g0", 100)
         bench.events.run()
@@ -119,12 +119,12 @@ def test_far_switch_sends_on_old_routes_until_new_ones_are_due(lab: LabFactory) 
 def test_bfd_notices_a_black_hole_in_the_kernel(lab: LabFactory) -> None:
     with routed(lab) as (bench, routes):
         links = bench.element("link", "rail0:up0").links
-        bench.striker.apply(SOUND.faulted(links, black_hole=True))
+        bench.injector.apply(SOUND.faulted(links, black_hole=True))
         bench.send("h0g0", "h0g1", 100)
         bench.events.run()
         lost = bench.dropped["rail0: switch"]
         assert 20 < lost < 80
-        routes.settle(bench.striker.broken)
+        routes.settle(bench.injector.broken)
         bench.send("h0g0", "h0g1", 100)
         bench.send("h0g1", "h0g0", 100)
         bench.events.run()

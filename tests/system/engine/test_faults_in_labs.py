@@ -38,7 +38,7 @@ class Bench:
 
     def __init__(self, lab: Lab, network: Network) -> None:
         self.lab, self.network, self.events = lab, network, network.events
-        self.striker = FaultInjector(lab, LineFaults(network))
+        self.injector = FaultInjector(lab, LineFaults(network))
         self.arrived: list[tuple[int, str]] = []
         for link in lab.topology.links:
             for end, other in (link.ends, link.ends[::-1]):
@@ -53,7 +53,7 @@ class Bench:
             self.network.lines[CableEnd(source, "eth0")].enqueue(frame, LOW)
 
     def at(self, ns: int, requested: Condition) -> None:
-        self.events.at(ns * PS, 0, lambda _: self.striker.apply(requested), None)
+        self.events.at(ns * PS, 0, lambda _: self.injector.apply(requested), None)
 
     def down(self, kind: str, name: str) -> Condition:
         return SOUND.lowered(self.element(kind, name))
@@ -93,7 +93,7 @@ def test_frame_in_flight_at_the_cut_is_lost(lab: LabFactory, cut_ns: int, arrive
         bench.at(cut_ns, bench.down("nic", "h1g0"))
         bench.events.run()
         assert bench.arrived == ([(ARRIVES_NS, "h1g0")] if arrives else [])
-        assert bench.striker.lost_in_flight == (not arrives)
+        assert bench.injector.lost_in_flight == (not arrives)
         assert bench.depth("rail0:down1") == 0
 
 
@@ -110,10 +110,10 @@ def test_queue_goes_with_its_cable_and_the_account_says_so(lab: LabFactory) -> N
         waiting = line.queued
         assert waiting == 3
         bench.events.run()
-        assert bench.striker.flushed == waiting
+        assert bench.injector.flushed == waiting
         assert bench.arrived == [(ARRIVES_NS, "h2g0")]
         # One was leaving the switch and one on the cable; two came to it later, and had no port.
-        assert bench.striker.lost_in_flight == 2
+        assert bench.injector.lost_in_flight == 2
         assert bench.dropped == {"rail0: port without carrier": 2}
         assert bench.depth("rail0:down2") == 0
         assert bench.network.under_way() == 0
@@ -154,7 +154,7 @@ def test_flap_ends_as_it_began(lab: LabFactory) -> None:
 def test_rate_of_a_nics_cable_falls_both_ways(lab: LabFactory) -> None:
     with benched(lab, RAIL) as bench:
         slow = SOUND.faulted(bench.element("link", "rail0:down1").links, rate=0.25)
-        bench.striker.apply(slow)
+        bench.injector.apply(slow)
         bench.send("h0g0", "h1g0")
         bench.send("h1g0", "h0g0")
         bench.at(20_000, SOUND)
@@ -182,7 +182,7 @@ def test_black_uplink_takes_its_share_of_what_is_sprayed(lab: LabFactory, balanc
 def test_loss_duplication_and_reordering_keep_the_account(lab: LabFactory) -> None:
     with benched(lab, RAIL3) as bench:
         faulted = Faults(loss=0.2, duplication=0.2, reordering=0.3)
-        bench.striker.inject("rail0:down2", faulted)
+        bench.injector.inject("rail0:down2", faulted)
         bench.send("h0g0", "h2g0", 100)
         bench.send("h1g0", "h2g0", 100)
         bench.events.run()

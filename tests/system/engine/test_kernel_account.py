@@ -104,7 +104,7 @@ def test_tunnels_keep_the_account(lab: LabFactory, switch: str | None) -> None:
             assert frames[port].octets == count * (OCTETS + 42)
         if switch is not None:
             black = SOUND.faulted(bench.element("link", "rail1:up0").links, black_hole=True)
-            bench.striker.apply(black)
+            bench.injector.apply(black)
             bench.send("h0g0", "h1g0", count)
             bench.events.run()
             assert account(bench).dropped == {"spine0: switch": count}

@@ -65,26 +65,26 @@ def test_whatever_was_pulled_comes_back_as_it_was(lab: LabFactory, topology: str
     balance = "packet" if topology == TABLES else "round-robin"
     made = lab(topology, switch=choice.parse(f"shallow:balance={balance}"))
     before = dump(made)
-    striker, rng = FaultInjector(made), random.Random(topology)
+    injector, rng = FaultInjector(made), random.Random(topology)
     for _ in range(4):
-        condition = striker.condition
+        condition = injector.condition
         for cable in rng.sample(made.topology.links, 4):
             one = element("link", str(cable.a), made.topology)
             down = one in condition.down
             condition = condition.raised(one) if down else condition.lowered(one)
-        striker.apply(condition)
+        injector.apply(condition)
         ends = {str(end) for cable in condition.dead for end in cable.ends}
         assert without_carrier(made) == ends
     assert dump(made) != before
-    striker.apply(SOUND)
+    injector.apply(SOUND)
     assert dump(made) == before
     assert recorded(made.name, made.topology) == SOUND
 
 
 def test_the_other_hops_carry_what_a_dead_one_did(lab: LabFactory) -> None:
     made = lab(switch=choice.parse("shallow"))
-    striker = FaultInjector(made)
-    striker.apply(faulted(made, "link rail0:up0 down"))
+    injector = FaultInjector(made)
+    injector.apply(faulted(made, "link rail0:up0 down"))
     alive = [line for line in routes(made, "rail0", "10.0.2.0/24") if "dead" not in line]
     assert [line.split()[4] for line in alive if "nexthop" in line] == ["up1"]
     assert "dead linkdown" in routes(made, "spine0", "10.0.1.0/24")[0]
@@ -93,24 +93,24 @@ def test_the_other_hops_carry_what_a_dead_one_did(lab: LabFactory) -> None:
     before = made.unrouted()
     send_flows(made, "h0g1", "10.0.1.2", range(20_000, 20_032))
     within(BUDGET_S, lambda: made.unrouted() > before, "packets without a route counted")
-    striker.apply(SOUND)
+    injector.apply(SOUND)
     assert set(pings(made, pairs).values()) == {0}
 
 
 def test_a_switch_that_is_down_is_nobodys(lab: LabFactory) -> None:
     made = lab()  # without ASIC, too
-    striker = FaultInjector(made)
-    striker.apply(faulted(made, "switch rail0 down"))
+    injector = FaultInjector(made)
+    injector.apply(faulted(made, "switch rail0 down"))
     assert routes(made, "rail0", "10.0.2.0/24") == []
     ping = ["ping", "-c1", "-W1", "10.0.1.3"]
     assert made.exec("h0g0", ping).returncode != 0
-    striker.apply(SOUND)
+    injector.apply(SOUND)
     assert set(pings(made, [("h0g0", "10.0.1.3"), ("h1g0", "10.0.2.2")]).values()) == {0}
 
 
 def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFactory) -> None:
     made = lab(dilation=100_000, switch=choice.parse("deep"))
-    asic, striker = made.asic, FaultInjector(made)
+    asic, injector = made.asic, FaultInjector(made)
     assert asic is not None
 
     def depth() -> int:
@@ -120,10 +120,10 @@ def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFacto
     other = blast(made, "h0g1", "10.0.1.3", size=1400)
     try:
         within(BUDGET_S, lambda: depth() > 10_000, "a queue at the port of the receiver")
-        striker.apply(faulted(made, "nic h1g0 down"))
+        injector.apply(faulted(made, "nic h1g0 down"))
     finally:
         kill(sender, other)
-    assert striker.flushed > 0
+    assert injector.flushed > 0
     left = depth()
     assert left > 0
     within(
@@ -131,7 +131,7 @@ def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFacto
         lambda: made.counters(["h0g0"])["h0g0:eth0"].data.backlog_packets == 0,
         "the sender's queue empty",
     )
-    striker.apply(SOUND)
+    injector.apply(SOUND)
     assert depth() == 0
     counted = asic.counters()["rail0:down1"].classes.values()
     assert sum(row.lost_bytes for row in counted) >= left  # and no receiver's
@@ -139,10 +139,10 @@ def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFacto
 
 def test_silent_faults_of_a_nics_cable_strike_both_ways(lab: LabFactory) -> None:
     made = lab(switch=choice.parse("shallow"))
-    asic, striker = made.asic, FaultInjector(made)
+    asic, injector = made.asic, FaultInjector(made)
     assert asic is not None
     before = dump(made)
-    striker.apply(faulted(made, "link h0g0:eth0 blackhole; link h1g0:eth0 loss=100% rate=100Gbps"))
+    injector.apply(faulted(made, "link h0g0:eth0 blackhole; link h1g0:eth0 loss=100% rate=100Gbps"))
     assert without_carrier(made) == set()
     made.exec("h0g0", ["ping", "-c1", "-W1", "10.0.1.1"])
     made.exec("h1g0", ["ping", "-c1", "-W1", "10.0.1.1"])
@@ -153,7 +153,7 @@ def test_silent_faults_of_a_nics_cable_strike_both_ways(lab: LabFactory) -> None
     rate = "rate 100Mbit"
     for node, port in (("h1g0", "eth0"), ("rail0", "down1")):
         assert rate in made.exec(node, ["tc", "class", "show", "dev", port]).stdout
-    striker.apply(SOUND)
+    injector.apply(SOUND)
     assert dump(made) == before
     assert set(pings(made, [("h0g0", "10.0.1.3")]).values()) == {0}
 

@@ -54,7 +54,7 @@ def test_every_control_limits_something_and_opens() -> None:
 
 
 def test_parameters_of_no_control_are_refused() -> None:
-    with pytest.raises(ValueError, match="no congestion control 'half' has parameters; nscc, rccc"):
+    with pytest.raises(ValueError, match=r"control 'half' has parameters; .*nscc, rccc have"):
         config(cc_parameters={HALF: {"gamma": 1.0}})
 
 

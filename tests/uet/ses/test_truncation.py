@@ -79,7 +79,7 @@ def test_the_receive_ends_with_the_true_length(
     assert sorted(ends(exchange, 0), key=str) == [("long", LONG, error), ("short", SHORT, None)]
     assert exchange.network.now < 4_000 * MS + 20_000 * MS
     assert not b.fep.target._sends._kept
-    assert not len(a.fep.initiator._promises)
+    assert not len(a.fep.initiator._peer_handles)
 
 
 @pytest.mark.conformance("C-085")

@@ -82,7 +82,7 @@ class Initiator:
         self._starved: dict[OperationStream, None] = {}  # waiting for a message id
         self._asking: dict[OperationStream, None] = {}  # waiting for data to come, to ask for more
         self._ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
-        self._promises = PeerHandles(facilities.memory, self._home, rng)
+        self._peer_handles = PeerHandles(facilities.memory, self._home, rng)
         self._timers: Timers[PostedOperation] = Timers(facilities.time)
         facilities.time.watch(self._timers.next_deadline)
         self._replies = Replies(self._ids, self._mtu, self._on_data, counters)
@@ -106,9 +106,9 @@ class Initiator:
         operation = PostedOperation(made, self._serial, stream, ended)
         self._open[operation.serial] = operation
         if made.opcode in _DEFERRABLE:
-            self._promises.give_token(operation)
+            self._peer_handles.give_token(operation)
         elif made.opcode in _RENDEZVOUS:
-            self._promises.expose(operation)
+            self._peer_handles.expose(operation)
         stream.push(operation)
         self._start(stream)
 
@@ -170,7 +170,7 @@ class Initiator:
                 stream.probe = operation
             operation.message, operation.pdc, operation.is_out = message, pdc, True
             self._timers.stop(operation)
-            if operation.wants_data:
+            if operation.expects_data:
                 self._replies.expect(operation, pdc, message.packets)
         if stream.is_asking:
             self._asking[stream] = None
@@ -355,7 +355,7 @@ class Initiator:
     def _finish(self, operation: PostedOperation, error: str | None) -> None:
         """The one end of an operation."""
         self._release(operation)
-        self._promises.withdraw(operation)
+        self._peer_handles.withdraw(operation)
         self._timers.stop(operation)
         del self._open[operation.serial]
         self._counters["tx_messages" if error is None else "tx_messages_failed"] += 1
@@ -384,7 +384,7 @@ class Initiator:
 
         CANCELLED says that there is no such message any more, so that its buffer is free again.
         """
-        operation = self._promises.of_token(initiator_token)
+        operation = self._peer_handles.of_token(initiator_token)
         if operation is None or operation.plan.peer != peer:
             self._counters["rx_restarts_unknown"] += 1
             return refusal(message_id, job_id, ReturnCode.CANCELLED)
@@ -437,7 +437,7 @@ class Initiator:
 
     def on_declined(self, key: int, peer: str) -> None:
         """Note the peer's READ with IE: it will not read the rest of a rendezvous."""
-        operation = self._promises.of_key(key)
+        operation = self._peer_handles.of_key(key)
         if operation is None or operation.plan.peer != peer:
             return
         operation.refused = operation.refused or ReturnCode.INITIATOR_ERR.name
@@ -454,7 +454,7 @@ class Initiator:
         ``by`` names the message that asked for them.  A rendezvous send is complete when all that
         its eager part left over has been read; any other key is nobody's business here.
         """
-        operation = self._promises.of_key(key)
+        operation = self._peer_handles.of_key(key)
         if operation is None or operation.read_by_peer is None:
             return
         operation.read_by_peer.add(by, offset, offset + length)
@@ -464,7 +464,7 @@ class Initiator:
 
     def on_read_refused(self, key: int, by: object) -> None:
         """A packet of the message ``by``, which reads the region ``key``, has been refused."""
-        operation = self._promises.of_key(key)
+        operation = self._peer_handles.of_key(key)
         if operation is not None and operation.read_by_peer is not None:
             operation.read_by_peer.refuse(by)
 

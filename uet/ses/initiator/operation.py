@@ -67,6 +67,7 @@ class PostedOperation:
         "code",
         "deferred",
         "ended",
+        "expects_data",
         "generations",
         "is_out",
         "key",
@@ -88,7 +89,6 @@ class PostedOperation:
         "touched",
         "unit",
         "waits",
-        "wants_data",
     )
 
     def __init__(
@@ -96,7 +96,7 @@ class PostedOperation:
     ) -> None:
         self.plan = plan
         #: whether something comes back: a read, or a fetching atomic operation
-        self.wants_data = plan.memory is not None
+        self.expects_data = plan.memory is not None
         self.serial = serial  # in the order of posting
         self.stream = stream
         self.ended = ended  # None: its end is a completion
@@ -200,7 +200,7 @@ class OperationStream:
         heapq.heappush(self._heap(operation), (operation.serial, operation))
 
     def _heap(self, operation: PostedOperation) -> list[tuple[int, PostedOperation]]:
-        return self._asking if operation.wants_data and not self.ordered else self._queue
+        return self._asking if operation.expects_data and not self.ordered else self._queue
 
     @property
     def head(self) -> PostedOperation:
@@ -220,7 +220,7 @@ class OperationStream:
         if not queue:
             return None
         operation = queue[0][1]
-        if self.ordered and operation.wants_data and not self._may_ask(operation.plan.span):
+        if self.ordered and operation.expects_data and not self._may_ask(operation.plan.span):
             return None
         return operation
 

@@ -98,7 +98,7 @@ class Replies:
 
     def forget(self, operation: PostedOperation) -> None:
         """The attempt is over, however it went."""
-        if not operation.wants_data:
+        if not operation.expects_data:
             return
         operation.settled = bytearray()
         operation.expect(0)
@@ -142,7 +142,7 @@ class Replies:
                 self._counters["tx_messages_deferred"] += 1
             operation.deferred = True
             message.defer()
-        elif 0 < modified < made.length and not operation.wants_data:
+        elif 0 < modified < made.length and not operation.expects_data:
             accepted = operation.accepted
             operation.accepted = modified if accepted is None else min(accepted, modified)
 
@@ -194,7 +194,7 @@ class Replies:
             )
             operation = self._ids.find(asked)
         data = packet[at + header.size :]
-        if operation is None or operation.pdc is not pdc or not operation.wants_data:
+        if operation is None or operation.pdc is not pdc or not operation.expects_data:
             # Most likely the rest of a read that has failed.
             self._counters["rx_read_data_unknown"] += 1
             return ACCEPTED
@@ -219,7 +219,7 @@ class Replies:
     ) -> None:
         small = next_header == _WITH_SMALL_DATA
         header = _SMALL_DATA if small else _DATA
-        if len(response) < header.size or not operation.wants_data:
+        if len(response) < header.size or not operation.expects_data:
             self._malformed(operation, index)
             return
         offset = index * self._mtu

@@ -32,7 +32,7 @@ class ConnectionlessTarget:
         self._sends = sends
         self._counters = counters
         self._able = FepCapability.RUDI in config.capabilities
-        self._says_length = config.compatibility.modified_length_in_default_response
+        self._with_length = config.compatibility.modified_length_in_default_response
 
     def idempotent(self, peer: str, request: RequestArrival | None) -> Response:
         """A RUDI packet: executed at every arrival, with no memory of the last one.
@@ -71,7 +71,7 @@ class ConnectionlessTarget:
             return self._access.read_inline(request)
         begin = request.buffer_offset + request.start
         region.memory[begin : begin + len(request.payload)] = request.payload
-        return default_response(request, request.length if self._says_length else 0)
+        return default_response(request, request.length if self._with_length else 0)
 
     def datagram(self, peer: str, request: RequestArrival | None) -> None:
         """Put a UUD packet into a posted receive, or drop it without an answer (UES 3.5.3)."""

@@ -157,7 +157,7 @@ class MemoryAccess:
             return response(request, region)
         return data_response(request, self._data(region, request))
 
-    def readback_end(self, message: ReturnData) -> None:
+    def return_data_end(self, message: ReturnData) -> None:
         """The initiator has what it asked for, or its PDC has failed."""
         if message.error is None and message.key is not None:
             self._served(message.key, message.offset, len(message), message.by)

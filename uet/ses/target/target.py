@@ -260,7 +260,7 @@ class Target:
 
     def message_end(self, pdc: Context, message: ReturnData, now: int) -> None:
         """Data that was sent back has been acknowledged, or its PDC has failed."""
-        self._access.readback_end(message)
+        self._access.return_data_end(message)
 
     def _abandoned(self, message: InboundMessage, why: str) -> None:
         if isinstance(message, InboundSend):

@@ -28,7 +28,7 @@ local function tss(c)
     c.stop = c.stop - ICV_SIZE
     c.limit = c.stop
     rest(c, plain.ciphertext)
-    if c.show and wanted(c, plain.icv) then
+    if c.show and is_shown(c, plain.icv) then
       c.top:add(plain.icv, c.tvb(c.stop, ICV_SIZE))
     end
   end
@@ -60,8 +60,8 @@ end
 local function show_crc(c)
   local item
   if c.show then
-    item = wanted(c, plain.crc) and c.top:add(plain.crc, c.crc.range)
-    if wanted(c, plain.crc_status) then
+    item = is_shown(c, plain.crc) and c.top:add(plain.crc, c.crc.range)
+    if is_shown(c, plain.crc_status) then
       c.top:add(plain.crc_status, c.crc.good and 1 or 0):set_generated()
     end
   end
@@ -147,7 +147,7 @@ local function judge_lengths(c, ip, offset, short)
     expert(c, nil, experts.length, "UDP length is less than what IP carries")
   end
   if c.trimmed then
-    if c.show and wanted(c, plain.trimmed) then
+    if c.show and is_shown(c, plain.trimmed) then
       c.top:add(plain.trimmed, true):set_generated()
     end
     expert(c, nil, experts.trimmed)

@@ -22,7 +22,7 @@ local function top_of(c)
   return c.top
 end
 
-local function wanted(c, field)
+local function is_shown(c, field)
   return c.all or c.top:referenced(field)
 end
 
@@ -49,12 +49,12 @@ local function draw_field(c, parent, entry, flags)
   local range = c.tvb(c.at + entry.octet, entry.octets)
   local tree = parent
   if entry.flag then
-    if not flags and wanted(c, plain.flags) then
+    if not flags and is_shown(c, plain.flags) then
       flags = parent:add(plain.flags, c.tvb(c.at, 2))
     end
     tree = flags or parent
   end
-  if wanted(c, entry.field) then
+  if is_shown(c, entry.field) then
     local item = entry.bit and tree:add(entry.field, range, range:bitfield(entry.bit, entry.width))
       or tree:add(entry.field, range)
     if c.all then
@@ -70,7 +70,7 @@ local function draw_field(c, parent, entry, flags)
       end
     end
   end
-  if entry.shared and wanted(c, entry.shared) then
+  if entry.shared and is_shown(c, entry.shared) then
     if entry.octets <= 4 then
       tree:add(entry.shared, range, range:bitfield(entry.from, entry.bits)):set_hidden()
     else
@@ -78,12 +78,12 @@ local function draw_field(c, parent, entry, flags)
     end
   end
   for _, alias in ipairs(entry.aliases or {}) do
-    if wanted(c, alias) then
+    if is_shown(c, alias) then
       tree:add(alias, range):set_hidden()
     end
   end
   for _, joined in ipairs(entry.joined or {}) do
-    if c.at + entry.octet + joined.octets <= c.have and wanted(c, joined.field) then
+    if c.at + entry.octet + joined.octets <= c.have and is_shown(c, joined.field) then
       tree:add(joined.field, c.tvb(c.at + entry.octet, joined.octets)):set_hidden()
     end
   end
@@ -94,7 +94,7 @@ end
 local function draw(c, header, shown)
   local item, flags = c.top, nil
   local field = header.field or plain[header.sublayer]
-  if wanted(c, field) then
+  if is_shown(c, field) then
     item = item:add(field, c.tvb(c.at, shown))
     item:set_text(header.title)
   end
@@ -163,7 +163,7 @@ local function rest(c, field)
   end
   field = c.trimmed and plain.truncated or field
   local item
-  if c.show and wanted(c, field) then
+  if c.show and is_shown(c, field) then
     item = c.top:add(field, c.tvb(c.at, left))
     local whole = c.stop - c.at
     append(c, item, left < whole and format(" (%d of %d octets captured)", left, whole)
@@ -305,7 +305,7 @@ end
 -- PDS -------------------------------------------------------------------------------------------
 local function put_derived(c, item, name, value)
   value = value % 4294967296
-  if c.show and wanted(c, derived[name]) then
+  if c.show and is_shown(c, derived[name]) then
     item:add(derived[name], value):set_generated()
   end
   return value
@@ -331,7 +331,7 @@ end
 local function show_sacked(c, item, header, at, first)
   for _, entry in ipairs(header) do
     if entry.key == "sack_bitmap" and at + entry.octet + entry.octets <= c.have
-      and wanted(c, plain.sacked) then
+      and is_shown(c, plain.sacked) then
       local range = c.tvb(at + entry.octet, entry.octets)
       item:add(plain.sacked, range, sacked(range, first)):set_generated()
     end
@@ -414,7 +414,7 @@ local function expected_psn(c, item, at)
     expert(c, item, experts.reserved)
     return true
   end
-  if c.show and wanted(c, plain.epsn_flag) then
+  if c.show and is_shown(c, plain.epsn_flag) then
     item:add(plain.epsn_flag, c.tvb(at + 1, 1))
   end
   local _, _, whole = take_if_any(c, EXPECTED_PSN)
