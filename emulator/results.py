@@ -18,28 +18,8 @@
                       clock, each of its iterations began, and ``time_us`` how long they took
 ====================  ============================================================================
 
-``result.json`` always holds the keys ``schema``, ``scenario``, ``topology``, ``transport``,
-``switch``, ``ranks``, ``seed``, ``seeds`` (their number, from ``seed`` on), ``dilation``,
-``homing`` (of GPUs with several ports: what was ``asked`` for, what was ``taken``, and the
-``reason`` if that is not as drawn), ``parameters``, ``units``, ``rows`` (one for each seed),
-``summary`` (over several seeds, as :mod:`emulator.run.report.spread` has it), ``endpoints``,
-``ports``, ``fidelity``, ``digest`` (of every frame at every port with its time, null on the host's
-clock), ``unfinished``, ``errors`` and ``warnings``. ``unfinished`` is null, or what had been
-delivered of the trial that failed (:mod:`emulator.run.faults.unfinished`). A row always holds
-``transport``, ``switch``, ``seed``, ``collective`` (or the name of another pattern),
-``size_bytes``, ``time_us`` (mean over the iterations), ``ideal_us``, ``algbw_gbps``, ``busbw_gbps``
-and ``wrong`` (null where it does not apply), ``endpoints`` ("fresh" for each iteration, or "kept"),
-``gap_us`` (between iterations, at least) and, measured, a ``fidelity`` of its own with ``verdict``
-and ``reasons``, plus what the scenario adds; packet counts are sums
-over all ranks and the iterations that count. A traffic scenario adds what
-:mod:`emulator.run.report.traffic` measures, a run with ``--fault`` what
-:mod:`emulator.run.faults.disturbance` does. The top-level ``transport`` and ``switch`` are those of
-all rows, or where rows differ what the user asked for. A port holds what the kernel counted (octets
-from the Ethernet header on) and under ``asic`` what the modelled switch did (octets on the wire, 38
-more than the IP packet): per traffic class packets, octets, marks, trims and drops by reason, per
-queue the depth, the deepest, and the histogram of depths that packets found, in bins of
-``bin_bytes``. Keys may be added under the same schema number; a key that changes its meaning or
-goes away raises it.
+Keys of ``result.json`` are explained in :mod:`emulator.result_keys`.  Keys may be added under the
+same schema number; a key that changes its meaning or goes away raises it.
 """
 
 from __future__ import annotations

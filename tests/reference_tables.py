@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import click
 
+from emulator import result_keys
 from emulator.asic import switch_choice
 from emulator.cli.main import VERBS, cli
 from emulator.control_plane import control_plane_choice
 from emulator.results import UNITS
+from emulator.rocev2 import rocev2_counters
 from emulator.scenario import load, names
 from emulator.transports import TRANSPORTS
 from tests import CHECKOUT
+from uet import counter_meanings
 
 MANUALS = (
     CHECKOUT / "emulator" / "README.md",
@@ -101,6 +104,15 @@ def units() -> str:
     return "\n".join(lines)
 
 
+def _explained(heading: str, meanings: Mapping[str, str]) -> Callable[[], str]:
+    """Return what lists the keys of ``meanings`` with their meanings."""
+
+    def table() -> str:
+        return _table((heading, ""), ((f"`{key}`", text) for key, text in meanings.items()))
+
+    return table
+
+
 def scenarios() -> str:
     """List every scenario with its title and its parameters."""
     lines = ["| scenario | what it shows | parameters |", "|---|---|---|"]
@@ -130,6 +142,23 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "switches": switches,
     "control_planes": control_planes,
     "units": units,
+    **{
+        name: _explained(heading, meanings)
+        for name, (heading, meanings) in {
+            "result_keys": ("key", result_keys.RESULT),
+            "row_keys": ("key", result_keys.ROW),
+            "collective_row_keys": ("key", result_keys.COLLECTIVE_ROW),
+            "traffic_row_keys": ("key", result_keys.TRAFFIC_ROW),
+            "fault_row_keys": ("key", result_keys.FAULT_ROW),
+            "endpoint_counters": ("counter", result_keys.ENDPOINT),
+            "uet_counters": ("counter of UET", counter_meanings.COUNTERS),
+            "rocev2_counters": ("counter of RoCEv2", rocev2_counters.COUNTERS),
+            "port_counters": ("counter of a port", result_keys.PORT),
+            "switch_class_counters": ("counter of a class", result_keys.SWITCH_CLASS),
+            "switch_queue_counters": ("of a queue", result_keys.SWITCH_QUEUE),
+            "pause_counters": ("counter under `pfc`", result_keys.PAUSE),
+        }.items()
+    },
     "scenarios": scenarios,
     "rooms": rooms,
 }

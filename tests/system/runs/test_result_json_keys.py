@@ -1,0 +1,57 @@
+"""Keys of a real ``result.json`` are in the manual, whatever ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from emulator import result_keys
+from emulator.rocev2 import rocev2_counters
+from tests.harness.runs.processes import Run
+from uet import counter_meanings
+
+pytestmark = pytest.mark.root
+
+TINY = ("--topology", "rail_clos:hosts=3,gpus_per_host=1,spines=1", "--capture", "none")
+COUNTERS = {"uet": counter_meanings.COUNTERS, "rocev2": rocev2_counters.COUNTERS}
+
+
+@pytest.mark.parametrize("transport", COUNTERS)
+@pytest.mark.parametrize(
+    ("scenario", "own", "options"),
+    [
+        ("allreduce", result_keys.COLLECTIVE_ROW, ("--sizes", "16KiB")),
+        (
+            "incast",
+            {**result_keys.TRAFFIC_ROW, "senders": "", "placement": "", **result_keys.FAULT_ROW},
+            ("--param", "size=64KiB", "--param", "senders=2",
+             "--fault", "t=5us link rail0:down1 loss=5%"),
+        ),
+    ],
+    ids=["collective", "traffic"],
+)  # fmt: skip
+def test_every_key_has_a_meaning(
+    start: Callable[..., Run],
+    scenario: str,
+    own: dict[str, str],
+    options: tuple[str, ...],
+    transport: str,
+) -> None:
+    run = start(*TINY, "--transport", transport, *options, scenario=scenario)
+    status, _, errors = run.finish()
+    assert status == 0, errors
+    result = run.result
+    assert set(result) == set(result_keys.RESULT)
+    for row in result["rows"]:
+        assert set(row) <= {*result_keys.ROW, *own}
+    stack = {f"transport.{name}" for name in COUNTERS[transport]}
+    for counters in result["endpoints"].values():
+        assert set(counters) <= stack | set(result_keys.ENDPOINT)
+    for port in result["ports"].values():
+        assert {name for name in port if name not in ("control", "data", "asic", "pfc")} <= set(
+            result_keys.PORT
+        )
+        for counted in port.get("asic", {}).get("classes", {}).values():
+            assert set(counted) == set(result_keys.SWITCH_CLASS)
+        assert set(port.get("pfc", {})) <= set(result_keys.PAUSE)
