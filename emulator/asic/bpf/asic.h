@@ -39,26 +39,41 @@
 enum traffic_class {
 	CLASS_CONTROL,
 	CLASS_TRIMMED,
-	CLASS_DATA,	       /* may be trimmed */
-	CLASS_RETRANSMISSION,  /* may be trimmed, at a threshold of its own */
-	CLASS_UNTRIMMED,       /* everything else that is IP */
-	CLASS_OTHER,	       /* not IP */
+	CLASS_DATA,	      /* may be trimmed */
+	CLASS_RETRANSMISSION, /* may be trimmed, at a threshold of its own */
+	CLASS_UNTRIMMED,      /* everything else that is IP */
+	CLASS_OTHER,	      /* not IP */
 	CLASSES,
 };
 
 /* Served in this order, but for the share of the link that the low queue owns. */
 enum queue_name { QUEUE_HIGH, QUEUE_MEDIUM, QUEUE_LOW, QUEUES };
 
-enum drop_reason { DROP_TAIL, DROP_LOSS, DROP_BURST, DROP_BLACK_HOLE, DROP_FAILURE, DROP_HEADROOM,
-		   DROP_WATCHDOG, DROP_LINK_DOWN, DROP_REASONS };
+enum drop_reason {
+	DROP_TAIL,
+	DROP_LOSS,
+	DROP_BURST,
+	DROP_BLACK_HOLE,
+	DROP_FAILURE,
+	DROP_HEADROOM,
+	DROP_WATCHDOG,
+	DROP_LINK_DOWN,
+	DROP_REASONS
+};
 
-enum balancing { BALANCE_KERNEL, BALANCE_FLOW, BALANCE_FLOWLET, BALANCE_PACKET,
-		 BALANCE_ROUND_ROBIN, BALANCE_LEAST_LOADED };
+enum balancing {
+	BALANCE_KERNEL,
+	BALANCE_FLOW,
+	BALANCE_FLOWLET,
+	BALANCE_PACKET,
+	BALANCE_ROUND_ROBIN,
+	BALANCE_LEAST_LOADED
+};
 
 /* Octets are those on the wire: preamble, FCS and inter-packet gap included. */
 struct class_settings {
 	__u64 mark_from;  /* Kmin: no packet is marked up to this depth */
-	__u64 mark_all;   /* Kmax: every packet is marked from this depth on; 0 never marks */
+	__u64 mark_all;	  /* Kmax: every packet is marked from this depth on; 0 never marks */
 	__u64 mark_slope; /* probability per octet between them, 2^-32 / 2^SLOPE_SHIFT */
 	__u64 trim_above; /* a packet that would make the queue deeper is trimmed; 0 never trims */
 	__u64 limit;	  /* one that would make it deeper is dropped; 0 has no limit */
@@ -81,7 +96,7 @@ struct fault_settings {
 
 #define FAULTS_DEPARTURES 1
 #define FAULTS_ARRIVALS 2 /* too: the port at the other end of the cable has no settings */
-#define WITHOUT_CARRIER 4  /* of a black hole: the cable is pulled, and losses count as such */
+#define WITHOUT_CARRIER 4 /* of a black hole: the cable is pulled, and losses count as such */
 
 struct port_settings {
 	__u64 rate;
@@ -89,10 +104,10 @@ struct port_settings {
 	struct class_settings classes[CLASSES];
 	struct fault_settings faults;
 	__u8 class_of[CODE_POINTS];
-	__u32 trim_payload;  /* octets of IP payload that trimming leaves */
-	__u32 trimmed_dscp;  /* what it writes; the code point for the last hop on such a port */
-	__u32 bin_shift;     /* a bin of the depth histogram is 2^bin_shift octets wide */
-	__u32 balancing;     /* of what arrives at this port */
+	__u32 trim_payload; /* octets of IP payload that trimming leaves */
+	__u32 trimmed_dscp; /* what it writes; the code point for the last hop on such a port */
+	__u32 bin_shift;    /* a bin of the depth histogram is 2^bin_shift octets wide */
+	__u32 balancing;    /* of what arrives at this port */
 	__u32 switch_number;
 	__u32 native_protocol; /* IP protocol whose first octets are an entropy header */
 	__u32 measured; /* depth is what has not arrived at the other end, not what time has left */
@@ -110,7 +125,7 @@ struct class_counters {
 	__u64 corrupted;
 	__u64 duplicated;
 	__u64 reordered; /* sent ahead of what waited */
-	__u64 lost; /* octets of `bytes` that a fault of the cable took */
+	__u64 lost;	 /* octets of `bytes` that a fault of the cable took */
 	__u64 drops[DROP_REASONS];
 };
 
@@ -176,7 +191,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, MAPPED);
-	__uint(max_entries, SWITCHES * FLOWLETS);
+	__uint(max_entries, SWITCHES *FLOWLETS);
 	__type(key, __u32);
 	__type(value, struct flowlet);
 } flowlets SEC(".maps");

@@ -8,9 +8,16 @@
 #include "random.h"
 #include "virtual.h"
 
-enum fault_stream { FAULT_LOSS, FAULT_STATE, FAULT_BURST, FAULT_CORRUPTION, FAULT_DUPLICATION,
-		    FAULT_BIT, FAULT_REORDERING,
-		    FAULT_STREAMS = 16 /* with room, lest a new one shifts all */ };
+enum fault_stream {
+	FAULT_LOSS,
+	FAULT_STATE,
+	FAULT_BURST,
+	FAULT_CORRUPTION,
+	FAULT_DUPLICATION,
+	FAULT_BIT,
+	FAULT_REORDERING,
+	FAULT_STREAMS = 16 /* with room, lest a new one shifts all */
+};
 
 enum fault { NO_FAULT, LOST, LOST_IN_BURST, DUPLICATED };
 
@@ -55,9 +62,8 @@ static __always_inline int in_burst(struct port_state *port, const struct fault_
  * queue: the class of a frame, whichever way it went, reports that it has arrived.  Where
  * the clock is virtual the engine puts the frame ahead, which it knows by the port's count. */
 static __always_inline void overtake(struct __sk_buff *skb, const struct port_state *port,
-				     struct virtual_port *mapped,
-				     const struct port_settings *rules, __u32 class_number,
-				     struct class_counters *counters)
+				     struct virtual_port *mapped, const struct port_settings *rules,
+				     __u32 class_number, struct class_counters *counters)
 {
 	if (rules->classes[class_number].queue != QUEUE_LOW)
 		return;

@@ -39,7 +39,7 @@ struct pause_state {
 	__s64 held;
 	__s64 deepest;
 	__u64 missed; /* events that found the ring full */
-	__u64 freed; /* octets of frames that were lost on their way out */
+	__u64 freed;  /* octets of frames that were lost on their way out */
 	__u32 asserted;
 	__u32 unused;
 };
@@ -77,7 +77,7 @@ struct waiting_key {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, PORTS * ORIGINS);
+	__uint(max_entries, PORTS *ORIGINS);
 	__type(key, struct waiting_key);
 	__type(value, __s64);
 } waiting_octets SEC(".maps");
@@ -135,7 +135,7 @@ static __always_inline void hold(__u32 egress, __u32 origin, __u64 octets)
 {
 	struct pause_rules *rules = pausing(origin);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
-	struct waiting_key key = { egress, origin };
+	struct waiting_key key = {egress, origin};
 	__s64 held, none = 0, *waiting;
 
 	if (!rules || !state)
@@ -181,7 +181,7 @@ static __always_inline void give_back(__u32 origin, __u64 octets)
  * for lost already, its octets are free. */
 static __always_inline void leave(__u32 egress, __u32 origin, __u64 octets)
 {
-	struct waiting_key key = { egress, origin };
+	struct waiting_key key = {egress, origin};
 	__s64 *waiting = VIRTUAL ? 0 : bpf_map_lookup_elem(&waiting_octets, &key);
 
 	if (waiting && __sync_fetch_and_add(waiting, -octets) < (__s64)octets) {
@@ -195,7 +195,7 @@ static __always_inline void leave(__u32 egress, __u32 origin, __u64 octets)
  * octets that were. */
 static __always_inline __u32 forget(__u32 egress, __u32 origin)
 {
-	struct waiting_key key = { egress, origin };
+	struct waiting_key key = {egress, origin};
 	__s64 *waiting = bpf_map_lookup_elem(&waiting_octets, &key);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
 	__s64 octets;

@@ -14,9 +14,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define UET_PORT 4793	 /* UES 3.5.4 */
-#define ROCE_PORT 4791	 /* IBA annex A17 */
-#define VXLAN_PORT 4789	 /* RFC 7348 */
+#define UET_PORT 4793	/* UES 3.5.4 */
+#define ROCE_PORT 4791	/* IBA annex A17 */
+#define VXLAN_PORT 4789 /* RFC 7348 */
 #define UDP_OCTETS 8
 #define VXLAN_OCTETS 8
 #define IPV4_OCTETS 20 /* without options */
