@@ -22,6 +22,7 @@ from emulator.asic.bpf.layout import Balancing, DropReason, MemberPlace, Queue, 
 from emulator.asic.bpf.switch_program import Size
 from emulator.asic.pfc.pause_ring import EventKind
 from emulator.lab_record import Clock
+from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("clang") and shutil.which("bpftool")), reason="needs clang and bpftool"
@@ -133,6 +134,13 @@ def test_macros_have_the_numbers_of_the_program() -> None:
     for name in MACROS:
         (number,) = re.findall(rf"^#define {name} (\d+)\b", header, re.M)
         assert getattr(layout, name) == int(number), name
+
+
+def test_octets_around_a_frame_are_those_of_ethernet() -> None:
+    header = (asic_program.SOURCES / "packet.h").read_text()
+    for name, octets in (("WIRE_OVERHEAD", FRAMING_OCTETS), ("SMALLEST_FRAME", SHORTEST_OCTETS)):
+        (number,) = re.findall(rf"^#define {name} (\d+)\b", header, re.M)
+        assert octets == int(number), name
 
 
 @pytest.mark.parametrize(

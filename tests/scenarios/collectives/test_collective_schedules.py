@@ -12,25 +12,12 @@ from emulator import scenario
 from emulator.endpoint.operations.schedule import Copy, Receive, Schedule, Write
 from emulator.scenario import Trial
 from scenarios.collectives.algorithm_registry import algorithms
+from tests.harness.runs.collective_benchmarks import ALL, FIRST, IN_PLACE
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load
 
-COLLECTIVES = {
-    "allreduce": "ring",
-    "reducescatter": "ring",
-    "allgather": "ring",
-    "broadcast": "ring",
-    "reduce": "ring",
-    "alltoall": "shift",
-    "alltoallv": "shift",
-    "barrier": "dissemination",
-    "gather": "direct",
-    "scatter": "direct",
-    "sendrecv": "shift",
-}
-IN_PLACE = ("allreduce", "reducescatter", "allgather", "broadcast", "reduce")
-SLICED = (*IN_PLACE,)
-ALL = [(name, one) for name, first in COLLECTIVES.items() for one in algorithms(name, first=first)]
+#: Collectives that move data on in slices are those that can work in place.
+SLICED = IN_PLACE
 FABRICS = (
     "rail_clos:hosts=2,gpus_per_host=1",
     "rail_clos:hosts=3,gpus_per_host=1",
@@ -165,7 +152,7 @@ def test_random_reals_are_within_their_bound(datatype: str, op: str) -> None:
 @pytest.mark.parametrize("root", ["0", "1", "5"])
 def test_any_member_is_the_root(root: str) -> None:
     for name in ("broadcast", "reduce", "gather", "scatter"):
-        for algorithm in algorithms(name, first=COLLECTIVES[name]):
+        for algorithm in algorithms(name, first=FIRST[name]):
             one = trial(name, "rail_clos:hosts=3,gpus_per_host=2", sizes="960",
                         algorithm=algorithm, root=root)  # fmt: skip
             assert execute(one)[1] == 0, (name, algorithm)

@@ -7,19 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from scenarios.collectives.algorithm_registry import algorithms
+from tests.harness.runs.collective_benchmarks import ALL, FIRST
 from tests.harness.runs.processes import SMALL, Run
 
 pytestmark = pytest.mark.root
 
-
-FIRST = {
-    **dict.fromkeys(("allreduce", "allgather", "reducescatter", "broadcast", "reduce"), "ring"),
-    **{"alltoallv": "shift", "barrier": "dissemination"},
-    **{"alltoall": "shift", "gather": "direct", "scatter": "direct", "sendrecv": "shift"},
-}
 RUNS = [
-    *((name, one, "uet") for name, first in FIRST.items() for one in algorithms(name, first=first)),
+    *((name, one, "uet") for name, one in ALL),
     *((name, first, "rocev2") for name, first in FIRST.items()),
 ]
 
