@@ -1,4 +1,4 @@
-"""The collectives that are scenarios, with their algorithms, as the scenarios themselves have them."""
+"""The collectives that are scenarios, and their algorithms, as the scenarios have them."""
 
 from __future__ import annotations
 
