@@ -104,13 +104,13 @@ class Lab:
 
         Every switch has its routes then, whatever control plane the topology's profile asks for.
 
-        ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote
-        the topology, for the record.  ``cable_delay`` is for endpoints unless it says otherwise
-        (see :mod:`emulator.fabric.cable_delay`).  ``switch`` is what the switch ASIC does; None
-        leaves it out, and ports have the kernel's plain queues.  With ``clock="virtual"`` they
-        have none, and frames of the transport pass a cable when a packet socket in
-        :attr:`wires_namespace` lets them; ``dilation`` must be 1, and the inner ends of the cables
-        of a node are numbered as those of its worker in ``worker_of`` (0 unless it is there).
+        ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote the
+        topology, for the record.  ``cable_delay`` is for endpoints unless it says otherwise (see
+        :mod:`emulator.fabric.cable_delay`).  ``switch`` is what the switch ASIC does; None leaves
+        it out, and ports have the kernel's plain queues.  With ``clock="virtual"`` they have none,
+        and frames of the transport pass a cable when a packet socket in :attr:`wires_namespace`
+        lets them; ``dilation`` must be 1. The inner ends of the cables of a node are numbered as
+        those of its worker in ``worker_of`` (0 unless it is there).
 
         Raises UserError if the name is taken, this is not root, or ``switch`` cannot be in this
         fabric or on this machine.  Whatever is raised, an interrupt included, nothing of the lab

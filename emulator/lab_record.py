@@ -4,9 +4,9 @@
 when the lab is removed.  So at every moment whatever a lab has made can be found by its name, and
 the name is taken by at most one lab.
 
-``lab.json`` holds a :class:`LabRecord`, ``topology.json`` the topology (see
-:mod:`emulator.topology_file`), ``processes/<pid>`` the start time of helper processes that do not
-live in a namespace of the lab, ``faults.json`` what is struck
+``lab.json`` holds a :class:`LabRecord`, and ``topology.json`` the topology (see
+:mod:`emulator.topology_file`). ``processes/<pid>`` has the start time of helper processes that do
+not live in a namespace of the lab. ``faults.json`` has the faults in force
 (:mod:`emulator.faults.fault_injector`).
 """
 

@@ -134,10 +134,10 @@ class Outcome:
     ``times_ns`` holds each iteration's fabric time from the common start until the last rank was
     done; ``ideal_ns`` is the lower bound of :mod:`emulator.measures.ideal`; ``counters`` are the
     changes of the endpoints' counters, summed over all ranks, and ``endpoints`` the same by rank.
-    ``iterations`` are the messages of each iteration, ``ports`` what every port saw, by
-    ``node:port``, ``queues`` the depth of their queues over time, and ``wire`` what the transport
-    spends on each packet.  The messages of the trial's victims are not among ``iterations``, but
-    among ``victims``.
+    ``iterations`` are the messages of each iteration, and ``ports`` what every port counted, by
+    ``node:port``. ``queues`` is the depth of their queues over time, and ``wire`` what the
+    transport spends on each packet.  The messages of the trial's victims are not among
+    ``iterations``, but among ``victims``.
     """
 
     times_ns: tuple[int, ...]

@@ -1,7 +1,7 @@
 """A topology as JSON and back, field by field as the model declares them.
 
-A lab keeps the topology it was built from in its state directory, so that other processes see
-exactly that one, whether it came from the catalogue or from a user's own file.
+A lab keeps the topology it was built from in its state directory. So other processes see exactly
+that one, whether it came from the catalogue or from a user's own file.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ What should be seen, and why:
 - ``none`` keeps one fixed window per sender in the fabric.  Shallow switches trim or drop what does
   not fit, again and again; deep ones hold it, so nothing is lost and every message waits behind
   N windows.
-- ``nscc`` needs a round trip or more to find out, then settles at a queue of about its target delay
-  (0.75 base RTT with trimming, 1.0 without), on shallow and deep switches alike: it is the ECN
-  thresholds and the delay that steer it, not the size of the buffer.
+- ``nscc`` needs a round trip or more to find out. It then settles at a queue of about its target
+  delay, on shallow and deep switches alike (0.75 base RTT with trimming, 1.0 without): it is the
+  ECN thresholds and the delay that steer it, not the size of the buffer.
 - ``rccc`` has the receiver hand out credit at the rate of its link: after the first window there is
   next to no queue at the last hop, and senders share evenly.  It does not see congestion inside the
   fabric, which is why ``pattern=permutation`` can look worse.
@@ -31,14 +31,14 @@ What should be seen, and why:
 - Without trimming losses are found by gaps and timers: completion of the unlucky messages grows by
   the timer (p99), most of all with shallow queues.
 
-Came out (seed 1, defaults): with trimming completion at 92 % of the ideal without control (2,782
-packets trimmed on shallow switches), 86 to 93 % with NSCC (302), 98 % with RCCC and with both
-(203); mean queue 133, 90, 115 and 117 KB; Jain's index 0.92, 0.96, 1.00 and 1.00.  Without trimming
-NSCC loses 160 packets of shallow queues and 62 of deep ones (91 and 85 %), the others more, but
-keep the link busy meanwhile (96 to 99 %); probes find all of it, and no timer expires.  With more
-senders, near and far (``placement=any``), RCCC stays where it is: 98.2, 98.4 and 98.0 % for N = 16,
-32 and 63, and on one rail 98.3, 97.9 and 97.2.  uet-htsim on the same fabrics comes to 98.7, 98.9
-and 98.6 % of its own ideal, and to 99.6, 99.2 and 98.9 on one rail.
+Came out (seed 1, defaults): with trimming completion is at 92 % of the ideal without control (2,782
+packets trimmed on shallow switches). NSCC reaches 86 to 93 % (302), RCCC and both 98 % (203); mean
+queue 133, 90, 115 and 117 KB; Jain's index 0.92, 0.96, 1.00 and 1.00.  Without trimming NSCC loses
+160 packets of shallow queues and 62 of deep ones (91 and 85 %). The others lose more, but keep the
+link busy meanwhile (96 to 99 %); probes find all of it, and no timer expires.  With more senders,
+near and far (``placement=any``), RCCC stays where it is: 98.2, 98.4 and 98.0 % for N = 16, 32 and
+63, and on one rail 98.3, 97.9 and 97.2.  uet-htsim on the same fabrics comes to 98.7, 98.9 and 98.6
+% of its own ideal, and to 99.6, 99.2 and 98.9 on one rail.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@
          |  <- the one queue where all of it meets
        h0g0                                   receiver
 
-Traffic: each of N senders writes ``size`` octets of random data to the same receiver, as RDMA
-writes of ``message`` octets of which ``in_flight`` are under way. All begin at once; one row for
-each N of ``senders``. ``placement=rail`` takes senders on the receiver's own rail (one switch in
-between), ``spines`` takes them on other rails (the incast crosses the spines, and still meets at
-the last hop), ``any`` both. Every octet is compared with what was sent.
+Traffic: each of N senders writes ``size`` octets of random data to the same receiver. They are RDMA
+writes of ``message`` octets, ``in_flight`` of them under way. All begin at once; one row for each N
+of ``senders``. ``placement=rail`` takes senders on the receiver's own rail, with one switch in
+between. ``spines`` takes them on other rails: the incast crosses the spines, and still meets at the
+last hop. ``any`` takes both. Every octet is compared with what was sent.
 
 Meanwhile the first sender writes 1 KiB to the last one ``victim`` times, at fixed times: a message
 that does not go where the incast goes, but shares NICs and the switch with it.
@@ -31,13 +31,13 @@ window: N - 1 windows have to wait, or are trimmed.  Then
 - with NSCC each sender reduces its window by ECN and delay until the queue stays around the target
   delay (0.75 base RTT with trimming); goodput stays near the link's payload capacity and fair;
 - with a fixed window (``cc=none``) the queue stays as deep as the switch allows for as long as the
-  incast lasts, whatever exceeds it is trimmed again and again, and the share of wasted packets
-  grows with N;
+  incast lasts. What exceeds it is trimmed again and again, and the share of wasted packets grows
+  with N;
 - with trimming a packet that finds no room comes back as a NACK within an RTT: no retransmission
   timer should expire.  Without (``--switch shallow:trim=off``) losses are found by timers or gaps.
 
 Expected from public work: the UEC's simulator and the SMaRTT paper (arXiv 2404.01630) show incasts
-finishing close to the ideal, with completion times of the flows close to each other; the order of
+finishing close to the ideal. Completion times of the flows are close to each other; the order of
 algorithms is to be compared, not the numbers, which are of their fabrics.
 
 Came out (seed 1, defaults, NSCC with REPS): completion at 95, 87, 89 and 96 % of the ideal for N =

@@ -25,14 +25,15 @@ swallowed (``drops``), and the balance of the uplinks.  When the faults really c
 ``events.jsonl``.
 
 What should be seen, and why: oblivious spraying goes on sending a quarter of all packets into the
-black link until the transfer is over, and a quarter of the repeats, each found missing by a timer
-or a gap. REPS reuses entropies whose packets were acknowledged: after the first timeouts it sends
-only on paths that work, so it ends close to what the remaining links allow. With a slowed link
-the same happens by marks instead of losses: oblivious spraying is bound by the slow link, REPS
-spreads by what each link returns.
+black link until the transfer is over. A quarter of the repeats goes there, too, and a timer or a
+gap finds each one missing. REPS reuses entropies whose packets were acknowledged: after the first
+timeouts it sends only on paths that work, so it ends close to what the remaining links allow. With
+a slowed link the same happens by marks instead of losses: oblivious spraying is bound by the slow
+link, REPS spreads by what each link returns.
 
-Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 us and up to 5 times
-(ECMP) and 2 times (oblivious) shorter completion on asymmetric fabrics, much more with failures.
+Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 us. It reports up to
+5 times (ECMP) and 2 times (oblivious) shorter completion on asymmetric fabrics, and much more with
+failures.
 
 Came out (4 MiB): with the black link REPS needs 1.16 times the ideal of the remaining capacity
 (seed 1). Four round trips of silence go by before anybody knows, and again where the last packets

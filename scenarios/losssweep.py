@@ -8,33 +8,33 @@
       |                      rail0                      |   every port down to a GPU loses
       +-------------------------------------------------+   that share of its frames
 
-Traffic: a ring of GPUs on one rail switch, each writes ``size`` octets to the next one, so that no
-link carries more than one flow each way and nothing but losses can hold a flow up.  One row for
-each rate of ``losses``, in frames lost per million, drawn independently from the run's seed for
-every port that faces a GPU: of all frames that leave through it, data and acknowledgements alike.
-Congestion is left out on purpose; a queue would mix its own losses in.  Every octet is compared
-with what was sent.
+Traffic: a ring of GPUs on one rail switch, each of which writes ``size`` octets to the next one. No
+link carries more than one flow each way, so only losses can hold a flow up.  One row for each rate
+of ``losses``, in frames lost per million, drawn independently from the run's seed for every port
+that faces a GPU: of all frames that leave through it, data and acknowledgements alike. Congestion
+is left out on purpose; a queue would mix its own losses in.  Every octet is compared with what was
+sent.
 
 Measured: completion time against the ideal without losses; what was lost (``drops``), what was
 sent again, in packets and octets; message times; timeouts.
 
-What should be seen, and why: a transport that repeats what is missing, and no more, loses about an
-RTT of one packet's time per loss as long as others go on: UET, which acknowledges selectively, and
-RoCEv2 with selective repeat. With go-back-N everything behind a loss is sent again: a window
-of bandwidth-delay product B and packets of P octets has B / P packets in flight, each loss wastes
-as many, and goodput falls as 1 / (1 + loss * B / P). Where the last packets of a message are lost
+What should be seen, and why: a transport that repeats only what is missing loses about one packet's
+time per loss and RTT, as long as other packets go on: UET, which acknowledges selectively, and
+RoCEv2 with selective repeat. With go-back-N everything behind a loss is sent again: a window of
+bandwidth-delay product B and packets of P octets has B / P packets in flight. Each loss wastes as
+many, and goodput falls as 1 / (1 + loss * B / P). Where the last packets of a message are lost
 nothing behind tells the receiver, and a timer must.
 
 Expected from public work: IRN (Mittal et al., SIGCOMM 2018) finds go-back-N the main reason why
-RoCE needs lossless Ethernet, and selective repeat with a bounded window at least as good without.
+RoCE needs lossless Ethernet. Selective repeat with a bounded window is at least as good without it.
 
 Came out (defaults, 1 % lost, seeds 1 and 2, against no loss): go-back-N 1.35 and 2.2 times as long,
 with 24 packets sent again per lost frame; RoCEv2 with selective repeat 1.01 and 1.03; UET 1.15 and
-1.27.  So order and reasons are as expected between the recoveries of RoCEv2; UET lies between them
-on one path, since it sprays and so must wait for a window and a half of newer packets, or four
-round trips, before it may call a packet lost.  At 0.1 % UET takes 1.00 times as long, go-back-N
-1.03 and 1.13.  With fewer writes under way (16 of 32 KiB) UET has 1.04 and 1.56, go-back-N 1.35 and
-2.2: what one of the last frames costs, if it is lost, is the difference between seeds.
+1.27.  So order and reasons are as expected between the recoveries of RoCEv2; On one path UET lies
+between them. Since it sprays, it must wait for a window and a half of newer packets, or four round
+trips, before a packet counts as lost.  At 0.1 % UET takes 1.00 times as long, go-back-N 1.03 and
+1.13.  With fewer writes under way (16 of 32 KiB) UET has 1.04 and 1.56, go-back-N 1.35 and 2.2:
+what one of the last frames costs, if it is lost, is the difference between seeds.
 """
 
 from __future__ import annotations

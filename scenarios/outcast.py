@@ -17,9 +17,9 @@ end together if rates were max-min fair: at the hot receiver N + 1 flows share a
 that leaves of the sender's NIC is for its other flows. Every octet is compared with what was
 sent.
 
-Measured: of the flow from the sender to the hot receiver (``hot_share``), of its other flows
-together (``free_share``) and of the incast (``incast_share``) the rate over the fair rate, while
-all are under way; and the columns of all traffic scenarios.
+Measured: the rate over the fair rate, while all flows are under way: ``hot_share`` of the flow to
+the hot receiver, ``free_share`` of the sender's other flows together, ``incast_share`` of the
+incast; and the columns of all traffic scenarios.
 
 What should be seen, and why: two things can go wrong here.
 

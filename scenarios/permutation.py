@@ -9,10 +9,10 @@
         | | |       | | |
         a b c       d e f        . . .               a -> e, b -> d, d -> c, ...
 
-Traffic: a permutation without fixed points, drawn with the run's seed, in which every GPU sends
-``size`` octets to a GPU of another server on another rail, and receives as much from a third.  So
-every NIC is busy in both directions, and every flow needs a spine.  Where one switch has all rails
-and no spines there is none to cross: partners are of another server, on any rail.  On a torus or a
+Traffic: a permutation without fixed points, drawn with the run's seed. Every GPU sends ``size``
+octets to a GPU of another server on another rail, and receives as much from a third.  So every NIC
+is busy in both directions, and every flow needs a spine.  Where one switch has all rails and no
+spines there is none to cross: partners are of another server, on any rail.  On a torus or a
 dragonfly they are at another router.  Every octet is compared with what was sent.
 
 Measured: completion time against the ideal, which on a non-blocking fabric is that of one flow
@@ -22,15 +22,15 @@ the balance of the uplinks (max over mean, of the worst switch); queues, marks, 
 What should be seen, and why: there is room for everything, so whatever is lost is lost to load
 balancing.  Hashing each flow onto one path (``--transport uet:delivery=rod``, or
 ``uet:spray=single`` where the transport has it) puts two flows on one uplink while others stay
-idle: with k uplinks and k flows the expected number of idle ones is k (1 - 1/k)^k, more than a
-third, and the last flow takes twice or three times as long.  Spraying packets over all paths fills
-all uplinks alike, and completes close to the ideal.
+idle: with k uplinks and k flows the expected number of idle uplinks is k (1 - 1/k)^k, more than a
+third. The last flow takes twice or three times as long.  Spraying packets over all paths fills all
+uplinks alike, and completes close to the ideal.
 
 Expected from public work: the REPS paper (arXiv 2407.21625) reports ECMP up to six times slower
-than spraying, and oblivious spraying up to 1.25 times slower than REPS on symmetric fabrics.
+than spraying. On symmetric fabrics oblivious spraying is up to 1.25 times slower than REPS.
 
-Came out (seed 1, defaults): 64 % of the ideal with 256 KiB, where two round trips are most of it,
-and 89 % with 4 MiB, NICs 93 % busy, worst uplink at 1.06 of the mean.  With four hosts of two GPUs,
+Came out (seed 1, defaults): 64 % of the ideal with 256 KiB, where two round trips are most of it.
+With 4 MiB 89 %, NICs 93 % busy, worst uplink at 1.06 of the mean.  With four hosts of two GPUs,
 four spines and 2 MiB (medians of seeds 1 and 2): 87 %, on one path each (rod) 35; RoCEv2 42 % with
 one queue pair, whose hash puts several flows on one uplink, and 65 % with eight.
 """

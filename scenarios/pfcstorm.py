@@ -11,7 +11,7 @@
          bad NIC: it receives from h1, h2 and h3 of the other rail, and lets nothing come
 
 Traffic: every GPU of the second rail but the bad NIC's neighbour sends to the bad NIC
-(``feeders``), and besides there is one flow of each kind that has nothing to do with it:
+(``feeders``). Besides there is one flow of each kind that has nothing to do with it:
 
 ``same_nic``    from a feeder to another GPU of the first rail
 ``crossing``    from another NIC of the second rail to another GPU of the first
@@ -20,9 +20,9 @@ Traffic: every GPU of the second rail but the bad NIC's neighbour sends to the b
 
 The NIC begins at ``storm_at`` and goes on for ``storm_for``; frames of the lossless class for it
 wait in its switch all that time. Rows: ``none``, the fabric without a storm; ``storm``, without a
-watchdog; ``watchdog``, where the queue of a NIC that pauses it for ``watchdog`` on end is taken out
-(its packets dropped, its pauses ignored) until the storm has been over for twice that time. Every
-octet is compared with what was sent.
+watchdog; ``watchdog``, where the queue of a NIC is taken out after a pause of ``watchdog``: its
+packets are dropped and its pauses ignored. It comes back when the storm has been over for twice
+that time. Every octet is compared with what was sent.
 
 Measured: when the last octet of each kind of flow was there (``..._us``); how many ports of NICs
 and of switches were paused (``paused_ports``, that of the bad NIC left out) of all, which is the
@@ -38,9 +38,9 @@ there were no storm: acknowledgements are of another class and go on. With the w
 queue is emptied after ``watchdog``, the buffers behind it drain, and the innocent go on at once;
 the feeders still have to wait for the end of the storm, and then to repeat what was dropped.
 
-Expected from public work: this is what "RDMA over Commodity Ethernet at Scale" (Guo et al.,
-SIGCOMM 2016) reports of a single NIC that stopped a data centre's network, and why it put watchdogs
-in NICs and switches.
+Expected from public work: "RDMA over Commodity Ethernet at Scale" (Guo et al., SIGCOMM 2016)
+reports a single NIC that stopped a data centre's network. Therefore watchdogs were put in
+NICs and switches.
 
 Came out (seed 1; a storm of 300 us from 10 us on): without a storm ``same_nic`` ends at 43 us,
 ``crossing`` at 41, ``opposite`` at 25, ``local`` at 23; in it at 453, 428, 24 and 23; with the
@@ -50,10 +50,10 @@ paused queue is not touched.
 Over seeds 1 to 3: without a storm the feeders' incast pauses 8 of 31 ports for up to 7.5 us. In the
 storm 10 are paused, for up to 383 us, and ``same_nic`` and ``crossing`` end at 426 to 458 us,
 eleven times as late. Nothing is dropped; retransmission timers expire 409 to 425 times, and 330 to
-366 packets are sent twice for no loss. With the watchdog ``same_nic`` ends at 87 to 93 us,
-``crossing`` at 82 to 85, that is 45 us later than without a storm, which is about the watchdog's
-time; 138 to 149 packets for the bad NIC are dropped, and its feeders, whose timers double
-meanwhile, end at 799 to 810 us.
+366 packets are sent twice for no loss. With the watchdog ``same_nic`` ends at 87 to 93 us and
+``crossing`` at 82 to 85. That is 45 us later than without a storm, about the watchdog's time; 138
+to 149 packets for the bad NIC are dropped, and its feeders, whose timers double meanwhile, end at
+799 to 810 us.
 
 RoCEv2's switches pause as late as they can (0.79 of each 1 MiB), so that three feeders of 1 MiB
 hardly fill them: the storm stays where it is.  With ``--transport rocev2`` and ``size=3MiB`` 7 of

@@ -11,24 +11,24 @@
            victim   senders       hot    victim's
            sends                  spot   receiver
 
-Traffic: N GPUs on the first rail send to one GPU on the second, whose NIC is the bottleneck, and
-the victim sends from the same rail to another GPU on the second, whose NIC is free. The two
-uplinks of the rail carry two NICs' worth: enough for the incast at the rate that its receiver
-takes (one NIC's) and for the victim at full rate. The first row has the victim alone, one more
-for each N. Sizes are such that all flows would end together if rates were max-min fair. Every
-octet is compared with what was sent.
+Traffic: N GPUs on the first rail send to one GPU on the second, whose NIC is the bottleneck. The
+victim sends from the same rail to another GPU on the second, whose NIC is free. The two uplinks of
+the rail carry two NICs' worth: enough for the incast at the rate that its receiver takes (one
+NIC's) and for the victim at full rate. The first row has the victim alone, one more for each N.
+Sizes are such that all flows would end together if rates were max-min fair. Every octet is compared
+with what was sent.
 
 Measured: the victim's rate while the incast lasts and its share of what is fair (``victim_share``:
 its rate over its max-min fair rate), the incast's goodput and its share likewise, and the columns
 of all traffic scenarios.
 
 What should be seen, and why: the victim's fair rate is its NIC's, with or without the incast.
-Without congestion control each sender keeps its window in the fabric, the uplinks carry N + 1
-windows of which N - 1 are trimmed at the last hop, and the victim gets what share of the uplinks
-its window is: far below fair. With ``--switch lossless`` it is worse: a pause for the hot spot
-stops the victim (head-of-line blocking; that is what this pattern is known for, DCQCN, SIGCOMM
-2015). With NSCC the senders reduce their windows within a few round trips, the uplinks run free
-again, and the victim gets back to at least 0.8 of what is fair.
+Without congestion control each sender keeps its window in the fabric. The uplinks carry N + 1
+windows, of which N - 1 are trimmed at the last hop. The victim gets what share of the uplinks its
+window is: far below fair. With ``--switch lossless`` it is worse: a pause for the hot spot stops
+the victim (head-of-line blocking; that is what this pattern is known for, DCQCN, SIGCOMM 2015).
+With NSCC the senders reduce their windows within a few round trips, and the uplinks run free again.
+The victim gets back to at least 0.8 of what is fair.
 
 Came out (N = 8, NSCC with REPS, seed 1): 75 % of fair where the first collision counts
 (``warmups=0``: 636 trimmed in the first round trips), 99 % alone.

@@ -76,10 +76,10 @@ class Bridge:
     """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway.
 
     A bridge without ``gateway``, that of a shared NIC, only passes frames on.  ``vlan`` is the id
-    that the design's drawing gives the rail, and its 802.1Q id where the bridges of a switch are
-    VLANs of one (:class:`FabricProfile`); these have the one MAC of the switch.  Bridges of one
-    ``vni`` are one network that is stretched over several switches: they have the same gateway and
-    MAC (anycast), and tunnels between the loopbacks of their switches join them.
+    that the design's drawing gives the rail. It is the rail's 802.1Q id where the bridges of a
+    switch are VLANs of one (:class:`FabricProfile`); these have the one MAC of the switch.  Bridges
+    of one ``vni`` are one network that is stretched over several switches: they have the same
+    gateway and MAC (anycast), and tunnels between the loopbacks of their switches join them.
     """
 
     name: str
@@ -182,7 +182,7 @@ class CableEnd:
 class Link:
     """A full-duplex cable.  ``buffer_bytes`` is the egress queue at each of its two ends.
 
-    A ``standby`` joins the bridges of two switches that look like one gateway, and carries only
+    A ``standby`` joins the bridges of two switches that look like one gateway. It carries only
     frames to those whose own port at one of the two is down: it is no path otherwise.
     """
 

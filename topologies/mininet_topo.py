@@ -1,13 +1,13 @@
 """A topology as a Mininet ``Topo``: a graph whose nodes and links carry the full model.
 
-Stock Mininet runs it as one layer-2 network of Linux bridges, in which the spanning tree blocks
-all but one path, so it shows cabling and names but neither routing nor ECMP::
+Stock Mininet runs it as one layer-2 network of Linux bridges, in which the spanning tree blocks all
+but one path. So it shows cabling and names, but neither routing nor ECMP::
 
     mn --custom topologies/mininet_topo.py --topo rail_clos,hosts=2,uplinks_per_spine=1 \\
        --switch lxbr,stp=1 --controller none --wait --test pingall
 
-(``lxbr`` needs ``brctl`` of the package bridge-utils.)  The fabric builder of uetemu uses the
-same class with its own node and link classes, which read the parameter ``model``.
+(``lxbr`` needs ``brctl`` of the package bridge-utils.)  The fabric builder of uetemu uses the same
+class with its own node and link classes. They read the parameter ``model``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lengths of paths, and the shortest paths of a graph of cables.
 
-What lengths of many ways are compared by is added up cable by cable on the way there, so that the
-ways themselves, of which a fabric has one for every two nodes, need not be written down.
+The lengths of many ways are compared by sums that grow cable by cable. So the ways themselves, of
+which a fabric has one for every two nodes, need not be written down.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from topologies.wiring import Wiring, once_per_topology
 class Span(NamedTuple):
     """The length of a path.
 
-    ``hops`` are its cables, ``delay_ns`` the sum of their delays and of the latency of each switch
-    that it comes to, ``ticks`` the time that one octet takes to be sent by a port of each cable, in
-    units of :attr:`Ticks.ns`; ``tunnel_ticks`` is the part of the cables that packets pass in a
-    tunnel.
+    ``hops`` are its cables, and ``delay_ns`` is the sum of their delays and of the latency of each
+    switch that it comes to. ``ticks`` is the time that one octet takes to be sent by a port of each
+    cable, in units of :attr:`Ticks.ns`; ``tunnel_ticks`` is the part of the cables that packets
+    pass in a tunnel.
     """
 
     hops: int

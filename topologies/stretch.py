@@ -33,8 +33,8 @@ Path = tuple[Link, ...]
 class Passage(NamedTuple):
     """The switches of a packet's way over a stretched rail.
 
-    They are the switch by which it comes into the fabric, the one at which it gets onto the rail of
-    its destination, and the one that it leaves by.  Between the last two it is in a tunnel.
+    They are the switch where it comes into the fabric, the one where it gets onto its destination's
+    rail, and the one that it leaves by.  Between the last two it is in a tunnel.
     """
 
     enters: str

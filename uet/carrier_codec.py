@@ -239,12 +239,12 @@ def _put(octets: bytearray, at: int, value: int) -> None:
 class Decapsulator:
     """Finds the UET part of the frames that arrive at one endpoint.
 
-    ``open`` takes a whole Ethernet frame and answers with :data:`Opened`, at least four octets of
-    UET in it, or with the name of the counter under which the frame is dropped; it never raises
-    on a frame's content.  ``trimmed`` are the code points (DSCP) that switches give to packets
-    they have trimmed: these have lost their CRC, and keep the UDP length they had (UES 4.1).
-    A packet that begins with a TSS header has no CRC either: it is the caller's to authenticate,
-    or to drop where nothing is secured.
+    ``open`` takes a whole Ethernet frame and returns :data:`Opened`, with at least four octets of
+    UET in it. Else it returns the name of the counter under which the frame is dropped; it never
+    raises on a frame's content.  ``trimmed`` are the code points (DSCP) that switches give to
+    packets they have trimmed: these have lost their CRC, and keep the UDP length they had (UES
+    4.1). A packet that begins with a TSS header has no CRC either: it is the caller's to
+    authenticate, or to drop where nothing is secured.
 
     Ordinary frames are taken at one go.  All others, among them those with VLAN tags, IPv4
     options or IPv6 extension headers, go through :meth:`open_any`.

@@ -53,10 +53,10 @@ _HEADERS = headers.RUD_REQ.size + headers.REQ_CC_STATE.size + headers.SES_STD_SO
 class FabricEndpoint:
     """One FEP; it begins with one resource index of one process.
 
-    ``seed`` decides everything that is random here: first PSNs, PDC ids, entropy, waiting times.
-    By default it comes from the operating system.  Give one only where all endpoints begin
-    together, as in a simulation: a peer that still has the PDCs of an earlier life with the same
-    seed takes the first requests for copies, and answers them without carrying them out.
+    ``seed`` decides everything that is random here: first PSNs, PDC ids, entropy, waiting times. By
+    default it comes from the operating system.  Give one only where all endpoints begin together,
+    as in a simulation: a peer may still have the PDCs of an earlier life with the same seed. It
+    takes the first requests for copies, and answers them without carrying them out.
 
     An endpoint with secure domains needs ``first_counter``, below 2^47 and beyond every packet
     counter that was used with these keys under this address before: 0 for new keys, else the time

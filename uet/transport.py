@@ -1,7 +1,7 @@
 """The face every transport shows: requests in, completions out, frames both ways, no clock.
 
-Both the Ultra Ethernet endpoint and the RoCEv2 one that is compared with it are driven like
-this, by an event loop over real sockets or by a test that holds two of them in one process::
+Both the Ultra Ethernet endpoint and the RoCEv2 one that is compared with it are driven like this.
+An event loop over real sockets does it, or a test that holds two of them in one process::
 
     transport.receive(frames, now)
     for header, payload in transport.transmit(now, limit): ...
@@ -142,13 +142,13 @@ class ReceiveRequest:
 class Completion:
     """The end of an operation.
 
-    ``kind`` is ``"write"``, ``"read"``, ``"send"``, ``"atomic"``, ``"datagram"`` or ``"no_op"``
-    for a request posted here, ``"receive"`` for a posted receive (``context`` is its own), and
-    ``"remote_write"`` for header data that a peer's write brought (``length`` octets at
-    ``offset`` of the region ``key``).  ``length`` counts octets moved; for a receive it is what
-    was placed, or the whole message where that was too long for it; ``offset`` is where in its
-    memory, and ``used``, after an error, how much of that the message has taken all the same.
-    ``error`` is ``None`` on success, else the error's name.
+    ``kind`` is ``"write"``, ``"read"``, ``"send"``, ``"atomic"``, ``"datagram"`` or ``"no_op"`` for
+    a request posted here. It is ``"receive"`` for a posted receive, whose own ``context`` it has.
+    ``"remote_write"`` is for header data that a peer's write brought (``length`` octets at
+    ``offset`` of the region ``key``).  ``length`` counts octets moved; for a receive it is what was
+    placed, or the whole message where that was too long for it; ``offset`` is where in its memory,
+    and ``used``, after an error, how much of that the message has taken all the same. ``error`` is
+    ``None`` on success, else the error's name.
     """
 
     kind: str

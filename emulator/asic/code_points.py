@@ -24,8 +24,8 @@ def endpoint_fields(points: CodePoints = LAB) -> dict[str, int | None]:
 
     See :class:`uet.config.FepConfig`.
 
-    A trimmed packet is known by its code point alone, and the NACK it draws says by it whether
-    the last hop was the one that trimmed (UES 3.5.15: TRIMMED, TRIMMED_LASTHOP).
+    A trimmed packet is known by its code point alone. The NACK for it depends on the code point,
+    too: it says whether the last hop trimmed (UES 3.5.15: TRIMMED, TRIMMED_LASTHOP).
     """
     return {
         "dscp_data": points.data,

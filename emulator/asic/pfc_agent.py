@@ -9,17 +9,17 @@
          | the cable           +--> counters (a pinned map)
 
 Why a process: what stops a queue of the kernel that holds frames already is a change by netlink,
-which no eBPF program can make, and the time in a frame has to run out with nobody sending.  Frames
-and thresholds are the program's (``pfc.h``), so nothing per packet happens here.
+which no eBPF program can make. Besides, the time in a frame has to run out with nobody sending.
+Frames and thresholds are the program's (``pfc.h``), so nothing per packet happens here.
 
 Is that fast enough?  A pause is due one reaction of the fabric after it was asked for, some us
 (:func:`emulator.asic.pfc.headroom.reaction_ns`); at a dilation of 24000 these are tens of ms of the
 machine.  The gate then closed 0.3 to 0.5 ms late, 10 to 20 ns of fabric time, where the headroom
 leaves 84 ns and more (:func:`emulator.asic.pfc.headroom.allowance_ns`): of that 20 us are the
-change by netlink (64 us the first time), the rest waking up.  What does delay it are other labs
-that are built or taken down at the same time, as all changes of all namespaces share one lock of
-the kernel: 15 to 80 ms were seen.  How late a pause was stands in the counters (``late_ns``) and in
-the run's verdict, so a dilation that is too small, or a machine that is not its own, is seen.
+change by netlink (64 us the first time), the rest waking up.  Other labs that are built or taken
+down at the same time do delay it. All changes of all namespaces share one lock of the kernel: 15 to
+80 ms were seen.  The counters (``late_ns``) and the run's verdict state how late a pause was. So a
+dilation that is too small, or a shared machine, is seen.
 
 It listens on a socket in the lab's state directory (:mod:`emulator.asic.pfc.pfc_control`).
 """

@@ -47,7 +47,7 @@ class ClassCounters:
     ``packets`` found room in the queue; those trimmed here did not and count in the class
     ``trimmed``, too.  ``reordered`` ones went ahead of others that waited.  ``lost_bytes``, of
     ``bytes``, never arrived: a fault of the cable took them, or they waited in the data queue when
-    it was pulled (all of these count in the class ``data``).  ``drops`` by reason.
+    it was pulled (these count in the class ``data``).  ``drops`` by reason.
     """
 
     packets: int

@@ -128,8 +128,8 @@ def fit(
 
     Touches no kernel.  With a virtual clock links may have any rate, and switches a latency.
 
-    Raises UserError for thresholds that make no sense here, link rates beyond what the program
-    counts in, more next hops than it balances over, and PFC on routes that can deadlock.
+    Raises UserError for thresholds that make no sense here, for link rates beyond the program's,
+    and for more next hops than it balances over. PFC on routes that can deadlock raises it, too.
     """
     if choice.latency_ns and clock != "virtual":
         raise Misfit(

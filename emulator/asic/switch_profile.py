@@ -216,8 +216,8 @@ class Profile:
     def classes(self) -> bytes:
         """The traffic class of each of the 64 code points.
 
-        A code point told to wait with control is control, one told to wait with data keeps its
-        class where that does, and is untrimmed data else.
+        A code point that is to wait with control is control. One that is to wait with data keeps
+        its class where that does, and is untrimmed data else.
         """
         table = bytearray(self.code_points.classes())
         for point, queue in self.queues.items():
@@ -371,7 +371,7 @@ def port_settings(
     port.
 
     Queues are as deep as an ideal link leaves them, or, if ``measured``, as the kernel's own are:
-    then the port at the other end of the cable has to tell what arrives, being given the index of
+    then the port at the other end of the cable has to report what arrives. It gets the index of
     this one as ``peer`` (a NIC's port by :func:`arrival_settings`).  Not for ports whose cable
     delay is netem's, which would be part of the queue.
 

@@ -10,8 +10,8 @@ Where the clock is virtual whoever keeps it samples, at times of its choice::
     with Telemetry(lab.asic, folder / FILE, None) as telemetry:
         telemetry.sample(now_ns)
 
-A CSV file with one line for each port at the start, and from then on a line whenever a sample
-finds something of a port changed; the last line of a port holds until its next.
+A CSV file with one line for each port at the start. From then on there is a line whenever a sample
+finds a port changed; the last line of a port holds until its next.
 
 =======================  =====================================================================
 ``t_us``                 fabric time of the clock, in us

@@ -5,10 +5,10 @@ system call.  A value is found by its place: ``ports[index * PORT_WORDS + DEPTH 
 the depth of the data queue at the port whose interface index is ``index``; switches go by their
 number (:class:`emulator.asic.switch_port.SwitchPort`).  ``virtual.h`` and ``pfc.h`` say it in C.
 
-The engine writes ``NOW`` before it lets a frame into a switch, takes the octets of a frame off
-``DEPTH`` when it has left its port, and off ``HELD`` of the port that it came in by.  It counts
-``FREED`` and sets ``ASSERTED``.  All the rest is the program's to write, but that a reader of
-``PEAK`` may set it back to the depth.
+The engine writes ``NOW`` before it lets a frame into a switch. When a frame has left its port, its
+octets come off ``DEPTH``, and off ``HELD`` of the port that it came in by.  It counts ``FREED`` and
+sets ``ASSERTED``.  All the rest is the program's to write, but that a reader of ``PEAK`` may set it
+back to the depth.
 """
 
 from __future__ import annotations

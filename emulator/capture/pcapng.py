@@ -18,9 +18,9 @@ from emulator.errors import UserError
 def join(parts: Sequence[Path], output: Path, comment: str) -> None:
     """Join pcapng ``parts`` into ``output``; each keeps its interfaces and their names.
 
-    Parts that end in the middle of a packet (their writer was killed) give what they have.
-    dumpcap writes the frames of several ports block by block, so a part is not in order in
-    itself and a merge by time alone would not be either: the result is sorted.
+    Parts that end in the middle of a packet (their writer was killed) give what they have. dumpcap
+    writes the frames of several ports block by block. So a part is not in order in itself, and a
+    merge by time alone would not be either: the result is sorted.
     """
     merged, ordered, commented = (
         output.with_name(f"{output.name}.{step}") for step in ("merged", "ordered", "commented")

@@ -5,7 +5,7 @@ A sniffer must not lose what it has seen.  Three things make that so:
 * *start*: it counts as started when it says that its sockets are open, not after a pause;
 * *stop*: the kernel hands frames over in blocks, and a block that is not full only when its timer
   (250 ms in dumpcap) runs out.  A sniffer that is interrupted earlier forgets the block without
-  counting it, so :meth:`Sniffer.drain` first waits until the timer must have run out and no thread
+  counting it. So :meth:`Sniffer.drain` first waits until the timer must have run out and no thread
   of the sniffer is busy;
 * *death of the runner*: the kernel sends the sniffer SIGTERM, at which it closes its file properly.
 """
@@ -51,7 +51,7 @@ class PortCount:
 class Sniffer:
     """A running sniffer process.
 
-    It lives in a session of its own, so that Ctrl-C on the terminal reaches the runner only, and
+    It lives in a session of its own, so that Ctrl-C on the terminal reaches the runner only. It
     dies with the *thread* that started it: start it from one that lasts as long as the capture.
     """
 

@@ -1,10 +1,10 @@
 """FRR's daemons of one switch: started in its namespace, their files in the lab's directory.
 
 ``frr/<switch>/`` of the lab holds ``frr.conf`` and ``frr.log``, and for each daemon its pid and the
-socket by which ``vtysh`` talks to it.  Nothing is written elsewhere: in a mount namespace of their
-own the daemons find the lab's directory where FRR has places that cannot be told otherwise (for
-what it would say in a crash, for graceful restarts).  They live in the lab's network namespaces,
-so whoever removes the lab ends them.
+socket by which ``vtysh`` talks to it.  Nothing is written elsewhere: the daemons find the lab's
+directory, in a mount namespace of their own, where FRR has places that no option changes. These are
+for what it would write in a crash, and for graceful restarts.  They live in the lab's network
+namespaces, so whoever removes the lab ends them.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ When a fault strikes, the kernel and the cables are struck at that virtual insta
       whose own port lost carrier                 all switches have their routes, zebra is stopped
 
 So a switch avoids its own dead port at once, as one does whose hardware prunes a group of next hops
-when carrier goes, and the others send to it on the old routes for as long as
+when carrier goes. The others send to it on the old routes for as long as
 :mod:`emulator.control_plane.charged_time` says; into a black hole all do.  A second strike before
 that time is over starts the time anew.
 
-What this does not model: new routes come to all switches at one instant, that of the farthest, so
-there are no loops on the way there and no early repair nearby; a loss rate that BFD would take for
+What this does not model: new routes come to all switches at one instant, that of the farthest. So
+there are no loops on the way there, and no early repair nearby; a loss rate that BFD would take for
 a dead link changes no route; and what only one direction of a cable swallows counts as both.
 """
 

@@ -44,9 +44,10 @@ Progress = Callable[[int, int], None]
 class AgentError(UserError):
     """A rank failed: ``rank`` and ``node`` (-1 and "" for the fork server itself).
 
-    ``results`` holds what the ranks had done by then, ``counters`` what they counted (both only
-    of ranks that still answered), ``traceback`` the agent's own for a failure inside it.  ``died``:
-    its process did, or answers no more; else the rank has ended its schedule with an error.
+    ``results`` holds what the ranks had done by then, and ``counters`` what they counted, both only
+    of ranks that still answered. ``traceback`` is the agent's own for a failure inside it.
+    ``died``: its process did, or answers no more; else the rank has ended its schedule with an
+    error.
     """
 
     def __init__(

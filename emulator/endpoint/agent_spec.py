@@ -23,16 +23,14 @@ class AgentSpec:
     ``transport`` names a function ``module:function``; it is called with ``transport_config`` as
     keyword arguments and ``seed``, and returns a :class:`uet.transport.Transport`; for each later
     life of the endpoint, which no packet of an earlier one must reach, with its number ``life``,
-    too.
-    ``netns`` is the path of the namespace (``None``: the current one) and ``ports`` are those of
-    the NIC in it; ``fep_per_port``: each has a fabric endpoint of its own.  ``peers`` maps every
-    rank that the fabric reaches to its fabric address, of several that in the first plane,
-    ``scale_up_peers`` the ranks that its scale-up network reaches to their node names.  ``mtu`` is
-    that of the port and ``frame_octets`` the longest
-    frame that the transport makes (``None``: what the MTU allows), by which receive slots are
-    sized.  ``scale_up`` is its NVLink (``None``: there is none).  ``send_by_class``: the
-    port's data can be paused, and control leaves meanwhile.  ``header_bits``: what the transport
-    carries of a write's header data.
+    too. ``netns`` is the path of the namespace (``None``: the current one) and ``ports`` are those
+    of the NIC in it; ``fep_per_port``: each has a fabric endpoint of its own.  ``peers`` maps every
+    rank that the fabric reaches to its fabric address, the first plane's where it has several.
+    ``scale_up_peers`` maps the ranks that its scale-up network reaches to their node names.
+    ``mtu`` is that of the port and ``frame_octets`` the longest frame that the transport makes
+    (``None``: what the MTU allows), by which receive slots are sized.  ``scale_up`` is its NVLink
+    (``None``: there is none).  ``send_by_class``: the port's data can be paused, and control leaves
+    meanwhile.  ``header_bits``: what the transport carries of a write's header data.
     """
 
     rank: int

@@ -57,9 +57,9 @@ class Device:
         ``peers`` maps the fabric addresses of peers to the MACs that reach them, or lists only the
         addresses: then the kernel's routes and neighbours say which (:class:`UserError` if they do
         not).  ``parameters`` are those of :class:`uet.config.FepConfig`; what is left out is taken
-        from the port, and times are those of ``REAL_TIME`` in
-        :mod:`emulator.endpoint.endpoint_fitting` (an initial retransmission timeout of 100 ms, for
-        one), since software is slower than the specification supposes.
+        from the port. Times are those of ``REAL_TIME`` in
+        :mod:`emulator.endpoint.endpoint_fitting`, for example an initial retransmission timeout of
+        100 ms, since software is slower than the specification supposes.
         """
         address = parameters.get("address", self.address)
         if address is None:

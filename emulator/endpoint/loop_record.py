@@ -1,8 +1,7 @@
 """The lateness of an agent's event loop, from which the fidelity verdict is made.
 
-Two things are recorded, both in fabric time, because that is what they cost the emulation: how
-late the loop came to a timer or to a frame that was due (timer slip), and how long one turn of
-the loop took.
+Two things are recorded, both in fabric time, because that is what they cost the emulation: how late
+the loop came to a timer or to a frame that was due (timer slip), and how long one turn took.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 A frame to a GPU leaves a switch by the GPU's own port there.  If that has no carrier the bridge
 takes the port's **backup**, the standby link, and the other switch delivers.  Nothing else passes a
 standby link: it is flooded nothing and learns nothing, so that nothing circles and nothing comes
-twice, but a broadcast misses a GPU whose port at the sender's switch is down.  Nobody broadcasts
+twice. But a broadcast misses a GPU whose port at the sender's switch is down.  Nobody broadcasts
 here, since neighbours and forwarding entries are the topology's.
 
 As Ethernet segments (homing=esi, RFC 7432) the two switches have no link, and each port an access

@@ -7,11 +7,11 @@ takes carrier from both.  They are not alike then:
   ``linkdown``, and a switch does not use those (``ignore_routes_with_linkdown``, set when a switch
   is made); of a multipath route the other hops stay.
 - the end that is taken down keeps its queues, filters, addresses and the static entries of its
-  bridge, and loses its neighbours and the routes that have no other hop.
+  bridge. It loses its neighbours and the routes that have no other hop.
 
-That end is, of the two, a bridge's member (which has neither neighbours nor routes but those to a
-fabric address), or the one in the lower tier, whose routes upwards have other hops.  Plugging in
-puts back what it has lost.
+That end is a bridge's member, where one of the two is: it has neither neighbours nor routes but
+those to a fabric address. Else it is the one in the lower tier, whose routes upwards have other
+hops.  Plugging in puts back what it has lost.
 
 Routes are put back where they are static.  With a routing daemon those that lead to other switches
 are the daemon's: it hears of the carrier like everybody else.

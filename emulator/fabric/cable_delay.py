@@ -9,9 +9,9 @@ For endpoints this is the one to have on every kernel:
 * The line stands at the receiver in any case, for the serialisation that shapers leave out.
 * No hop needs a timer for it, and a run means the same on kernels with netem and without.
 
-What it costs: a frame meets each queue earlier than on cables, by the cables that it has passed,
-and makes good for it at the end of its path.  Every loop from a sender through a queue and back has
-its true length; what the kernel itself sends (ping) is not delayed.
+What it costs: a frame meets each queue earlier than on cables, by the cables that it has passed. It
+makes good for it at the end of its path.  Every loop from a sender through a queue and back has its
+true length; what the kernel itself sends (ping) is not delayed.
 
 ``netem``: the kernel, at each port, whatever the frame.  For labs whose traffic is the kernel's own
 (``uetemu up``).

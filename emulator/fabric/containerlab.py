@@ -2,21 +2,21 @@
 
 Every node is of kind ``linux``.  Interfaces keep their names; addresses, bridges and routes are
 those that a lab of ours has, set by ``exec`` lines.  containerlab runs them in a node's container
-when the node's own cables are plugged in (their far ends may not be), each as one command without a
+when the node's own cables are plugged in; their far ends may not be. Each is one command without a
 shell; what fails is in its log and stops nothing.  ``network-mode: none`` because ports may be
 called ``eth0``, which containerlab keeps for its management network otherwise; it also leaves no
 path beside the fabric.
 
 ``sysctls``, most of them for all nodes of the kind, are those of ours
-(:mod:`emulator.kernel.sysctls`): the container runtime sets them before there is a cable, so that
+(:mod:`emulator.kernel.sysctls`): the container runtime sets them before there is a cable. So
 interfaces begin with these and not with the host's, which may drop what comes back another way.
-IPv6 is containerlab's to set.  The seed of a switch's ECMP hash is set by a command, as kernels
-before 6.11 do not have it and such a container would not start; there all tiers hash alike.
+IPv6 is containerlab's to set.  A command sets the seed of a switch's ECMP hash. Kernels before 6.11
+do not have it, and such a container would not start; there all tiers hash alike.
 
-Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other
-tools to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed
-as in a static lab of ours (:mod:`topologies.routing.static_routes`), with ECMP over all paths of
-the fabric's routing, and the same rules where it needs some; a comment says so where the fabric has
+Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other tools
+to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed as in a
+static lab of ours (:mod:`topologies.routing.static_routes`). They have ECMP over all paths of the
+fabric's routing, and the same rules where it needs some; a comment says so where the fabric has
 another control plane.  Rails are VLANs of one bridge with ``vlans=on``; with ``vlans=auto`` they
 have a bridge each, which works with every kernel.  Bonds (``homing=bond``) are as in our labs;
 where GPUs have them every neighbour is said, since ARP would not find all.

@@ -76,10 +76,10 @@ class VethPort(Intf):
     ) -> None:
         """Queue what makes the port work: shaping, ASIC, then up, address, bridge membership.
 
-        ``bridge`` is the index of the bridge that it is a member of, in ``vlan`` if that has VLANs,
-        ``bond`` that of its bond, which takes only ports that are down.  Without ``egress`` the
-        port has no queues: it finishes each frame at once.
-        A queueing discipline is exchanged ten times faster while its interface is down.
+        ``bridge`` is the index of the bridge that it is a member of, in ``vlan`` if that has VLANs.
+        ``bond`` is that of its bond, which takes only ports that are down.  Without ``egress`` the
+        port has no queues: it finishes each frame at once. A queueing discipline is exchanged ten
+        times faster while its interface is down.
         """
         kernel, subject = self.node.kernel, str(self.end)
         if egress is None:

@@ -1,8 +1,8 @@
 """Nodes of a fabric: Mininet's Node and Switch as named network namespaces.
 
-There is no shell and no pseudo-terminal: ``cmd`` starts one in the namespace when it is called,
-so nothing lives in an idle node, and no state (directory, variables, jobs) passes from one
-``cmd`` to the next.
+There is no shell and no pseudo-terminal: ``cmd`` starts one in the namespace when it is called. So
+nothing lives in an idle node, and no state (directory, variables, jobs) passes from one ``cmd`` to
+the next.
 """
 
 from __future__ import annotations

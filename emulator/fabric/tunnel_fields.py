@@ -1,8 +1,8 @@
 """Fix the fields of tunnel packets that a kernel draws by chance, so that runs repeat.
 
-- The UDP source port of VXLAN is the kernel's hash of the packet inside (RFC 7348, 5), with a
-  secret of the machine's last start.  With a virtual clock it is a hash of the addresses and ports
-  inside, unless the switch ASIC has given the packet one.
+- The UDP source port of VXLAN is the kernel's hash of the packet inside (RFC 7348, 5). The hash has
+  a secret of the machine's last start.  With a virtual clock it is a hash of the addresses and
+  ports inside, unless the switch ASIC has given the packet one.
 - The IPv4 identification starts at random and goes on with the host's clock.  A packet that may not
   be fragmented needs none (RFC 6864, 4.1), nor does one that nobody fragments, as here: it is 0.
 """

@@ -6,8 +6,8 @@
 
 A tunnel port is no cable's end: what it sends is routed, and leaves by the uplinks in the ordinary
 way.  A bridge does not take a frame from its sender's socket (:mod:`emulator.kernel.release`), nor
-does a tunnel, so the tunnel port lets go of the sender as the other ports of the bridge do.  With
-a virtual clock no frame waits in a port, and the tunnel port sees to it that runs repeat
+does a tunnel. So the tunnel port lets go of the sender as the other ports of the bridge do.  With a
+virtual clock no frame waits in a port, and the tunnel port sees to it that runs repeat
 (:mod:`emulator.fabric.tunnel_fields`).
 """
 

@@ -7,8 +7,8 @@
     GPU -- down1 --+  VLANs             +-- rail1 (VLAN 102) 10.0.2.1 --+
 
 A port carries no tags and is in the VLAN of its rail.  The switch itself is in each VLAN with an
-interface (an SVI) that has the name, the index and the address of the bridge that it stands for, so
-that routes, neighbours, captures and status need not know which of the two there is.
+interface (an SVI). It has the name, the index and the address of the bridge that it stands for. So
+routes, neighbours, captures and status need not know which of the two there is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Default signals for programs that this process starts.
 
-A shell without job control starts what it puts in the background (``&`` in a script, as some CI
-systems do) with SIGINT and SIGQUIT ignored (POSIX, Shell Command Language, 2.11), and every program
-inherits that: one that is ended by SIGINT would never end.
+A shell without job control starts what it puts in the background with SIGINT and SIGQUIT ignored
+(POSIX, Shell Command Language, 2.11). That is ``&`` in a script, as some CI systems have it, and
+every program inherits it: one that is ended by SIGINT would never end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The frames of the transport: one classic BPF program for socket and for ingress.
 
 The kernel runs the same classifier in two places with different verdicts: as a socket filter it
-lets transport frames (and nothing else) into the endpoint's ring, and on the port's ingress it
-drops them after that tap so that the kernel's own stack never sees them.  What passes the cables
-of a lab with a virtual clock is sorted by :mod:`emulator.fabric.inner.carried`, which looks into
+lets transport frames (and nothing else) into the endpoint's ring. On the port's ingress it drops
+them after that tap, so that the kernel's own stack never sees them.  What passes the cables of a
+lab with a virtual clock is sorted by :mod:`emulator.fabric.inner.carried`, which looks into
 tunnels.
 """
 

@@ -1,12 +1,12 @@
 """Keep the kernel from answering transport frames.
 
-The endpoint's stack lives in userspace, so to the kernel a transport frame is addressed to a port
-where nobody listens and earns an ICMP error.  A classifier on the port's ingress drops such
+The endpoint's stack lives in userspace. To the kernel a transport frame is addressed to a port
+where nobody listens, and earns an ICMP error.  A classifier on the port's ingress drops such
 frames; the endpoint's raw socket has already taken its copy by then.  Everything else (ping, ARP,
 BGP) passes.
 
-The classifier is the socket filter's own classic BPF program with drop as its verdict
-(``cls_bpf`` in direct-action mode on a clsact qdisc), set up by two netlink requests.  Where the
+The classifier is the socket filter's own classic BPF program with drop as its verdict. It is
+``cls_bpf`` in direct-action mode on a clsact qdisc, set up by two netlink requests.  Where the
 kernel has no ``cls_bpf``, an nftables rule in the namespace does the same.
 """
 

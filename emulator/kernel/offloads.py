@@ -1,9 +1,9 @@
 """Ports finish each frame before they send it: offloads are switched off (Linux ethtool.h).
 
-The kernel leaves checksums of its own packets, and the cutting up of large ones, to the device.
-A veth pair hands them over as they are, and whoever reads them from a packet ring finds frames that
-are not on any cable.  A tunnel that merges what it receives (GRO) does so in a softirq of its own,
-which may run after the one that the frame came in.
+The kernel leaves checksums of its own packets, and the cutting up of large ones, to the device. A
+veth pair hands them over as they are, and whoever reads them from a packet ring finds frames that
+are not on any cable.  A tunnel that merges what it receives (GRO) does so in a softirq of its own.
+That may run after the one that the frame came in.
 """
 
 from __future__ import annotations

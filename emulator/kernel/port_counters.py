@@ -113,9 +113,10 @@ def unrouted_packets() -> int:
 def ports_not_ready(kernel: RouteSocket) -> list[str]:
     """Names of fabric interfaces in the namespace that cannot send yet.
 
-    An interface that is up and has carrier still discards what it is given until the kernel's own
-    worker has put its queueing discipline in place.  The operational state (RFC 2863) turns to up
-    under the same lock; the running flag does not tell, being set while that state is unknown.
+    An interface that is up and has carrier still discards what it is given for a while. The
+    kernel's own worker must first put its queueing discipline in place.  The operational state (RFC
+    2863) turns to up under the same lock; the running flag does not tell, being set while that
+    state is unknown.
     """
     return [link.name for link in _fabric_links(kernel) if not link.ready]
 

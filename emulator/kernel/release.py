@@ -1,9 +1,9 @@
 """Frames that have arrived at a switch belong to it, no longer to the socket that sent them.
 
 A frame stays on its sender's send buffer until the kernel lets go of the buffer's owner.  Routing
-does that on arrival, a bridge does not: a frame that waits in a rail switch would count against
-its NIC, whose few frames of queue would then hold back the sender (and with it what it has for
-other destinations) where a real NIC goes on sending and the switch's buffer fills.
+does that on arrival, a bridge does not: a frame that waits in a rail switch would count against its
+NIC, which has few frames of queue. These would hold back the sender, with all that it has for other
+destinations. A real NIC goes on sending, and the switch's buffer fills.
 
 So every bridged port passes on, in front of its queues, a clone of each frame that still has an
 owner.  The clone has none, shares the octets, and passes this place untouched.
@@ -77,9 +77,8 @@ FOR_TUNNELS = (
 def release_requests(*, tunnel: bool = False) -> tuple[TcRequest, ...]:
     """Return what makes a port let go of the senders of the frames it sends.
 
-    That of a ``tunnel`` has each of them looked up on its own, so that equal next hops share them,
-    and its class and mark seen.
-    Raises :class:`UserError` if the kernel does not take the program.
+    That of a ``tunnel`` has each of them looked up on its own. So equal next hops share them, and
+    its class and mark are seen. Raises :class:`UserError` if the kernel does not take the program.
     """
     return egress_program((*FOR_TUNNELS, *PROGRAM) if tunnel else PROGRAM, "uetemu-release")
 

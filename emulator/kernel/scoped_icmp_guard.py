@@ -1,8 +1,8 @@
 """Keep the kernel from answering transport frames, and leave nothing behind.
 
-The kernel may have the endpoint's address itself, and would answer its packets with ICMP errors.
-As on the ports of a lab, which need not be cleared up (:mod:`emulator.kernel.icmp_guard`), a
-classifier on ingress drops the frames behind the endpoint's raw socket.  Here the interface is the
+The kernel may have the endpoint's address itself, and would answer its packets with ICMP errors. A
+classifier on ingress drops the frames behind the endpoint's raw socket. So it is on the ports of a
+lab, which need not be cleared up (:mod:`emulator.kernel.icmp_guard`).  Here the interface is the
 user's, so the classifier must go when the endpoint does, however it ends: a small process of its
 own waits for that and takes it away, even after SIGKILL.
 """

@@ -22,7 +22,7 @@ which its bucket holds whenever it is set anew.  After it has been opened somebo
 frame that the port is asked to send makes it look at its queues, and one of class 1:30 does so
 without ever leaving.  Frames of priority :data:`PAST_THE_QUEUES` pass HTB at once.
 
-netem has HTB for a child and hands it what has been delayed, so a frame passes its cable first and
+netem has HTB for a child and hands it what has been delayed. So a frame passes its cable first, and
 the queue to it afterwards.  The sum over a path is the same, and all frames that meet in a queue do
 so later by the same amount.  The other order does not exist: what leaves HTB has left the port.
 """
@@ -133,8 +133,8 @@ def egress_requests(egress: Egress) -> tuple[TcRequest, ...]:
 def rate_requests(egress: Egress) -> tuple[TcRequest, ...]:
     """Return what gives a port that has its queues already the rate and the share of ``egress``.
 
-    The classes are changed where they are: what waits in them stays, and leaves at the new rate
-    as soon as the frame ahead of it has had its time at the old one.
+    The classes are changed where they are: what waits in them stays. It leaves at the new rate as
+    soon as the frame ahead of it has had its time at the old one.
     """
     return tuple(_classes(egress, flags=0))
 

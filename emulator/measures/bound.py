@@ -2,7 +2,7 @@
 
 A time may fall short of the bound by rounding: that of the clock and of each packet's delay.  By
 the host's clock the queue of a port may catch up after a late timer, once for the port that is the
-bottleneck (:data:`~emulator.kernel.shaping.CATCH_UP_NS`), and a fault that came late left its links
+bottleneck (:data:`~emulator.kernel.shaping.CATCH_UP_NS`). A fault that came late left its links
 longer than the bound has it, which gives as much.
 """
 

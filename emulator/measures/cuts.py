@@ -1,11 +1,11 @@
 """The bound of the fabric's cuts: the least time that the fabric between the NICs needs.
 
 Take any set of nodes, such as a rail switch with its GPUs.  Whatever a schedule sends from inside
-to outside has to cross the links that leave the set, at their rates and no faster.  Message m,
-sent at ``head(m)`` or later, reaches the first of these links ``before(m)`` after that at the
-earliest, and from the last of them ``after(m)`` pass until it is received, and ``tail(m)`` until
-the program ends.  So all octets of all messages cross between ``min head + before`` and
-``end - min(after + tail)``, and the links' capacity over that time is at least their sum::
+to outside has to cross the links that leave the set, at their rates and no faster.  Message m, sent
+at ``head(m)`` or later, reaches the first of these links ``before(m)`` after that at the earliest.
+From the last of them ``after(m)`` pass until it is received, and ``tail(m)`` until the program
+ends.  So all octets of all messages cross between ``min head + before`` and ``end - min(after +
+tail)``, and the links' capacity over that time is at least their sum::
 
     octets  <=  integral of capacity(t) dt  from  min(head + before)  to  end - min(after + tail)
 
@@ -19,10 +19,10 @@ Faults that are part of a trial change the capacity as they come and go: a black
 away, a reduced rate keeps a share of it.  Loss and corruption are left out, their effect being one
 of chance.
 
-The sets looked at are, for each tier of switches, the groups that are joined below it and at it
-(a NIC that is shared and its GPUs; a switch and what hangs under it; a pod), and each GPU whose
-own cable has a fault.  Where switches of one tier are joined: each with what hangs under it, each
-group of a dragonfly, and half of a torus along each of its dimensions.
+The sets looked at are, for each tier of switches, the groups that are joined below it and at it.
+(Such are a NIC that is shared and its GPUs; a switch and what hangs under it; a pod), and each GPU
+whose own cable has a fault.  Where switches of one tier are joined: each with what hangs under it,
+each group of a dragonfly, and half of a torus along each of its dimensions.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _tunnel_octets(
     0 if it may pass that without a tunnel.
 
     Where routes can change (``rerouted``) it may get onto the rail of its destination at another
-    switch, unless that is the one which it enters by.
+    switch. The switch that it enters by is excepted.
     """
     stretch = stretch_of(topology)
     if stretch is None:

@@ -15,17 +15,18 @@ and its receive cannot be over before ``service + flight`` after its start.  The
 larger of
 
 1. the longest chain of dependent operations, every message alone on its path;
-2. for each NIC and each direction (and each GPU's port to a scale-up switch likewise, or without
-   a switch each link): the earliest moment anything can start there, plus the service of everything
-   that passes, plus the shortest way from the end of any such message to the end of the program;
+2. for each NIC and each direction (and each GPU's port to a scale-up switch likewise, or without a
+   switch each link): the earliest moment anything can start there, plus the service of everything
+   that passes. To that comes the shortest way from the end of any such message to the end of the
+   program;
 3. for each border between tiers of the fabric and each direction, the time that the links have
    which the trial's faults leave (:mod:`emulator.measures.cuts`).
 
 The octets around a payload are the headers of an uncongested data packet from the Ethernet header
-on, and the preamble, frame check sequence and inter-packet gap that a link spends on each frame
-(IEEE 802.3).  On borders that packets can cross only in a tunnel (VXLAN), what that adds counts,
-too.  Acknowledgements, queueing in switches, GPU time for summing and store-and-forward are left
-out: a bound from below, not a prediction.  Barriers are free.
+on. To these come the preamble, frame check sequence and inter-packet gap that a link spends on each
+frame (IEEE 802.3).  On borders that packets can cross only in a tunnel (VXLAN), what that adds
+counts, too.  Acknowledgements, queueing in switches, GPU time for summing and store-and-forward are
+left out: a bound from below, not a prediction.  Barriers are free.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Counters and queue depths of the fabric's ports in the measured iterations of a trial.
 
 Two observers count at each port of a switch: the kernel (frames on the veth, the queues of the HTB
-below) and the model of the ASIC (classes, marks, trims, drops and the depth of its queue).
+below) and the model of the ASIC. The model counts classes, marks, trims, drops and the depth of its
+queue.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class ClusterRow:
 class ClusterLog:
     """A log of one test.
 
-    ``collective`` and ``ranks`` are None if the log does not name them, and ``hosts`` are the
-    ranks on each host, by its name, as far as the log lists them.
+    ``collective`` and ``ranks`` are None if the log does not name them. ``hosts`` are the ranks on
+    each host, by its name, as far as the log lists them.
     """
 
     source: str

@@ -3,8 +3,8 @@
 The source of the form is ``src/util.cu`` of nccl-tests 2.19.  A key of that form that an emulated
 fabric has no value for is not written: ``env``, ``nccl_version``, and in ``config`` ``nthreads``,
 ``ngpus``, ``graph``, ``blocking_collectives`` and ``parallel_init``, in ``devices`` ``pid`` and
-``device_hex``.  As there, truths are the texts ``true`` and ``false``, ``root`` is a text six
-characters wide, bandwidths are GB/s, and times are microseconds (here of fabric time).
+``device_hex``.  Truths are the texts ``true`` and ``false`` there, and ``root`` is a text six
+characters wide. Bandwidths are GB/s, and times are microseconds (here of fabric time).
 """
 
 from __future__ import annotations

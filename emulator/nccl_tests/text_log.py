@@ -1,6 +1,6 @@
 """The table that nccl-tests prints, of any version since 2.0, read from a log.
 
-The heading above the rows names the columns, so that older tables (no ``root``, ``error`` for
+The heading above the rows names the columns. So older tables (no ``root``, ``error`` for
 ``#wrong``) and newer ones (statistics of iterations, timestamps) are read alike.  What a launcher
 puts in front of a line is skipped.
 """

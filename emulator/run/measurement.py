@@ -61,7 +61,7 @@ class HostLoad:
     """Demands of the measured iterations on the machine, for the fidelity verdict.
 
     ``own_time`` is the largest share of an iteration that agents computed along its longest chain
-    of messages, ``nic_losses`` what the sockets of agents lost or refused, by rank and reason.
+    of messages. ``nic_losses`` is what the sockets of agents lost or refused, by rank and reason.
     """
 
     busy_s: float = 0.0

@@ -1,7 +1,7 @@
 """Reads the ports of a lab around the measured iterations, and keeps the sums of the whole run.
 
-The switches count anew for each trial, so that the deepest queue is that trial's and whatever they
-draw at random is the same for every row; what they had counted before is added up here.
+The switches count anew for each trial, so that the deepest queue is that trial's. What they draw at
+random is the same for every row; what they had counted before is added up here.
 """
 
 from __future__ import annotations

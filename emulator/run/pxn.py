@@ -9,7 +9,7 @@
                                              rail1 ------> g1
 
 A write from GPU to GPU becomes two: a copy to the GPU of the same scale-up network that stands on
-the destination's rail, into memory set aside there, and from there a write over the fabric.  Its
+the destination's rail, into memory set aside there. From there a write goes over the fabric.  Its
 receive completes at the destination as before, only that the data come from another rank.  What
 waited for the write at its source waits for the copy: the source's memory is free again then.
 

@@ -156,9 +156,8 @@ def _path_delays(
 ) -> dict[str, PathDelay]:
     """Return what ``port`` of ``gpu`` adds to frames, by their source.
 
-    Where several ports are to choose from, paths are alike in both directions, so that one that
-    ends at a port is one that begins there.  The ports of a bond are alike, and ``port`` is its
-    first.
+    Where several ports are to choose from, paths are alike in both directions. So a path that ends
+    at a port is one that begins there.  The ports of a bond are alike, and ``port`` is its first.
     """
     delays = path_delays(topology, gpu.name, port.name)
     tunnels = tunnel_times(topology, gpu.name)

@@ -1,7 +1,7 @@
 """One run of a scenario, from its validation to its run folder.
 
-Everything is validated before the first kernel object exists, and whatever happens afterwards,
-an interrupt included, everything that was made is removed and what was measured is written.
+Everything is validated before the first kernel object exists. Whatever happens afterwards, an
+interrupt included, everything that was made is removed and what was measured is written.
 
 ::
 

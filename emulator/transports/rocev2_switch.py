@@ -1,14 +1,14 @@
 """The switches that RoCEv2 is run on where the user names none: marks and pauses as DCQCN has them.
 
-DCQCN reacts once in some microseconds and by half the rate.  Marked from a fraction of a
-bandwidth-delay product on, as suits a window that ECN and delay steer, it would leave a link idle
+DCQCN reacts once in some microseconds and by half the rate.  Marks that begin at a fraction of a
+bandwidth-delay product suit a window that ECN and delay steer. Here they would leave a link idle
 most of the time, and a comparison would measure the thresholds.  So a RoCEv2 fabric is set up as
 published ones are: for 400 Gb/s, SimAI's configuration marks from 800 KB on, with 20 % at 3200 KB
-and always beyond, and thresholds grow with the rate (the HPCC ns-3 scripts: so much per 25 Gb/s).
-Where a port's buffer is smaller they shrink with it, in proportion: with what headroom leaves of
-it, whether PFC is on or not, or with all of it where PFC would have no room.  PFC is the last
-resort: each port pauses as late as its headroom allows, so that marks come first (DCQCN, SIGCOMM
-2015, section 4).  PAUSE frames name the priority of RoCEv2's data.
+and always beyond. Thresholds grow with the rate (the HPCC ns-3 scripts: so much per 25 Gb/s). Where
+a port's buffer is smaller they shrink with it, in proportion: with what headroom leaves of it,
+whether PFC is on or not, or with all of it where PFC would have no room.  PFC is the last resort:
+each port pauses as late as its headroom allows, so that marks come first (DCQCN, SIGCOMM 2015,
+section 4).  PAUSE frames name the priority of RoCEv2's data.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def rocev2_endpoint(
     """A RoCEv2 endpoint.
 
     ``config`` are the fields of :class:`~emulator.rocev2.hca_config.HcaConfig`; ``mesh`` are the
-    arguments of :func:`~emulator.rocev2.connections.full_mesh` in place of its connections, and
-    each ``life`` of the endpoints in a row has other queue pairs, whatever came before the row.
+    arguments of :func:`~emulator.rocev2.connections.full_mesh` in place of its connections. Each
+    ``life`` of the endpoints in a row has other queue pairs, whatever came before the row.
     """
     if mesh is not None:
         config["connections"] = full_mesh(**mesh, life=life)  # type: ignore[arg-type]

@@ -94,12 +94,12 @@ def uet_endpoint(
 ) -> FabricEndpoint:
     """An Ultra Ethernet endpoint.
 
-    ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data with
-    keys of its own, under which nothing was sent before but by earlier lives of it: packet
-    counters of each ``life`` are others, those ``lives_before`` this row included.
-    With ``event_log`` it writes what it does into that new file, under its ``name``;
-    ``reference`` is the wall-clock time (RFC 3339) of fabric time zero, if the caller knows it.
-    A later ``life`` of the endpoint has a log of its own, with that number in its name.
+    ``config`` are the fields of :class:`~uet.config.FepConfig`. Secure domains are JSON data with
+    keys of its own, under which only earlier lives of it sent: packet counters of each ``life`` are
+    others, those ``lives_before`` this row included. With ``event_log`` it writes what it does into
+    that new file, under its ``name``; ``reference`` is the wall-clock time (RFC 3339) of fabric
+    time zero, if the caller knows it. A later ``life`` of the endpoint has a log of its own, with
+    that number in its name.
     """
     life += lives_before
     domains = config.get("domains")
@@ -316,8 +316,8 @@ def _tuning(requested: str, options: Options) -> dict[str, dict[str, float]]:
     """Return the parameters of each control: what runs set, and what the user has set.
 
     A run lets the average delay stand in for a missing RTT sample, as UEC's own simulator does.  By
-    the letter of UES 3.6.13 such an ACK changes nothing, and a window that the first flight of an
-    incast has cut stays small for as long as packets are sent three times.
+    the letter of UES 3.6.13 such an ACK changes nothing. A window that the first flight of an
+    incast has cut then stays small for as long as packets are sent three times.
     """
     found: dict[str, dict[str, float]] = {name: {} for name in CC_PARAMETERS}
     found["nscc"]["average_stands_in"] = 1.0

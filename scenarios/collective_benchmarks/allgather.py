@@ -8,10 +8,10 @@
     rank 2   [. . C .]    ------>   rank 2   [A B C D]
     rank 3   [. . . D]              rank 3   [A B C D]
 
-Traffic: ring AllGather as NCCL does it, over flat rings of all n GPUs, one ring (channel) per
-local rank, which stay on their rails between hosts (drawing in ``scenarios.collectives.ring``).
-It is in place: the part of each rank lies in its result from the start.  Every element of every
-result is compared.
+Traffic: ring AllGather as NCCL does it, over flat rings of all n GPUs. There is one ring (channel)
+per local rank, and rings stay on their rails between hosts (drawing in
+``scenarios.collectives.ring``). It is in place: the part of each rank lies in its result from the
+start.  Every element of every result is compared.
 
 Measured: for each size, which is that of the whole result, the time from a common start until the
 last GPU is done, and from it

@@ -29,8 +29,8 @@ Measured: for each size the time from a common start until the last GPU is done,
 
 What should be seen: small sizes are bound by latency, 2(n-1) hops one after the other, so time
 hardly grows with size.  Large sizes are bound by the NICs.  Each hop of a ring sends 2(n-1)/n of
-its channel's share, and each NIC serves one hop of one channel, so the busbw of a cluster with g
-GPUs per host may reach g times a NIC's rate, less headers: 4 x 50 GB/s for 400G NICs.  The spines
+its channel's share, and each NIC serves one hop of one channel. So with g GPUs per host the busbw
+of a cluster may reach g times a NIC's rate, less headers: 4 x 50 GB/s for 400G NICs.  The spines
 stay idle, because rings stay on their rails.
 
 ``algorithm`` chooses another way.  Trees and recursive doubling need fewer steps for small sizes;
@@ -41,9 +41,9 @@ with the GPUs of a host in a chain (``scenarios.collectives.algorithms``).
 (``scenarios.collectives.tuning``); the table names the choice, and ``result.json`` the times.
 
 ``order=shuffled`` places the ranks on the GPUs at random.  Most hops of a ring then cross the
-fabric, many of them change rail and climb to the spines, each NIC serves several hops, and busbw
-falls by the same factor.  With an odd number of hosts the hop that closes each ring has to change
-rail even in rail order; ``cross_rail_hops`` counts such hops.
+fabric, and many of them change rail and climb to the spines. Each NIC serves several hops, and
+busbw falls by the same factor.  With an odd number of hosts the hop that closes each ring has to
+change rail even in rail order; ``cross_rail_hops`` counts such hops.
 """
 
 from __future__ import annotations

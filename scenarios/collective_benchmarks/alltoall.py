@@ -14,17 +14,17 @@ as NCCL has eight.  Between GPUs of a host the parts go over NVLink.  What a ran
 does not leave its memory: that part lies in its result from the start.  Every element of every
 result is compared.
 
-Measured: for each size, which is that of the buffer of a rank, the time from a common start until
-the last GPU is done, and from it
+Measured: for each size (the buffer of a rank) the time from a common start until the last GPU is
+done, and from it
 
 - algbw = size / time, busbw = algbw * (n-1)/n, as the NCCL tests define them, in GB/s;
 - ideal, a lower bound from link rates, header octets, cable and NVLink delays
   (``emulator.measures.ideal``), and how close the run came to it;
 - data packets sent and sent again.
 
-What should be seen: with g GPUs in each host, (n-g)/n of each buffer crosses the NIC of its GPU,
-and all of it that goes to another rail climbs to the spines, unless ``--pxn`` relays it over
-NVLink.  Rounds keep receivers from an incast: each receives from ``peers`` senders at most.
+What should be seen: with g GPUs in each host, (n-g)/n of each buffer crosses the NIC of its GPU.
+What goes to another rail climbs to the spines, unless ``--pxn`` relays it over NVLink.  Rounds keep
+receivers from an incast: each receives from ``peers`` senders at most.
 """
 
 from __future__ import annotations

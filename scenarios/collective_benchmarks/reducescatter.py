@@ -8,13 +8,13 @@
     rank 2   [a2 b2 c2 d2]  ----->  rank 2   [. . C .]
     rank 3   [a3 b3 c3 d3]          rank 3   [. . . D]
 
-Traffic: ring ReduceScatter as NCCL does it, over flat rings of all n GPUs, one ring (channel) per
-local rank, which stay on their rails between hosts (drawing in ``scenarios.collectives.ring``),
-float32, sum.  Each GPU sums real numbers, and its part is compared with numpy's sum, element by
-element.
+Traffic: ring ReduceScatter as NCCL does it, over flat rings of all n GPUs; float32, sum. There is
+one ring (channel) per local rank, and rings stay on their rails between hosts (drawing in
+``scenarios.collectives.ring``).  Each GPU sums real numbers, and its part is compared with numpy's
+sum, element by element.
 
-Measured: for each size, which is that of the input of a rank, the time from a common start until
-the last GPU is done, and from it
+Measured: for each size (the input of a rank) the time from a common start until the last GPU is
+done, and from it
 
 - algbw = size / time, busbw = algbw * (n-1)/n, as the NCCL tests define them, in GB/s;
 - ideal, a lower bound from link rates, header octets, cable and NVLink delays

@@ -2,8 +2,8 @@
 
 An algorithm speaks of positions in the communicator and of pieces.  A piece is a region of one
 member's memory together with the operations that complete its contents.  Sums are made where they
-arrive: a received piece lies in a place of its own, and the member's own part is added to it, so
-that what has been sent is never changed before the peer has it.
+arrive: a received piece lies in a place of its own, and the member's own part is added to it. So
+nothing that was sent changes before the peer has it.
 """
 
 from __future__ import annotations

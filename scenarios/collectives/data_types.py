@@ -181,11 +181,12 @@ class Total:
     def bound(self) -> npt.NDArray[np.float64] | None:
         """Return how far each element of a correct result may be from :meth:`value`, in any order.
 
-        With unit roundoff u and n ranks, n-1 rounded operations and the roundings of the average
-        and of ``value`` itself are off by at most gamma(n+1) = (n+1)u / (1 - (n+1)u), times the
-        sum of the operands' magnitudes, or the magnitude of the product (Higham, Accuracy and
-        Stability of Numerical Algorithms, chapters 3 and 4).  A quotient below the normal numbers
-        is off by the smallest number at most.
+        Let u be the unit roundoff and n the number of ranks. Then n-1 rounded operations, and the
+        roundings of the average and of ``value`` itself, add up. They are off by at most gamma(n+1)
+        = (n+1)u / (1 - (n+1)u). That factor applies to the sum of the operands' magnitudes, or to
+        the magnitude of the product. (Higham, Accuracy and Stability of Numerical Algorithms,
+        chapters 3 and 4.)  A quotient below the normal numbers is off by the smallest number at
+        most.
         """
         if self.exact or self.reduction in ("min", "max"):
             return None

@@ -34,8 +34,8 @@ def zipf_matrix(members: int, octets: int, exponent: float, seed: int) -> Matrix
 def distance_matrix(members: int, octets: int, spread: float) -> Matrix:
     """Return the generated pattern of the NCCL tests: more for members whose number is further.
 
-    The share of the member d ahead is (1 - spread) / n + spread * d / (0 + 1 + ... + n-1), so that
-    each sends and receives ``octets``, but for the rounding down to 16 octets.
+    The share of the member d ahead is (1 - spread) / n + spread * d / (0 + 1 + ... + n-1). So each
+    member sends and receives ``octets``, rounded down to 16.
     """
     total = members * (members - 1) / 2
     shares = [(1 - spread) / members + spread * d / total for d in range(members)]

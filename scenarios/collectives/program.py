@@ -1,7 +1,7 @@
 """The schedules of all ranks, written side by side.
 
 A collective is easiest to read as one program: "rank 3 sends this to rank 7, then rank 7 adds it".
-:class:`Program` keeps one list of operations per rank while such a text is compiled, pairs every
+:class:`Program` keeps one list of operations per rank while such a text is compiled. It pairs every
 send with its receive under a tag of its own, and chooses the network: the scale-up network between
 GPUs that it joins, the fabric between others.
 """

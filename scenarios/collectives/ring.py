@@ -9,12 +9,12 @@ into n blocks; block p belongs to the rank at position p::
                             after n-1 steps everybody holds every block
 
 A rank sends (n-1)/n of the data in each half.  Blocks are cut into slices, and a slice is sent on
-as soon as it is there, so that a hop's latency is hidden behind the transmission of other slices.
+as soon as it is there. So other slices are transmitted during a hop's latency.
 
-A ring visits each server once.  Inside a server it walks over the scale-up network; between
-servers it leaves and enters through NICs.  Because a NIC belongs to one GPU, the ring stays on a
-rail only if the GPU that sends to the next server has the same local rank as the GPU that receives
-there.  Channel c (one ring per local rank) therefore snakes between two rails a = c and b = c+1::
+A ring visits each server once.  Inside a server it walks over the scale-up network; between servers
+it leaves and enters through NICs.  A NIC belongs to one GPU. So the ring stays on a rail only if
+the sender to the next server has the local rank of the GPU that receives there.  Channel c (one
+ring per local rank) therefore snakes between two rails a = c and b = c+1::
 
     channel 0, 4 GPUs per server        (each number is a local rank)
 

@@ -1,9 +1,9 @@
 """Blocks that go round rings, a step at a time: the operations of all ranks, in columns.
 
-In step s of a walk whose first block is ``first``, position p of a ring of m ranks sends the block
-p + first - s (modulo m), and gets the one before it.  The program of a rank has its steps one
-after the other, in each the channels in turn, and in each of these the positions of the ring: what
-the predecessor sends stands before what a rank sends itself, but for position 0.
+In step s of a walk whose first block is ``first``, position p of m ranks sends the block p + first
+- s (modulo m). It gets the block before that one.  The program of a rank has its steps one after
+the other. Each step has the channels in turn, and each channel the positions of the ring: what the
+predecessor sends stands before what a rank sends itself, but for position 0.
 
 A rank does the same in every step with other arguments, so that columns of all steps are reckoned
 at once: a fabric of 512 GPUs has ten million operations.

@@ -1,7 +1,7 @@
 """Choice of an algorithm as NCCL chooses: by a model of time for each algorithm and protocol.
 
-The time of an algorithm under a protocol is latency + size / bandwidth, and the least one wins
-(NCCL's tuning model, in its source of 2026).  With n ranks in N hosts of g:
+The time of an algorithm under a protocol is latency + size / bandwidth. The least time wins (NCCL's
+tuning model, in its source of 2026).  With n ranks in N hosts of g:
 
 - ring: 2(n-1) steps, of which 2(N-1) go between hosts; its bandwidth is n / 2(n-1) of the rate of
   the NICs of a host together;

@@ -11,16 +11,16 @@
            X + sum of all heads            X + sum of all heads     the next block
 
 Traffic: every GPU has the whole sequences and an equal number of heads of every block.  It computes
-what its heads add to the sequences, a ring AllReduce adds the parts of all GPUs, and each adds the
-sum to the sequences.  Backward each GPU has a part of the delta of a block's inputs, which another
-AllReduce adds up; the first block needs none.  Each GPU has the gradients of its own heads, and
-steps them without asking anybody.  This is how Megatron-LM divides attention (Shoeybi et al., arXiv
-1909.08053, section 3).
+what its heads add to the sequences, and a ring AllReduce adds the parts of all GPUs. Each GPU adds
+the sum to the sequences.  Backward each GPU has a part of the delta of a block's inputs, which
+another AllReduce adds up; the first block needs none.  Each GPU has the gradients of its own heads,
+and steps them without asking anybody.  This is how Megatron-LM divides attention (Shoeybi et al.,
+arXiv 1909.08053, section 3).
 
-Measured: the time of the training, its ideal, and the losses.  The losses of all epochs and the
-weights of every GPU at the end are compared to the bit with a training on one GPU in numpy, which
-adds the outputs of the heads in the order of the ring.  Inputs and first weights are drawn by the
-seed; targets are the outputs of the same blocks with other weights.
+Measured: the time of the training, its ideal, and the losses.  A training on one GPU in numpy gives
+the reference: losses of all epochs, and weights of every GPU at the end, to the bit. It adds
+the outputs of the heads in the order of the ring.  Inputs and first weights are drawn by the seed;
+targets are the outputs of the same blocks with other weights.
 
 What should be seen: 2 x ``blocks`` - 1 AllReduces for each epoch, one after the other, of sequences
 x hidden x length x 4 octets.  None of them can be hidden behind computing.  With more GPUs the

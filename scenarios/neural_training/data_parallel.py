@@ -15,15 +15,16 @@ Traffic: all GPUs have all weights.  In each epoch every GPU computes the gradie
 mini-batch.  A ring AllReduce over the GPUs in rank order adds the gradients, and each GPU steps its
 own copy of the weights by the sum.  A GPU sends 2(n-1)/n of its gradient (all weights x 4 octets).
 
-Measured: the time of the training, its ideal, and the losses.  The losses of all epochs and the
-weights of every GPU at the end are compared to the bit with a training on one GPU in numpy, which
-adds the gradients of the mini-batches in the order of the ring.
+Measured: the time of the training, its ideal, and the losses.  A training on one GPU in numpy gives
+the reference: losses of all epochs, and weights of every GPU at the end, to the bit. It adds
+the gradients of the mini-batches in the order of the ring.
 
 A GPU that learns from the whole batch at once adds the same products in another order.  ``apart``
 is the largest difference of any weight from that, after one epoch, and ``bound`` the largest that
-rounding allows.  A sum of N products in any order is within g(N) = N u / (1 - N u) of the sum of
-their absolute values, u = 2^-24.  Two orders are thus within 2 g(N) of each other, and the step
-multiplies that by the learning rate and rounds twice more.  The run fails if ``apart`` exceeds it.
+rounding allows.  Let g(N) = N u / (1 - N u). A sum of N products in any order is within g(N) of the
+sum of their absolute values. Here u = 2^-24.  Two orders are thus within 2 g(N) of each other, and
+the step multiplies that by the learning rate and rounds twice more.  The run fails if ``apart``
+exceeds it.
 
 What should be seen: all GPUs compute at the same time, and then the links are full at the same
 time: the bursts of a data-parallel job.  The weights are the same on all GPUs after every epoch.

@@ -20,8 +20,8 @@ before.  The inputs and first weights are drawn by the seed.  The targets are th
 network of the same shape with other weights.
 
 Measured: the time of the whole training, its ideal (the longest chain of layers and messages), and
-the loss of the first and the last epoch.  The loss of every epoch and the weights of every GPU at
-the end are compared to the bit with a training on one GPU in numpy.
+the loss of the first and the last epoch.  A training on one GPU in numpy gives the reference: the
+loss of every epoch, and the weights of every GPU at the end, to the bit.
 
 What should be seen: only one GPU computes at a time.  With one micro-batch an epoch takes 12 times
 ``layer_time`` (4 layers forward, twice as long backward) and six messages one after the other.

@@ -13,8 +13,8 @@ weights alone are enough to use a model.  Training with Adam in mixed precision 
 each weight (Rajbhandari et al., ZeRO, SC'20, section 3.1): ``state_bytes=14``.
 
 Traffic: the first ``layers`` layers, forward, each divided over all these GPUs by tensor
-parallelism: a GPU computes its share of the attention, an AllReduce adds the outputs of all GPUs,
-and likewise for the feed-forward network (Shoeybi et al., arXiv 1909.08053).  An AllReduce has
+parallelism: a GPU computes its share of the attention, and an AllReduce adds the outputs of all
+GPUs. The feed-forward network works alike (Shoeybi et al., arXiv 1909.08053).  An AllReduce has
 tokens x hidden x 2 octets.  It is a ring over the GPUs in rank order, of real numbers, and every
 sum is compared.  The numbers are float32, half as many.
 
@@ -23,8 +23,8 @@ stays.  Latencies are not divided: they weigh more than in a job of full size.  
 2 FLOPs for each weight and token, without the attention's scores, at ``tflops`` TFLOPS a GPU.
 Llama 3 reports 380 to 430 on H100 GPUs (arXiv 2407.21783, table 4).
 
-Measured: the time of these layers, its ideal, the octets over NVLink and over the fabric, and the
-share of the time in which GPUs do not compute (``exposed``).
+Measured: the time of these layers, its ideal, and the octets over NVLink and over the fabric.
+``exposed`` is the share of the time in which GPUs do not compute.
 
 What should be seen: one GPU has nothing to send.  Two stay on NVLink.  With eleven the ring crosses
 from server to server twice, and each crossing NIC carries 2(n-1)/n of every AllReduce: it, and

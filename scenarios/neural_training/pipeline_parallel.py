@@ -18,13 +18,13 @@ steps its weights by the sum of the gradients of all micro-batches.
 Measured: for each order and number of micro-batches
 
 - bubble: the share of the time in which a GPU does not compute, 1 - m (tF + tB) / (time of an
-  epoch), with tF and tB = 2 tF the times of a stage, and m micro-batches;
+  epoch). There tF and tB = 2 tF are the times of a stage, and m counts micro-batches;
 - formula: (p-1) / (m+p-1) with p stages (Huang et al., GPipe, section 2.3; Narayanan et al.,
   SC'21, section 2.2), which leaves the messages out;
 - held: of how many micro-batches a stage keeps activations at most: m with GPipe, p with 1F1B.
 
 The losses of all epochs and the weights at the end are compared to the bit with a training on one
-GPU in numpy that adds the gradients of the micro-batches in their order.
+GPU in numpy. It adds the gradients of the micro-batches in their order.
 
 What should be seen: both orders have the same bubble, but 1F1B needs less memory.  More
 micro-batches make it smaller.  It lies above its formula by the messages: 2(p-1) of them are on the

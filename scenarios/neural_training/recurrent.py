@@ -16,10 +16,10 @@ mini-batch by back-propagation through time.  A ring AllReduce over all GPUs in 
 gradients, and each GPU steps its copy of the weights.  A GPU sends 2(n-1)/n of the gradient in each
 epoch.
 
-Measured: the time of the training, its ideal, and the losses.  The losses of all epochs and the
-weights of every GPU at the end are compared to the bit with a training on one GPU in numpy, which
-adds the gradients of the mini-batches in the order of the ring.  Inputs and first weights are drawn
-by the seed; targets are the outputs of the same network with other weights.
+Measured: the time of the training, its ideal, and the losses.  A training on one GPU in numpy gives
+the reference: losses of all epochs, and weights of every GPU at the end, to the bit. It adds
+the gradients of the mini-batches in the order of the ring.  Inputs and first weights are drawn by
+the seed; targets are the outputs of the same network with other weights.
 
 What should be seen: the same matrices are used at every time, so that the gradient does not grow
 with the length of the sequences, and the computing does.  With ``gradient_time=0`` the time is that

@@ -17,7 +17,7 @@ these deltas, and each adds all of them in the order of the GPUs.  The first lay
 delta.
 
 Measured: the time of the training, its ideal, and the losses.  The losses of all epochs and the
-weights at the end are compared to the bit with a training on one GPU in numpy, whose sums have the
+weights at the end are compared to the bit with a training on one GPU in numpy. Its sums have the
 same order.
 
 What should be seen: two collectives for each layer and epoch, one forward and one backward (but for

@@ -23,8 +23,8 @@ Measured: the time of the training, its ideal, the losses, and the octets
   DP group;
 - backward: deltas, likewise; ``gradients`` between the DP groups.
 
-The losses of all epochs and the weights of all GPUs at the end are compared to the bit with a
-training on one GPU in numpy whose sums have the same order.
+A training on one GPU in numpy gives the reference: losses of all epochs, and weights of all GPUs at
+the end, to the bit. Its sums have the same order.
 
 What should be seen: no forward and no backward traffic leaves a DP group, so ``crossing`` is 0: it
 stays on NVLink inside a host.  Gradients are synchronised inside the groups (the deltas of TP

@@ -1,7 +1,8 @@
 """Real data of a replayed collective: what each member puts in, and what it must get.
 
-Elements are whole numbers so small that float32 holds every sum exactly, or octets whose sums are
-taken modulo 256 where the size is no multiple of four.  So the order of additions cannot matter.
+Elements are whole numbers so small that float32 holds every sum exactly. Where the size is no
+multiple of four they are octets, whose sums are taken modulo 256.  So the order of additions cannot
+matter.
 """
 
 from __future__ import annotations

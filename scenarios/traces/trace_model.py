@@ -4,14 +4,14 @@ Each rank has a list of operations.  ``after`` of an operation are places in the
 rank, in any order: it starts when those are over.  Ranks wait for each other by messages and by
 collectives only.
 
-- A send and a receive of the same two ranks and the same tag belong together in the order in which
-  each list has them.
+- A send and a receive of the same two ranks and the same tag belong together. They pair in the
+  order in which each list has them.
 - A collective of a group is the n-th of that group at each of its members.  No member finishes one
   before all have entered it.
 
-Sizes are in octets.  Of a collective they are those of the NCCL tests: the buffer of a rank for
-all-reduce, broadcast and reduce, the gathered whole for all-gather and gather, the whole input for
-reduce-scatter and scatter, and the send buffer of a rank for all-to-all.
+Sizes are in octets.  Of a collective they are those of the NCCL tests: all-reduce, broadcast,
+reduce: the buffer of a rank; all-gather, gather: the gathered whole; reduce-scatter, scatter: the
+whole input; all-to-all: the send buffer of a rank.
 """
 
 from __future__ import annotations

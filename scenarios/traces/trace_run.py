@@ -37,7 +37,7 @@ class CollectiveRun:
 class TraceRun:
     """A replayed trace.
 
-    ``messages`` is the trace with every collective as the messages that it became, ``collectives``
+    ``messages`` is the trace with every collective as the messages that it became. ``collectives``
     are those of the last iteration, and ``servers`` has the server of each rank.  ``origin_us`` is
     the fabric time of its start.
     """

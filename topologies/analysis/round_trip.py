@@ -22,12 +22,12 @@ ACK_BYTES = PACKET_OVERHEAD_OCTETS + 72
 def base_rtt_ns(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BYTES) -> int:
     """Round trip (ns of fabric time) of a packet on the longest idle path between two GPUs.
 
-    Delays of cables and switches both ways, and at each port the serialisation of ``frame_bytes``
-    on the way there and of ``ack_bytes`` on the way back, both as on the wire (38 more than the IP
-    packet), and with what a tunnel adds where they are in one.  This is what NSCC calls the base
-    RTT.  The longest path is that of the largest sum among those that the routing in force takes
-    between all pairs (by default the shortest).  A fabric that joins no two GPUs has the round trip
-    from one to the farthest switch.
+    Delays of cables and switches both ways, and serialisation at each port: of ``frame_bytes`` on
+    the way there and of ``ack_bytes`` on the way back. Both are as on the wire (38 more than the IP
+    packet), with what a tunnel adds where they are in one.  This is what NSCC calls the base RTT.
+    The longest path is that of the largest sum among those that the routing in force takes between
+    all pairs (by default the shortest).  A fabric that joins no two GPUs has the round trip from
+    one to the farthest switch.
     """
     octets = frame_bytes + ack_bytes
     ticks = ticks_of(topology)

@@ -2,11 +2,11 @@
 
 With ``paths`` all ports lead to one address of the GPU.  With ``bond`` the two ports are one
 interface with one address, and the two rail switches look like one: one subnet, one gateway address
-and MAC, and for each rail a standby link between them for frames to GPUs whose own port there is
-down.  With ``esi`` they have no such link, and advertise their GPUs to each other by BGP EVPN
-(Ethernet segments, RFC 7432).  With ``auto`` it is ``bond`` that is drawn, and ``paths`` where the
-kernel has no bonds (:mod:`emulator.homing`).  With ``planes`` each port is a fabric endpoint (FEP)
-of its own, with its own address; all of a NIC have its one MAC.  Nothing joins the planes then.
+and MAC. Between them each rail has a standby link, for frames to GPUs whose own port there is down.
+With ``esi`` they have no such link, and advertise their GPUs to each other by BGP EVPN (Ethernet
+segments, RFC 7432).  With ``auto`` it is ``bond`` that is drawn, and ``paths`` where the kernel has
+no bonds (:mod:`emulator.homing`).  With ``planes`` each port is a fabric endpoint (FEP) of its own,
+with its own address; all of a NIC have its one MAC.  Nothing joins the planes then.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ instead, cut in equal parts.  Prefixes longer than /24 are advertised to spines 
 plus the plane (1, 2, ...), and the third is the rail's in all planes.
 
 With ``subnets=stretched`` rail r is one subnet, 10.0.<r+1>.0, over all pods and segments: every
-rail switch that serves the rail has the same gateway address and MAC, tunnels (VXLAN, VNI 10000
+rail switch that serves the rail has the same gateway address and MAC. Tunnels (VXLAN, VNI 10000
 plus the VLAN id) between rail switches join the parts, and BGP EVPN advertises who is behind which.
 Links between switches then carry 50 octets more than ``mtu``.
 """

@@ -3,8 +3,8 @@
 Port ``down<n>`` of a rail switch is interface n + 1 of its panel.  With the order ``rail`` or
 ``host`` interfaces follow each other.  With ``interleaved`` the panel (by default of 48 ports) has
 three rows.  A rail takes every third interface of its row; the rails that follow stand beside it,
-and then in the next row: of four servers rail 1 has interfaces 1, 4, 7, 10, rail 2 has 13, 16, 19,
-22, and rail 5 has 2, 5, 8, 11 (figure 13-6).
+and then in the next row: with four servers rail 1 has interfaces 1, 4, 7, 10, and rail 2 has 13,
+16, 19, 22. Rail 5 has 2, 5, 8, 11 (figure 13-6).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@
                     | | |    | | |
     servers        h0g0 h1g0 ...               nic_ports ports per GPU, to as many rail switches
 
-Segments, pods and planes are explained in :mod:`topologies.clos.clos_tiers`, the ports of a NIC in
-:mod:`topologies.clos.nic_homing`, addresses in :mod:`topologies.clos.rail_subnets`, and the panel
-of a rail switch in :mod:`topologies.clos.switch_panel`.
+:mod:`topologies.clos.clos_tiers` explains segments, pods and planes, and
+:mod:`topologies.clos.nic_homing` the ports of a NIC. :mod:`topologies.clos.rail_subnets` explains
+addresses, and :mod:`topologies.clos.switch_panel` the panel of a rail switch.
 
 Two or four ports per GPU (``nic_ports=2``) go to as many sets of rail switches, the planes; with
 ``planes=own`` each plane has spines of its own, as the fabric planes of UES have.

@@ -29,8 +29,8 @@ The bisection is the cut along the longest dimension.
 
 Routing: ``dimension-order`` (the default; x, then y, then z, the shorter way round), ``shortest``
 (every shortest path) or ``up-down``.  With the first packets can wait for each other in a circle
-around a ring of four or more routers, with the second also around a square of a 2D torus; PFC is
-refused there.  Real machines have virtual channels for that, switches of Ethernet have not.
+around a ring of four or more routers. With the second they can also around a square of a 2D torus;
+PFC is refused there.  Real machines have virtual channels for that, switches of Ethernet have not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Parts of a fabric that are drawn as one, as their cables are alike.
 
-A part is a server with what is in it, or a switch.  Parts are alike if they are of the same kind
-and have the same number of cables of each rate to each group of parts that are alike: the coarsest
-partition for which that holds (1-dimensional Weisfeiler-Lehman refinement).  So "64 servers, each
-with 8 x 400 Gbps" is true of every one of them.
+A part is a server with what is in it, or a switch.  Parts are alike if they are of one kind, and
+have equally many cables of each rate to each group of alike parts: the coarsest partition for which
+that holds (1-dimensional Weisfeiler-Lehman refinement).  So "64 servers, each with 8 x 400 Gbps" is
+true of every one of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A picture of a fabric as Graphviz source.
 
-Tiers are rows; where cables join switches of one tier (a torus, the groups of a dragonfly) there
-is nothing to put in rows, and Graphviz's neato places the boxes by the length of paths.
+Tiers are rows; where cables join switches of one tier (a torus, the groups of a dragonfly) there is
+nothing to put in rows. There Graphviz's neato places the boxes by the length of paths.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A fabric in the ``.topo`` format of the packet simulator htsim (csg-htsim, uet-htsim).
 
-The format describes a fat tree by a few numbers for each tier, so only a fabric in which all
+The format describes a fat tree by a few numbers for each tier. So only a fabric in which all
 switches of a tier are alike has one::
 
     Nodes 24                    GPUs
@@ -16,21 +16,21 @@ switches of a tier are alike has one::
     Switch_Latency_ns 0         our links' delays include the switch
     Downlink_Latency_ns 600
 
-htsim wires by number: node ``n`` hangs on ToR ``n / Radix_Down``, a pod's ToRs have all its
-aggregation switches, and the ``p``-th aggregation switch of every pod has the core switches
-``p, p + A, p + 2A, ...`` of ``A`` per pod.  Whether that is our fabric is checked, up to the names;
-comments in the file say which GPU is which node.  How its reader behaves is taken from its source
+htsim wires by number: node ``n`` hangs on ToR ``n / Radix_Down``, and a pod's ToRs have all its
+aggregation switches. The ``p``-th aggregation switch of every pod has the core switches ``p, p + A,
+p + 2A, ...`` of ``A`` per pod.  Whether that is our fabric is checked, up to the names; comments in
+the file say which GPU is which node.  How its reader behaves is taken from its source
 (``FatTreeTopologyCfg::read_cfg``, ``set_custom_params``, ``initialize``; in csg-htsim
 ``FatTreeTopology::load``): it divides radixes as integers where it checks ``Oversubscribed``, and
 different versions stop at 64, 96 or 128 ports of a switch.
 
 Two things that a fabric has are not for this file.  Queues: a size in it ends csg-htsim, which has
 a ``-q`` even if none is given, and uet-htsim with ``-q``; without, uet-htsim sets all sizes to a
-bandwidth-delay product after it has read them, and derives ECN thresholds from the longest
-round trip, which it refuses if they are above ``-q``.  NICs send at ``-linkspeed`` (100 Gb/s if not
-given), however fast their links are.  So comments say what to give on the command line for a fabric
-as a run has it: packets as long as they are on the wire there, and switches that trim what finds
-one bandwidth-delay product before it.
+bandwidth-delay product after it has read them. It derives ECN thresholds from the longest round
+trip, and refuses them above ``-q``.  NICs send at ``-linkspeed`` (100 Gb/s if not given), however
+fast their links are.  So comments say what to give on the command line for a fabric as a run has
+it: packets as long as they are on the wire there, and switches that trim what finds one
+bandwidth-delay product before it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ switch, or as many of them as are alike; a row that would be too long to read is
 little as makes it fit.  Rates stand in the cell where a line starts, at its lower end: labels on so
 many lines would hide them.
 
-In a direct network (a torus, the groups of a dragonfly), where cables join switches of one tier,
-servers are told of in the boxes of their switches.
+In a direct network (a torus, the groups of a dragonfly) cables join switches of one tier. There
+servers stand in the boxes of their switches.
 """
 
 from __future__ import annotations

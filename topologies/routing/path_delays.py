@@ -13,8 +13,8 @@ def path_delays(topology: Topology, gpu: str, port: str | None = None) -> dict[s
     """Sum of link delays (ns) between ``gpu`` and each peer, keyed by the peer's IPv4 address.
 
     Where the routing in force takes ways of several lengths (``valiant``) it is the mean of those
-    from the peer to ``gpu``, each next hop being as likely; so it is where several switches on the
-    way to a stretched rail are equally near.  Peers that the fabric does not join to ``gpu`` (rails
+    from the peer to ``gpu``. Each next hop is as likely; so it is where several switches on the way
+    to a stretched rail are equally near.  Peers that the fabric does not join to ``gpu`` (rails
     without a spine) are left out.  With ``port`` the paths are those through it.
     """
     if stretch_of(topology) is not None:

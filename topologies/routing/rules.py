@@ -127,8 +127,8 @@ def minimal(graph: Graph, owner: str) -> Hops:
 def valiant(graph: Graph, owner: str) -> Mapping[Table, Hops]:
     """Return what the tables ``HOSTS`` and ``GROUP`` add to :func:`minimal`.
 
-    Packets of a switch's hosts to another group leave by any global link of the switch, or go to
-    any switch of the group that has one; that takes any of its global links.  From there on they
+    Packets of a switch's hosts to another group leave by any global link of the switch. Or they go
+    to any switch of the group that has one; that takes any of its global links.  From there on they
     are routed minimally, so that the group in between is any other, and at most one.
     """
     local, across, home = graph.local, graph.across, graph.pods[owner]
@@ -148,8 +148,8 @@ def valiant(graph: Graph, owner: str) -> Mapping[Table, Hops]:
 def up_down(graph: Graph, owner: str) -> Hops:
     """Return the steps of up*/down* without memory: the shortest way of down steps only, else up.
 
-    Up is towards the root of a breadth-first tree.  As a packet that has gone down is where a way
-    down exists, it never goes up again, and links wait for each other in one order only.
+    Up is towards the root of a breadth-first tree.  A packet that has gone down is where a way down
+    exists, so it never goes up again. So links wait for each other in one order only.
     """
     order, peers = graph.order, graph.peers
     # networkx 3.6 takes 1.9 to 3.3 times as long on a directed graph kept ready.

@@ -48,8 +48,8 @@ class CqErrEntry(CqEntry):
     """One that failed: ``fi_cq_err_entry``.
 
     ``err`` is an ``errno``.  ``error`` is the name of what happened: an SES return code that the
-    peer answered with (:class:`uet.wire.codes.ReturnCode`), a NACK that ended the PDC
-    (:class:`uet.wire.codes.NackCode`), or what this endpoint gave up for, such as
+    peer answered with (:class:`uet.wire.codes.ReturnCode`), or a NACK that ended the PDC
+    (:class:`uet.wire.codes.NackCode`). Or it is what this endpoint gave up for, such as
     ``RTO_RETRIES_EXHAUSTED``.
     """
 

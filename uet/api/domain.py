@@ -26,9 +26,8 @@ class Domain:
     """A FEP, driven by ``driver``: ``fi_domain``.
 
     ``config`` holds its addresses, profiles, parameters and secure domains.  How it begins is the
-    driver's to say (:class:`uet.api.driver.Beginning`): on a real interface PDC ids and first
-    PSNs come from the operating system and packet counters from the clock, so that no restart
-    repeats any.
+    driver's to say (:class:`uet.api.driver.Beginning`): on a real interface PDC ids and first PSNs
+    come from the operating system, and packet counters from the clock. So no restart repeats any.
 
     >>> from uet.api import Domain, Flag
     >>> from uet.api.loopback import Loopback

@@ -8,10 +8,10 @@ from uet.api.atomics import AtomicOperations
 class Endpoint(AtomicOperations):
     """One resource index of one process; made by :meth:`uet.api.Domain.endpoint`.
 
-    Operations post and return.  How they end stands in the completion queues and counters that
-    are bound to the endpoint, and nothing moves until somebody waits on one or reads it.  What
-    could never be carried out, or what the profiles of either side leave out, raises a
-    ``ValueError`` of one sentence when it is posted.
+    Operations post and return.  How they end stands in the completion queues and counters that are
+    bound to the endpoint. Nothing moves until somebody waits on one or reads it.  What could never
+    be carried out, or what the profiles of either side leave out, raises a ``ValueError`` of one
+    sentence when it is posted.
 
     >>> from uet.api.loopback import pair
     >>> a, b = pair(profiles=("ai_base",))

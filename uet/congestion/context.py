@@ -54,7 +54,10 @@ class Window(Protocol):
         penalty: int = 0,
         restore: bool = False,
     ) -> None:
-        """So many octets have arrived (:meth:`uet.congestion.controls.nscc.Nscc.on_ack`)."""
+        """Take octets off those in flight, as they have arrived.
+
+        :meth:`uet.congestion.controls.nscc.Nscc.on_ack` explains the arguments.
+        """
         ...
 
     def on_report(self, octets: int) -> None:
@@ -258,7 +261,7 @@ class PdcFlow:
         self._received = ReceivedOctets()
 
     def waits(self, octets: int) -> None:
-        """So many octets of this PDC wait to be sent, again or for the first time."""
+        """Note how many octets of this PDC wait to be sent, again or for the first time."""
         self.context.backlog += octets - self._waiting
         self._waiting = octets
 

@@ -1,7 +1,7 @@
 """Receiver-credit congestion control: nobody sends what its receiver has not granted (UES 3.6.14).
 
-The source (:class:`CreditSource`) says how much credit it would like to have had by now, the
-receiver (:class:`CreditPacer`, one for a port) how much it has granted.  Both numbers are
+The source (:class:`CreditSource`) reports how much credit it needs by now. The receiver
+(:class:`CreditPacer`, one for a port) reports how much it has granted.  Both numbers are
 cumulative, modulo 2^24 in units of 256 octets, so one that is lost is repaired by the next.
 Retransmissions spend credit too.
 """

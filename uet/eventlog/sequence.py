@@ -1,8 +1,8 @@
 """A trace as text: qlog's streaming form, one JSON object after the other.
 
 The form is that of draft-ietf-quic-qlog-main-schema (QlogFileSeq): JSON text sequences (RFC 7464),
-in which a record separator stands in front of each record and a line feed behind it, so that a
-reader knows whether the last one is whole.  Files are named ``*.sqlog``.
+with a record separator in front of each record and a line feed behind it. So a reader knows whether
+the last one is whole.  Files are named ``*.sqlog``.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def preamble(
 class JsonSequence:
     """Writes events to ``write``, each with one call that holds the whole record.
 
-    Where every call reaches the file (a file opened with ``buffering=1``, or a descriptor), a
-    process that is killed loses at most the record that is being written.
+    Where every call reaches the file, a process that is killed loses at most the record that is
+    being written. That is so for a file opened with ``buffering=1``, or a descriptor.
     """
 
     __slots__ = ("_encode", "_write")

@@ -1,8 +1,8 @@
 """The two windows of one direction of a PDC.
 
-Both keep their per-PSN facts as bits of one integer relative to the window's base, so that a
-cumulative advance, a selective acknowledgement or an out-of-order count is one arithmetic
-operation however wide the window is.
+Both keep their per-PSN facts as bits of one integer relative to the window's base. A cumulative
+advance, a selective acknowledgement or an out-of-order count is one arithmetic operation, however
+wide the window is.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class PsnArrival(enum.Enum):
 class ReceiveWindow:
     """The window of PSNs that have arrived.
 
-    CACK is the largest PSN such that every PSN up to it has arrived and every guaranteed-delivery
-    PSN up to it has been cleared (UES 3.5.20.2.2); :attr:`base` is the one after it.
+    CACK is the largest PSN up to which every PSN has arrived and every guaranteed-delivery PSN has
+    been cleared (UES 3.5.20.2.2); :attr:`base` is the one after it.
     """
 
     __slots__ = ("base", "guaranteed", "highest", "max_clear", "received", "size")

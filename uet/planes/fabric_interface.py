@@ -9,8 +9,8 @@
 A FEP talks only to that of the peer in its own plane.  Which plane carries what is this library's
 choice, and is that of libfabric's multi-rail provider and of NCCL with several NICs a GPU:
 
-- a write or read of more than ``stripe_above`` octets is striped over all planes that work, in
-  equal shares of whole packets, each a message of its own;
+- a write or read of more than ``stripe_above`` octets is striped over all planes that work. Stripes
+  are equal shares of whole packets, each a message of its own;
 - whatever is shorter goes whole over the plane with the fewest octets unanswered;
 - sends and atomic operations go whole, and so does all that is ordered, by one plane for each peer.
 

@@ -1,8 +1,8 @@
 """Silence of peers: when each was last heard in which plane.
 
 Retransmission alone takes long to give up a peer, as it must where there is no other way.  Here is
-one: a plane in which something has waited for ``after`` ns, without a word from the peer, while the
-peer has been heard in another plane since, is taken for dead.
+one: a plane is taken for dead in which something has waited for ``after`` ns, without a word from
+the peer. The peer must have answered in another plane since.
 """
 
 from __future__ import annotations

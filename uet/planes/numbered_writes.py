@@ -1,12 +1,12 @@
 """Writes that their target reports, numbered so that each of them is reported once.
 
 A write with header data gives its target a completion, and a fabric interface may have to deliver
-one in several stripes, or to issue it again over another plane when the first one has died with the
-acknowledgement.  The target must know which stripes are those of one write, and which write it has
-reported already.  Neither may such a write be placed again: its target may use the memory for
-something else by then, and its source may do so, as it can have learned that from what the target
-sent next.  All that stands in the memory key, as keys between fabric interfaces are assigned by
-the interfaces themselves (UES Table 2-13: 63..56 flags, 55..48 vendor bits, 47..0 RKEY)::
+one in several stripes. It may also have to issue it again over another plane, when the first one
+has died with the acknowledgement.  The target must know which stripes are those of one write, and
+which write it has reported already.  Neither may such a write be placed again: its target may use
+the memory for something else by then. So may its source, as it can have learned that from what the
+target sent next.  All that stands in the memory key, as keys between fabric interfaces are assigned
+by the interfaces themselves (UES Table 2-13: 63..56 flags, 55..48 vendor bits, 47..0 RKEY)::
 
     63    56 55     52 51     48 47                   24 23                    0
     [ flags ][stripes-1][ stripe ][  number of the write ][  what was registered  ]
@@ -14,7 +14,7 @@ the interfaces themselves (UES Table 2-13: 63..56 flags, 55..48 vendor bits, 47.
 A write without header data, a read and an atomic operation carry the registered key alone.
 
 Numbers of the writes to one peer count up from a random start.  A sender has none open that is
-:data:`WINDOW` or more behind the newest, so a target that remembers twice as many forgets none that
+:data:`WINDOW` or more behind the newest. So a target that remembers twice as many forgets none that
 may come again.
 """
 

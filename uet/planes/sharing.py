@@ -11,8 +11,9 @@ class InterfaceConfig:
     """The rules by which a fabric interface divides work.
 
     ``peers`` has the fabric addresses of each peer, in the order of planes; the first is its name.
-    ``quarantine`` (ns) is how long a packet may be on its way, ``silence`` (ns) after which a plane
-    is given up, ``time_limit`` (ns) the pause before it is asked again for the first time.
+    ``quarantine`` (ns) is how long a packet may be on its way. ``silence`` (ns) is the time after
+    which a plane is given up, and ``time_limit`` (ns) the pause before it is probed for the first
+    time.
     """
 
     peers: Sequence[tuple[str, ...]]

@@ -1,7 +1,7 @@
 """The resources of an endpoint that requests are addressed to (UES 3.4.1).
 
 A resource is found by {JobID, PIDonFEP, resource index} in relative addressing, and by {PIDonFEP,
-resource index} in absolute addressing, where the JobID authorises but does not address.
+resource index} in absolute addressing. There the JobID authorises but does not address.
 """
 
 from __future__ import annotations

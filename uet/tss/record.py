@@ -88,10 +88,10 @@ def sdi_of(packet: bytes | memoryview) -> int:
 class SecureRecords:
     """The sealing and opening side of one secure domain at one endpoint.
 
-    Every refusal is counted in ``counts`` under its reason, which may be shared among domains.
-    The counters of packets live here, and begin ``first_counter`` after the domain's first one.
-    Whoever makes this object anew, after a restart say, must bring keys that were not sent with
-    before, or a ``first_counter`` beyond every counter that was (RFC 5116 section 3.1).  ``owners``
+    Every refusal is counted in ``counts`` under its reason, which may be shared among domains. The
+    counters of packets live here, and begin ``first_counter`` after the domain's first one. Whoever
+    makes this object anew, after a restart say, must bring keys that nothing was sent with. Else a
+    ``first_counter`` beyond every counter that was is needed (RFC 5116 section 3.1).  ``owners``
     maps fingerprints of keys to the SDI that has or had them, for all domains of one endpoint.
     """
 

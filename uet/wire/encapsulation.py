@@ -38,8 +38,8 @@ conf.contribs.setdefault("uet", {"crc": "auto", "trimmed_dscp": set(), "referenc
 class UETLayer(Packet):
     """The base of all UET headers: octets that no header claims are payload or a trimmed rest.
 
-    ``uet_name`` and ``uet_labels`` give the names under which a decoder shows the layer and those
-    of its fields whose name is not that of the field.
+    ``uet_name`` is the name under which a decoder shows the layer. ``uet_labels`` has the names of
+    its fields that are not shown under the field's own.
     """
 
     uet_name = ""

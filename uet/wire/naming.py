@@ -1,7 +1,7 @@
 """Names under which decoded fields are shown: ``pds.psn``, ``pds.flags.syn``, ``ses.opcode``...
 
-They follow from the layers: prefix of the header, name of the field (or the layer's label for
-it), and ``flags`` in between for the bits of the PDS prologue's flags.
+They follow from the layers: prefix of the header, and name of the field or the layer's label for
+it. ``flags`` stands in between for the bits of the PDS prologue's flags.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Until the other end has stopped, this keeps arriving at a port that asks for a p
 
 That is the sum of IEEE 802.1Q annex on buffer requirements for PFC, and the pipeline.  The two
 device delays are the upper bounds that the standards allow, in bit times by link rate (IEEE 802.3
-31B.3.7 and annex 31B, as vendors' design guides quote them); a rate between two rows has the *time*
-of the row below it, for nobody's silicon gets slower with the port that it is built for.
+31B.3.7 and annex 31B). Vendors' design guides quote them; a rate between two rows has the *time* of
+the row below it. No silicon gets slower with the port that it is built for.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def reaction_ns(delay_ns: int, *, response_ns: int = 0) -> int:
 
 
 def allowance_ns(rate_bps: int, mtu: int) -> int:
-    """So late a pause may take effect here, and the computed headroom still suffices: ns."""
+    """Return how late (ns) a pause may take effect here while the computed headroom suffices."""
     return (mtu + PACKET_OVERHEAD_OCTETS) * 8 * 10**9 // rate_bps
 
 

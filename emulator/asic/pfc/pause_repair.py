@@ -1,9 +1,9 @@
 """Octets that a lossless buffer counts and no queue has any more.
 
-A frame that is lost between its admission and the other end of the cable (an interface is taken
-down, its queue is emptied by hand) is never given back: the port that it came in by would ask for
-pauses for ever.  What has not moved for a while although nothing holds it back is such a remnant.
-Faults that pull a cable leave none (:meth:`emulator.asic.pauses.Pauses.free`).
+A frame may be lost between its admission and the other end of the cable: an interface is taken
+down, or its queue is emptied by hand. Such a frame is never given back: the port that it came in by
+would ask for pauses for ever.  What has not moved for a while although nothing holds it back is
+such a remnant. Faults that pull a cable leave none (:meth:`emulator.asic.pauses.Pauses.free`).
 
 That while is longer than a switch whose buffers are full needs to empty them by one port: as long
 a frame may wait behind those of other ports, and the buffer that it counts in stands still.

@@ -1,8 +1,8 @@
 """The ring by which the switch program reports pause events (``bpf_ringbuf``).
 
-Kernel and process share its pages: one with the position up to which the process has read, one
-with the position up to which the kernel has written, and the records, mapped twice in a row so
-that none is ever cut in two (Documentation/bpf/ringbuf.rst).
+Kernel and process share its pages: the first has the position up to which the process has read, the
+second the position up to which the kernel has written. Then come the records, mapped twice in a row
+so that none is ever cut in two (Documentation/bpf/ringbuf.rst).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 * :class:`Pauser`: the port's lossless buffer is filling, so the other end is told to wait, again
   before the time in the last frame is over, and in the end to go on;
 * :class:`Gate`: a frame of the other end stops this port's lossless class until its time runs out
-  or another frame replaces it, and a watchdog ends a pause that does not end.
+  or another frame replaces it. A watchdog ends a pause that does not end.
 
 Both count into the same :class:`~emulator.asic.pfc.pause_counters.PauseCounters`.  Times are ns of
 fabric time; a call's ``now`` never runs backwards.
@@ -23,9 +23,9 @@ class PauseRules:
     """PFC at one cable, in fabric terms.  Octets are those on the wire.
 
     A port asks for a pause when more than ``xoff_bytes`` of frames that came in by it wait in the
-    switch, and lets go on at ``xon_bytes``; ``headroom_bytes`` beyond XOFF are there for what comes
-    until then, ``needed_bytes`` is what that should be.  A pause takes effect ``reaction_ns`` after
-    it was asked for.  ``watchdog_ns`` is how long a queue may be paused on end, 0 for ever;
+    switch. It ends the pause at ``xon_bytes``; ``headroom_bytes`` beyond XOFF are there for what
+    comes until then, ``needed_bytes`` is what that should be.  A pause takes effect ``reaction_ns``
+    after it was asked for.  ``watchdog_ns`` is how long a queue may be paused on end, 0 for ever;
     ``drops``: the watchdog's action is to drop what wants to leave, not to send it.
     """
 

@@ -1,10 +1,10 @@
 """A delay line: frames are held for the propagation time of their path.
 
-Two parts.  *Propagation* is the cables' (0 where the kernel's links delay).  *Serialisation* is
-the last octet's wait for all those before it, once at every port on the way: the kernel's shaper
-lets a frame go when its transmission begins and holds back the next one, so that queues and rates
-are right but each store-and-forward hop hands its frame on one transmission too early.  The sum of
-what was left out is added here, at the end of the path.
+Two parts.  *Propagation* is the cables' (0 where the kernel's links delay).  *Serialisation* is the
+last octet's wait for all octets before it, once at every port on the way: the kernel's shaper lets
+a frame go when its transmission begins, and holds back the next one. So queues and rates are right,
+but each store-and-forward hop hands its frame on one transmission too early.  The sum of what was
+left out is added here, at the end of the path.
 
 Frames of one path leave in the order in which they came; those of paths with different delays
 overtake each other as they would on cables.
@@ -28,8 +28,8 @@ _SMALLEST = 60  # octets of the shortest frame, without its check sequence
 class PathDelay(NamedTuple):
     """The delay of one path: propagation, tunnels, and serialisation at every port.
 
-    Propagation is in ns, with what tunnels add to the serialisation of any frame, and ns for each
-    octet of a frame, all ports added up.
+    Propagation is in ns, with what tunnels add to the serialisation of any frame. The rest is ns
+    for each octet of a frame, all ports added up.
     """
 
     propagation_ns: int

@@ -9,7 +9,7 @@
 All ports have the fabric address (FA), and whichever a frame comes in by, it is ours.  A frame
 leaves through the port that its entropy value chooses: the two octets behind the IP header, where
 the UDP source port is, and the entropy header where UET stands in IP itself.  So one flow of RoCEv2
-keeps to one port, a transport that sprays uses all of them alike, and what it learns of an entropy
+keeps to one port, and a transport that sprays uses all of them alike. What it learns of an entropy
 value (REPS) it learns of the port.  As an acknowledgement of UET carries the entropy value of what
 it acknowledges, it takes the port of the same plane back.
 

@@ -1,6 +1,6 @@
 """Frames that wait for a packet socket, whose send buffer is kept to a few frames.
 
-When the port's own queue is full the socket says so (``EAGAIN``) and the frame waits here, where
+When the port's own queue is full the socket reports it (``EAGAIN``). The frame waits here, where
 nothing is lost, instead of being dropped there.
 """
 

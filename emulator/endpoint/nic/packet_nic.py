@@ -3,10 +3,10 @@
 Sending is ``sendmsg`` of header and payload, so payload is never copied in Python.  What the port
 does not take yet waits in an :class:`~emulator.endpoint.nic.outbox.Outbox`.
 
-Receiving is a ring that kernel and process share (``PACKET_RX_RING``): a frame costs no system
-call, carries the kernel's own arrival time, and can stay in its slot while it is held for the
-delay of its path.  That arrival time, not the moment at which a busy agent got round to it, is
-what propagation delay is counted from.
+Receiving is a ring that kernel and process share (``PACKET_RX_RING``): a frame costs no system call
+and carries the kernel's own arrival time. It can stay in its slot while it is held for the delay of
+its path.  That arrival time, not the moment at which a busy agent got round to it, is what
+propagation delay is counted from.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _REALTIME_CHECK_NS = 1_000_000_000
 class Nic:
     """The raw socket of ``interface`` in the current network namespace.
 
-    ``frame_octets`` is the longest frame (Ethernet header included), ``slots`` the number of
-    received frames that fit before the kernel must drop, ``queue_frames`` how many full frames
-    may wait in the port's own queue.  ``path_delays`` maps source addresses to what is added to
-    the time of their frames (see :mod:`emulator.endpoint.nic.delay_line`); empty adds nothing.
+    ``frame_octets`` is the longest frame, Ethernet header included. ``slots`` is the number of
+    received frames that fit before the kernel must drop. ``queue_frames`` is how many full frames
+    may wait in the port's own queue.  ``path_delays`` maps source addresses to what is added to the
+    time of their frames (see :mod:`emulator.endpoint.nic.delay_line`); empty adds nothing.
     ``by_class``: control has a socket of its own, and leaves while data are paused (PFC).
     """
 

@@ -10,9 +10,8 @@ A function registers itself, and a schedule's
     Apply(function=name_of(halved), inputs=(here,), outputs=(there,), arguments=(2,))
 
 Only the name travels to the process that runs the GPU.  This process imports the function's module
-if it has not done so, so that the module can be part of no run but the one that needs it.  The
-function gets the octets of its regions as they are in the GPU's memory at that moment, inputs read
-only.
+if it has not done so. So only the run that needs the module has it.  The function gets the octets
+of its regions as they are in the GPU's memory at that moment, inputs read only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """GPU memory: one shared file per GPU, laid out as named buffers.
 
-The file lives in ``/dev/shm``, so that the agent of the GPU, the agents of its server (scale-up
-copies) and the runner (inputs and verification) all map the same pages.  It is sparse: capacity
-that no buffer uses costs nothing.
+The file lives in ``/dev/shm``. The agent of the GPU, the agents of its server (scale-up copies) and
+the runner (inputs and verification) all map the same pages.  It is sparse: capacity that no buffer
+uses costs nothing.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class GpuMemory:
     def lay_out(self, layout: Layout, *, reserve: bool = False) -> None:
         """Use ``layout`` from now on; contents stay where they are.
 
-        ``reserve`` takes the pages from the machine at once, so that a full ``/dev/shm`` is a
-        :class:`UserError` here and not a signal in the middle of a run.
+        ``reserve`` takes the pages from the machine at once. So a full ``/dev/shm`` is a
+        :class:`UserError` here, and not a signal in the middle of a run.
         """
         if layout.octets > self.capacity:
             raise UserError(

@@ -1,8 +1,8 @@
 """Frames on the wires that an engine takes, selected by one classifier in classic BPF.
 
-They are the transports', UET over UDP and natively and RoCEv2, either in one tunnel over IPv4 too
-(VXLAN, IP in IP), and MAC control, which pauses ports.  The switch program sorts the packets alike
-(``emulator/asic/bpf/transport.h``).
+They are the transports': UET over UDP and natively, and RoCEv2, either in one tunnel over IPv4 too
+(VXLAN, IP in IP). MAC control, which pauses ports, is the other kind.  The switch program sorts the
+packets alike (``emulator/asic/bpf/transport.h``).
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     h0g0                    wires                     rail0
     eth0 ===veth=== w2 ...................... w3 ===veth=== down0
 
-A frame that leaves a port arrives at its inner end, and one that is sent on an inner end arrives at
-its port before ``send`` returns.  Whoever holds a packet socket in the namespace ``wires`` decides
-when a frame of the transport passes from one inner end of a cable to the other.
+A frame that leaves a port arrives at its inner end. One that is sent on an inner end arrives at its
+port before ``send`` returns.  The holder of a packet socket in the namespace ``wires`` decides when
+a frame of the transport passes from one inner end to the other.
 
 Names and indices follow from the topology and from who works on which node, so that every process
 knows them.
@@ -30,7 +30,7 @@ NODE = "wires"  # the namespace is named as that of a node
 class Wires:
     """Names and interface indices of all inner ends.
 
-    The index of an inner end is that of its port plus ``stride`` for each worker up to its own, so
+    The index of an inner end is that of its port plus ``stride`` for each worker up to its own. So
     ``index % stride`` is the port's and ``index // stride - 1`` the worker.  The two ends of a veth
     pair need distinct indices: with equal ones the kernel is slow to see carrier.
     """

@@ -24,7 +24,7 @@ class RateLimiter(Protocol):
         """The receiver has seen marked packets."""
 
     def on_sent(self, octets: int, now: int) -> None:
-        """So many octets of frames have left."""
+        """Account for frames of so many octets that have left."""
 
     def next_deadline(self) -> int | None:
         """Return when :meth:`advance` must be called (ns), or ``None``."""

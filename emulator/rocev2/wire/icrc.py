@@ -1,9 +1,10 @@
 """The invariant CRC that ends every RoCEv2 packet (IBA 7.8.1 and annex A17).
 
-It is the CRC of Ethernet over 64 ones (for the InfiniBand local route header that is not there)
-and everything from the IP header to the pad octets, with what routers may change set to ones:
-TOS, TTL and checksum of IPv4; traffic class, flow label and hop limit of IPv6; the UDP checksum;
-FECN, BECN and six reserved bits in octet 4 of the BTH.  It stands least significant octet first.
+It is the CRC of Ethernet over 64 ones and everything from the IP header to the pad octets. The ones
+stand for the InfiniBand local route header that is not there. What routers may change is set to
+ones: TOS, TTL and checksum of IPv4; traffic class, flow label and hop limit of IPv6; the UDP
+checksum; FECN, BECN and six reserved bits in octet 4 of the BTH.  It stands least significant octet
+first.
 """
 
 from __future__ import annotations

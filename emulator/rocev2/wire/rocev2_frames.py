@@ -1,7 +1,7 @@
 """Frames of one queue pair to its peer: all around BTH, extension headers and payload.
 
-Of the packets of a queue pair that have one opcode, length and traffic class, everything up to
-the PSN is alike, and so is the CRC of it: both are made once.
+Packets of a queue pair with one opcode, length and traffic class are alike up to the PSN. So is the
+CRC of that part: both are made once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Calibration of the dilation (``--dilation auto``): how slowly this machine runs the fabric.
 
-A short probe on a fabric of two servers with two GPUs each runs chains of transfers and sums, once
-with small and once with large messages.  The processor time that both took gives the cost of one
-operation and the cost of one data packet through endpoint, kernel and back::
+A short probe on a fabric of two servers with two GPUs each runs chains of transfers and sums. It
+does so once with small and once with large messages.  The processor time that both took gives the
+cost of one operation and the cost of one data packet through endpoint, kernel and back::
 
     cost = operations * cost per operation + packets * cost per packet
 

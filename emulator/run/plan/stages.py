@@ -69,8 +69,8 @@ def _switch(asked: str | None, of_transport: str | None, own: str, default: str)
     The thresholds that its transport is set up with count where the user names no switch and the
     trial no other profile.
 
-    What the user says of the switch of one transport counts for it in place of ``asked``, and
-    leaves what it does not speak of as is customary.
+    What the user states for the switch of one transport counts for it in place of ``asked``. All
+    else stays as is customary.
     """
     if of_transport is not None:
         chosen = merged("--transport", of_transport, own, StageChoice.parse(default).name)

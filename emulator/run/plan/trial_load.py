@@ -25,10 +25,10 @@ from topologies.model import Topology
 class TrialLoad:
     """One iteration of a trial.
 
-    ``packets`` are data packets sent over the fabric by all ranks, ``operations`` those of all
-    schedules, ``memory_octets`` what each GPU's buffers take, ``relayed`` the writes that another
-    GPU of the server sends on (:mod:`emulator.run.pxn`), ``chain`` the messages of the longest
-    chain of dependent ones.
+    ``packets`` are data packets sent over the fabric by all ranks, and ``operations`` those of all
+    schedules. ``memory_octets`` is what each GPU's buffers take. ``relayed`` are the writes that
+    another GPU of the server sends on (:mod:`emulator.run.pxn`), and ``chain`` the messages of the
+    longest chain of dependent ones.
     """
 
     size_bytes: int

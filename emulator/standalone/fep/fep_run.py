@@ -216,9 +216,9 @@ def _endpoint(
 ) -> WatchedEndpoint:
     """The endpoint with its regions; it writes an event log if there is to be one.
 
-    Nothing of an earlier run is repeated.  PDC ids and first PSNs come from the operating system,
-    for a peer that still has that run's PDCs would take the first requests for copies, and answer
-    them without carrying them out.  Packet counters begin at the time.
+    Nothing of an earlier run is repeated.  PDC ids and first PSNs come from the operating system. A
+    peer that still has that run's PDCs would take the first requests for copies, and answer them
+    without carrying them out.  Packet counters begin at the time.
     """
     begins: dict[str, Any] = {"first_counter": first_counter()} if config.domains else {}
     try:

@@ -6,10 +6,10 @@ Here it is one JSON object in one line, the *card* of an end::
     {"address": "10.0.0.1", "gid": "::ffff:10.0.0.1", "qpn": 291, "psn": 4711, "mtu": 1024,
      "rkey": 4660, "vaddr": 65536, "length": 4096}
 
-``qpn`` is the number of its queue pair, ``psn`` that of the first packet it will send, ``mtu`` the
-most payload of a packet that it can take: both ends use the smaller one.  ``rkey``, ``vaddr`` and
-``length`` describe its first memory region, where it has one.  ``gid`` is for verbs, which name
-peers by it; of ``gid`` and ``address`` one suffices.
+``qpn`` is the number of its queue pair, and ``psn`` that of the first packet it will send. ``mtu``
+is the most payload of a packet that it can take: both ends use the smaller one.  ``rkey``,
+``vaddr`` and ``length`` describe its first memory region, where it has one.  ``gid`` is for verbs,
+which name peers by it; of ``gid`` and ``address`` one suffices.
 """
 
 from __future__ import annotations

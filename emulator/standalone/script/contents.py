@@ -33,9 +33,9 @@ NAMED = {
 class OctetPattern:
     """A rule for octets: one of :data:`NAMED`, or with an argument (``name:argument``).
 
-    ``byte:0xNN`` one octet over and over, ``hex:...`` and ``text:...`` those octets over and over,
-    ``file:PATH`` the file (zeros behind its end), ``TYPE:VALUE`` one element in little-endian
-    order such as ``uint64:1000``, and zeros behind it.
+    ``byte:0xNN`` is one octet over and over, ``hex:...`` and ``text:...`` are those octets over and
+    over. ``file:PATH`` is the file, with zeros behind its end. ``TYPE:VALUE``, such as
+    ``uint64:1000``, is one element in little-endian order, with zeros behind it.
     """
 
     name: str

@@ -3,7 +3,8 @@
 A file holds messages of protocol buffers, each behind its length: the metadata of the trace, then
 its nodes.  ``ctrl_deps`` and ``data_deps`` both mean that a node starts when others are over.
 ``job.3.et`` is rank 3.  Groups of ranks (``pg_name``) come from metadata nodes as PyTorch writes
-them, or from a JSON file of group names and ranks as ASTRA-sim takes it (``--param groups=FILE``).
+them. Or they come from a JSON file of group names and ranks as ASTRA-sim takes it (``--param
+groups=FILE``).
 
 Sizes are as ASTRA-sim has them: of an all-gather the part of a rank, otherwise the whole buffer.
 """

@@ -1,10 +1,10 @@
 """GOAL, as binary: what LogGOPSim makes of a text before it simulates it.
 
-Numbers are little-endian and packed.  After 8 octets of magic (4223) comes the number of ranks, two
-octets for the largest cpu and nic, and for each rank where its part begins and ends, counted from
-octet 8.  A part has the number of its operations and of those without dependency, the numbers of
-these, the operations (39 octets each), and behind them the numbers of operations that others name
-as those that wait for their end, or for their start.
+Numbers are little-endian and packed.  After 8 octets of magic (4223) comes the number of ranks, and
+two octets for the largest cpu and nic. Then follows for each rank where its part begins and ends,
+counted from octet 8.  A part has the number of its operations and of those without dependency, the
+numbers of the latter, and the operations (39 octets each). Behind them stand the
+numbers of the operations that wait for the end or the start of another one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dense layers, the loss and their gradients (back-propagation).
 
-A sample is a column: a layer of o neurons with i inputs has a weight matrix W of o x i, and makes
-of its inputs X (i x samples)
+A sample is a column: a layer of o neurons with i inputs has a weight matrix W of o x i. From its
+inputs X (i x samples) it makes
 
     Y = f(W X)
 

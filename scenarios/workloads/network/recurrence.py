@@ -2,8 +2,8 @@
 
     h(0) = 0,   h(t) = tanh(U x(t) + V h(t-1)),   y = W h(T)
 
-The gradient goes back through time: the delta of h(t-1) is V^T times that of the sum of h(t), and
-the gradients of U and V are sums over all times, the last one first.
+The gradient goes back through time: the delta of h(t-1) is V^T times that of the sum of h(t). The
+gradients of U and V are sums over all times, the last one first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bounds of what rounding makes of a training step whose sums have another order.
 
-A sum of N products of float32, added in any order, differs from the exact one by at most
-g(N) times the sum of the absolute products, with g(N) = N u / (1 - N u) and u = 2^-24 (Higham,
-Accuracy and Stability of Numerical Algorithms, section 3.1).
+A sum of N products of float32, added in any order, differs from the exact one. The difference is at
+most g(N) times the sum of the absolute products. There g(N) = N u / (1 - N u) and u = 2^-24
+(Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training plans as trials of a run: their parameters, their table, and what is compared.
 
-The weights of every GPU at the end, and the loss of every micro-batch of every epoch, are compared
-to the bit with those of :mod:`scenarios.workloads.network.one_gpu`.
+The weights of every GPU at the end, and the loss of every micro-batch, are compared to the bit with
+those of :mod:`scenarios.workloads.network.one_gpu`.
 """
 
 from __future__ import annotations

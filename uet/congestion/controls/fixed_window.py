@@ -36,11 +36,11 @@ class FixedWindow:
         penalty: int = 0,
         restore: bool = False,
     ) -> None:
-        """So many octets have arrived; nothing else matters."""
+        """Take ``octets`` off those in flight, as they have arrived; nothing else matters."""
         self.inflight -= octets
 
     def on_report(self, octets: int) -> None:
-        """So many octets have arrived."""
+        """Take ``octets`` off those in flight, as they have arrived."""
         self.inflight -= octets
 
     def on_nack(self, size: int, code: int, now: int, rtt: int = NO_SAMPLE) -> None:

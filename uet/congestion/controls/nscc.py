@@ -1,7 +1,7 @@
 """Network-signalled congestion control: a window that ECN marks and delay steer (UES 3.6.13).
 
-In order: what is kept, what a packet sent does, what an ACK does (receiver's penalty, base RTT,
-quick adapt, the four quadrants, settling), what a NACK and a loss do.
+In order: what is kept, what a packet sent does, and what an ACK does (receiver's penalty, base RTT,
+quick adapt, the four quadrants, settling). Then what a NACK and a loss do.
 
 Every ACK falls into one of four quadrants, by its mark and its queueing delay against the target:
 
@@ -149,7 +149,7 @@ class Nscc:
         penalty: int = 0,
         restore: bool = False,
     ) -> None:
-        """So many more ``octets`` have arrived.
+        """Take ``octets`` off those in flight, as they have arrived.
 
         ``marked``: the packet that caused the ACK was marked CE.  ``rtt`` is its sample (ns), or
         ``NO_SAMPLE``: then the window stays as it is, unless ``average_stands_in``.  ``penalty``

@@ -45,7 +45,7 @@ def ev_set_size(bdp: int, mtu: int, most: int = EV_SET_SIZE) -> int:
 
 
 def draw_evs(rng: random.Random, size: int) -> list[int]:
-    """So many EVs, all different, in random order; ``ValueError`` if there are not so many."""
+    """Return so many different EVs in random order; ``ValueError`` if there are not so many."""
     return rng.sample(range(EV_FIRST, EV_LAST + 1), size)
 
 

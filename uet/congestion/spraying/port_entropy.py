@@ -1,9 +1,9 @@
 """Several ports under one address: which of them an entropy value takes, and spraying over them.
 
-A NIC sends a frame through the port that its entropy value (EV) hashes to (:func:`choices`), so
-that a path that is learned stays the path that it was, its port included.  But at the NIC's own
-ports nothing marks packets.  A policy that uses again what was answered (REPS) then drifts: the
-port that carried more gets more answers, and so more packets, with nothing to push back.
+A NIC sends a frame through the port that its entropy value (EV) hashes to (:func:`choices`). So a
+path that is learned stays the path that it was, its port included.  But at the NIC's own ports
+nothing marks packets.  A policy that uses again what was answered (REPS) then drifts: the port that
+carried more gets more answers, and so more packets, with nothing to push back.
 
 :class:`PerPort` therefore gives each port a policy of its own, with EVs of that port, and takes
 them in turn.  A port whose packets are lost without a word is left alone, but for a try now and
@@ -31,8 +31,9 @@ TRY_AFTER, TRY_AFTER_MOST = 32, 4096
 def choices(ports: Sequence[int]) -> bytes:
     """The port of each hash of an EV (:func:`hash_of`), where those numbered ``ports`` work.
 
-    Of two ports the one that a Linux bond takes by layers 3 and 4, or for all EVs to a peer the
-    other one, as a bond has the addresses in its hash: EVs that share a port here share one there.
+    Of two ports it is the one that a Linux bond takes by layers 3 and 4. For all EVs to a peer it
+    may be the other one, as a bond has the addresses in its hash: EVs that share a port here share
+    one there.
     """
     return bytes(ports[(value >> 1) % len(ports)] for value in range(256))
 

@@ -162,8 +162,8 @@ class PdcLife:
     ) -> None:
         """Fail the PDC, and every unfinished message but the ``untouched`` ones, with ``error``.
 
-        An initiator still sends a CLOSE if the target can be expected to have the PDC, so that
-        it need not keep it (UES 3.5.8, closing in error).
+        An initiator still sends a CLOSE if the target can be expected to have the PDC. So the
+        target need not keep it (UES 3.5.8, closing in error).
         """
         self.condemned = None
         self.failure = error

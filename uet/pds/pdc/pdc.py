@@ -1,12 +1,12 @@
 """A packet delivery context: two endpoints, one delivery mode, ids and a life (UES 3.5.8).
 
-A :class:`Pdc` puts the parts of one end together, and is what the endpoint and SES hold:
-``writer`` writes its packets (:mod:`uet.pds.pds_packets`), ``source`` and ``destination`` are the
-halves that do the work (:mod:`uet.pds.source.source`, :mod:`uet.pds.destination`), ``life`` has its
-state and closes it (:mod:`uet.pds.pdc.life`), ``sender`` is called in its turns
-(:mod:`uet.pds.pdc.pdc_sender`), ``feedback`` takes ACKs and NACKs
-(:mod:`uet.pds.pdc.pdc_feedback`), ``controls`` control packets (:mod:`uet.pds.pdc.pdc_controls`),
-and ``probes`` are its PROBEs (:mod:`uet.pds.pdc.pdc_probes`).
+A :class:`Pdc` puts the parts of one end together, and is what the endpoint and SES hold: ``writer``
+writes its packets (:mod:`uet.pds.pds_packets`). ``source`` and ``destination`` are the halves that
+do the work (:mod:`uet.pds.source.source`, :mod:`uet.pds.destination`). ``life`` has its state and
+closes it (:mod:`uet.pds.pdc.life`). ``sender`` is called in its turns
+(:mod:`uet.pds.pdc.pdc_sender`). ``feedback`` takes ACKs and NACKs
+(:mod:`uet.pds.pdc.pdc_feedback`), and ``controls`` takes control packets
+(:mod:`uet.pds.pdc.pdc_controls`). ``probes`` are its PROBEs (:mod:`uet.pds.pdc.pdc_probes`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Packets inferred to be lost before their timers expire (UES 3.5.15, out-of-order count).
 
 A packet counts as lost once the destination has so many newer ones that it cannot just have been
-overtaken, where all packets take the same path a handful.  Where they are sprayed over paths, the
-slowest of these decides: the packet must also be older than any path has taken of late.  A
-retransmission is judged by what was sent after it.
+overtaken. Where all packets take the same path a handful is enough.  Where they are sprayed over
+paths, the slowest of these decides: the packet must also be older than any path has taken of late.
+A retransmission is judged by what was sent after it.
 """
 
 from __future__ import annotations

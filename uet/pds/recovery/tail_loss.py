@@ -1,6 +1,6 @@
 """Tail loss: a PROBE asks for what is in flight, once nothing has been heard for a while.
 
-Nothing newer follows the last packets of a message, so that no ACK shows their loss, and without a
+Nothing newer follows the last packets of a message, so that no ACK shows their loss. Without a
 PROBE only the RTO would (compare TCP's tail loss probe, RFC 8985 section 7).
 """
 
@@ -86,7 +86,7 @@ class TailLoss:
     def window_is_stuck(self) -> bool:
         """Return whether packets wait for a window that nobody has been asked to open.
 
-        Those that asked for an ACK were refused or lost, the window has shrunk below what else is
+        Those that asked for an ACK were refused or lost. The window has shrunk below what else is
         in flight, and that is too little to be acknowledged by itself.
         """
         if not self._reported or self._flow.unsettled <= 0 or self._context.room() > 0:

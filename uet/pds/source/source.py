@@ -1,11 +1,10 @@
 """The source half of a PDC: requests leave, again if they were lost.
 
 In order: its parts, new messages, what may be sent, credit, a new first PSN, the end (UES 3.5.12,
-3.5.20, 3.5.21).  Its parts are the messages (:mod:`uet.pds.source.outbound_messages`), the records
-of what is sent (:mod:`uet.pds.recovery.open_requests`), the repair of losses
-(:mod:`uet.pds.recovery.repair`, :mod:`uet.pds.recovery.tail_loss`), what ACKs do
-(:mod:`uet.pds.source.source_acks`), and its control packets
-(:mod:`uet.pds.source.source_controls`).
+3.5.20, 3.5.21).  Its parts are the messages (:mod:`uet.pds.source.outbound_messages`) and the
+records of what is sent (:mod:`uet.pds.recovery.open_requests`). :mod:`uet.pds.recovery.repair` and
+:mod:`uet.pds.recovery.tail_loss` repair losses. :mod:`uet.pds.source.source_acks` has what ACKs do,
+and :mod:`uet.pds.source.source_controls` its control packets.
 """
 
 from __future__ import annotations
@@ -178,8 +177,8 @@ class RequestSource:
     def stalled(self, now: int) -> bool:
         """Return whether only the peer's range holds packets back, and no timer runs.
 
-        So it is when the responses of a whole range are known, but the peer still keeps a
-        guaranteed-delivery one among the first, because the CLEAR that frees it waits too.
+        This happens when the responses of a whole range are known, but the peer keeps a
+        guaranteed-delivery one among the first. The CLEAR that frees it waits, too.
         """
         if self.recovery.next_deadline() is not None:
             return False

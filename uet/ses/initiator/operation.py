@@ -137,7 +137,7 @@ class PostedOperation:
         return reads is None or reads.covers(self.plan.span, whole)
 
     def expect(self, packets: int) -> None:
-        """So many packets of data are still to come; the first of them count as asked for."""
+        """Set how many packets of data are still to come; the first of them count as requested."""
         self.stream.reads.change(self.missing, packets, self.unit)
         self.missing = packets
 
@@ -157,7 +157,7 @@ class OperationStream:
 
     On an ordered stream a message that must be sent again may not be overtaken: while
     ``recovering``, nothing starts until everything sent before has ended and ``hold`` (ns) has
-    passed, and then one message alone, the ``probe``, until the target takes it.
+    passed. Then one message alone starts, the ``probe``, until the target takes it.
     """
 
     __slots__ = (

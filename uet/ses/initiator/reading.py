@@ -1,7 +1,7 @@
 """The limit of data that one stream may have requested and not received.
 
 Were every READ sent as soon as it is posted, its target would have to remember more requests than
-it has room for, refuse the rest (NO_SES_MSG_AVAIL), and fail the PDC when it has refused often.
+it has room for. It would refuse the rest (NO_SES_MSG_AVAIL), and the PDC fails after many refusals.
 """
 
 from __future__ import annotations

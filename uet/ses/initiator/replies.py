@@ -1,7 +1,7 @@
 """Responses at the initiator, and their effect on operations (UES 3.4.1, 3.5.20.1).
 
-Responses come with the packet that they answer, return data by the PDC's return direction names
-the request by its message id, or by its PSN where that had none.
+Responses come with the packet that they answer. Return data by the PDC's return direction names the
+request by its message id, or by its PSN where that had none.
 """
 
 from __future__ import annotations

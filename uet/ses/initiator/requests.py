@@ -82,7 +82,7 @@ class MessageError(ValueError):
 class MessagePlan:
     """The fields that all packets of a message share in every attempt.
 
-    ``length`` is the request length of the header, ``span`` how many octets its packets share
+    ``length`` is the request length of the header. ``span`` is how many octets its packets share
     out (a read carries none of those that it asks for; a rendezvous send only the eager part).
     ``memory`` is where returned data goes.
     """

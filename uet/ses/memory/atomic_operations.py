@@ -2,10 +2,10 @@
 
 The operations are those of libfabric's ``fi_atomic``, element by element: ``target = target op
 operand``, and for the compare family ``if compare op target: target = operand`` (so ``CSWAP_LT``
-swaps where the compare value is less than the target).  ``MIN`` and ``MAX`` replace the target
-only by what is strictly less or greater, ``MSWAP`` takes the operand's bits where those of the
-compare value are set, logical operations leave 0 or 1 of the type.  ``READ`` and ``INVAL`` change
-nothing: there is no cache here whose copy could be invalidated.
+swaps where the compare value is less than the target).  ``MIN`` and ``MAX`` replace the target only
+by what is strictly less or greater. ``MSWAP`` takes the operand's bits where those of the compare
+value are set. Logical operations leave 0 or 1 of the type.  ``READ`` and ``INVAL`` change nothing:
+there is no cache here whose copy could be invalidated.
 
 Integers wrap.  Floating point is IEEE 754 with round to nearest even, and never traps: NaN,
 infinities, underflow and inexact results are stored as they come, with return code OK, so the
@@ -293,8 +293,8 @@ def _store(kind: _Type, target: memoryview, values: NDArray[Any], byteorder: Byt
 def _to_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
     """Single precision to the nearest bfloat16, ties to even, as bits.
 
-    The values have been rounded once already, with 24 bits.  That many spoil no sum or product
-    of numbers of 8 bits (2 * 8 + 2 would do), and denormal products of them are exact.
+    The values have been rounded once already, with 24 bits.  That many spoil no sum or product of
+    numbers of 8 bits, for which 2 * 8 + 2 would do. Denormal products of them are exact.
     """
     bits = values.astype(np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16

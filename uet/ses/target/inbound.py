@@ -1,10 +1,10 @@
 """Messages being received: put together from packets in any order (UES 3.4.1).
 
 A message is known by the PDC that it came on and its identifier.  It is tracked from the first
-packet that arrives, whichever that is, until the last octet is there, the initiator gives it up,
-or nothing more of it has come for a while.  A message that was refused or abandoned is remembered
-as long as its PDC lives, so that its other packets draw the same answer.  Packets of a send that
-arrive before the one with SOM wait for that: only it takes a receive.
+packet that arrives, whichever that is, until the last octet is there. It ends earlier if the
+initiator gives it up, or if nothing more of it has come for a while.  A message that was refused or
+abandoned is remembered as long as its PDC lives, so that its other packets draw the same answer.
+Packets of a send that arrive before the one with SOM wait for that: only it takes a receive.
 """
 
 from __future__ import annotations

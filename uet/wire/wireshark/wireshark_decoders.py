@@ -29,7 +29,7 @@ def decoder(header: Header) -> str:
     """A Lua function of a string and the index of the header's first octet in it.
 
     It returns a table of the fields in :data:`NEEDED`, by the names that the dissector has for
-    them, and ``reserved`` if any reserved bit is set.
+    them. ``reserved`` is in it if any reserved bit is set.
     """
     values = [(key(field), _value(field)) for field in header.fields if key(field) in NEEDED]
     reserved = _reserved_octets(header)

@@ -2,10 +2,10 @@
 
     switch marks CE -> NotificationPoint (receiver) -> CNP -> ReactionPoint (sender) -> rate
 
-The rules are those of Zhu et al., "Congestion Control for Large-Scale RDMA Deployments"
-(SIGCOMM 2015), sections 3.1 to 3.3, and, as ``variant`` "periodic", those of NICs, which look for
-CNPs at fixed ticks instead of acting on each (the ``mlx`` mode of the ns-3 model of Li et al.,
-"HPCC", SIGCOMM 2019), with the byte counter that their firmware has (as in IEEE 802.1Qau).  One
+The rules are those of Zhu et al., "Congestion Control for Large-Scale RDMA Deployments" (SIGCOMM
+2015), sections 3.1 to 3.3. As ``variant`` "periodic" they are those of NICs, which look for CNPs at
+fixed ticks instead of acting on each. That is the ``mlx`` mode of the ns-3 model of Li et al.,
+"HPCC" (SIGCOMM 2019). It has the byte counter of their firmware (as in IEEE 802.1Qau).  One
 notification and one reaction point belong to one queue pair.
 
 Times are ns, rates bits/s, sizes octets.  A call's ``now`` never runs backwards.
