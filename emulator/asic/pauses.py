@@ -12,7 +12,7 @@ from emulator.asic.pfc import pause_counters, pfc_control
 from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.switch_fitting import FittedSwitch
 from emulator.errors import UserError
-from emulator.kernel.bpf_syscall import run
+from emulator.kernel.programs.bpf_syscall import run
 from emulator.lab_record import Clock
 from topologies.ethernet import HEADER_OCTETS
 from topologies.model import CableEnd, Link, Topology

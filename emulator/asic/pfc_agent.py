@@ -52,8 +52,8 @@ from emulator.dilation import Dilation
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
 from emulator.kernel import namespaces
-from emulator.kernel.bpf_syscall import Map
 from emulator.kernel.netlink import KernelRefusal, RouteSocket
+from emulator.kernel.programs.bpf_syscall import Map
 from emulator.kernel.shaping import Egress
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Topology

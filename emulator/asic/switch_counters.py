@@ -26,7 +26,7 @@ from emulator.asic.bpf.layout import (
 )
 from emulator.asic.bpf.port_program import check_index
 from emulator.asic.bpf.switch_program import SwitchProgram
-from emulator.kernel.bpf_syscall import LOCKED
+from emulator.kernel.programs.bpf_syscall import LOCKED
 
 DEPTH = struct.Struct("=Q")  # what a QUEUE_STATE begins with
 LOST_FIELD = 7  # of CLASS_COUNTERS

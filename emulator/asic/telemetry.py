@@ -71,7 +71,7 @@ from emulator.asic.virtual_state import PEAK, PORT_WORDS, VirtualState
 from emulator.dilation import Dilation
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
-from emulator.kernel.bpf_syscall import LOCKED
+from emulator.kernel.programs.bpf_syscall import LOCKED
 
 FILE = "telemetry.csv"
 COLUMNS = (

@@ -18,7 +18,7 @@ import mmap
 from emulator.asic.bpf.layout import FLOWLET, PAUSE_STATE, VIRTUAL_PORT, VIRTUAL_SWITCH
 from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.errors import UserError
-from emulator.kernel.bpf_syscall import Map
+from emulator.kernel.programs.bpf_syscall import Map
 
 WORD_BYTES = 8
 SWITCH_WORDS = VIRTUAL_SWITCH.size // WORD_BYTES

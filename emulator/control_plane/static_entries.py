@@ -19,7 +19,7 @@ from pathlib import Path
 
 from emulator.doctor import capabilities
 from emulator.errors import UserError
-from emulator.kernel import compiler
+from emulator.kernel.programs import compiler
 from topologies.model import Topology
 from topologies.multihoming import segments_of
 

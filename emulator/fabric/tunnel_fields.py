@@ -12,7 +12,8 @@ from __future__ import annotations
 import struct
 from functools import cache
 
-from emulator.kernel.ebpf import (
+from emulator.kernel.kernel_objects import VXLAN_UDP_PORT
+from emulator.kernel.programs.ebpf import (
     ADD,
     ADD_REGISTER,
     CALL,
@@ -38,7 +39,6 @@ from emulator.kernel.ebpf import (
     XOR_REGISTER,
     instruction,
 )
-from emulator.kernel.kernel_objects import VXLAN_UDP_PORT
 from emulator.kernel.release import FOR_TUNNELS, egress_program
 from emulator.kernel.shaping import TcRequest
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emulator.kernel.classic_bpf import (
+from emulator.kernel.programs.classic_bpf import (
     JUMP_ANY_BIT,
     JUMP_EQUAL,
     LOAD_BYTE,

@@ -16,7 +16,8 @@ from functools import cache
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTFILTER
 
-from emulator.kernel.ebpf import (
+from emulator.kernel.netlink import U32, attribute, nested, text
+from emulator.kernel.programs.ebpf import (
     CALL,
     CLONE_REDIRECT,
     COPY,
@@ -35,7 +36,6 @@ from emulator.kernel.ebpf import (
     instruction,
     load_classifier,
 )
-from emulator.kernel.netlink import U32, attribute, nested, text
 from emulator.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG, TcRequest
 
 CLSACT, CLSACT_HANDLE, CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_0000, 0xFFFF_FFF3

@@ -29,7 +29,7 @@ from emulator.asic.bpf.layout import Balancing
 from emulator.asic.bpf.switch_program import Size, SwitchProgram
 from emulator.asic.port_faults import Faults
 from emulator.asic.switch_profile import port_settings
-from emulator.kernel import bpf_syscall as kernel
+from emulator.kernel.programs import bpf_syscall as kernel
 from emulator.lab_record import Clock
 from tests.harness.asic.port_bench import FAR, NEAR, Bench, profile, shape, udp
 from tests.system.asic.test_balancing import Router, packets

@@ -28,9 +28,9 @@ from emulator.asic.balancing import METHODS
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf.layout import PORT_KEY, QUEUE_STATE, STATE_HEAD, Queue
 from emulator.asic.switch_choice import parse
-from emulator.kernel.bpf_syscall import LOCKED
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.kernel.icmp_guard import guard_interface
+from emulator.kernel.programs.bpf_syscall import LOCKED
 from emulator.lab import Lab
 from tests.bench import raw
 from topologies import catalogue

@@ -47,7 +47,7 @@ def level_of(name: str) -> int:
 def test_levels(verbosity: int, requested: str, everywhere: int, kernel: int) -> None:
     logs.configure(verbosity, requested)
     assert level_of("emulator.lab") == level_of("uet.fep") == everywhere
-    assert level_of("emulator.kernel.compiler") == kernel
+    assert level_of("emulator.kernel.programs.compiler") == kernel
 
 
 def test_without_either_nothing_is_touched() -> None:

@@ -25,8 +25,8 @@ from pathlib import Path
 from emulator import lab_record
 from emulator.asic.bpf.layout import VALUE_BYTES, VIRTUAL_VALUE_BYTES
 from emulator.errors import UserError
-from emulator.kernel import compiler
-from emulator.kernel.bpf_syscall import Map, available, open_pinned
+from emulator.kernel.programs import compiler
+from emulator.kernel.programs.bpf_syscall import Map, available, open_pinned
 from emulator.lab_record import Clock
 
 SOURCES = Path(__file__).parent

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from emulator.asic.bpf.layout import PAUSE_EVENT
-from emulator.kernel.bpf_syscall import Map
+from emulator.kernel.programs.bpf_syscall import Map
 
 _RECORD = struct.Struct("=II")  # length with its two flags, page offset
 _BUSY, _DISCARDED = 1 << 31, 1 << 30

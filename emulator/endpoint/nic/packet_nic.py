@@ -20,8 +20,8 @@ from ipaddress import ip_address
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.nic.delay_line import DelayLine, PathDelay
 from emulator.endpoint.nic.outbox import Outbox, is_control
-from emulator.kernel.classic_bpf import WHOLE_FRAME, attach
 from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.programs.classic_bpf import WHOLE_FRAME, attach
 from emulator.kernel.receive_ring import (
     FRAME_AT,
     PACKET_IGNORE_OUTGOING,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from emulator.endpoint.nic.multi_port_nic import PortSpec, hash_of
 from emulator.engine.frames.line import Line
 from emulator.engine.frames.packet_ring import PacketRing
-from emulator.kernel.classic_bpf import WHOLE_FRAME, attach
 from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.programs.classic_bpf import WHOLE_FRAME, attach
 from uet.congestion.spraying.port_entropy import remaining
 from uet.transport import Frame
 

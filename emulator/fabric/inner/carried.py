@@ -8,7 +8,8 @@ packets alike (``emulator/asic/bpf/transport.h``).
 from __future__ import annotations
 
 from emulator.asic.pfc.pause_frame import ETHERTYPE as MAC_CONTROL
-from emulator.kernel.classic_bpf import (
+from emulator.kernel.kernel_objects import VXLAN_UDP_PORT
+from emulator.kernel.programs.classic_bpf import (
     ADD,
     ADD_X,
     AND,
@@ -33,7 +34,6 @@ from emulator.kernel.classic_bpf import (
     X_FROM_VALUE,
     Assembler,
 )
-from emulator.kernel.kernel_objects import VXLAN_UDP_PORT
 from emulator.rocev2.wire.rocev2_codes import UDP_PORT as ROCEV2_UDP_PORT
 from uet.wire.codes import NATIVE_PROTOCOL
 from uet.wire.codes import UDP_PORT as UET_UDP_PORT

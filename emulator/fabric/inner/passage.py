@@ -24,9 +24,10 @@ from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTFILTER
 
 from emulator.fabric.inner.carried import classifier
 from emulator.fabric.inner.wires import Wires
-from emulator.kernel.bpf_syscall import MAP_CREATE, MAP_TYPE_ARRAY, MAP_UPDATE, bpf
-from emulator.kernel.classic_bpf import WHOLE_FRAME, attach
-from emulator.kernel.ebpf import (
+from emulator.kernel.netlink import U16, U32, RouteSocket, attribute, nested, text
+from emulator.kernel.programs.bpf_syscall import MAP_CREATE, MAP_TYPE_ARRAY, MAP_UPDATE, bpf
+from emulator.kernel.programs.classic_bpf import WHOLE_FRAME, attach
+from emulator.kernel.programs.ebpf import (
     ADD,
     AND,
     CALL,
@@ -47,7 +48,6 @@ from emulator.kernel.ebpf import (
     instruction,
     load_classifier,
 )
-from emulator.kernel.netlink import U16, U32, RouteSocket, attribute, nested, text
 from emulator.kernel.release import (
     CLSACT,
     CLSACT_HANDLE,

@@ -20,8 +20,8 @@ from emulator.asic.bpf.layout import VALUE_BYTES, Balancing
 from emulator.asic.bpf.switch_program import Size, SwitchProgram
 from emulator.asic.switch_profile import port_settings
 from emulator.errors import UserError
-from emulator.kernel import bpf_syscall as kernel
 from emulator.kernel.netlink import RouteSocket
+from emulator.kernel.programs import bpf_syscall as kernel
 from emulator.kernel.release import CLSACT_EGRESS
 from emulator.kernel.shaping import TCMSG
 from tests.harness.asic.port_bench import NEAR, Bench, Namespace, cable, needs_root, profile, root

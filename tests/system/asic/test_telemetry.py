@@ -25,7 +25,7 @@ from emulator.asic.telemetry import COLUMNS, FILE, SETTINGS, SHORTEST_PAUSE_NS, 
 from emulator.asic.telemetry import _depths as depths_at
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
-from emulator.kernel import bpf_syscall as kernel
+from emulator.kernel.programs import bpf_syscall as kernel
 from emulator.lab import Lab
 from tests.harness.asic.port_bench import NEAR, Bench, needs_root, profile, root, udp, within
 from tests.harness.lab.traffic import blast

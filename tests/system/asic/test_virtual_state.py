@@ -26,7 +26,7 @@ from emulator.asic.virtual_state import (
     VirtualState,
 )
 from emulator.errors import UserError
-from emulator.kernel import bpf_syscall as kernel
+from emulator.kernel.programs import bpf_syscall as kernel
 from tests.harness.asic.port_bench import (
     NEAR,
     WIRE,

@@ -10,7 +10,7 @@ import struct
 import sys
 from pathlib import Path
 
-from emulator.kernel.ebpf import BPF_SYSCALL
+from emulator.kernel.programs.ebpf import BPF_SYSCALL
 
 MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, OBJ_GET, OBJ_INFO = 0, 1, 2, 3, 7, 15
 MAP_NEXT_KEY, PROGRAM_RUN, MAP_LOOKUP_BATCH = 4, 10, 24
