@@ -1,4 +1,4 @@
-"""What the program costs per packet: ``python -m tests.bench.asic_cost``.
+"""Measure what the program costs per packet: ``python -m tests.bench.asic_cost``.
 
 One process blasts 4 KiB packets over a cable with the fabric's HTB; the same loop with the program
 detached and attached in turn, so that both see the same machine: the median of the differences in
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def hop() -> None:
-    """What a hop costs by either clock, balanced by flow."""
+    """Measure a hop by either clock, balanced by flow."""
     (frame,) = packets(1)
     with ExitStack() as stack:
         routers: dict[Clock, Router] = {}

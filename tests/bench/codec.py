@@ -74,7 +74,7 @@ def encode(values: tuple[Any, ...]) -> bytes:
 
 
 def scapy_values(packet: Packet) -> tuple[Any, ...]:
-    """What scapy found, in the codec's order and form."""
+    """Return what scapy found, in the codec's order and form."""
     values: list[Any] = []
     for layer, header in zip(
         _LAYERS,

@@ -1,4 +1,4 @@
-"""What an endpoint costs: agents to start, memory of an idle one, packets it carries.
+"""Measure what an endpoint costs: agents to start, memory of an idle one, packets it carries.
 
 The packet rate is told as a ratio to a bare raw socket (:mod:`tests.bench.raw`) through the same
 fabric in the same run, so that it means the same on any machine.  One flow of large writes

@@ -1,4 +1,4 @@
-"""What a NIC of two ports costs over one of a single port: frames of 4 KiB, in the same fabric.
+"""Measure a NIC of two ports against one of a single port: frames of 4 KiB, one fabric.
 
 Bare NICs without a transport above, one batch after the other, each sent and then received.  Told
 as ratios of processor time a frame: the tenth percentile of all batches, as whatever else a machine

@@ -1,4 +1,4 @@
-"""What the switch ASIC costs a hop, over plain forwarding through the same switches.
+"""Measure what the switch ASIC costs a hop, over plain forwarding through the same switches.
 
 A bare socket sends 4 KiB packets across a lab, with the program taken off all ports and put on
 again in turn, so that both see the same machine::

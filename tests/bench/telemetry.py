@@ -1,4 +1,4 @@
-"""What sampling all switch ports costs a run: packets per second with and without, in turn.
+"""Measure what sampling all switch ports costs a run: packets per second with and without, in turn.
 
 A bare raw socket sends through the switches of the reference fabric as fast as the machine
 goes, so whatever sampling takes is missing at once.  The links are too fast to limit.

@@ -1,4 +1,4 @@
-"""What RoCEv2 costs against Ultra Ethernet: one flow of large writes, 4 KiB payloads, in turn.
+"""Measure RoCEv2 against Ultra Ethernet: one flow of large writes, 4 KiB payloads, in turn.
 
 In memory: two endpoints in one process, a list as the wire; frames are copied once on the way, as a
 socket would.  Over a fabric: as in :mod:`tests.bench.endpoint`, agents on two GPUs on different

@@ -1,4 +1,4 @@
-"""What a packet costs in the stacks alone, at one frame a turn, as a virtual clock asks for it.
+"""Measure a packet in the stacks alone, at one frame a turn, as a virtual clock asks for it.
 
 Two endpoints in one process, configured as runs configure them for two GPUs of one rail, send
 through a line of the NIC's rate and half the base round trip to each other.  A first run in virtual

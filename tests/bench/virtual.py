@@ -105,7 +105,7 @@ def measure() -> dict[str, float]:
 
 
 def measure_sizes() -> dict[str, float]:
-    """What a packet costs where there are many GPUs, and the largest fabric."""
+    """Return what a packet costs where there are many GPUs, and the largest fabric."""
     costs = costs_by_size()
     large = cost_of(*RING, "--topology", LARGE, "--sizes", "1MiB", "--capture", "none")
     return {

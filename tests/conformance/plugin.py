@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def named(item: pytest.Item) -> list[Any]:
-    """What the markers of a test name, a class's and module's included."""
+    """Return what the markers of a test name, a class's and module's included."""
     return [number for mark in item.iter_markers("conformance") for number in mark.args]
 
 

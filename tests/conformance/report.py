@@ -1,4 +1,4 @@
-"""What is kept of test runs for the conformance report, and how a new run changes it.
+"""Define what is kept of test runs for the conformance report, and how a new run changes it.
 
 The report describes the *last run of each test*.  A run of part of the tests leaves the results
 of all others as they were.  A test leaves the report when this run shows that it is gone: its
@@ -28,7 +28,7 @@ UNTESTED, MISSING = "untested", "missing"
 
 @dataclass(slots=True)
 class Run:
-    """What one session saw; all but the outcomes also crosses from xdist's workers."""
+    """Hold what one session saw; all but the outcomes also crosses from xdist's workers."""
 
     #: node id of a file or class that was collected -> node ids of all that is in it
     collected: dict[str, list[str]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Run:
     outcomes: dict[str, str] = field(default_factory=dict)
 
     def inventory(self) -> dict[str, Any]:
-        """What was collected, as plain types."""
+        """Return what was collected, as plain types."""
         return {
             "collected": self.collected,
             "uncollected": self.uncollected,
@@ -68,7 +68,7 @@ class Run:
         return False
 
     def outcome(self, test: str) -> str | None:
-        """What the test came to in this session; None if it says nothing of it."""
+        """Return what the test came to in this session; None if it says nothing of it."""
         for holder in _holders(test):
             if holder in self.uncollected:
                 return self.uncollected[holder]
@@ -109,7 +109,7 @@ def merged(
 
 
 def result(statement: Statement, outcomes: Sequence[str]) -> str:
-    """What a statement comes to, given the outcomes of the tests that name it."""
+    """Return what a statement comes to, given the outcomes of the tests that name it."""
     if outcomes:
         return min(outcomes, key=OUTCOMES.index)
     return UNTESTED if statement.untested else MISSING

@@ -1,4 +1,4 @@
-"""What tests of trace formats share."""
+"""Define what tests of trace formats share."""
 
 from __future__ import annotations
 

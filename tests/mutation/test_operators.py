@@ -1,4 +1,4 @@
-"""What a mutant is, and that the conformance tests' harness notices one and only one."""
+"""Test what a mutant is, and that the conformance tests' harness notices one and only one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_tests_of_the_package_come_first() -> None:
 
 
 def test_mutants_are_tried_and_the_score_is_written(tmp_path: Path) -> None:
-    """Of a few mutants of the window's arithmetic its own tests notice most."""
+    """The tests of the window's arithmetic notice most of a few mutants."""
     report = tmp_path / "score.json"
     done = subprocess.run(
         [

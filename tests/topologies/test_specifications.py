@@ -1,4 +1,4 @@
-"""What users write: rates, times and sizes with units, and topology specs."""
+"""Test what users write: rates, times and sizes with units, and topology specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an endpoint must be looked at again, whatever it sends at a time."""
+"""Test when an endpoint must be looked at again, whatever it sends at a time."""
 
 from __future__ import annotations
 

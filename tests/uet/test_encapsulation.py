@@ -48,7 +48,7 @@ def test_what_frames_look_like() -> None:
 @pytest.mark.conformance("C-124", "C-125")
 @pytest.mark.parametrize("capable", [True, False])
 def test_classes_of_what_leaves(capable: bool) -> None:
-    """Of data, first and again, and of ACK, NACK and control packet, on PDCs and without."""
+    """Classes are right for data, first and again, ACK, NACK and control, on PDCs and without."""
     script = Script(dscp_data=10, dscp_control=44, ecn_capable=capable)
     script.establish_initiator()
     seen: dict[str, list[Seen]] = {"data": [], "control": []}

@@ -66,12 +66,12 @@ def envelope(kind: Kind, **fields: Any) -> PeerEnvelope:
 
 
 def opener(kind: Kind, **fields: Any) -> Decapsulator:
-    """That of there."""
+    """Return the decapsulator of the other end."""
     return Decapsulator(encapsulation(kind, here=False, **fields), TRIMMED)
 
 
 def taken(opener: Decapsulator, frame: bytes) -> Opened:
-    """What both ways through the opener say of a frame that is ours."""
+    """Return what both ways through the opener say of a frame that is ours."""
     found = opener.open(memoryview(frame))
     assert opener.open_any(memoryview(frame)) == found
     assert not isinstance(found, str), found

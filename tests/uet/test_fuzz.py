@@ -39,7 +39,7 @@ _COMMON = {"payload_mtu": 1024, "mpr": 1, "dscp_trimmed": 4, "dscp_trimmed_lasth
 
 
 def parameters(seed: int) -> dict[str, object]:
-    """Of all endpoints of a conversation: every kind of congestion control has its turn."""
+    """Return parameters of all endpoints of a conversation; each control has its turn."""
     return {
         **_COMMON,
         "cc": list(CONTROLS)[seed % len(CONTROLS)],
@@ -76,7 +76,7 @@ def peers(seed: int) -> tuple[str, str, str]:
 
 
 def uet_at(frame: bytes | bytearray) -> int:
-    """Where the UET part of a recorded frame begins."""
+    """Return where the UET part of a recorded frame begins."""
     return UET6 if frame[12:14] == b"\x86\xdd" else UET
 
 
@@ -121,7 +121,7 @@ class Victim:
         self.posted += 1
 
     def turn(self, frames: list[bytes], now: int) -> None:
-        """What the event loop does."""
+        """Do one turn as the event loop does."""
         self.fep.receive([memoryview(frame) for frame in frames], now)
         while self.fep.transmit(now, 64):
             pass
@@ -167,7 +167,7 @@ def request(to: str, rng: random.Random) -> Request:
 
 
 def trim(frame: bytes, dscp: int) -> bytes:
-    """What a trimming switch makes of it: 24 octets of IP payload and the UDP length it had."""
+    """Trim it as a switch does: 24 octets of IP payload, and the UDP length it had."""
     cut = bytearray(frame[: uet_at(frame) + 16])
     if uet_at(cut) == UET:
         cut[15] = dscp << 2

@@ -1,4 +1,4 @@
-"""What loss costs, in virtual time and therefore exactly: a link with 64 packets in flight."""
+"""Test what loss costs, in virtual time and therefore exactly: a link with 64 packets in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each profile lets an endpoint ask for, and do for others (UES 2.2)."""
+"""Test what each profile lets an endpoint ask for, and do for others (UES 2.2)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_threshold_beyond_the_profile_means_a_plain_send() -> None:
 
 
 def opcodes(exchange: Exchange, side: Side) -> set[int]:
-    """Of the requests that ``side`` has sent."""
+    """Return the opcodes of the requests that ``side`` has sent."""
     found = set()
     for frame in exchange.network.sent:
         decoded = decode_frame(frame, crc="off")

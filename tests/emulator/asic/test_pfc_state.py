@@ -120,7 +120,7 @@ def test_a_leap_of_time_does_everything_in_order() -> None:
 
 
 def test_a_pause_that_was_slept_through_is_told() -> None:
-    """It is counted, so how late it was must be: the queue was never stopped."""
+    """The delay is counted, so how late it was must be: the queue was never stopped."""
     queue, counters = gate()
     queue.on_frame(LONGEST, 0)
     queue.on_frame(0, 500)
@@ -211,7 +211,7 @@ SPEC = "rail_clos:hosts=4,gpus_per_host=2,spines=2"
 @pytest.mark.conformance("R-046")
 @pytest.mark.parametrize("extra", ["", ",buffer=2MiB", ",mtu=4200"])
 def test_marking_begins_before_pausing(extra: str) -> None:
-    """Also where one port makes up the whole queue."""
+    """Marking begins first also where one port makes up the whole queue."""
     fitted = fit(parse("lossless"), catalogue.load(SPEC + extra), 1000)
     (rules,) = fitted.pauses.values()
     (profile,) = fitted.profiles.values()

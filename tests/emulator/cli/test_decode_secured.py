@@ -59,7 +59,7 @@ def test_every_encapsulation(version: int, udp: bool) -> None:
 def test_a_servers_keys_open_both_directions(
     version: int, udp: bool, with_ssi: bool, by_address: bool
 ) -> None:
-    """Also where the UEC reference provider derives from IPv6 addresses in spite of SSIs."""
+    """The keys open them also where the UEC reference provider derives from IPv6 addresses."""
     here, there = ADDRESSES[version]
     clients = {here: 7} if with_ssi else {}
     secure = domain(

@@ -1,4 +1,4 @@
-"""What ``uetemu graph -o`` makes of a file's suffix."""
+"""Test what ``uetemu graph -o`` makes of a file's suffix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn of a picture fits, and drops what matters least."""
+"""Test that a drawing fits, and leaves out what matters least."""
 
 from __future__ import annotations
 

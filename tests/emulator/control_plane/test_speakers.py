@@ -1,4 +1,4 @@
-"""Who speaks with whom, from the topology alone."""
+"""Test who speaks with whom, from the topology alone."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def entry(
 
 
 def sent(requests: Sequence[bytes], library: Path) -> bytes:
-    """What arrives of ``requests`` from a process that has the library."""
+    """Return what arrives of ``requests`` from a process that has the library."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_USERSOCK) as here:
         here.bind((0, 0))
         here.settimeout(30)

@@ -1,4 +1,4 @@
-"""Where packet counters begin on a host's clock."""
+"""Test where packet counters begin on a host's clock."""
 
 from __future__ import annotations
 

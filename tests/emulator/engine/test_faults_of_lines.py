@@ -1,4 +1,4 @@
-"""What a cable that is pulled takes with it, to the nanosecond; no kernel is needed."""
+"""Test what a cable that is pulled takes with it, to the nanosecond; no kernel is needed."""
 
 from __future__ import annotations
 

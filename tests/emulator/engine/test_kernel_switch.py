@@ -1,4 +1,4 @@
-"""What the engine does to frames that come out of the kernel."""
+"""Test what the engine does to frames that come out of the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the switches are sampled in virtual time, and that nobody waits for it."""
+"""Test when the switches are sampled in virtual time, and that nobody waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user says goes wrong: read as it is meant, or refused in a sentence that helps."""
+"""Test what a user says goes wrong: read as it is meant, or refused in a sentence that helps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def link(name: str) -> Link:
 
 
 def stated(*texts: str) -> list[tuple[int, list[str]]]:
-    """When, and what is struck from then on."""
+    """Return the time of a fault, and what is faulty from then on."""
     return [(moment.at_ns, moment.condition.words()) for moment in timeline(texts, FABRIC)]
 
 

@@ -1,4 +1,4 @@
-"""Who is cut off by dead cables: by cables, by routes that know nothing of each other."""
+"""Test who is cut off by dead cables: by cables, by routes that know nothing of each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two readings say, with numbers computed by hand."""
+"""Test what two readings say, with numbers computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who talks to whom, and what a run makes of ``rocev2:...``."""
+"""Test who talks to whom, and what a run makes of ``rocev2:...``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What loss costs the two ways of recovery, in virtual time: 64 packets in flight at 400 Gb/s."""
+"""Test what loss costs the two ways of recovery: 64 packets in flight at 400 Gb/s."""
 
 from __future__ import annotations
 

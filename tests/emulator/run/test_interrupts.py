@@ -32,7 +32,7 @@ def swallow(number: signal.Signals) -> None:
 
 
 def interrupted(work: Callable[[], object]) -> Interrupted:
-    """What ends ``work`` under :func:`interruptible`."""
+    """Return what ends ``work`` under :func:`interruptible`."""
     with pytest.raises(Interrupted) as stop, interruptible():
         work()
     return stop.value

@@ -1,4 +1,4 @@
-"""What is said of a user's own scenario whose functions fail, or return what they should not."""
+"""Test sentences about a user's own scenario whose functions fail, or return nonsense."""
 
 from __future__ import annotations
 

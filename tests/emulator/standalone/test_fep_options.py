@@ -456,7 +456,7 @@ def test_a_capture_is_whole_at_every_flush(tmp_path: Path) -> None:
 
 @contextmanager
 def files_of_at_most(octets: int) -> Iterator[None]:
-    """As on a disk with no more room."""
+    """Fail writes beyond a limit, as on a disk with no more room."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (octets, before[1]))
     try:
@@ -494,7 +494,7 @@ def test_an_event_log_is_whole_after_every_event(tmp_path: Path) -> None:
 
 
 def failure(*words: str) -> str:
-    """What is said of a command line that cannot be."""
+    """Return what is said of a command line that cannot be."""
     result = CliRunner().invoke(cli, ["fep", *words])
     assert result.exit_code != 0
     return str(result.exception) if isinstance(result.exception, UserError) else result.output

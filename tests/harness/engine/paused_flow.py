@@ -30,7 +30,7 @@ _UDP_AND_BELOW = 42
 
 
 class Recorder:
-    """When frames begin to leave a port, or have arrived there (ns), data and PAUSE frames."""
+    """Hold when frames begin to leave a port, or have arrived there (ns), data and PAUSE frames."""
 
     def __init__(self) -> None:
         self.data: list[float] = []

@@ -26,7 +26,7 @@ QUIET_S = 0.05  # after the last echo that is due, for those that are not
 
 @dataclass
 class Answers:
-    """What came back to one asker: addresses that answered, and gateways that had no route."""
+    """Hold what came back to one asker: addresses that answered, and gateways that had no route."""
 
     heard: set[IPv4Address] = field(default_factory=set)
     refused: dict[IPv4Address, IPv4Address] = field(default_factory=dict)

@@ -90,7 +90,7 @@ class Wire:
 
     @property
     def policy(self) -> Policy | None:
-        """What happens to frames of the transport, which are numbered from the moment it is set."""
+        """Set what happens to frames of the transport, which are numbered from then on."""
         return self._policy
 
     @policy.setter
@@ -177,7 +177,7 @@ def decoded(path: Path, *words: str) -> list[dict[str, Any]]:
 
 
 def filters(namespace: str) -> str:
-    """What is left of traffic control on ``e0``."""
+    """Return what is left of traffic control on ``e0``."""
     assert shutil.which("tc"), "the tests look with tc"
     shown = [
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Where packets get by what the kernels of a lab have: rules, routes, bridges, tunnels."""
+"""Define where packets get by what the kernels of a lab have: rules, routes, bridges, tunnels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Route:
 
 
 class Kernels:
-    """What every switch of ``lab`` has, and where packets get by it."""
+    """Hold what every switch of ``lab`` has, and where packets get by it."""
 
     def __init__(self, lab: Lab, black: Collection[Link]) -> None:
         self._topology, self._black = lab.topology, black
@@ -187,13 +187,13 @@ class Tunnels:
 
 
 def dumped(lab: Lab, switch: str, commands: str) -> list[list[dict[str, Any]]]:
-    """What each of ``commands`` says in ``switch``, as JSON."""
+    """Return what each of ``commands`` says in ``switch``, as JSON."""
     stated = lab.exec(switch, ["sh", "-c", commands]).stdout
     return [json.loads(line) for line in stated.splitlines() if line.strip()]
 
 
 def _routes(rows: Collection[Mapping[str, object]]) -> Iterator[Route]:
-    """Those that a lookup would not pass over."""
+    """Return the routes that a lookup would not pass over."""
     for row in rows:
         kind, dst = row.get("type", "unicast"), str(row["dst"])
         hops = row.get("nexthops") or [row]

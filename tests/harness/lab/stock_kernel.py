@@ -1,4 +1,4 @@
-"""This machine's file system under Debian's kernel, in a virtual machine, for one shell script.
+"""Run a shell script on this machine's file system under Debian's kernel, in a virtual machine.
 
 ::
 
@@ -91,7 +91,7 @@ def begin(boot: Callable[[], object]) -> None:
 
 
 def ended(boot: Callable[[], T]) -> T:
-    """What ``boot`` returned or raised, begun earlier or now."""
+    """Return what ``boot`` returned or raised, begun earlier or now."""
     begin(boot)
     return _ahead[boot].result()  # type: ignore[return-value]
 

@@ -1,4 +1,4 @@
-"""What each capture shows: how its endpoints were set up, and what was posted on them."""
+"""Define what each capture shows: how its endpoints were set up, and what was posted on them."""
 
 from __future__ import annotations
 

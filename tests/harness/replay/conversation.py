@@ -31,7 +31,7 @@ class Tracked:
 
 @dataclass
 class Conversation:
-    """What has been seen of a conversation; gives its packets their canonical form.
+    """Hold what has been seen of a conversation; gives its packets their canonical form.
 
     ``judged`` is the side whose free choices are left out of it.
     """
@@ -41,7 +41,7 @@ class Conversation:
     first_packet_id: int | None = None
 
     def place(self, packet: Packet) -> int | None:
-        """Which PDC a packet belongs to; a SYN may open one, or begin it elsewhere."""
+        """Return which PDC a packet belongs to; a SYN may open one, or begin it elsewhere."""
         fields, side = packet.fields, packet.side
         if "pds.spdcid" not in fields:
             return None

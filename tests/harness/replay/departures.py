@@ -1,4 +1,4 @@
-"""Where our endpoint does otherwise than the captured one, and why it may.
+"""Define where our endpoint does otherwise than the captured one, and why it may.
 
 Everything that is not in here must be the same.  Numbers count the packets of one side, in the
 role of the initiator those of one kind.
@@ -48,7 +48,7 @@ OF_INITIATOR: dict[str, tuple[Departure, ...]] = {
 
 
 def departed(forms: list[Canonical], departures: Iterable[Departure]) -> list[Canonical]:
-    """What ours must be, from what was captured."""
+    """Return what ours must be, from what was captured."""
     result = [dict(form) for form in forms]
     for departure in departures:
         for number in departure.packets:

@@ -64,7 +64,7 @@ def endpoint(name: str, side: str) -> FabricEndpoint:
 
 
 def receives(case: Case) -> list[ReceiveRequest]:
-    """What the target posts, one for each send."""
+    """Return what the target posts, one for each send."""
     if case.operation != "send":
         return []
     return [
@@ -78,7 +78,7 @@ def receives(case: Case) -> list[ReceiveRequest]:
 
 
 def requests(name: str) -> tuple[list[Request], list[bytearray]]:
-    """What the initiator posts, and the memory that what it fetches goes to."""
+    """Return what the initiator posts, and the memory that what it fetches goes to."""
     case = CASES[name]
     peer = ADDRESSES[version(name)][TARGET]
     returned = [bytearray(len(result)) for result in results(case)]

@@ -25,7 +25,7 @@ REQUEST, CONTROL = "request", "control"
 
 @dataclass
 class Replay:
-    """What a replay brought about, beside what the capture has, by kind of packet."""
+    """Hold what a replay brought about, beside what the capture has, by kind of packet."""
 
     expected: dict[str, list[Canonical]]
     sent: dict[str, list[Canonical]]
@@ -84,7 +84,7 @@ class Player:
     # -- our endpoint
 
     def take(self, limit: int) -> int:
-        """What leaves now; how many frames it was."""
+        """Return what leaves now; how many frames it was."""
         count = 0
         for header, payload in self.fep.transmit(self.now, limit):
             packet = decode(bytes(header) + bytes(payload), self.records)

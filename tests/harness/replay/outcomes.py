@@ -1,4 +1,4 @@
-"""What is in memory, and what applications have heard, when a captured exchange is over."""
+"""Define what is in memory, and what applications have heard, when a captured exchange is over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def memory_after(case: Case) -> bytes:
 
 
 def results(case: Case) -> list[bytes]:
-    """What comes back to the initiator, by operation."""
+    """Return what comes back to the initiator, by operation."""
     if case.operation == "read":
         return [message(0, case.size)]
     if case.operation == "fetch":
@@ -45,7 +45,7 @@ def results(case: Case) -> list[bytes]:
 
 
 def completions_of_target(name: str) -> list[Completion]:
-    """What the target's application hears: receives, header data, groups that are complete."""
+    """Return the target's completions: receives, header data, groups that are complete."""
     case = CASES[name]
     peer = ADDRESSES[version(name)][INITIATOR]
     data = [HEADER_DATA if index in case.header_data else None for index in range(case.count)]
@@ -85,7 +85,7 @@ def completions_of_target(name: str) -> list[Completion]:
 
 
 def completions_of_initiator(name: str) -> list[Completion]:
-    """What the initiator's application hears, one for each operation."""
+    """Return what the initiator's application hears, one for each operation."""
     case = CASES[name]
     kinds = {"write_sync": "write", "cswap": "atomic", "fetch": "atomic"}
     result = []

@@ -16,7 +16,7 @@ from uet.tss.record import SecureRecords
 
 @dataclass
 class Replay:
-    """What a replay brought about, beside what the capture has."""
+    """Hold what a replay brought about, beside what the capture has."""
 
     expected: list[Canonical] = field(default_factory=list)
     answers: list[Canonical] = field(default_factory=list)

@@ -16,7 +16,7 @@ FIRST_PSN = 0xFF_FFF0  # soon wraps
 
 
 def qpn(end: int, number: int = 0) -> int:
-    """Of the queue pair ``number`` of one of two ends."""
+    """Return the queue pair ``number`` of one of two ends."""
     return 0x100 * (end + 1) + number
 
 

@@ -19,7 +19,7 @@ PSN_MASK = 0xFF_FFFF
 
 @dataclass
 class Packet:
-    """What a frame holds; ``fields`` are those of all its extension headers by name."""
+    """Hold what a frame holds; ``fields`` are those of all its extension headers by name."""
 
     opcode: int
     psn: int
@@ -96,7 +96,7 @@ class Lone:
         self.hca.receive([memoryview(frame) for frame in frames], self.now)
 
     def take(self, limit: int = 1_000) -> list[Packet]:
-        """What the endpoint sends now."""
+        """Return what the endpoint sends now."""
         return [read(joined(frame)) for frame in self.hca.transmit(self.now, limit)]
 
     def ask(self, *frames: bytes) -> list[Packet]:

@@ -33,7 +33,7 @@ class Marking:
 
 @dataclass
 class Measured:
-    """What was seen after the warm-up."""
+    """Hold what was seen after the warm-up."""
 
     delivered: list[int]
     utilisation: float = 0.0

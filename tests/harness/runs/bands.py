@@ -19,7 +19,7 @@ class Band:
     high: float | None = None
 
     def trouble(self, row: Mapping[str, object]) -> str | None:
-        """What is wrong with ``row``, or None."""
+        """Return what is wrong with ``row``, or None."""
         value = row.get(self.key)
         if not isinstance(value, int | float):
             return f"{self.key} is {value!r}, which is no number"

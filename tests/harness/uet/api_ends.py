@@ -1,4 +1,4 @@
-"""What the tests of the API share: a wire that is listened to, and what must have completed."""
+"""Share between tests of the API: a wire that is listened to, and required completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What atomic operations do, told with Python's integers and fractions only."""
+"""Define what atomic operations do, told with Python's integers and fractions only."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _ARRIVE, _DEPART, _ANSWER, _READY, _LOST, _TICK, _CREDIT = range(7)
 
 
 class Sender(Protocol):
-    """What stands between a sender and the network: an NSCC window, or more than that."""
+    """Hold what stands between a sender and the network: an NSCC window, or more than that."""
 
     @property
     def cwnd(self) -> float: ...
@@ -50,7 +50,7 @@ class Port:
 
 @dataclass
 class Measured:
-    """What was seen after the warm-up."""
+    """Hold what was seen after the warm-up."""
 
     delivered: list[int]
     utilisation: float

@@ -158,7 +158,7 @@ class FakePdc:
 
 @dataclass
 class FakeInitiator:
-    """What the target asked of the initiator of its own endpoint."""
+    """Hold what the target asked of the initiator of its own endpoint."""
 
     restarts: list[tuple[str, int, int]] = field(default_factory=list)
     requested: list[tuple[str, Address, int, int, str]] = field(default_factory=list)
@@ -200,7 +200,7 @@ class FakeInitiator:
         self.served.append((key, offset, length))
 
     def on_read_refused(self, key: int, by: object) -> None:
-        """What is not read needs no note here."""
+        """Note nothing: a refused read leaves nothing to do here."""
 
     def decline(self, peer: str, address: Address, key: int, offset: int, length: int) -> None:
         self.declined.append((peer, address, key, offset, length))
@@ -320,7 +320,7 @@ class TargetBench:
 
     @property
     def returned(self) -> list[tuple[dict[str, int], bytes]]:
-        """What was sent back on the PDC, and taken from it now."""
+        """Return what was sent back on the PDC, and taken from it now."""
         found = []
         for message in self.pdc.posted:
             assert isinstance(message, ReturnData)

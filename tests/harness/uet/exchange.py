@@ -41,7 +41,7 @@ ENDS: Final = {
 
 @dataclass(kw_only=True)
 class Wire(Impairment):
-    """What happens to frames; ``trimming`` is the probability of a data packet to be cut."""
+    """Hold what happens to frames; ``trimming`` is the probability of a data packet to be cut."""
 
     trimming: float = 0.0
 
@@ -64,7 +64,7 @@ WIRES: Final = {
 
 
 def trimmed(frame: bytes, dscp: int, *, least: int = 24) -> bytes:
-    """What a switch leaves of a frame: ``least`` octets of IP payload, UDP length as it was.
+    """Return what a switch leaves of a frame: ``least`` octets of IP payload, UDP length as it was.
 
     DSCP and IP length are rewritten, the IPv4 checksum is made right again (UES 4.1).
     """
@@ -358,7 +358,7 @@ class Posted:
 
     @property
     def message(self) -> bytes:
-        """What it has received."""
+        """Return what it has received."""
         completion = self.completion
         at = completion.offset or 0
         return bytes(self.memory[at : at + completion.length])

@@ -1,4 +1,4 @@
-"""What must hold of an endpoint at any time, and when nothing is left to do."""
+"""Define what must hold of an endpoint at any time, and when nothing is left to do."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
 
 
 def check_turns(fep: FabricEndpoint) -> None:
-    """Who stands in line has something to send, and whoever may send has done so."""
+    """Check that all in line have something to send, and that all that may send have done so."""
     turns, pdcs = fep.turns, list(fep.table.by_id.values())
     assert not turns.woken
     assert not turns._contexts

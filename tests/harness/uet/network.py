@@ -137,7 +137,7 @@ class Network:
                 heapq.heappush(self._events, event)
 
     def _sent(self, frame: bytes) -> int:
-        """When the link has sent the last bit of a frame that is ready now."""
+        """Return when the link has sent the last bit of a frame that is ready now."""
         if not self.ns_per_octet:
             return self.now
         link = destination(frame)

@@ -1,4 +1,4 @@
-"""What one endpoint can ask of another, kind by kind, and how to tell that it was done once.
+"""Define what one endpoint can ask of another, kind by kind, and how to tell that it was done once.
 
 Each function takes an :class:`~tests.harness.uet.exchange.Exchange`, the side that asks and the
 delivery mode.  It posts at once or, for what comes late, in ``exchange.later``; what must hold in
@@ -80,7 +80,7 @@ def _read(exchange: Exchange, side: Side, delivery: str, length: int) -> None:
 
 
 def read_small(exchange: Exchange, side: Side, delivery: str) -> None:
-    """Whose data comes in the ACK."""
+    """Read so little that the data comes in the ACK."""
     for length in (0, 1, 12, 16):
         _read(exchange, side, delivery, length)
 
@@ -164,7 +164,7 @@ def fetch_vector(exchange: Exchange, side: Side, delivery: str) -> None:
 
 
 def compare_and_swap(exchange: Exchange, side: Side, delivery: str) -> None:
-    """Of those that all want to be the first, one is, and the others see which."""
+    """Compare and swap: the first one succeeds, and the others see which it was."""
     there = other(exchange, side)
     offset = there.room(8)
     results = [bytearray(8) for _ in range(12)]

@@ -153,7 +153,7 @@ class Script:
         return frames
 
     def wait(self, ns: int) -> list[Seen]:
-        """What leaves until ``ns`` later, at the endpoint's own deadlines."""
+        """Return what leaves until ``ns`` later, at the endpoint's own deadlines."""
         end = self.now + ns
         seen = self.take()
         while (deadline := self.fep.next_deadline()) is not None and deadline <= end:
@@ -243,7 +243,7 @@ def rud(
 def rod(
     psn: int, *, syn: int | None = None, dpdcid: int = 0, clear: int = START - 1, **fields: Any
 ) -> Packet:
-    """The same of ROD."""
+    """Return the same script over ROD."""
     return _request(UET_ROD_REQ, psn, syn, dpdcid, clear, fields)
 
 

@@ -97,6 +97,6 @@ def pair(seed: int, **parameters: Any) -> tuple[Network, dict[str, bytearray]]:
 
 
 def counter_of(frame: bytes) -> tuple[bytes, int, bytes]:
-    """What must be unique: source address, AN, packet counter with epoch."""
+    """Return what must be unique: source address, AN, packet counter with epoch."""
     _, packet, _ = parts(frame)
     return frame[26:30], packet[0] & 1, packet[4:12]

@@ -33,7 +33,7 @@ class Sprayed:
         return paths.count(path) / len(paths)
 
     def uses(self, ev: int) -> list[int]:
-        """When ``ev`` was used."""
+        """Return when ``ev`` was used."""
         return [at for at, other, _ in self.packets if other == ev]
 
 
@@ -51,7 +51,7 @@ class Paths:
         self._timeouts: deque[tuple[int, int]] = deque()
 
     def path(self, ev: int) -> int:
-        """Where the switch's hash sends ``ev``."""
+        """Return where the switch's hash sends ``ev``."""
         return random.Random(ev << 32 | self.salt).randrange(len(self.states))
 
     def run(self, until: int) -> None:

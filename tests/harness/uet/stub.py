@@ -46,7 +46,7 @@ class StubSemantics:
 
     @property
     def psns(self) -> list[int]:
-        """Of the requests taken, in the order of being taken."""
+        """Return the PSNs of the requests taken, in the order of being taken."""
         return [psn for psn, _ in self.taken]
 
 

@@ -1,4 +1,4 @@
-"""What the stack puts on the wire: every operation, delivery mode and header format, both ways.
+"""Collect what the stack sends: every operation, delivery mode and header format, both ways.
 
 Exchanges of two endpoints over wires that lose, copy, reorder and trim give the frames; control
 packets and NACKs that no such exchange needs come from the functions that make them.
@@ -201,7 +201,7 @@ def _made() -> list[bytes]:
 
 
 def shape(packet: DecodedPacket) -> object:
-    """What tells a kind of packet from others: layers, and the fields that choose a form."""
+    """Return what tells a kind of packet from others: layers, and the fields that choose a form."""
     choosing = (
         "pds.type", "pds.next_hdr", "pds.flags", "pds.ctl_type", "pds.nack_code", "ses.opcode",
         "ses.som", "ses.eom", "ses.hd", "ses.dc", "ses.return_code", "ses.list",

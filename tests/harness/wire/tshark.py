@@ -29,7 +29,7 @@ Row = dict[str, list[str]]
 
 
 def tshark(lua: Path, capture: Path, *arguments: str) -> str:
-    """What tshark prints with nothing of the user's configuration; it must not complain."""
+    """Return what tshark prints with nothing of the user's configuration; it must not complain."""
     command = [str(TSHARK), "-n", "-X", f"lua_script:{lua}", "-r", str(capture), *arguments]
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""What goes with what in a trace, and which traces do not fit together."""
+"""Test what goes with what in a trace, and which traces do not fit together."""
 
 from __future__ import annotations
 

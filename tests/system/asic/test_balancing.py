@@ -115,12 +115,12 @@ class Router:
             ports.set_route(self.program, SWITCH, destination, DEPARTURES)
 
     def path(self, frame: bytes) -> int:
-        """Which of the departures ``frame`` takes."""
+        """Return which of the departures ``frame`` takes."""
         (taken,) = self.paths([frame])
         return taken
 
     def paths(self, frames: Iterable[bytes]) -> list[int]:
-        """Which departure each frame takes; they differ in the first octets of their payload."""
+        """Return the departure of each frame; they differ in the first octets of their payload."""
         order = {}
         for place, frame in enumerate(frames):
             self.out.send(frame)

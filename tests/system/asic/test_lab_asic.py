@@ -214,7 +214,7 @@ def test_trimmed_packets_tell_whether_the_last_hop_trimmed_them(
 
 
 def _raw_socket() -> socket.socket:
-    """It hears what arrives at eth0, in front of the filter that keeps it from the kernel."""
+    """Return a socket that hears what arrives at eth0, in front of the filter."""
     raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     raw.setsockopt(263, 23, 1)  # PACKET_IGNORE_OUTGOING
     raw.bind(("eth0", ETH_P_ALL))

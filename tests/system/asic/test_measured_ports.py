@@ -48,7 +48,7 @@ def depth(bench: Bench) -> int:
 
 
 def kernels(bench: Bench) -> int:
-    """What HTB holds, in octets on the wire."""
+    """Return what HTB holds, in octets on the wire."""
     (port,) = read_ports(bench.near.kernel).values()
     return port.data.backlog_bytes + 24 * port.data.backlog_packets
 

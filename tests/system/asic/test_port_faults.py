@@ -139,7 +139,7 @@ def test_duplication(bench: Bench) -> None:
 
 
 def overtakers(order: list[int]) -> list[int]:
-    """Those that arrived before one that had been sent before them."""
+    """Return the frames that arrived before one that had been sent before them."""
     return [n for place, n in enumerate(order) if any(m < n for m in order[place + 1 :])]
 
 

@@ -53,7 +53,7 @@ def made(lab: str, topology: Topology, spec: str = SWITCH) -> FabricAsic:
 
 @pytest.fixture
 def asic(program_lab: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FabricAsic]:
-    """Of a lab that is on record, but of which nothing else is there."""
+    """Return the ASIC of a lab that is on record, but of which nothing else is there."""
     monkeypatch.setattr(lab_record, "STATE", tmp_path)
     topology = catalogue.load(SPEC)
     record = LabRecord(

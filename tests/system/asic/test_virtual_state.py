@@ -247,7 +247,7 @@ def test_faults_strike_what_passes_in_the_kernel_by_a_sequence_of_its_own(
     bench: Bench, state: VirtualState
 ) -> None:
     def lost(between: int) -> list[int]:
-        """Which of 200 transport frames are lost with so many others between two of them."""
+        """Return which of 200 transport frames are lost with so many others between two of them."""
         reset(bench.program, NEAR)
         bench.configure(profile("deep"), faults=Faults(loss=0.3), seed=5, measured=True)
         gone = []

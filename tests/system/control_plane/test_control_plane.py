@@ -191,7 +191,7 @@ def alert() -> Iterator[Lab]:
 
 @pytest.fixture
 def healthy(alert: Lab) -> Iterator[Lab]:
-    """It, with all its links; they are mended after the test."""
+    """Return the lab with all its links; they are mended after the test."""
     link = first_link(alert)
     yield alert
     inject(alert, link, NONE)

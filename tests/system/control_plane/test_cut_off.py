@@ -1,4 +1,4 @@
-"""Who is cut off from whom, computed, and as the routes say that are in the kernels by then."""
+"""Test who is cut off from whom: as computed, and as the routes in the kernels have it."""
 
 from __future__ import annotations
 

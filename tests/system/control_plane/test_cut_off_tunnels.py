@@ -1,4 +1,4 @@
-"""Who is cut off from whom where tunnels join rails: computed, as the kernels have it, and by ping.
+"""Test who is cut off where tunnels join rails: computed, as the kernels have it, by ping.
 
 ::
 

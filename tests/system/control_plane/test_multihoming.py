@@ -234,7 +234,7 @@ class TestWithSegments:
     ESI = "03:02:20:00:00:00:00:00:00:01"  # of type 3: the pair's system MAC, h0g0's number
 
     def _switches(self, lab: Lab, switch: str) -> set[str]:
-        """Who else has the segment of h0g0, as ``switch`` sees it: the last column."""
+        """Return who else has the segment of h0g0, as ``switch`` sees it: the last column."""
         assert lab.routing is not None
         for line in lab.routing.vtysh(switch, "show evpn es").splitlines():
             if line.startswith(self.ESI):

@@ -267,7 +267,7 @@ def test_kernel_stays_silent_and_ping_works(
         native = header(lab, "h0g0", "h1g0", 4, protocol=253)
 
         def icmp_errors() -> int:
-            """What came back before the answer to a probe that the kernel always answers."""
+            """Return what came back before the answer to a probe that the kernel always answers."""
             probe = header(lab, "h0g0", "h1g0", 4, port=9)
             a.send([(head, b"uet!"), (native, b"uet!"), (probe, b"end!")])
             errors = 0

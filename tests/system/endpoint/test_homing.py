@@ -117,7 +117,7 @@ def fabric(
 
 
 def cable(lab: Lab) -> list[Link]:
-    """That of h0g0's first port."""
+    """Return the cable of h0g0's first port."""
     return [lab.topology.link_at(CableEnd("h0g0", "eth0"))]
 
 
@@ -141,7 +141,7 @@ def test_a_port_without_carrier_is_left_alone(spec: str) -> None:
 
 
 def test_no_frame_has_the_entropy_of_a_port_without_carrier() -> None:
-    """It would leave by the other port, but its answer would come by the plane of the dead one."""
+    """Such a frame would leave by the other port, but its answer by the plane of the dead one."""
     with fabric(TWO_PORTS) as lab, Job(lab, "uet") as job:
         mac = bytes.fromhex(lab.topology.node("h0g0").ports[1].mac.replace(":", ""))
         with seen_at(lab, switch_ends(lab.topology, "h0g0")[1]) as seen:

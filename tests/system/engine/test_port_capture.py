@@ -162,7 +162,7 @@ def test_equal_runs_leave_equal_captures(incast: Run, begin: Callable[..., Run])
 
 @pytest.mark.root
 def test_a_killed_run_leaves_whole_blocks(begin: Callable[..., Run]) -> None:
-    """It is stopped before, as the kernel cuts short what a killed process just writes."""
+    """A capture is stopped before, as the kernel cuts short what a killed process just writes."""
     run = begin(
         *(*SMALL, "--capture", "all", "--snaplen", "full"),
         *("--sizes", "256KiB", "--iterations", "1000"),

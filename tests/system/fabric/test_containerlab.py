@@ -112,7 +112,7 @@ def test_containerlab_takes_every_design(design: str) -> None:
 
 
 def test_no_command_needs_a_shell() -> None:
-    """But that for a setting which older kernels do not have, and so has its own."""
+    """No command needs one, but that for a setting which older kernels do not have."""
     for name, node in loaded(catalogue.load())["topology"]["nodes"].items():
         with_shell = [c for c in node["exec"] if re.search(r"[|&;<>$`\\\"'*?]", c)]
         assert len(with_shell) == (0 if name.startswith("h") else 1)
@@ -197,7 +197,7 @@ VETH_MTU = 9500  # containerlab's, unless a link has its own
 
 
 def inside(prefix: str, node: str, argv: list[str]) -> str:
-    """What ``argv`` prints in the namespace of ``node``; it must succeed."""
+    """Return what ``argv`` prints in the namespace of ``node``; it must succeed."""
     done = namespaces.visitor().inside(
         Path("/run/netns", f"{prefix}{node}"),
         lambda: subprocess.run(argv, capture_output=True, text=True),
@@ -215,7 +215,7 @@ def ping(prefix: str, node: str, address: str) -> int:
 
 
 def deploy(content: dict, prefix: str) -> None:
-    """As containerlab with one worker, on a host that drops what comes back another way.
+    """Deploy as containerlab with one worker, on a host that drops what comes back another way.
 
     A cable is made on the host when the first of its nodes is there; its far end waits there.
     """

@@ -102,7 +102,7 @@ def test_kernel_tables_are_the_computed_ones(lab: LabFactory, spec: str) -> None
 
 
 def test_routers_on_the_way_answer_in_the_order_of_the_dimensions(lab: LabFactory) -> None:
-    """As traceroute: the packet whose time to live ends at hop n is answered by router n."""
+    """Traceroute's rule: the packet whose time to live ends at hop n is answered by router n."""
     made = lab("torus:x=5,y=5")
     topology = made.topology
     gpus = {
@@ -166,7 +166,7 @@ def test_only_valiant_goes_through_a_third_group(
 
 
 def test_every_choice_of_valiant_is_used(lab: LabFactory) -> None:
-    """Of nine groups, each of the seven others carries some of the flows between two."""
+    """Each of the seven other groups carries some of the flows between two."""
     made = lab("dragonfly:gpus_per_host=1,routers=4,global_links=2,routing=valiant")
     topology = made.topology
     assert len({switch.pod for switch in topology.switches}) == 9

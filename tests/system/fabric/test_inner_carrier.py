@@ -27,7 +27,7 @@ def link_at(lab: Lab, node: str, port: str) -> Link:
 
 
 def shown(lab: Lab, node: str, *what: str) -> list[dict[str, object]]:
-    """What ``ip`` shows in the node."""
+    """Return what ``ip`` shows in the node."""
     rows: list[dict[str, object]] = json.loads(lab.exec(node, ["ip", "-j", *what]).stdout)
     return rows
 

@@ -69,7 +69,7 @@ def mac_of(lab: Lab, gpu: str) -> str:
 
 
 def test_everybody_reaches_everybody(pods: Lab) -> None:
-    """Of the same rail through a tunnel alone; of the other one by the anycast gateway too."""
+    """GPUs of one rail reach each other by a tunnel alone, others by the anycast gateway too."""
     assert routing_of(pods).differences() == []
     assert routing_of(pods).member_differences() == []
     assert unreached(pods) == []

@@ -185,7 +185,7 @@ class Terminal:
         )
 
     def read(self, until: Callable[[bytes], bool], what: str) -> None:
-        """What is written, from here on, until it is such."""
+        """Return what is written from here on, until it is such."""
         start, deadline = len(self.written), time.monotonic() + BUDGET_S
         while not until(CODES.sub(b"", self.written[start:])):
             assert time.monotonic() < deadline, f"not seen: {what}\n{self.written!r}"

@@ -33,7 +33,7 @@ BUDGET_S = 20.0
 
 
 def dump(lab: Lab) -> dict[str, str]:
-    """What the kernel has in every node: addresses, routes, neighbours, bridges, queues, filters,
+    """Dump what the kernel has in every node: addresses, routes, bridges, queues, filters,
     and what the ASICs work by."""
     found = {}
     for node in lab.topology.nodes:

@@ -44,7 +44,7 @@ STATUSES = {
 
 
 def counters() -> dict[str, int]:
-    """What the device has counted, by name."""
+    """Return what the device has counted, by name."""
     return {
         path.name: int(path.read_text()) for path in COUNTERS.iterdir() if path.name != "lifespan"
     }
@@ -212,7 +212,7 @@ class VerbsPeer:
         self._qp.post_send(work)
 
     def completions(self, requested: int, budget: float = 60.0) -> list[dict[str, Any]]:
-        """So many completions, in their order: receives and work alike."""
+        """Return so many completions, in their order: receives and work alike."""
         found: list[dict[str, Any]] = []
         give_up = time.monotonic() + budget
         while len(found) < requested:

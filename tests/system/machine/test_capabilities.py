@@ -1,4 +1,4 @@
-"""What a machine offers is found by trying, and trying leaves nothing behind."""
+"""Test that trying finds what a machine offers, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class TestAsRoot:
         assert answer["veth"] is None
 
     def test_trial_of_netem_agrees_with_tc(self) -> None:
-        """The same question by another way: iproute2 in a namespace of its own."""
+        """Another way gives the same answer: iproute2 in a namespace of its own."""
         by_tc = subprocess.run(
             [
                 "unshare",

@@ -19,7 +19,7 @@ INTERRUPTS = 1 << signal.SIGINT - 1 | 1 << signal.SIGQUIT - 1
 
 @pytest.fixture
 def background() -> Iterator[None]:
-    """This process ignores what a job in the background of a script ignores."""
+    """Let this process ignore what a job in the background of a script ignores."""
     numbers = (signal.SIGINT, signal.SIGQUIT)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     yield

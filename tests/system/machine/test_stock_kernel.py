@@ -1,4 +1,4 @@
-"""What the running kernel lacks, on Debian's: netem, VLANs, bonds, modules loaded on demand.
+"""Test what the running kernel lacks, on Debian's: netem, VLANs, bonds, modules loaded on demand.
 
 Boots that kernel in a virtual machine on this machine's own files and runs a part of the tests
 there.  On a kernel that has netem they run as they are, and this one has nothing to add.

@@ -51,7 +51,7 @@ def measures(parameters, topology, trial, outcome):
 
 
 def test_both_ports_carry_an_allreduce(tmp_path: Path) -> None:
-    """Of RoCEv2 each flow has one port, of UET all packets take turns."""
+    """A flow of RoCEv2 has one port, and all packets of UET take turns."""
     content = run(
         tmp_path,
         "allreduce",
@@ -139,7 +139,7 @@ def test_what_changes_the_rail_does_so_inside_the_server(tmp_path: Path) -> None
 
 
 def frames(content: dict) -> list[dict[str, str]]:
-    """What tshark says of every captured IP packet."""
+    """Return what tshark says of every captured IP packet."""
     names = ("frame.interface_name", "ip.src", "ip.dst")
     arguments = [part for name in names for part in ("-e", name)]
     capture = str(content["folder"] / "capture.pcapng")

@@ -22,7 +22,7 @@ FLOWS = {"sizes": "512KiB", "message": "16KiB", "in_flight": "8", "warmups": "0"
 
 
 def refused(*arguments: str) -> str:
-    """What a run that must fail says on standard error."""
+    """Return what a run that must fail says on standard error."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, "run", *arguments],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},

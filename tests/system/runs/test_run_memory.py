@@ -1,4 +1,4 @@
-"""What a run is expected to take of the machine's memory, held against what one takes."""
+"""Test what a run is expected to take of the machine's memory, held against what one takes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _load(spec: str, **given: str) -> TrialLoad:
 
 
 def _own_memory(process: psutil.Process) -> int:
-    """What ``process`` and those below it have for themselves, none counted twice (octets)."""
+    """Return the private memory of ``process`` and those below it, none twice (octets)."""
     total = 0
     for one in (process, *process.children(recursive=True)):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended

@@ -1,4 +1,4 @@
-"""What must be seen in traffic scenarios, over several seeds, held against :mod:`bands`.
+"""Test what must be seen in traffic scenarios, over several seeds, held against :mod:`bands`.
 
 Sizes are such that start and end, which cost about ten microseconds whatever the size, are a small
 part, or that a warm-up takes them away.

@@ -301,7 +301,7 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 def test_a_comparison_is_fair(tmp_path: Path) -> None:
-    """The same octets between the same GPUs over the same fabric; switches differ by PFC alone."""
+    """Both move the same octets between the same GPUs; switches differ by PFC alone."""
     result = run(
         tmp_path,
         *("permutation", "--sizes", "256KiB", "--transport", "uet,rocev2,rocev2:pfc=off,qps=4"),

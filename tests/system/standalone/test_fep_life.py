@@ -54,7 +54,7 @@ def wire(good_wire: Wire) -> Iterator[Wire]:
 
 
 def test_the_kernel_sends_no_icmp(wire: Wire) -> None:
-    """It has the same address, and neither such a port nor such a protocol."""
+    """The kernel has the same address, and neither such a port nor such a protocol."""
     before = _icmp_errors(wire)
     for options in ((), NATIVE):
         with target(wire, *options, "--region", "default:4k") as there:

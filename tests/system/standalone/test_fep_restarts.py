@@ -30,7 +30,7 @@ def wire() -> Iterator[Wire]:
 
 
 def seals(capture: Path) -> dict[tuple[bytes, int, bytes], bytes]:
-    """What was sealed, by what must be unique under one key: source, AN and TSC."""
+    """Return what was sealed, by what must be unique under one key: source, AN and TSC."""
     found = {}
     for frame, _ in RawPcapNgReader(str(capture)):
         prefix, packet, _ = parts(frame)

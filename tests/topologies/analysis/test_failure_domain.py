@@ -1,4 +1,4 @@
-"""What one failure takes with it, against what can be counted on the drawings."""
+"""Test what one failure takes with it, against what can be counted on the drawings."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ TBPS = 10**12
 
 
 def numbers(topology: Topology) -> str:
-    """What the docstring of a design says of it."""
+    """Return what the docstring of a design says of it."""
     switches = len(topology.switches)
     cuts = (f"{name} {format_rate(bps)}" for name, bps in bisection_bandwidth(topology).items())
     stated = (

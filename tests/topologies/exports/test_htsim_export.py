@@ -36,7 +36,7 @@ TOPMOST = KEYS - {"Radix_Up", "Oversubscribed"}
 
 
 def wired(text: str) -> tuple[Graph, list[str]]:
-    """What htsim makes of ``text``: neighbours of everything, and the GPU of each node."""
+    """Return what htsim makes of ``text``: neighbours of everything, and the GPU of each node."""
     words = [line.split(" ") for line in text.splitlines() if line and not line.startswith("#")]
     assert all(len(pair) == 2 and 0 <= int(pair[1]) < 2**31 for pair in words)
     head = {key: int(value) for key, value in words[:3]}

@@ -77,7 +77,7 @@ def length(way: Way) -> tuple[int, int]:
 
 
 def round_trip(way: Way, tunnel: Way = ()) -> int:
-    """As the definition has it: there and back, and every port sends the packet and its ACK."""
+    """Return the definition's round trip: there and back, and every port sends packet and ACK."""
     octets = [(FRAME + ACK_BYTES, link) for link in way]
     octets += [(2 * VXLAN_OVERHEAD, link) for link in tunnel]
     serialisation = sum(Fraction(count * 8 * 10**9, link.rate_bps) for count, link in octets)

@@ -1,4 +1,4 @@
-"""What follows from base RTT, link rate, MTU and trimming (UES 3.6.13, 3.6.14)."""
+"""Test what follows from base RTT, link rate, MTU and trimming (UES 3.6.13, 3.6.14)."""
 
 from __future__ import annotations
 

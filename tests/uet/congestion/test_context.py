@@ -1,4 +1,4 @@
-"""What PDCs to one peer share, and what each of them has by itself (UES 3.6)."""
+"""Test what PDCs to one peer share, and what each of them has by itself (UES 3.6)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def credit_of(ccc: CongestionContext) -> CreditSource:
 
 
 def test_a_flow_that_ends_takes_with_it_what_it_had() -> None:
-    """Also what a peer's counter, in units of 256 octets, has left above or below nothing."""
+    """The flow takes what a peer's counter, in units of 256 octets, has left above or below 0."""
     ccc = context()
     ending, other = ccc.flow(), ccc.flow()
     room = ccc.room()
@@ -120,7 +120,7 @@ def test_what_an_ack_settles_counts_where_the_peer_does_not(counter: int | None)
 
 
 def test_a_counter_is_ahead_of_what_is_settled() -> None:
-    """It tells of packets behind a gap; settling them later adds nothing."""
+    """The counter reports packets behind a gap; settling them later adds nothing."""
     ccc = context()
     flow = ccc.flow()
     flow.on_send(20 * MTU)

@@ -23,7 +23,7 @@ def near_and_far(index: int) -> int:
 
 
 def ideal(senders: int) -> float:
-    """What the receiver's link takes for all that is written, us."""
+    """Return what the receiver's link takes for all that is written, us."""
     return senders * (OCTETS / 4_096) * PACKET * 8 / 100 / US
 
 

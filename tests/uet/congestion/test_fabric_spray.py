@@ -52,7 +52,7 @@ def test_a_slow_path_is_not_taken_for_loss(spraying: str) -> None:
 
 @pytest.mark.parametrize("spraying", ["oblivious", "reps"])
 def test_a_black_path_is_left_without_a_timer(spraying: str) -> None:
-    """It earns its keep: without inference and probes each packet lost waits for its RTO."""
+    """Inference and probes matter: without them each packet lost waits for its RTO."""
     took = {}
     for infer in (True, False):
         fabrics = [

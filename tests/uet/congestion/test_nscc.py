@@ -336,7 +336,7 @@ def test_base_rtt_never_rises_and_the_window_follows_it() -> None:
 
 @pytest.mark.conformance("C-100")
 def test_half_a_penalty_for_a_window_halves_it() -> None:
-    """Of a window that stays full while it shrinks; what is in flight is the limit otherwise."""
+    """The window stays full while it shrinks; what is in flight is the limit otherwise."""
     nscc = context(cwnd=200_000)
     acked = 0
     while acked < 200_000:

@@ -1,4 +1,4 @@
-"""Which paths packets take, and what feedback does to that (UES 3.6.16)."""
+"""Test which paths packets take, and what feedback does to that (UES 3.6.16)."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_without_feedback_it_is_round_robin() -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("marking", [1, 3, 7])
 def test_a_marked_ev_rests_for_a_round_trip(seed: int, marking: int) -> None:
-    """As long as most paths are good, at full rate."""
+    """An EV rests as long as most paths are good, at full rate."""
     paths = Paths(penalties(seed), [MARKS] * marking + [GOOD] * (16 - marking), seed)
     paths.run(100 * RTT)
     marks = [(at, ev) for at, ev, how in paths.feedback if how == ECN]
@@ -289,7 +289,7 @@ def test_there_is_always_an_ev(feedback: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", ["reps", "bitmap"])
 def test_a_dead_path_is_left_within_a_few_round_trips(kind: str, seed: int) -> None:
-    """It dies at full rate; what was sent in the three RTTs until anybody can know is lost."""
+    """The path dies at full rate; all that is sent in the three RTTs until then is lost."""
     policy: PathSelection = (
         Reps(random.Random(seed), window_packets=WINDOW, freeze_time=100 * RTT)
         if kind == "reps"

@@ -34,7 +34,7 @@ def test_no_two_packets_of_a_message_have_the_same_value() -> None:
 
 @pytest.mark.parametrize("paths", [2, 4, 8, 32])
 def test_hashes_of_them_load_all_paths_alike(paths: int) -> None:
-    """As evenly as independent draws, whatever the generator's low bits do."""
+    """Hashes load paths as evenly as independent draws, whatever the generator's low bits do."""
     worst = []
     for seed in range(20):
         spraying = ObliviousSpraying(random.Random(seed))

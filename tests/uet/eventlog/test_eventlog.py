@@ -123,7 +123,7 @@ def test_retransmissions_are_those_that_are_counted(name: str) -> None:
 
 
 def test_tracing_changes_nothing() -> None:
-    """The same frames leave at the same times, whether anybody watches or not."""
+    """Frames leave at the same times, whether anybody watches or not."""
 
     def frames(log: Callable[[Event], object] | None) -> list[bytes]:
         feps: dict[str, FabricEndpoint] = {

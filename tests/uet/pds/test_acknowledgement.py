@@ -1,4 +1,4 @@
-"""When a destination acknowledges and what it says; what a source makes of it (UES 3.5.12)."""
+"""Test when a destination acknowledges and what it says; what a source makes of it (UES 3.5.12)."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_acks_with_wrong_identifiers_are_ignored() -> None:
 
 @pytest.mark.conformance("C-040")
 def test_old_acks_deliver_no_second_response() -> None:
-    """The same ACK again, and older ones after newer ones, change nothing more."""
+    """An ACK that comes again, or after newer ones, changes nothing more."""
     script = Script()
     first, second, third, fourth = in_flight(script, 4)
     script.give(ack(third, cack=first.psn - 1))

@@ -59,7 +59,7 @@ def test_ack_req_for_a_busy_request() -> None:
 @pytest.mark.conformance("C-030", "C-031")
 @pytest.mark.parametrize("wants_ack", [0, 1])
 def test_the_answer_follows(wants_ack: int) -> None:
-    """It leaves with the entropy and mark of the request, whether or not that asked for it."""
+    """The answer has the entropy and mark of the request, whether or not that asked for it."""
     script = Script()
     semantics = StubSemantics(script, {START + 1: LATER})
     own = script.establish_target()
@@ -145,7 +145,7 @@ def test_a_clear_does_not_answer_for_ses() -> None:
 
 
 def test_many_are_busy_at_a_time() -> None:
-    """As many as the window holds, in as little memory as their headers take."""
+    """The window's number of requests waits, in as little memory as their headers take."""
     script = Script(mpr=1)
     StubSemantics(script, {START + k: LATER for k in range(1, 200)})
     own = script.establish_target()

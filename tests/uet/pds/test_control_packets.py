@@ -87,7 +87,7 @@ def test_copies_of_it(kind: ControlType) -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("negotiate", [False, True])
 def test_an_initiator_opens_a_pdc(negotiate: bool, ordered: bool) -> None:
-    """It takes the first PSN, is sent again until it is acknowledged, and messages follow."""
+    """The packet takes the first PSN and is sent until it is acknowledged; messages follow."""
     script = Script()
     assert script.fep.open_pdc(THERE, ordered=ordered, negotiate=negotiate)
     (opening,) = script.take()
@@ -118,7 +118,7 @@ def test_nobody_answers_to_an_opening() -> None:
 
 
 def test_no_room_for_another_opening() -> None:
-    """As many PSNs are in flight as can be remembered."""
+    """No more PSNs are in flight than can be remembered."""
     script = Script(window_bytes=1 << 30)
     script.establish_initiator()
     script.post(bytes(60_000), offset=0)
@@ -155,7 +155,7 @@ def test_what_only_one_can_do() -> None:
     "octets", [b"", FEATURES[:7], b"\x02" + FEATURES[1:], b"\1\3" + FEATURES[2:]]
 )
 def test_a_negotiation_that_is_not_understood(octets: bytes) -> None:
-    """It is acknowledged as a packet, and counted; nothing is agreed."""
+    """The negotiation is acknowledged as a packet, and counted; nothing is agreed."""
     script = Script()
     packet = opened_by(ControlType.NOOP)
     packet.ctl_type = ControlType.NEGOTIATION
@@ -262,7 +262,7 @@ def test_the_answer_to_a_probe_is_about_no_psn() -> None:
 
 @pytest.mark.conformance("C-056")
 def test_answers_to_probes_never_sent() -> None:
-    """And one that answers, but by a plain ACK: it tells that the PDC is there, and no more."""
+    """A plain ACK that answers one tells that the PDC is there, and no more."""
     script = Script()
     probe, packets = probed(script)
     first = packets[0].psn
@@ -313,7 +313,7 @@ def test_any_probe(opaque: int, base: int) -> None:
 
 @pytest.mark.parametrize("ccc_id", [0, 0x12])
 def test_credit_is_for_the_context_it_names(ccc_id: int) -> None:
-    """It is cumulative, and what a context may send; a fixed window ignores it."""
+    """Credit is cumulative, and what a context may send; a fixed window ignores it."""
     fixed, script = Script(), Script(cc="rccc")
     for one in (fixed, script):
         own = one.establish_initiator()
@@ -359,7 +359,7 @@ def test_a_target_asks_for_a_clear() -> None:
 
 
 def test_an_initiator_may_ask_for_a_clear_too() -> None:
-    """Of the return direction, whose source is the target."""
+    """The CLEAR is of the return direction, whose source is the target."""
     script = Script()
     own = script.establish_target()
     (clear,) = script.give(control(ControlType.CLEAR_REQ, 0, dpdcid=own))

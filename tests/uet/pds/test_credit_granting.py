@@ -20,7 +20,7 @@ def flight(**parameters: object) -> tuple[Script, list[Seen]]:
 
 
 def requests(seen: list[Seen]) -> list[Seen]:
-    """Those that carry data and ask for credit."""
+    """Return the requests that carry data and ask for credit."""
     return [p for p in seen if p.name == "req_cc_state"]
 
 

@@ -253,7 +253,7 @@ def test_to_clear_one_response_of_many_costs_no_look_at_the_others() -> None:
 
 @pytest.mark.parametrize("dscp", [0, 46, 64])
 def test_the_code_point_of_trimmed_packets_is_nobody_elses(dscp: int) -> None:
-    """Or every packet would count as trimmed, and none be taken."""
+    """Otherwise every packet would count as trimmed, and none be taken."""
     for name in ("dscp_trimmed", "dscp_trimmed_lasthop"):
         with pytest.raises(ConfigurationError, match=name):
             endpoint(HERE, **{name: dscp})

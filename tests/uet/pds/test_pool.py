@@ -157,7 +157,7 @@ def test_everybody_writes_to_everybody_with_few_pdcs() -> None:
 
 
 def test_identifiers_are_used_in_turn() -> None:
-    """So that one is free for as long as can be before it comes again."""
+    """Each identifier is free for as long as can be before it comes again."""
     script = Script(max_pdcs=3)
     ids = []
     for k in range(200):

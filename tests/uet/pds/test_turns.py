@@ -1,4 +1,4 @@
-"""Who sends when: PDCs that share a window, peers that share a port, and what looking costs."""
+"""Test who sends when: PDCs that share a window, peers that share a port, and the cost."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def time_of(exchange: Exchange, post: Callable[[], None], address: str) -> int:
 @pytest.mark.parametrize("control", CONTROLS)
 @pytest.mark.parametrize(("bulk", "small"), [("rud", "rod"), ("rod", "rud"), ("rud", "rud")])
 def test_a_short_write_does_not_wait_for_bulk_to_end(control: str, bulk: str, small: str) -> None:
-    """It waits for the window that is in flight, and for a turn; a write of bulk takes 840 us."""
+    """A short write waits for the window in flight and a turn; a write of bulk takes 840 us."""
     exchange, ended = loaded(control, bulk)
     here, there = exchange.sides
     request = WriteRequest(
@@ -179,7 +179,7 @@ def busy(**parameters: Any) -> Script:
 
 
 def windows_open(script: Script) -> None:
-    """What is in flight has arrived."""
+    """Let all that is in flight arrive."""
     first = min(script.pdcs, key=lambda pdc: pdc.id)
     script.give(ack(psn=first.source.window.next - 1, dpdcid=first.id, spdcid=first.peer_id))
 

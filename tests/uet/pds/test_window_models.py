@@ -92,7 +92,7 @@ class ReceiveWindowModel(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 20), guaranteed=st.booleans())
     def fill(self, count: int, guaranteed: bool) -> None:
-        """What is missing arrives, lowest first."""
+        """Let what is missing arrive, lowest first."""
         for _ in range(count):
             missing = self.without_gap + 1
             self.arrive(missing - self.cack, guaranteed)
@@ -288,7 +288,7 @@ class TimerModel(RuleBasedStateMachine):
 
 
 class QueueModel(RuleBasedStateMachine):
-    """What waits to be sent again: a dict of due times, the lowest PSN first.
+    """Hold what waits to be sent again: a dict of due times, the lowest PSN first.
 
     In order, what is delayed holds up those behind it.
     """

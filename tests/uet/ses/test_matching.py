@@ -191,7 +191,7 @@ def test_messages_land_where_the_match_says() -> None:
 
 
 def test_multi_receive_keeps_its_place() -> None:
-    """It takes all messages that fit it, and goes once less than min_multi is free."""
+    """The receive takes all messages that fit it, and goes once less than min_multi is free."""
     multi, single = receive(min_multi=6), receive(size=64)
     queue = posted(multi, single)
     assert taker(queue.match_untagged(5, 1, "a", 1)) is multi  # 11 are left

@@ -194,7 +194,7 @@ def test_a_renumbered_pdc_clears(delivery: str) -> None:
 
 
 def test_what_a_refused_read_has_read_does_not_count() -> None:
-    """It is read again: a rendezvous send must not end, and take its memory away, before."""
+    """The data is read again: a rendezvous send must not end, and take its memory away, before."""
     reads = PeerReads()
     reads.add(1, 0, 500)
     reads.refuse(1)

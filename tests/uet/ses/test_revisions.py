@@ -30,12 +30,12 @@ AGREED: Final = frozenset({"target_restart_token_first"})
 
 
 def value(name: str) -> Any:
-    """What a switch is when it is on."""
+    """Return what a switch is when it is on."""
     return 2 if name == "override_mpr_zero_value" else True
 
 
 def given(parameters: dict[str, Any], sides: str) -> dict[str, Any]:
-    """The same parameters for one side, or for both."""
+    """Return the given parameters for one side, or for both."""
     names = ("first", "second") if sides == "both" else (sides,)
     return dict.fromkeys(names, parameters)
 
@@ -192,7 +192,7 @@ def test_the_expected_psn_of_a_closing_ack(reported: bool) -> None:
 def test_negotiation(
     first: Compatibility, second: Compatibility, agreed: int, ordered: bool
 ) -> None:
-    """It makes a PDC and settles on what both have; requests then use that PDC."""
+    """A negotiation makes a PDC and settles on what both have; requests then use that PDC."""
     exchange = Exchange(
         WIRE, 6, first={"compatibility": first}, second={"compatibility": second}, rod_reorder=True
     )

@@ -307,7 +307,7 @@ def test_lengths_that_contradict_each_other() -> None:
 
 
 def test_parts_that_overlap_or_belong_to_another_message() -> None:
-    """The same octets twice, or a message that changes its address: nothing more is written."""
+    """Octets that come twice, or a message that changes its address: nothing more is written."""
     script = Script()
     own = script.establish_target()
     first = write(b"a" * 50, at=50, total=200, buffer_offset=1000)

@@ -38,7 +38,7 @@ def run(exchange: Exchange, ms: int) -> None:
 def test_the_receive_ends_with_the_true_length(
     message_first: bool, protocol: str, tag: int | None, delivery: str
 ) -> None:
-    """It is used up, the next message has the next one, and the sender is told if it waits."""
+    """The receive is used up, the next message has the next one, and a waiting sender knows."""
     exchange = Exchange(Wire(), 1, unexpected="keep")
     a, b = exchange.sides
     memory = [bytearray(SHORT) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What a secured endpoint takes in clear, and what happens when keys change or end (UES 3.7)."""
+"""Test what a secured endpoint takes in clear, and keys that change or end (UES 3.7)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_packets_in_clear_are_refused() -> None:
 
 
 def test_a_domain_may_accept_refusals_in_clear() -> None:
-    """As the UEC reference provider sends them where it has no PDC; nothing else in clear."""
+    """The UEC reference provider sends them so where it has no PDC; nothing else is in clear."""
     lax = SecureDomain(sdi=SDI, mode="cluster", keys={0: bytes(range(32))}, accept_clear=True)
     script = SecureScript(domains=(lax,))
     script.post(b"x", context="w")
@@ -168,7 +168,7 @@ def test_an_exhausted_counter_ends_the_pdc() -> None:
 
 @pytest.mark.conformance("C-138")
 def test_an_exhausted_counter_at_a_target() -> None:
-    """It answers no more; its return data fails, and the PDC with it."""
+    """The target answers no more; its return data fails, and the PDC with it."""
     script = SecureScript()
     (answer,) = script.give(opening(START))
     own = answer.spdcid

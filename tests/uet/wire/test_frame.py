@@ -1,4 +1,4 @@
-"""What ``decode_frame`` makes of frames that are cut, trimmed, odd, malformed or hostile."""
+"""Test what ``decode_frame`` makes of frames that are cut, trimmed, odd, malformed or hostile."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_fields_in_front_of_the_cut_are_there() -> None:
 
 
 def trim(frame: bytes, octets: int, dscp: int) -> bytes:
-    """What a switch does: cut the UET part, new DSCP and IP length, UDP length as it was."""
+    """Return what a switch does: cut the UET part, new DSCP and IP length, UDP length as it was."""
     packet = Ether(frame[: 42 + octets])
     packet[IP].tos = dscp << 2
     packet[IP].len = 28 + octets

@@ -1,4 +1,4 @@
-"""Which port a frame chooses: by its entropy value, evenly, and never one that is down."""
+"""Test which port a frame chooses: by its entropy value, evenly, and never one that is down."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def paced(rate: float, burst: int) -> tuple[Lone, Fixed]:
 
 
 def leave(end: Lone, until: int) -> list[int]:
-    """When frames of requests and responses leave, as an exact loop would have it."""
+    """Return when frames of requests and responses leave, as an exact loop would have it."""
     times = []
     while end.now < until:
         times += [end.now for packet in end.take() if packet.payload]

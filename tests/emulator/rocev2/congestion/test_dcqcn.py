@@ -57,7 +57,7 @@ def test_trace_of_the_paper_s_variant() -> None:
 
 
 def of_nics(**changes: Any) -> DcqcnParameters:
-    """What the trace of the periodic variant was reckoned with."""
+    """Return what the trace of the periodic variant was reckoned with."""
     trace = {"additive_rate": 50e6, "hyper_rate": 100e6, "least_rate": 100e6}
     return DcqcnParameters.named("hpcc", 100 * G, **{**trace, **changes})
 

@@ -1,4 +1,4 @@
-"""What Wireshark, which nobody here wrote, makes of the frames."""
+"""Test what Wireshark, which nobody here wrote, makes of the frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came at one instant, and a flap, are told of as one."""
+"""Test that faults of one instant, and a flap, are reported as one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def outcome(*spans: tuple[int, float]) -> Outcome:
 
 
 def rows(text: str, disturbed: Outcome, came: int | None = None) -> list[Mapping[str, Any]]:
-    """What is told if the first ``came`` moments (None: all) of ``text`` came to ``disturbed``."""
+    """Return the rows if the first ``came`` moments (None: all) of ``text`` came."""
     flows = tuple(Flow(source=a, destination=b, length=409_600) for a, b in ((0, 3), (2, 1)))
     schedules = Traffic(FABRIC, flows, 4096, 1000, 1).schedules()
     moments: Sequence[Moment] = timeline([text], FABRIC)

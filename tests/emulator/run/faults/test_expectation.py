@@ -1,4 +1,4 @@
-"""What faults leave possible for a job, and how long a job without hope is waited for."""
+"""Test what faults leave possible for a job, and how long a job without hope is waited for."""
 
 from __future__ import annotations
 

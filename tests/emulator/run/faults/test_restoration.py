@@ -1,4 +1,4 @@
-"""When goodput counts as restored, on delivery curves that are drawn by hand."""
+"""Test when goodput counts as restored, on delivery curves that are drawn by hand."""
 
 from __future__ import annotations
 

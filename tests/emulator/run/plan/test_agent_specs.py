@@ -1,4 +1,4 @@
-"""What agents and switches are given for a run, before any of them exists."""
+"""Test what agents and switches are given for a run, before any of them exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row runs on: the user's transport and switch, and the trial's own."""
+"""Test what a row runs on: the user's transport and switch, and the trial's own."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FABRIC = load("rail_clos:hosts=9,gpus_per_host=1,spines=1,uplinks_per_spine=1")
 
 
 class Planned:
-    """As much of a stage, and of a plan, as is looked at."""
+    """Hold as much of a stage, and of a plan, as is looked at."""
 
     def __init__(self, name: str) -> None:
         text = default_switch(name, FABRIC)

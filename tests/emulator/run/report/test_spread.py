@@ -1,4 +1,4 @@
-"""What several seeds have in common, and how far they lie apart."""
+"""Test what several seeds have in common, and how far they lie apart."""
 
 from __future__ import annotations
 

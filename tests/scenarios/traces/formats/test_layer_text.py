@@ -37,7 +37,7 @@ def read(folder: Path, text: str, **options: Any) -> Trace:
 
 
 def told(operations: Any, trace: Trace) -> list[str]:
-    """What a rank does, in short: times of computations, collectives with size and ranks."""
+    """Return what a rank does, in short: times of computations, collectives with size and ranks."""
     return [short(one, trace) for one in operations]
 
 

@@ -58,7 +58,7 @@ def test_single_packet_guaranteed() -> None:
 
 @pytest.mark.conformance("C-025", "C-066")
 def test_clear_by_control_packet() -> None:
-    """It frees what it covers, and is never acknowledged, whatever its flags say."""
+    """A CLEAR frees what it covers, and is never acknowledged, whatever its flags say."""
     script = Script()
     own = script.establish_target()
     for k in (1, 2, 3):

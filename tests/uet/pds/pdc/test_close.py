@@ -59,7 +59,7 @@ def test_close_after_the_last_answer() -> None:
 
 
 def test_close_with_a_sack_only() -> None:
-    """That the CLOSE was received is not yet its acknowledgement."""
+    """A SACK that covers the CLOSE is not yet its acknowledgement."""
     script = Script()
     script.establish_initiator()
     script.fep.close()
@@ -188,7 +188,7 @@ def test_the_target_asks_for_the_close() -> None:
 
 
 def test_the_target_closes() -> None:
-    """It acknowledges, and forgets all, half a message included."""
+    """The target acknowledges, and forgets all, half a message included."""
     script = Script()
     own = script.establish_target()
     script.give(rud(START + 1, dpdcid=own) / write(bytes(8), at=0, total=16, message_id=4))
@@ -257,7 +257,7 @@ def test_a_late_syn_does_not_open_the_pdc_again() -> None:
 
 
 def test_the_next_incarnation_is_welcome() -> None:
-    """The same identifier with another first PSN is a new PDC."""
+    """An identifier that comes again with another first PSN is a new PDC."""
     script = Script()
     own = script.establish_target()
     script.give(control(ControlType.CLOSE_CMD, START + 1, dpdcid=own, ar=1))

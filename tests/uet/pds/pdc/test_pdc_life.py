@@ -62,7 +62,7 @@ def test_the_reserve_must_leave_something() -> None:
 
 
 def use_up_identifiers(script: Script, but: int) -> None:
-    """As if all identifiers but ``but`` were in use: the next PDC is offered that one."""
+    """Use up all identifiers but ``but``: the next PDC is offered that one."""
     script.fep.table._newest_id = (but - 2) % 0xFFFF + 1
     assert script.fep.table._newest_id != but
 

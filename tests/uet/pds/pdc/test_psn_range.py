@@ -21,7 +21,7 @@ from uet.wire.codes import ControlType
 
 
 def jump(pdc: Pdc, psn: int) -> None:
-    """As if everything before ``psn`` had been sent and acknowledged."""
+    """Act as if everything before ``psn`` had been sent and acknowledged."""
     source: RequestSource = pdc.source
     window = source.window
     assert source.idle

@@ -137,7 +137,7 @@ def test_a_duplicate_read_request_is_not_executed_twice() -> None:
 @pytest.mark.conformance("C-052")
 @pytest.mark.parametrize("build", [rud, rod])
 def test_close_while_data_is_outstanding(build: Build) -> None:
-    """It is refused with the number of packets, and the PDC is gone."""
+    """The CLOSE is refused with the number of packets, and the PDC is gone."""
     script = Script()
     own, _ = asked(script, build=build)
     packet = build(START + 2, dpdcid=own, ar=1) / read_request(MTU, message_id=2)
@@ -285,7 +285,7 @@ def test_the_return_direction_carries_nothing_else() -> None:
 
 
 def test_data_that_nobody_asked_for() -> None:
-    """It is acknowledged, so that the peer is rid of it, and counted."""
+    """Such data is acknowledged, so that the peer is rid of it, and counted."""
     script = Script()
     own = script.establish_initiator()
     start = script.pdc.start_psn
@@ -362,7 +362,7 @@ def test_data_of_a_request_without_message_id() -> None:
 
 
 def test_data_that_overtakes_the_first_ack() -> None:
-    """It tells who the target is just as well, unless its PSN is that of an older PDC."""
+    """The data names the target just as well, unless its PSN is that of an older PDC."""
     script = Script()
     memory = post_read(script, MTU, context="read")
     (request,) = script.take()
@@ -394,7 +394,7 @@ def pair(seed: int, **parameters: object) -> tuple[Network, dict[str, bytearray]
 
 
 def kind_of(frame: bytes) -> str:
-    """What a frame carries, as :func:`test_the_loss_of_one_packet` names it."""
+    """Return what a frame carries, as :func:`test_the_loss_of_one_packet` names it."""
     decoded = decode_frame(frame, crc="off")
     names = [layer.name for layer in decoded.layers]
     if "pds.cp" in names:

@@ -145,7 +145,7 @@ def test_an_ordered_request_outside_the_window(reorder: bool) -> None:
 
 
 def test_a_close_of_an_initiator_that_has_given_up() -> None:
-    """It comes behind a gap that nobody will fill, and is taken all the same."""
+    """The CLOSE comes behind a gap that nobody will fill, and is taken all the same."""
     script = Script()
     own = opened(script)
     (answer,) = script.give(control(ControlType.CLOSE_CMD, START + 5, dpdcid=own, ar=1))
@@ -169,7 +169,7 @@ def test_a_close_behind_a_full_window() -> None:
 
 @pytest.mark.conformance("C-013", "C-023")
 def test_a_buffer_holds_what_is_early() -> None:
-    """Also the packet that opens the PDC; all is delivered when its turn comes, in order."""
+    """A buffer holds the packet that opens the PDC, too; all is delivered in its turn."""
     script = Script(rod_reorder=True)
     semantics = StubSemantics(script)
     assert script.give(rod(START + 2, syn=2, ar=1) / write(b"2")) == []
@@ -302,7 +302,7 @@ def test_a_control_packet_has_its_turn_too(kind: ControlType) -> None:
 
 
 def test_an_early_control_packet() -> None:
-    """It is refused, with or without a buffer, and opens no ordered PDC either."""
+    """The packet is refused, with or without a buffer, and opens no ordered PDC either."""
     for reorder in (False, True):
         script = Script(rod_reorder=reorder)
         own = opened(script)

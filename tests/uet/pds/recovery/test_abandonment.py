@@ -1,4 +1,4 @@
-"""What never arrives whole ends at both ends, and only once (UES 3.4.1)."""
+"""Test what never arrives whole ends at both ends, and only once (UES 3.4.1)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(exchange: Exchange, ms: int) -> None:
 def test_the_rest_of_an_abandoned_message_is_an_error_at_its_initiator(
     kind: str, delivery: str
 ) -> None:
-    """It comes late, long after nobody remembers it by time, and ends no other receive."""
+    """The rest comes late, long after nobody remembers it by time, and ends no other receive."""
     exchange = Exchange(Wire(), 1, max_rto_retx_cnt=15, inbound_message_idle_time=IDLE)
     a, b = exchange.sides
     memory = [bytearray(3 * MTU) for _ in range(2)]

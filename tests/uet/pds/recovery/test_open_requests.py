@@ -13,7 +13,7 @@ STARTS = [1, 5_000, MASK - 2]
 
 
 def shared(requests: OpenRequests) -> list[int]:
-    """What others may have bound."""
+    """Return what others may have bound."""
     names = ("window", "timer", "retransmit", "controls", "message", "index", "size", "ev")
     return [id(getattr(requests, name)) for name in (*names, "copies", "nacks")]
 

@@ -354,7 +354,7 @@ def test_nacks_do_not_use_up_the_timer_retries() -> None:
 
 @pytest.mark.conformance("C-046")
 def test_each_packet_has_a_nack_count_of_its_own() -> None:
-    """Also one whose record lies where that of an older packet was."""
+    """A packet whose record lies where an older one's was has its own count, too."""
     script = Script(window_bytes=10**9, max_nack_retx_cnt=1, nack_retx_time=0)
     packets = in_flight(script, 3000)
     for start in (0, 1024, 2048):

@@ -1,4 +1,4 @@
-"""What is issued again on a new PDC after a fatal NACK, and what is not (UES Tables 3-58 to 3-61).
+"""Test what is issued again on a new PDC after a fatal NACK (UES Tables 3-58 to 3-61).
 
 Nothing is carried out twice that somebody could notice: only what the target has certainly not
 carried out, and what changes nothing, or nothing but a region that is safe for it.

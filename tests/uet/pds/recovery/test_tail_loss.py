@@ -1,4 +1,4 @@
-"""When a PROBE asks for what is in flight, and when it asks for a window to be opened."""
+"""Test when a PROBE asks for what is in flight, and when it asks for a window to be opened."""
 
 from __future__ import annotations
 

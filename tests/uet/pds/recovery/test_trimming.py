@@ -34,7 +34,7 @@ TRIMMED, LASTHOP = 4, 5  # the script's code points
 
 
 def trim(frame: bytes, *, dscp: int, octets: int = 24) -> bytes:
-    """What a switch makes of a frame: at most ``octets`` of IP payload, UDP length as it was."""
+    """Trim a frame as a switch does: at most ``octets`` of IP payload, UDP length as it was."""
     cut = bytearray(frame[: 14 + 20 + octets])
     cut[15] = dscp << 2 | frame[15] & 3
     cut[16:18] = (len(cut) - 14).to_bytes(2, "big")
@@ -204,7 +204,7 @@ def test_a_trimmed_ack_by_revision(old: bool) -> None:
 @pytest.mark.conformance("C-121")
 @pytest.mark.parametrize("old", [False, True])
 def test_a_nack_of_a_trimmed_ack_by_revision(old: bool) -> None:
-    """It asks for the request again until UES 1.0.2; the code is reserved, so ignored, since."""
+    """The NACK asks for the request again until UES 1.0.2; since then the code is ignored."""
     script = Script(compatibility=Compatibility(trimmed_ack_nack=old))
     script.establish_initiator()
     script.post(b"x")
@@ -246,7 +246,7 @@ def test_trimming_is_not_counted_against_the_retries(code: NackCode) -> None:
 
 @pytest.mark.conformance("C-120")
 def test_a_trimmed_ordered_request() -> None:
-    """It is asked for by name also where it is not its turn: nobody looks at its PSN."""
+    """The request is asked for by name also where it is not its turn: nobody looks at its PSN."""
     script = Script()
     (answer,) = script.give(rod(START, syn=0, ar=1) / write(b"x"))
     packet = rod(START + 5, dpdcid=answer.spdcid) / write(b"x" * 500)

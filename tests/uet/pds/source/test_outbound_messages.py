@@ -106,7 +106,7 @@ def test_a_message_that_is_cancelled_under_way_is_not_continued() -> None:
 
 
 def test_messages_that_may_go_elsewhere_are_given_back_at_the_end() -> None:
-    """Those of which nothing was sent, and those of which nothing was carried out."""
+    """Messages are given back of which nothing was sent, or nothing was carried out."""
     messages, made, ends = posted(2, 2, 2, 2)
     for _ in range(3):
         messages.current = messages.begin()

@@ -1,4 +1,4 @@
-"""What the initiator makes of responses; message ids; who waits for whom (UES 3.4)."""
+"""Test what the initiator makes of responses; message ids; who waits for whom (UES 3.4)."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ class Initiator(RuleBasedStateMachine):
 
     @rule(pick=which)
     def defer(self, pick: int) -> None:
-        """What can be deferred is, and the initiator may be told to go on at any time."""
+        """Defer what can be deferred; the initiator may get a restart at any time."""
         sent = [m for m in self.answered if m.operation.token and len(self.answered[m]) < m.sent]  # type: ignore[attr-defined]
         if sent:
             message = sent[pick % len(sent)]

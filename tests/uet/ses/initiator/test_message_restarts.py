@@ -41,7 +41,7 @@ def generation(message: OutboundMessage) -> int:
 
 
 def on_the_wire(message: OutboundMessage) -> int:
-    """Which of the numbered one-octet sends it is."""
+    """Return which of the numbered one-octet sends it is."""
     return int(packets(message)[0].payload[0])
 
 

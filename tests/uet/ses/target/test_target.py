@@ -1,4 +1,4 @@
-"""Which requests a target refuses, and why: the receive checks in their order (UES 3.4.1)."""
+"""Test which requests a target refuses, and why: the receive checks in their order (UES 3.4.1)."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def test_where_a_deferrable_send_is_a_plain_one(profile: str, ordered: bool) -> 
 
 
 def test_deferred_messages_have_limits() -> None:
-    """Of number and of time; a receive whose message does not begin again is free for others."""
+    """Limits are of number and time; a receive whose message stays away is free for others."""
     bench = TargetBench(max_deferred_messages=2, deferred_time=SECOND)
     for token in (1, 2):
         packet = std(Opcode.DEFERRABLE_SEND, b"x" * 10, initiator_restart_token=token)
@@ -549,7 +549,7 @@ def test_restart_tokens(lowest: int) -> None:
 
 
 def test_a_short_header_is_a_whole_message() -> None:
-    """Of a rendezvous, its whole eager part."""
+    """The whole eager part of a rendezvous is such a message, too."""
     bench = TargetBench()
     bench.receive()
     for eager, octets in ((40, 20), (40, 0), (20, 40)):

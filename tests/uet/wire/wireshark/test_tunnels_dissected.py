@@ -75,7 +75,7 @@ def test_uet_without_udp_in_tunnels(name: str) -> None:
 
 
 def trimmed(name: str, packet: Packet, octets: int, dscp: int) -> bytes:
-    """What a switch between the ends of a tunnel leaves: of the outer IP header DSCP and length."""
+    """Return a frame as a switch between the ends of a tunnel leaves it: new DSCP and length."""
     frame = Ether(carried(name, packet)[:-octets])
     outer = frame[IPv6] if name.endswith("ipv6") else frame[IP]
     whole = bytes(frame)

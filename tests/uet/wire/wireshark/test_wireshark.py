@@ -101,7 +101,7 @@ def shortened(frame: bytes, length: int, *, trimmed: bool = False) -> bytes:
 
 
 def header_end(frame: bytes | bytearray) -> int:
-    """Where UET begins; Wireshark asks no dissector about a UDP packet without any octet."""
+    """Return where UET begins; Wireshark asks no dissector about a UDP packet without any octet."""
     udp = udp_at(frame)
     v4 = frame[14] >> 4 == 4
     return 14 + (20 if v4 else 40) + 4 if udp is None else udp + 8

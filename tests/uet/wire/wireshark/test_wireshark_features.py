@@ -1,4 +1,4 @@
-"""What the generated dissector offers besides the fields: CRC, preferences, links, names."""
+"""Test what the generated dissector offers besides the fields: CRC, preferences, links, names."""
 
 from __future__ import annotations
 
