@@ -169,3 +169,20 @@ def _key(source: Numbers, destination: Numbers, tag: Numbers) -> npt.NDArray[np.
         | destination.astype(np.int64) << TAG_BITS
         | tag.astype(np.int64)
     )
+
+
+def longest_chain(graph: MessageGraph) -> int:
+    """Return the number of messages in the longest chain of dependent ones.
+
+    At each of them two endpoints compute, whatever the fabric does.  The schedules are sound:
+    every receive has its sender, and none waits for itself.
+    """
+    messages = np.zeros(len(graph), np.int32)
+    sender = np.full(len(graph), -1, np.int32)
+    sender[graph.receive] = graph.send
+    for level in graph.levels:
+        graph.needs.largest(level, messages, messages)
+        receives = level[sender[level] >= 0]
+        sent = messages[sender[receives]]
+        messages[receives] = np.maximum(messages[receives], sent) + 1
+    return int(messages.max(initial=0))

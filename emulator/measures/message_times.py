@@ -16,7 +16,7 @@ import numpy.typing as npt
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.measures.message_graph import MessageGraph, Numbers
-from emulator.measures.metrics import Progress
+from emulator.measures.metrics import FlowProgress
 
 #: Messages kept of one trial; of a longer one the earlier iterations are forgotten.
 KEPT = 1_000_000
@@ -56,7 +56,7 @@ class Iteration:
             end_ns=self.end_ns[chosen],
         )
 
-    def flows(self) -> dict[tuple[int, int], Progress]:
+    def flows(self) -> dict[tuple[int, int], FlowProgress]:
         """Return the delivered octets from each rank to each other, by (source, destination)."""
         starts: dict[tuple[int, int], int] = {}
         deliveries: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
@@ -66,7 +66,7 @@ class Iteration:
             flow = (source, destination)
             starts[flow] = min(starts.get(flow, start), start)
             deliveries[flow].append((end, length))
-        return {flow: Progress.of(starts[flow], ends) for flow, ends in deliveries.items()}
+        return {flow: FlowProgress.of(starts[flow], ends) for flow, ends in deliveries.items()}
 
 
 class Recorder:

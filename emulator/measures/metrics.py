@@ -49,7 +49,7 @@ def payload_rate(rate_bps: float, payload_mtu: int, around_bytes: int) -> float:
 
 
 @dataclass(frozen=True)
-class Progress:
+class FlowProgress:
     """The delivery of a flow: octets that arrived, in order of time.
 
     ``points`` are (time, octets delivered by then), both growing; the first is the flow's start
@@ -59,7 +59,7 @@ class Progress:
     points: Sequence[tuple[float, float]]
 
     @classmethod
-    def of(cls, start: float, deliveries: Sequence[tuple[float, float]]) -> Progress:
+    def of(cls, start: float, deliveries: Sequence[tuple[float, float]]) -> FlowProgress:
         """Return the progress of a flow from its start and its messages (end, octets)."""
         points = [(start, 0.0)]
         for end, octets in sorted(deliveries):
@@ -91,7 +91,7 @@ class Progress:
         return self.points[-1][1]
 
 
-def steady_interval(flows: Sequence[Progress]) -> tuple[float, float] | None:
+def steady_interval(flows: Sequence[FlowProgress]) -> tuple[float, float] | None:
     """While all flows are under way: every first message is there, and no flow has ended.
 
     ``None`` if there is no such time, or if it is shorter than what it took the first messages to
@@ -106,13 +106,13 @@ def steady_interval(flows: Sequence[Progress]) -> tuple[float, float] | None:
     return (begin, end) if end > settled else None
 
 
-def rates_between(flows: Sequence[Progress], begin: float, end: float) -> list[float]:
+def rates_between(flows: Sequence[FlowProgress], begin: float, end: float) -> list[float]:
     """The rate of each flow from ``begin`` to ``end``."""
     return [(flow.delivered(end) - flow.delivered(begin)) / (end - begin) for flow in flows]
 
 
 def convergence(
-    flows: Sequence[Progress], onset: float, window: float, tolerance: float
+    flows: Sequence[FlowProgress], onset: float, window: float, tolerance: float
 ) -> float | None:
     """Return how long after ``onset`` the rates of all ``flows`` are alike and stay so.
 

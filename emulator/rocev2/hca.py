@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
+from emulator.rocev2.congestion.pacing import Notifier, Pacer
 from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
 from emulator.rocev2.connection.queue_pair import QueuePair
-from emulator.rocev2.connection.queue_pair_congestion import QueuePairCongestion
 from emulator.rocev2.connection.receives import QpReceiveQueue
 from emulator.rocev2.connection.work import WorkError
 from emulator.rocev2.datagrams import Datagrams
@@ -41,11 +41,12 @@ class HostChannelAdapter:
     def __init__(self, config: HcaConfig, *, seed: int = 0) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
-        if RATE_CONTROLS[config.cc].notifies:
+        self._rate_control = RATE_CONTROLS[config.cc]
+        self._rate_parameters = self._rate_control.parameters(config)
+        if self._rate_control.notifies:
             self.counts["tx_cnps"] = 0  # none so far, which is not the same as having none
         self.memory = RKeyTable()
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
-        self._congestion = QueuePairCongestion(config)
         self.peers: dict[bytes, HcaPeer] = {}
         self._named: dict[str, HcaPeer] = {}  # by address as the configuration spells it
         self._connections: dict[int, tuple[HcaPeer, Connection]] = {}
@@ -89,7 +90,7 @@ class HostChannelAdapter:
         """A queue pair in RESET, for the caller to bring up; ``ValueError`` if it is there."""
         if qpn in self._qps or qpn in self._connections:
             raise ValueError(f"there is a QP {qpn:#x} already; choose another number")
-        pacer, notification = self._congestion.open(self._now)
+        pacer, notification = self._congestion(self._now)
         qp = QueuePair(self, qpn, service, pacer=pacer, notification=notification)
         self._qps[qpn] = qp
         return qp
@@ -182,6 +183,10 @@ class HostChannelAdapter:
             qp.idle for qp in self._qps.values()
         )  # fmt: skip
 
+    def _congestion(self, now: int) -> tuple[Pacer | None, Notifier | None]:
+        """Return the two sides of congestion control for a new queue pair."""
+        return self._rate_control.open(self._rate_parameters, self.config, now)
+
     def counters(self) -> Mapping[str, int]:
         """Counters by name."""
         return {**self.counts, "qps_open": len(self._qps)}
@@ -191,7 +196,7 @@ class HostChannelAdapter:
         qp = self._qps.get(qpn)
         if qp is None and qpn in self._connections:
             peer, connection = self._connections[qpn]
-            pacer, notification = self._congestion.open(self._now)
+            pacer, notification = self._congestion(self._now)
             service = _SERVICES[connection.service]
             qp = QueuePair(self, qpn, service, pacer=pacer, notification=notification)
             self._qps[qpn] = qp

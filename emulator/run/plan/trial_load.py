@@ -11,10 +11,9 @@ from emulator.endpoint.operations.gpu_memory import Layout
 from emulator.endpoint.operations.operation_table import WRITE
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
-from emulator.measures.chain import longest_chain
 from emulator.measures.cuts import Change
 from emulator.measures.ideal import WireCost, ideal_ns
-from emulator.measures.message_graph import MessageGraph
+from emulator.measures.message_graph import MessageGraph, longest_chain
 from emulator.run.faults.fault_timeline import link_changes
 from emulator.run.pxn import Pxn, changed
 from emulator.scenario import Trial

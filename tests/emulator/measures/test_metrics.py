@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.measures.metrics import (
-    Progress,
+    FlowProgress,
     convergence,
     jain,
     max_mean,
@@ -53,38 +53,38 @@ def test_payload_rate() -> None:
 
 
 def test_delivery_between_messages_is_even() -> None:
-    flow = Progress.of(100, [(300, 10), (200, 10)])
+    flow = FlowProgress.of(100, [(300, 10), (200, 10)])
     assert [flow.delivered(t) for t in (0, 100, 150, 200, 250, 300, 999)] == [
         *(0, 0, 5, 10, 15, 20, 20)
     ]
     assert flow.rate == pytest.approx(20 / 200)
     assert (flow.first_delivery, flow.end) == (200, 300)
-    assert Progress.of(5, []).rate == 0
+    assert FlowProgress.of(5, []).rate == 0
 
 
 def test_the_steady_state_is_while_all_are_under_way() -> None:
-    one = Progress.of(0, [(10, 100), (50, 400), (100, 500)])
-    other = Progress.of(0, [(20, 100), (80, 300)])
+    one = FlowProgress.of(0, [(10, 100), (50, 400), (100, 500)])
+    other = FlowProgress.of(0, [(20, 100), (80, 300)])
     assert steady_interval([one, other]) == (20, 80)
     # one: 100 + 400 * 10/40 = 200 at 20, 500 + 500 * 30/50 = 800 at 80
     assert rates_between([one, other], 20, 80) == [pytest.approx(10), pytest.approx(5)]
 
 
 def test_an_interval_as_short_as_the_first_messages_took_tells_nothing() -> None:
-    one = Progress.of(0, [(10, 1), (40, 1)])
-    late = Progress.of(0, [(25, 1), (60, 1)])
+    one = FlowProgress.of(0, [(10, 1), (40, 1)])
+    late = FlowProgress.of(0, [(25, 1), (60, 1)])
     assert steady_interval([one, late]) is None
     assert steady_interval([]) is None
-    assert steady_interval([Progress.of(0, [(10, 1)])]) is None
+    assert steady_interval([FlowProgress.of(0, [(10, 1)])]) is None
 
 
 def test_flows_have_converged_once_their_rates_stay_alike() -> None:
-    even = Progress(((0, 0.0), (1000, 1000.0)))
-    late = Progress(((0, 0.0), (400, 100.0), (1000, 700.0)))  # 0.25, from 400 on 1
+    even = FlowProgress(((0, 0.0), (1000, 1000.0)))
+    late = FlowProgress(((0, 0.0), (400, 100.0), (1000, 700.0)))  # 0.25, from 400 on 1
     assert convergence([even, late], 0, 100, 0.1) == 400
     assert convergence([even, late], 200, 100, 0.1) == 200
     assert convergence([even, even], 0, 100, 0.1) == 0
-    slower = Progress(((0, 0.0), (900, 900.0), (1000, 910.0)))
+    slower = FlowProgress(((0, 0.0), (900, 900.0), (1000, 910.0)))
     assert convergence([even, slower], 0, 100, 0.1) is None  # apart again at the end
     assert convergence([even, even], 950, 100, 0.1) is None  # no window is left
     assert convergence([], 0, 100, 0.1) is None

@@ -20,8 +20,7 @@ from emulator import lab_record
 from emulator.asic.port_faults import NONE
 from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Region, Schedule, Write
 from emulator.lab import Lab
-from emulator.measures.chain import longest_chain
-from emulator.measures.message_graph import MessageGraph
+from emulator.measures.message_graph import MessageGraph, longest_chain
 from emulator.run.measurement import own_time, processor_seconds
 from tests.harness.runs.processes import SMALL, Run, until
 
