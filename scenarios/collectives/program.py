@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class Program:
         self._tags: dict[tuple[int, int], int] = {}
 
     @classmethod
-    def on(cls, topology: Topology) -> Program:
+    def on(cls, topology: Topology) -> Self:
         """A program for all GPUs of ``topology`` in rank order."""
         gpus, domains = topology.gpus, ScaleUpDomains(topology)
         return cls(
