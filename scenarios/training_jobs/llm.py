@@ -1,0 +1,187 @@
+"""Llm: a training step of a transformer, divided by tensor, pipeline, data and other parallelism.
+
+::
+
+                 replica 0                            replica 1
+    stage 0   [ TP x4 ] layers 1-2                 [ TP x4 ] layers 1-2
+                  | outputs, gradients  <--- DP --->   |
+    stage 1   [ TP x4 ] layers 3-4                 [ TP x4 ] layers 3-4
+                  |                     <--- DP --->   |
+    stage 2   [ TP x4 ] layers 5-6, head           [ TP x4 ] layers 5-6, head
+
+Model: Llama 3 (``8b``, ``70b``, ``405b``) or Mixtral 8x7B (``8x7b``), with ``layers``, ``hidden``
+and ``heads`` as the user has them.  Ranks are in Megatron's order tp-cp-ep-dp-pp, on the GPUs in
+the order of the fabric.
+
+Traffic: what the step really exchanges (``scenarios/workloads/transformer``).  Each layer has its
+ReduceScatters and AllGathers of ``tp`` (AllReduces with ``sp=off``), AllGathers and ReduceScatters
+of keys and values of ``cp``, and AlltoAlls of ``ep``.  Stages send outputs forward and gradients
+backward, in the order of 1F1B or GPipe.  Replicas add their gradients in buckets beside backward;
+``zero=1`` to ``3`` divides optimiser, gradients and weights.  At the end all GPUs exchange the norm
+of the gradients.  Tensors have synthetic contents.  Each result is compared, element by element,
+by the computation that needs it; ``#wrong`` counts results with a wrong element.
+
+Computing takes its FLOPs at ``tflops`` x ``efficiency``; the optimiser and sums take none.
+``scale`` divides octets and computing times alike; no message becomes shorter than 4096 octets by
+that (``raised`` counts exchanges that it stops).  Delays of links are not divided: they weigh
+``scale`` times as much as in a job of full size.
+
+Measured: JCT, the time of the step; ``roofline``, the busiest GPU's computing plus its octets at
+its NIC's rate (BMWG draft on AI training fabrics); the ideal, a lower bound; and the share of the
+time that a GPU computes, waits for exchanges of TP, CP, EP, DP (norm and new replicas included) or
+PP, or is idle in the pipeline's bubble.  ``exposed`` is what exchanges add to the time.
+``dp=1,2,4`` has a row for each number of replicas, with the same batch: strong scaling, drawn with
+``show=scaling`` beside the ideal.  With ``elastic=on`` the rows are steps of one job whose replicas
+come and go: one that comes gets weights and optimiser states first.
+
+What should be seen: with all of ``tp`` inside a host only PP and DP cross the fabric.  The bubble
+is near (p-1)/(v m + p-1), and ``interleave=2`` makes it smaller.  ``overlap=off`` exposes more of
+DP.  With a large ``scale`` the delays of NVLink make TP dear.  More replicas have fewer
+micro-batches each, and so a larger bubble: scaling is below the ideal.
+
+Here, over UET: HERE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from emulator.run.report.result_table import TableColumn
+from emulator.scenario import Outcome, Trial, parameter
+from scenarios.workloads.transformer import strong_scaling
+from scenarios.workloads.transformer.parallel_layout import ParallelLayout, Place
+from scenarios.workloads.transformer.replica_changes import handovers
+from scenarios.workloads.transformer.step_parameters import StepParameters
+from scenarios.workloads.transformer.step_trial import StepJob, StepRun, StepTrial, measured
+from topologies.model import Topology
+from topologies.parts.design_parameters import COUNT
+
+COLUMNS = (
+    TableColumn("model", "model", "", 5),
+    TableColumn("layers", "layers", "", 6),
+    TableColumn("gpus", "GPUs", "", 5),
+    TableColumn("parallel", "TPxCPxDPxPP", "", 12),
+    TableColumn("micro_batches", "micro-", "batches", 7),
+    TableColumn("scale", "scale", "1/", 6),
+    TableColumn("time_us", "JCT", "(us)", 9),
+    TableColumn("roofline_us", "roofline", "(us)", 9),
+    TableColumn("ideal_us", "ideal", "(us)", 9),
+    TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    TableColumn("compute_share", "compute", "(%)", 7, 1, percent=True),
+    TableColumn("tp_share", "TP", "(%)", 5, 1, percent=True),
+    TableColumn("cp_share", "CP", "(%)", 5, 1, percent=True),
+    TableColumn("ep_share", "EP", "(%)", 5, 1, percent=True),
+    TableColumn("dp_share", "DP", "(%)", 5, 1, percent=True),
+    TableColumn("pp_share", "PP", "(%)", 5, 1, percent=True),
+    TableColumn("bubble_share", "bubble", "(%)", 6, 1, percent=True),
+    TableColumn("exposed", "exposed", "(%)", 7, 1, percent=True),
+    TableColumn("fabric_bytes", "S_fabric", "(MB)", 8, divisor=1e6),
+    TableColumn("retransmitted_packets", "resent", "", 6),
+    TableColumn("wrong", "#wrong", "results", 7),
+)
+HOST_GPUS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(StepParameters):
+    """The parameters of ``llm``."""
+
+    dp: tuple[int, ...] = parameter((2,), COUNT, many=True, help="replicas; a row for each")
+    elastic: str = parameter(
+        "off", choices=("off", "on"), help="on: rows are steps of one job, replicas come and go"
+    )
+    show: str = parameter("table", choices=("table", "scaling"), help="scaling: drawn below")
+
+    def __post_init__(self) -> None:
+        for dp in self.dp:
+            self.step(dp)
+        self.new_scale()
+
+
+def topology(parameters: Parameters) -> str:
+    """Return hosts of four GPUs with four rails for the largest row."""
+    gpus = max(parameters.layout(dp).ranks for dp in parameters.dp)
+    return f"rail_clos:hosts={max(2, -(-gpus // HOST_GPUS))},gpus_per_host={HOST_GPUS}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledTrial(StepTrial):
+    """A row among ``others``: GPUs and times (us) of those before it, by number."""
+
+    number: int
+    last: bool
+    others: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+
+def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
+    others: dict[int, tuple[int, float]] = {}
+    found: list[Trial] = []
+    for number, dp in enumerate(parameters.dp):
+        step = parameters.step(dp)
+        job = StepJob(step=step, gpus=tuple(_gpus(parameters, step.layout)))
+        if parameters.elastic == "on" and number:
+            widest = _widest(parameters)
+            moved = handovers(parameters.step(parameters.dp[number - 1]), step, widest)
+            job = StepJob(step=step, gpus=job.gpus, handovers=tuple(moved))
+        run = StepRun(topology, [job], parameters.new_scale(), parameters.choices)
+        trial = run.trial(
+            "llm",
+            {
+                "model": parameters.model,
+                "layers": step.model.layers,
+                "gpus": step.layout.ranks,
+                "parallel": f"{step.layout.tp}x{step.layout.cp}x{dp}x{step.layout.pp}",
+                "ep": step.layout.ep,
+                "zero": step.zero,
+                "micro_batches": step.micro_batches,
+                "bubble_formula": step.bubble,
+                "gpu_flops": float(step.gpu_flops),
+                "weights": step.model.weights,
+            },
+            warmups=parameters.warmups,
+            iterations=parameters.iterations,
+        )
+        fields = {name: getattr(trial, name) for name in trial.__dataclass_fields__}
+        last = number == len(parameters.dp) - 1
+        found.append(ScaledTrial(**fields, number=number, last=last, others=others))
+    return found
+
+
+def _widest(parameters: Parameters) -> ParallelLayout:
+    return parameters.layout(max(parameters.dp))
+
+
+def _gpus(parameters: Parameters, layout: ParallelLayout) -> Iterator[int]:
+    """Yield the GPU of each rank; those of an elastic job stay where they are."""
+    widest = _widest(parameters) if parameters.elastic == "on" else layout
+    for rank in range(layout.ranks):
+        place = layout.place(rank)
+        yield widest.rank(Place(tp=place.tp, cp=place.cp, dp=place.dp, pp=place.pp))
+
+
+def measures(
+    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
+) -> Mapping[str, object]:
+    """Return where the time went, and what more GPUs were good for."""
+    assert isinstance(trial, ScaledTrial)
+    run = trial.run
+    (job,) = run.jobs
+    row = measured(run, outcome, job.gpus)
+    time_us = outcome.mean_ns / 1000
+    trial.others[trial.number] = job.step.layout.ranks, time_us
+    first_gpus, first_us = trial.others[0]
+    whole_s = outcome.mean_ns * parameters.scale / 1e9
+    row["mfu"] = float(job.step.gpu_flops) / (whole_s * parameters.tflops * 1e12)
+    row["speedup"] = first_us / time_us
+    row["speedup_ideal"] = job.step.layout.ranks / first_gpus
+    if trial.last and parameters.show == "scaling":
+        row["steps"] = list(_scaling(parameters, [*trial.others.values()]))
+    return row
+
+
+def _scaling(parameters: Parameters, rows: Sequence[tuple[int, float]]) -> Iterator[str]:
+    yield f"Strong scaling: {parameters.batch} sequences a step, {parameters.model}"
+    yield from strong_scaling.drawn(rows)
+    yield from strong_scaling.example(parameters.tflops * parameters.efficiency / 1000)

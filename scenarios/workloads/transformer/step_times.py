@@ -1,0 +1,141 @@
+"""Where the time of a step goes at each GPU: computing, and what it waits for.
+
+The times of messages are measured, those of computing are known.  A computation starts when the
+last of what it needs is there: its wait counts as that of the exchange which that was part of.
+Where this is a message of another stage, or the norm that all wait for, the time before its sender
+began to send it is the pipeline's bubble.  So is what is left after a GPU's last operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.endpoint.operations.operation_table import (
+    APPLY,
+    RECEIVE,
+    OperationTable,
+)
+from emulator.endpoint.operations.schedule import Schedule
+from emulator.measures.message_graph import MessageGraph
+from emulator.measures.message_times import Iteration
+
+COMPUTE, BUBBLE = "compute", "bubble"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What an operation was last kept waiting by: a message for ``label``, sent at ``start_ns``."""
+
+    label: str
+    start_ns: int
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Times of one iteration (ns): ``shares`` by GPU and by what they were spent on, and ends."""
+
+    shares: Mapping[int, Mapping[str, float]]
+    ends_ns: Mapping[int, float]
+
+    def end_ns(self, gpus: Iterable[int]) -> float:
+        """Return when the last of ``gpus`` was done."""
+        return max(self.ends_ns[gpu] for gpu in gpus)
+
+    def mean_shares(self, gpus: Sequence[int]) -> dict[str, float]:
+        """Return the shares (0..1) of the time of ``gpus``, their mean; idle ends are bubble."""
+        whole = self.end_ns(gpus)
+        total: dict[str, float] = {}
+        for gpu in gpus:
+            for what, spent in self.shares[gpu].items():
+                total[what] = total.get(what, 0.0) + spent
+            idle = whole - self.ends_ns[gpu]
+            total[BUBBLE] = total.get(BUBBLE, 0.0) + idle
+        return {what: spent / whole / len(gpus) for what, spent in total.items()}
+
+
+def step_times(
+    schedules: Sequence[Schedule],
+    iteration: Iteration,
+    labels: Sequence[Mapping[int, str]],
+    streams: Mapping[int, Sequence[int]],
+    waited_for: Sequence[str],
+) -> StepTimes:
+    """Return the times of ``iteration``, whose messages are those of ``schedules``.
+
+    ``labels`` say by rank and index what receives are for, and ``streams`` which operations are
+    computing.  Messages of ``waited_for`` may come late because their sender had not begun.
+    """
+    graph = MessageGraph(schedules)
+    rank, index = graph.rank(graph.receive), graph.index(graph.receive)
+    arrived: dict[int, dict[int, tuple[int, int]]] = {gpu: {} for gpu in streams}
+    rows = (rank.tolist(), index.tolist(), iteration.start_ns.tolist(), iteration.end_ns.tolist())
+    for gpu, at, start, end in zip(*rows, strict=True):
+        if gpu in arrived:
+            arrived[gpu][at] = start, end
+    shares, ends = {}, {}
+    for gpu, stream in streams.items():
+        table = OperationTable.of(schedules[gpu].operations)
+        shares[gpu], ends[gpu] = _of_gpu(
+            table, arrived[gpu], labels[gpu], frozenset(stream), frozenset(waited_for)
+        )
+    return StepTimes(shares, ends)
+
+
+def _of_gpu(
+    table: OperationTable,
+    arrived: Mapping[int, tuple[int, int]],
+    labels: Mapping[int, str],
+    stream: frozenset[int],
+    waited_for: frozenset[str],
+) -> tuple[dict[str, float], float]:
+    kinds = table.columns["kind"].tolist()
+    numbers = table.columns["number"].tolist()
+    begin, after = table.begin.tolist(), table.after.tolist()
+    ends = np.zeros(len(kinds)).tolist()
+    causes: list[Cause | None] = [None] * len(kinds)
+    spent: dict[str, float] = {}
+    free = 0.0
+    latest: Cause | None = None
+    last = 0.0
+    for at, kind in enumerate(kinds):
+        if kind == RECEIVE:
+            start, ends[at] = arrived[at]
+            causes[at] = Cause(labels[at], start)
+        else:
+            for one in after[begin[at] : begin[at + 1]]:
+                if ends[one] > ends[at]:
+                    ends[at], causes[at] = ends[one], causes[one]
+        if at in stream:
+            _wait(spent, free, ends[at], causes[at], waited_for)
+            spent[COMPUTE] = spent.get(COMPUTE, 0.0) + numbers[at]
+        if kind == APPLY:
+            ends[at] += numbers[at]
+        if at in stream:
+            free = ends[at]
+            causes[at] = None
+        if ends[at] > last:
+            last, latest = ends[at], causes[at]
+    if latest is not None:
+        _wait(spent, free, last, latest, waited_for)
+    return spent, max(last, free)
+
+
+def _wait(
+    spent: dict[str, float],
+    free: float,
+    until: float,
+    cause: Cause | None,
+    waited_for: frozenset[str],
+) -> None:
+    """Count the time from ``free`` to ``until``, in which a GPU did not compute."""
+    if until <= free:
+        return
+    if cause is None:
+        spent[BUBBLE] = spent.get(BUBBLE, 0.0) + until - free
+        return
+    begun = min(until, max(free, cause.start_ns)) if cause.label in waited_for else free
+    spent[BUBBLE] = spent.get(BUBBLE, 0.0) + begun - free
+    spent[cause.label] = spent.get(cause.label, 0.0) + until - begun
