@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 DAY_S, YEAR_S = 86_400, 365.25 * 86_400
 #: FLOPs of the training of GPT-3 with 175B parameters (Brown et al., arXiv 2005.14165, table D.1).
 GPT3_FLOPS = 3.14e23
-#: What a textbook says of it: years on one GPU, and days on so many.
-TOLD_YEARS, TOLD_GPUS, TOLD_DAYS = 165, 1024, 16
+#: A textbook states for it: years on one GPU, and days on so many.
+STATED_YEARS, STATED_GPUS, STATED_DAYS = 165, 1024, 16
 _WIDTH = 40
 
 
@@ -35,18 +35,18 @@ def drawn(rows: Sequence[tuple[int, float]]) -> Iterator[str]:
 
 
 def example(tflops: float) -> Iterator[str]:
-    """Yield the textbook's example, with what its two times need, at ``tflops`` a GPU beside it."""
-    one = needed_tflops(GPT3_FLOPS, 1, TOLD_YEARS * YEAR_S)
-    many = needed_tflops(GPT3_FLOPS, TOLD_GPUS, TOLD_DAYS * DAY_S)
+    """Yield the textbook's example, the rates that its two times need, and ``tflops`` beside them."""
+    one = needed_tflops(GPT3_FLOPS, 1, STATED_YEARS * YEAR_S)
+    many = needed_tflops(GPT3_FLOPS, STATED_GPUS, STATED_DAYS * DAY_S)
     yield f"a training of 175B parameters, {GPT3_FLOPS:.3G} FLOPs, with ideal scaling:"
     for rate, what in (
-        (one, f"the rate of {TOLD_YEARS} years on one GPU"),
-        (many, f"the rate of {TOLD_DAYS} days on {TOLD_GPUS} GPUs"),
+        (one, f"the rate of {STATED_YEARS} years on one GPU"),
+        (many, f"the rate of {STATED_DAYS} days on {STATED_GPUS} GPUs"),
         (tflops, "the rate of this run"),
     ):
         alone = seconds(GPT3_FLOPS, 1, rate) / YEAR_S
-        joint = seconds(GPT3_FLOPS, TOLD_GPUS, rate) / DAY_S
+        joint = seconds(GPT3_FLOPS, STATED_GPUS, rate) / DAY_S
         yield (
             f"{rate:7.1f} TFLOPS a GPU: {alone:6.1f} years on 1, {joint:5.1f} days on "
-            f"{TOLD_GPUS:,} GPUs ({what})"
+            f"{STATED_GPUS:,} GPUs ({what})"
         )

@@ -1,0 +1,180 @@
+"""Jobs: several training jobs beside each other on one fabric, and how they slow each other down.
+
+::
+
+    2 jobs of 8 GPUs        host 0     host 1     host 2     host 3
+    packed                  AA AA      AA AA      BB BB      BB BB
+    spread                  AA BB      AA BB      AA BB      AA BB
+    random                  BB AA      AA AA      BB BB      AA BB
+
+Traffic: each job is a training step as in ``llm``, with its own groups on its own GPUs.  The GPUs
+of a tensor-parallel group stay in one host (``tp`` GPUs).  ``packed`` fills host after host,
+``spread`` gives each job a part of every host, and ``random`` deals out these groups by the seed.
+
+For each placement the jobs run one by one, and then all at once.  The rows name them.  Both have
+the same fabric, GPUs and sizes, so that the ratio of their times is what sharing costs
+(interference, section 10.3 of the BMWG draft on AI training fabrics, multi-tenant).
+
+Measured: the time until the last job is done, its ideal; for all at once ``slow-down``, the JCT of
+each job over its own alone, and the worst of them; ``spine``, the part of the octets between hosts
+that leaves the rail switch it came to; octets and retransmissions.
+
+What should be seen: GPUs of one rail share a rail switch, and switches do not block.  Jobs that
+stay on their rails, packed or spread, do not notice each other: their slow-down is 1.  Placed at
+random, rings go from rail to rail, and both jobs share the uplinks, of which the default fabric has
+one for four GPUs (``uplinks_per_spine=1``).  Alone, random is slower than packed already.
+
+Here, over UET: HERE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from emulator.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.run.report.result_table import TableColumn
+from emulator.scenario import Outcome, Trial, parameter
+from scenarios.workloads.job_placement import PLACEMENTS, placed
+from scenarios.workloads.places import switch_ports
+from scenarios.workloads.transformer.step_parameters import StepParameters
+from scenarios.workloads.transformer.step_trial import StepJob, StepRun, StepTrial, measured
+from topologies.model import Topology
+from topologies.parts.design_parameters import COUNT, NUMBER
+
+COLUMNS = (
+    TableColumn("placement", "placement", "", 9),
+    TableColumn("running", "jobs", "", 7),
+    TableColumn("gpus", "GPUs", "", 5),
+    TableColumn("scale", "scale", "1/", 6),
+    TableColumn("time_us", "JCT", "(us)", 9),
+    TableColumn("ideal_us", "ideal", "(us)", 9),
+    TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    TableColumn("slowdowns", "slow-down", "of each", 13),
+    TableColumn("slowdown", "worst", "", 6),
+    TableColumn("exposed", "exposed", "(%)", 7, 1, percent=True),
+    TableColumn("spine_share", "spine", "(%)", 6, 1, percent=True),
+    TableColumn("fabric_bytes", "S_fabric", "(MB)", 8, divisor=1e6),
+    TableColumn("retransmitted_packets", "resent", "", 6),
+    TableColumn("wrong", "#wrong", "results", 7),
+)
+HOST_GPUS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(StepParameters):
+    """The parameters of ``jobs``."""
+
+    jobs: int = parameter(2, COUNT, help="jobs beside each other, all alike")
+    placement: tuple[str, ...] = parameter(
+        PLACEMENTS, choices=PLACEMENTS, many=True, help="where their GPUs are, rows for each"
+    )
+    dp: int = parameter(4, COUNT, help="replicas of a job")
+    tp: int = parameter(2, COUNT, help="ways of tensor parallelism, in one host")
+    pp: int = parameter(1, COUNT, help="pipeline stages")
+    layers: int = parameter(1, NUMBER, help="layers of the model; 0: all that it has")
+    batch: int = parameter(4, COUNT, help="sequences of a step of each job")
+    scale: int = parameter(4096, COUNT, help="what octets and computing times are divided by")
+
+    def __post_init__(self) -> None:
+        self.step(self.dp)
+        self.new_scale()
+
+
+def topology(parameters: Parameters) -> str:
+    """Return hosts of four GPUs for all jobs, and one uplink of each rail switch to a spine."""
+    gpus = parameters.jobs * parameters.layout(parameters.dp).ranks
+    hosts = max(2, -(-gpus // HOST_GPUS))
+    return f"rail_clos:hosts={hosts},gpus_per_host={HOST_GPUS},spines=1,uplinks_per_spine=1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsTrial(StepTrial):
+    """A row of some jobs; ``alone_ns`` has the times of those of this placement by themselves."""
+
+    alone_ns: dict[str, float] = field(default_factory=dict)
+
+
+def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
+    return [
+        trial
+        for placement in parameters.placement
+        for trial in _trials(parameters, topology, placement, seed)
+    ]
+
+
+def _trials(
+    parameters: Parameters, topology: Topology, placement: str, seed: int
+) -> Iterator[JobsTrial]:
+    step = parameters.step(parameters.dp)
+    ranks = placed(topology, placement, parameters.jobs, step.layout.ranks, parameters.tp, seed)
+    jobs = [
+        StepJob(step=step, gpus=gpus, name=f"job {number + 1}") for number, gpus in enumerate(ranks)
+    ]
+    alone_ns: dict[str, float] = {}
+    rows = [[job] for job in jobs]
+    if len(jobs) > 1:
+        rows.append(jobs)
+    for running in rows:
+        run = StepRun(topology, running, parameters.new_scale(), parameters.choices)
+        names = "+".join(job.name.removeprefix("job ") for job in running)
+        trial = run.trial(
+            f"jobs {placement} {names}",
+            {
+                "placement": placement,
+                "running": names,
+                "gpus": sum(len(job.gpus) for job in running),
+                "spine_share": spine_share(run),
+            },
+            warmups=parameters.warmups,
+            iterations=parameters.iterations,
+        )
+        fields = {name: getattr(trial, name) for name in trial.__dataclass_fields__}
+        yield JobsTrial(**fields, alone_ns=alone_ns)
+
+
+def spine_share(run: StepRun) -> float:
+    """Return the part of the octets between hosts whose ends have no switch in common."""
+    topology = run.topology
+    switches = [
+        {port.partition(":")[0] for port in switch_ports(topology, rank)}
+        for rank in range(len(topology.gpus))
+    ]
+    total = crossing = 0
+    for schedule in run.schedules:
+        table = OperationTable.of(schedule.operations)
+        rows = table.where(WRITE)
+        peers, octets = (table.columns[name][rows].tolist() for name in ("peer", "near_octets"))
+        for peer, length in zip(peers, octets, strict=True):
+            total += length
+            crossing += 0 if switches[schedule.rank] & switches[peer] else length
+    return crossing / total if total else 0.0
+
+
+def measures(
+    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
+) -> Mapping[str, object]:
+    """Return what each job loses to the others."""
+    assert isinstance(trial, JobsTrial)
+    run = trial.run
+    row = measured(run, outcome, [gpu for job in run.jobs for gpu in job.gpus])
+    if not outcome.iterations:
+        return row
+    times = run.times(outcome)
+    ended = {job.name: times.end_ns(job.gpus) for job in run.jobs}
+    row["jct_us"] = [end / 1000 for end in ended.values()]
+    if len(run.jobs) == 1:
+        trial.alone_ns.update(ended)
+        return {**row, "slowdowns": "-", "slowdown": 1.0}
+    ratios = _slowdowns(ended, trial.alone_ns)
+    return {
+        **row,
+        "slowdown_by_job": ratios,
+        "slowdowns": " ".join(f"{ratio:.2f}" for ratio in ratios),
+        "slowdown": max(ratios),
+    }
+
+
+def _slowdowns(ended: Mapping[str, float], alone: Mapping[str, float]) -> Sequence[float]:
+    return [end / alone[name] for name, end in ended.items()]
