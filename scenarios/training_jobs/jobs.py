@@ -5,7 +5,7 @@
     2 jobs of 8 GPUs        host 0     host 1     host 2     host 3
     packed                  AA AA      AA AA      BB BB      BB BB
     spread                  AA BB      AA BB      AA BB      AA BB
-    random                  BB AA      AA AA      BB BB      AA BB
+    random                  AB AA      BA BB      AA BB      BA AB
 
 Traffic: each job is a training step as in ``llm``, with its own groups on its own GPUs.  The GPUs
 of a tensor-parallel group stay in one host (``tp`` GPUs).  ``packed`` fills host after host,
@@ -69,12 +69,12 @@ class Parameters(StepParameters):
     placement: tuple[str, ...] = parameter(
         PLACEMENTS, choices=PLACEMENTS, many=True, help="where their GPUs are, rows for each"
     )
-    dp: int = parameter(4, COUNT, help="replicas of a job")
-    tp: int = parameter(2, COUNT, help="ways of tensor parallelism, in one host")
+    dp: int = parameter(8, COUNT, help="replicas of a job")
+    tp: int = parameter(1, COUNT, help="ways of tensor parallelism, in one host")
     pp: int = parameter(1, COUNT, help="pipeline stages")
     layers: int = parameter(1, NUMBER, help="layers of the model; 0: all that it has")
-    batch: int = parameter(4, COUNT, help="sequences of a step of each job")
-    scale: int = parameter(4096, COUNT, help="what octets and computing times are divided by")
+    batch: int = parameter(8, COUNT, help="sequences of a step of each job")
+    scale: int = parameter(8192, COUNT, help="what octets and computing times are divided by")
 
     def __post_init__(self) -> None:
         self.step(self.dp)

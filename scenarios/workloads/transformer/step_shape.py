@@ -141,14 +141,19 @@ class StepShape:
 
     @property
     def head_weights(self) -> int:
-        """Return the weights of the output head, or of the embedding, on one GPU."""
+        """Return the weights of the output head and of the norm before it, on one GPU."""
+        return (self.model.head_weights + self.model.hidden) // self.layout.tp
+
+    @property
+    def embedding_weights(self) -> int:
+        """Return the weights of the embedding, on one GPU."""
         return self.model.head_weights // self.layout.tp
 
     @property
     def gpu_weights(self) -> Fraction:
         """Return the weights of a GPU, the mean over the stages."""
         layer = self.dense_layer_weights + self.expert_layer_weights
-        whole = self.model.layers * layer + 2 * self.head_weights
+        whole = self.model.layers * layer + self.embedding_weights + self.head_weights
         return Fraction(whole, self.layout.pp)
 
     # -- octets --------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def drawn(rows: Sequence[tuple[int, float]]) -> Iterator[str]:
 
 
 def example(tflops: float) -> Iterator[str]:
-    """Yield the textbook's example, the rates that its two times need, and ``tflops`` beside them."""
+    """Yield the textbook's example: the rates that its two times need, beside ``tflops``."""
     one = needed_tflops(GPT3_FLOPS, 1, STATED_YEARS * YEAR_S)
     many = needed_tflops(GPT3_FLOPS, STATED_GPUS, STATED_DAYS * DAY_S)
     yield f"a training of 175B parameters, {GPT3_FLOPS:.3G} FLOPs, with ideal scaling:"

@@ -244,7 +244,7 @@ class TrainingStep:
         step, layers = self.step, self._layers
         found: list[tuple[WeightUnit, Sequence[Work]]] = []
         if chunk == 0:
-            found.append((WeightUnit(_EMBEDDING, step.head_weights), layers.embedding()))
+            found.append((WeightUnit(_EMBEDDING, step.embedding_weights), layers.embedding()))
         work = [*layers.attention(), *layers.feed_forward()]
         for layer in self._chunk_layers[chunk]:
             name = f"layer {layer + 1}"
