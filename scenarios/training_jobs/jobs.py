@@ -37,7 +37,7 @@ from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.job_placement import PLACEMENTS, placed
 from scenarios.workloads.places import switch_ports
-from scenarios.workloads.transformer.step_parameters import StepParameters
+from scenarios.workloads.transformer.step_parameters import LARGE_COUNT, StepParameters
 from scenarios.workloads.transformer.step_trial import StepJob, StepRun, StepTrial, measured
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER
@@ -73,8 +73,8 @@ class Parameters(StepParameters):
     tp: int = parameter(1, COUNT, help="ways of tensor parallelism, in one host")
     pp: int = parameter(1, COUNT, help="pipeline stages")
     layers: int = parameter(1, NUMBER, help="layers of the model; 0: all that it has")
-    batch: int = parameter(8, COUNT, help="sequences of a step of each job")
-    scale: int = parameter(8192, COUNT, help="what octets and computing times are divided by")
+    batch: int = parameter(8, LARGE_COUNT, help="sequences of a step of each job")
+    scale: int = parameter(8192, LARGE_COUNT, help="what octets and computing times are divided by")
 
     def __post_init__(self) -> None:
         self.step(self.dp)

@@ -32,8 +32,8 @@ def placed(
     found = _in_order(units(topology, unit), placement, seed)
     if len(found) < jobs * needed:
         raise UserError(
-            f"{jobs} jobs of {gpus} GPUs need {jobs * needed} times {unit} GPUs of one server, and "
-            f"topology {topology.name} has {len(found)}; take fewer jobs, or more hosts"
+            f"{jobs} jobs of {gpus} GPUs need {jobs * needed} units of {unit} in one server each, "
+            f"and topology {topology.name} has {len(found)}; take fewer jobs, or more hosts"
         )
     chosen = (sorted(found[job * needed : (job + 1) * needed]) for job in range(jobs))
     return [tuple(rank for one in job for rank in one) for job in chosen]

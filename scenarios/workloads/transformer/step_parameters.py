@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
@@ -17,12 +18,12 @@ from scenarios.workloads.transformer.training_step import StepChoices
 from scenarios.workloads.transformer_shapes import SHAPES, TransformerShape
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
 
-_LARGE = replace(COUNT, maximum=2**20)
+LARGE_COUNT = replace(COUNT, maximum=2**20)
 _WIDTH = replace(NUMBER, maximum=2**20)
 _ZERO = replace(NUMBER, maximum=3)
 _SWITCH = ("on", "off")
-#: Beyond this, schedules take longer to compile than to run.
-MAX_PARTS = 100_000
+#: Layers of all GPUs and micro-batches, and slices of messages, beyond which a run takes hours.
+MAX_PARTS, MAX_SLICES = 10_000, 500_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +34,9 @@ class StepParameters:
     layers: int = parameter(6, NUMBER, help="layers of the model; 0: all that it has")
     hidden: int = parameter(0, _WIDTH, help="hidden size; 0: that of the model")
     heads: int = parameter(0, NUMBER, help="attention heads; 0: as many as the model has")
-    sequence: int = parameter(8192, _LARGE, help="tokens of a sequence")
+    sequence: int = parameter(8192, LARGE_COUNT, help="tokens of a sequence")
     micro_batch: int = parameter(1, COUNT, help="sequences of a micro-batch")
-    batch: int = parameter(8, _LARGE, help="sequences of a step, over all replicas")
+    batch: int = parameter(8, LARGE_COUNT, help="sequences of a step, over all replicas")
     tp: int = parameter(4, COUNT, help="ways of tensor parallelism")
     pp: int = parameter(3, COUNT, help="pipeline stages")
     interleave: int = parameter(1, COUNT, help="chunks of layers of a stage (interleaved 1F1B)")
@@ -49,7 +50,7 @@ class StepParameters:
     gradient_bytes: str = parameter("4", choices=("4", "2"), help="octets of a gradient")
     tflops: int = parameter(989, COUNT, help="TFLOPS that a GPU has at its peak (H100: 989)")
     efficiency: int = parameter(400, SHARE, help="share of the peak that computing reaches")
-    scale: int = parameter(256, _LARGE, help="what octets and computing times are divided by")
+    scale: int = parameter(256, LARGE_COUNT, help="what octets and computing times are divided by")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     iterations: int = parameter(1, COUNT, help="iterations that count, for each row")
 
@@ -101,6 +102,14 @@ class StepParameters:
                 f"{step.layout.ranks} GPUs with {micro_batches} micro-batches of "
                 f"{step.model.layers} layers have {parts} layers to compute, more than "
                 f"{MAX_PARTS}; take fewer layers, or a smaller batch"
+            )
+        whole = step.layout.ranks * step.sent_bytes
+        slices = int(whole / self.scale / self.choices.slice_bytes)
+        if slices > MAX_SLICES:
+            enough = math.ceil(whole / self.choices.slice_bytes / MAX_SLICES)
+            raise UserError(
+                f"the GPUs send {float(whole):.3g} octets in a step, which are {slices} slices at "
+                f"scale={self.scale}, more than {MAX_SLICES}; take scale={enough} or more"
             )
         return step
 

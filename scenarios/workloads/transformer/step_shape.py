@@ -224,6 +224,21 @@ class StepShape:
         """Return what one of the four AlltoAlls of a layer and micro-batch sends."""
         return _others(self.layout.ep) * self.dispatch_bytes
 
+    @property
+    def sent_bytes(self) -> Fraction:
+        """Return about what a GPU sends in a step, all exchanges together.
+
+        Context parallelism scatters the gradients of what it gathers; experts have four AlltoAlls.
+        """
+        layers = Fraction(self.model.layers, self.layout.pp) * self.micro_batches
+        on_the_way = 2 * self.context_layer_bytes + 4 * self.expert_layer_bytes
+        return (
+            self.tensor_step_bytes
+            + self.stage_step_bytes
+            + self.gradient_step_bytes
+            + layers * on_the_way
+        )
+
     def stage_layers(self) -> list[range]:
         """Return the layers of each chunk of the model, in the order of the model."""
         return stage_layers(self.model.layers, self.layout.pp * self.interleave)

@@ -1,0 +1,88 @@
+"""Several jobs on one fabric: their rows, and what each loses to the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from emulator import scenario
+from emulator.errors import UserError
+from emulator.measures.message_graph import MessageGraph
+from emulator.measures.message_times import Iteration
+from emulator.scenario import Outcome, Trial
+from topologies.catalogue import load
+from topologies.model import Topology
+
+SMALL = {"dp": "4", "batch": "4", "scale": "65536"}
+
+
+def loaded(**given: str) -> tuple[object, Topology, list[Trial]]:
+    module = scenario.load("jobs")
+    parameters = module.parameters({**SMALL, **given})
+    topology = load(str(module.topology(parameters)))
+    return parameters, topology, module.schedules(parameters, topology, 1)
+
+
+def test_each_job_runs_alone_and_then_all_at_once() -> None:
+    _, topology, rows = loaded(jobs="3")
+    assert len(topology.gpus) == 12
+    assert [row.facts["running"] for row in rows] == 3 * ["1", "2", "3", "1+2+3"]
+    assert [row.facts["placement"] for row in rows[::4]] == ["packed", "spread", "random"]
+    for first in range(0, 12, 4):
+        alone, together = rows[first : first + 3], rows[first + 3]
+        assert together.facts["gpus"] == sum(row.facts["gpus"] for row in alone) == 12
+        octets = sum(row.facts["fabric_bytes_derived"] for row in alone)
+        assert together.facts["fabric_bytes_derived"] == octets
+
+
+def test_aligned_jobs_stay_off_the_spine() -> None:
+    _, _, rows = loaded(dp="8", batch="8")
+    shares = {
+        (row.facts["placement"], row.facts["running"]): row.facts["spine_share"] for row in rows
+    }
+    assert shares["packed", "1+2"] < 0.1  # the norm goes to partners on other rails
+    assert shares["random", "1+2"] > 0.5
+
+
+def _outcome(trial: Trial, slow: int) -> Outcome:
+    """Every message arrives ``slow`` ns after it could be sent at first."""
+    graph = MessageGraph(trial.compile())
+    count = len(graph.send)
+    iteration = Iteration(
+        0,
+        source=graph.rank(graph.send),
+        destination=graph.rank(graph.receive),
+        length=np.ones(count, np.int64),
+        start_ns=np.zeros(count, np.int64),
+        end_ns=np.full(count, slow, np.int64),
+    )
+    return Outcome(
+        times_ns=(slow,),
+        ideal_ns=1,
+        wrong=0,
+        counters={"rx_message_octets": 17},
+        iterations=[iteration],
+    )
+
+
+def test_a_slow_down_is_the_time_of_a_job_over_its_own_alone() -> None:
+    module = scenario.load("jobs")
+    parameters, topology, (one, two, both) = loaded(placement="packed")
+    far = 10**9
+    for trial, slow in ((one, far), (two, 2 * far)):
+        row = module.measures(parameters, topology, trial, _outcome(trial, slow))
+        assert row["slowdown"] == 1
+        assert row["slowdowns"] == "-"
+        assert row["fabric_bytes"] == 17
+    row = module.measures(parameters, topology, both, _outcome(both, 3 * far))
+    assert row["slowdown_by_job"] == pytest.approx([3, 1.5], rel=1e-3)
+    assert row["slowdowns"] == "3.00 1.50"
+    assert row["slowdown"] == pytest.approx(3, rel=1e-3)
+    assert 0 < row["exposed"] <= 1
+
+
+def test_too_many_jobs_are_refused() -> None:
+    module = scenario.load("jobs")
+    parameters = module.parameters({**SMALL, "jobs": "3"})
+    with pytest.raises(UserError, match="3 jobs of 4 GPUs need 12 units of 1"):
+        module.schedules(parameters, load("rail_clos:hosts=2,gpus_per_host=4"), 1)
