@@ -24,7 +24,8 @@ stay on their rails, packed or spread, do not notice each other: their slow-down
 random, rings go from rail to rail, and both jobs share the uplinks, of which the default fabric has
 one for four GPUs (``uplinks_per_spine=1``).  Alone, random is slower than packed already.
 
-Here, over UET: HERE
+Here, over UET: packed 54.4 us and spread 64.1 us, alone and together.  At random 102 and 99 us
+alone, and together 1.19 and 1.22 times as long.
 """
 
 from __future__ import annotations

@@ -35,11 +35,16 @@ PP, or is idle in the pipeline's bubble.  ``exposed`` is what exchanges add to t
 come and go: one that comes gets weights and optimiser states first.
 
 What should be seen: with all of ``tp`` inside a host only PP and DP cross the fabric.  The bubble
-is near (p-1)/(v m + p-1), and ``interleave=2`` makes it smaller.  ``overlap=off`` exposes more of
-DP.  With a large ``scale`` the delays of NVLink make TP dear.  More replicas have fewer
-micro-batches each, and so a larger bubble: scaling is below the ideal.
+is (p-1)/(v m + p-1) and more, since stages with the embedding or the head take longer than others.
+``overlap=off`` exposes more of DP.  With a large ``scale`` the delays of NVLink make TP dear.  More
+replicas have fewer micro-batches each, and so a larger bubble: scaling is below the ideal.
 
-Here, over UET: HERE
+Here, over UET: 969 us, 94.7 % of the ideal.  GPUs compute for 42.8 % of it, wait for TP for 13.8,
+for DP for 3.3 and for PP for 1.1, and 39.0 are bubble (33.3 by the formula).  OVERLAP
+With ``tp=2``, ``scale=1024`` and ``dp=1,2,4``, 24 GPUs are 2.49 times as fast as 6.
+``show=scaling`` computes as well what a textbook states: a training of 175B parameters, with
+3.14E23 FLOPs, takes 165 years on one GPU and 16 days on 1,024.  The first needs 60 TFLOPS, which
+would be 59 days on 1,024 GPUs at best; the second needs 222 TFLOPS of each.
 """
 
 from __future__ import annotations

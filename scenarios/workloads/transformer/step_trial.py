@@ -191,6 +191,8 @@ def measured(run: StepRun, outcome: Outcome, gpus: Iterable[int]) -> dict[str, o
     counters of all endpoints.
     """
     received = outcome.counters.get("rx_message_octets")
+    if received is None and not any(run.sent(WRITE).values()):
+        received = 0  # an endpoint that nothing reaches counts nothing
     row: dict[str, object] = {
         "fabric_bytes": None if received is None else received / len(outcome.times_ns),
         "jct_ratio": outcome.mean_ns / run.roofline_ns(),
