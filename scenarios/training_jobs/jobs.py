@@ -30,8 +30,8 @@ alone, and together 1.19 and 1.22 times as long.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.run.report.result_table import TableColumn
@@ -89,13 +89,6 @@ def topology(parameters: Parameters) -> str:
     return f"rail_clos:hosts={hosts},gpus_per_host={HOST_GPUS},spines=1,uplinks_per_spine=1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobsTrial(StepTrial):
-    """A row of some jobs; ``alone_ns`` has the times of those of this placement by themselves."""
-
-    alone_ns: dict[str, float] = field(default_factory=dict)
-
-
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
     return [
@@ -107,20 +100,20 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 def _trials(
     parameters: Parameters, topology: Topology, placement: str, seed: int
-) -> Iterator[JobsTrial]:
+) -> Iterator[StepTrial]:
     step = parameters.step(parameters.dp)
     ranks = placed(topology, placement, parameters.jobs, step.layout.ranks, parameters.tp, seed)
     jobs = [
         StepJob(step=step, gpus=gpus, name=f"job {number + 1}") for number, gpus in enumerate(ranks)
     ]
-    alone_ns: dict[str, float] = {}
+    earlier: dict[str, float] = {}
     rows = [[job] for job in jobs]
     if len(jobs) > 1:
         rows.append(jobs)
     for running in rows:
         run = StepRun(topology, running, parameters.new_scale(), parameters.choices)
         names = "+".join(job.name.removeprefix("job ") for job in running)
-        trial = run.trial(
+        yield run.trial(
             f"jobs {placement} {names}",
             {
                 "placement": placement,
@@ -128,11 +121,11 @@ def _trials(
                 "gpus": sum(len(job.gpus) for job in running),
                 "spine_share": spine_share(run),
             },
+            row=names,
+            earlier=earlier,
             warmups=parameters.warmups,
             iterations=parameters.iterations,
         )
-        fields = {name: getattr(trial, name) for name in trial.__dataclass_fields__}
-        yield JobsTrial(**fields, alone_ns=alone_ns)
 
 
 def spine_share(run: StepRun) -> float:
@@ -157,7 +150,7 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return what each job loses to the others."""
-    assert isinstance(trial, JobsTrial)
+    assert isinstance(trial, StepTrial)
     run = trial.run
     row = measured(run, outcome, [gpu for job in run.jobs for gpu in job.gpus])
     if not outcome.iterations:
@@ -166,16 +159,12 @@ def measures(
     ended = {job.name: times.end_ns(job.gpus) for job in run.jobs}
     row["jct_us"] = [end / 1000 for end in ended.values()]
     if len(run.jobs) == 1:
-        trial.alone_ns.update(ended)
+        trial.earlier.update(ended)
         return {**row, "slowdowns": "-", "slowdown": 1.0}
-    ratios = _slowdowns(ended, trial.alone_ns)
+    ratios = [end / trial.earlier[name] for name, end in ended.items()]
     return {
         **row,
         "slowdown_by_job": ratios,
         "slowdowns": " ".join(f"{ratio:.2f}" for ratio in ratios),
         "slowdown": max(ratios),
     }
-
-
-def _slowdowns(ended: Mapping[str, float], alone: Mapping[str, float]) -> Sequence[float]:
-    return [end / alone[name] for name, end in ended.items()]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -65,7 +66,6 @@ class StepRun:
     jobs: Sequence[StepJob]
     scale: StepScale
     choices: StepChoices
-    steps: list[TrainingStep] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         there = len(self.topology.gpus)
@@ -77,20 +77,26 @@ class StepRun:
             )
 
     @cached_property
-    def program(self) -> DependentProgram:
-        """Return the program of all jobs."""
-        program = DependentProgram.on(self.topology)
+    def _written(self) -> tuple[DependentProgram, list[TrainingStep]]:
+        program, steps = DependentProgram.on(self.topology), []
         for job in self.jobs:
             step = TrainingStep(
                 program, self.topology, job.step, job.gpus, self.scale, self.choices
             )
-            if job.name:
-                with program.named(job.name):
-                    step.write(job.handovers)
-            else:
+            with program.named(job.name) if job.name else nullcontext():
                 step.write(job.handovers)
-            self.steps.append(step)
-        return program
+            steps.append(step)
+        return program, steps
+
+    @property
+    def program(self) -> DependentProgram:
+        """Return the program of all jobs."""
+        return self._written[0]
+
+    @property
+    def steps(self) -> list[TrainingStep]:
+        """Return the step of each job, as it is written down."""
+        return self._written[1]
 
     @cached_property
     def schedules(self) -> Sequence[Schedule]:
@@ -117,7 +123,6 @@ class StepRun:
 
     def busy_ns(self) -> dict[int, int]:
         """Return how long each GPU computes."""
-        assert self.schedules
         return {gpu: busy for step in self.steps for gpu, busy in step.computing.busy_ns.items()}
 
     def roofline_ns(self) -> float:
@@ -136,14 +141,21 @@ class StepRun:
         name: str,
         facts: Mapping[str, object],
         *,
+        row: str,
+        earlier: dict[str, float],
         warmups: int,
         iterations: int,
     ) -> StepTrial:
-        """Return the trial; ``facts`` go into its row beside those of the traffic."""
+        """Return the trial; ``facts`` go into its row beside those of the traffic.
+
+        ``row`` and ``earlier`` are those of :class:`StepTrial`.
+        """
         schedules = self.schedules
         octets = sum(self.sent(WRITE).values()), sum(self.sent(COPY).values())
         return StepTrial(
             run=self,
+            row=row,
+            earlier=earlier,
             collective=name,
             size_bytes=sum(octets),
             compile=lambda: schedules,
@@ -179,9 +191,14 @@ class StepRun:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTrial(Trial):
-    """A row of the table, with the jobs that it is made of."""
+    """A row of the table, with the jobs that it is made of.
+
+    Rows that are compared share ``earlier``: times by the ``row`` that measured them.
+    """
 
     run: StepRun
+    row: str
+    earlier: dict[str, float]
 
 
 def measured(run: StepRun, outcome: Outcome, gpus: Iterable[int]) -> dict[str, object]:

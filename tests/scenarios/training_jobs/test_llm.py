@@ -67,6 +67,10 @@ def test_the_speed_up_is_drawn_below_the_last_row() -> None:
     assert "   8     250.00      1.60    2.00" in text
     assert "165.0 years on 1" in text
     assert row["mfu"] == pytest.approx(second.facts["gpu_flops"] / (250e-6 * 4096 * 989e12))
+    row = module.measures(parameters, topology, first, _outcome(500_000))  # another transport
+    assert (row["speedup"], "steps" in row) == (1, False)
+    row = module.measures(parameters, topology, second, _outcome(250_000))
+    assert row["speedup"] == 2
     assert row["jct_ratio"] == pytest.approx(250 / second.facts["roofline_us"])
 
 
