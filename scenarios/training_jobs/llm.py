@@ -86,7 +86,8 @@ COLUMNS = (
     TableColumn("retransmitted_packets", "resent", "", 6),
     TableColumn("wrong", "#wrong", "results", 7),
 )
-HOST_GPUS = 4
+#: GPUs of a host, and those of one for more tensor-parallel ranks than that.
+HOST_GPUS, LARGE_HOST_GPUS = 4, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +107,10 @@ class Parameters(StepParameters):
 
 
 def topology(parameters: Parameters) -> str:
-    """Return hosts of four GPUs with four rails for the largest row."""
+    """Return hosts of four GPUs for the largest row, of eight if tensor-parallel ranks need them."""
     gpus = max(parameters.layout(dp).ranks for dp in parameters.dp)
-    return f"rail_clos:hosts={max(2, -(-gpus // HOST_GPUS))},gpus_per_host={HOST_GPUS}"
+    each = HOST_GPUS if parameters.tp <= HOST_GPUS else LARGE_HOST_GPUS
+    return f"rail_clos:hosts={max(2, -(-gpus // each))},gpus_per_host={each}"
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:

@@ -1,1 +1,1 @@
-"""A training step of a transformer: its computing, its traffic, and its operations: a library."""
+"""A training step of a transformer: its computing, its traffic, its times: a library."""

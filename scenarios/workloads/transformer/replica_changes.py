@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from scenarios.workloads.transformer.parallel_layout import ParallelLayout
+from scenarios.workloads.transformer.step_operations.training_step import Handover
 from scenarios.workloads.transformer.step_shape import STATE_BYTES, WEIGHT_BYTES, StepShape
-from scenarios.workloads.transformer.training_step import Handover
 
 
 def handovers(before: StepShape, after: StepShape, widest: ParallelLayout) -> Iterator[Handover]:

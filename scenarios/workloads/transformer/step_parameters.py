@@ -12,9 +12,9 @@ from scenarios.collectives.collective_parameters import SHARE
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.transformer.parallel_layout import ParallelLayout
 from scenarios.workloads.transformer.pipeline_order import ORDERS
+from scenarios.workloads.transformer.step_operations.training_step import StepChoices
 from scenarios.workloads.transformer.step_scale import StepScale
 from scenarios.workloads.transformer.step_shape import StepShape
-from scenarios.workloads.transformer.training_step import StepChoices
 from scenarios.workloads.transformer_shapes import SHAPES, TransformerShape
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from scenarios.workloads.transformer.synthetic_tensors import ELEMENT_OCTETS
+from scenarios.workloads.transformer.step_operations.synthetic_tensors import ELEMENT_OCTETS
 
 #: Payload of a packet that fills an MTU of 4 KiB, as UET and RoCEv2 have it.
 MTU_OCTETS = 4096

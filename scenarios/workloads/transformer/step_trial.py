@@ -13,13 +13,10 @@ from emulator.endpoint.operations.operation_table import COPY, WRITE, OperationT
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.scenario import Contents, Outcome, Trial
-from scenarios.workloads.transformer.compute_stream import VERDICTS
-from scenarios.workloads.transformer.dependent_program import DependentProgram
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
-from scenarios.workloads.transformer.step_scale import StepScale
-from scenarios.workloads.transformer.step_shape import StepShape
-from scenarios.workloads.transformer.step_times import BUBBLE, COMPUTE, StepTimes, step_times
-from scenarios.workloads.transformer.training_step import (
+from scenarios.workloads.transformer.step_operations.compute_stream import VERDICTS
+from scenarios.workloads.transformer.step_operations.dependent_program import DependentProgram
+from scenarios.workloads.transformer.step_operations.training_step import (
     NORM,
     PP,
     STATE,
@@ -27,6 +24,9 @@ from scenarios.workloads.transformer.training_step import (
     StepChoices,
     TrainingStep,
 )
+from scenarios.workloads.transformer.step_scale import StepScale
+from scenarios.workloads.transformer.step_shape import StepShape
+from scenarios.workloads.transformer.step_times import BUBBLE, COMPUTE, StepTimes, step_times
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 

@@ -31,6 +31,7 @@ def test_the_default_is_a_step_of_24_gpus_on_the_reference_cluster() -> None:
     assert facts["fabric_bytes_derived"] > 0
     assert facts["roofline_us"] > facts["compute_us"] > 0
     assert llm.topology(llm.Parameters()) == "rail_clos:hosts=6,gpus_per_host=4"
+    assert llm.topology(llm.Parameters(tp=8)) == "rail_clos:hosts=6,gpus_per_host=8"
 
 
 def test_sizes_of_the_model_may_be_changed() -> None:

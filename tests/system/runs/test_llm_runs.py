@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.harness.runs.perfetto_rules import imported
 from tests.harness.runs.processes import Run
 
 pytestmark = pytest.mark.root
@@ -89,8 +90,9 @@ def test_the_timeline_names_layers_micro_batches_and_collectives(
     fabric = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")
     run = start(*small, *fabric, scenario="llm")
     checked(run)
-    events = json.loads((run.folder / "timeline.json").read_text())["traceEvents"]
-    names = {event["name"] for event in events}
+    found = imported(json.loads((run.folder / "timeline.json").read_text()))
+    assert not found.troubles
+    names = {one.name for one in found.slices}
     assert "micro-batch 1, layer 2 forward, TP AllGather" in names
     assert any("layer 1 gradients DP AllReduce to h" in name for name in names)
 

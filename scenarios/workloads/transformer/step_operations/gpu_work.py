@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scenarios.workloads.transformer.compute_stream import ComputeStream
-from scenarios.workloads.transformer.group_stream import (
+from scenarios.workloads.transformer.step_operations.compute_stream import ComputeStream
+from scenarios.workloads.transformer.step_operations.group_stream import (
     GroupStream,
     PendingExchange,
     message_count,
 )
-from scenarios.workloads.transformer.layer_work import Computing, Exchanging, Work
+from scenarios.workloads.transformer.step_operations.layer_work import Computing, Exchanging, Work
+from scenarios.workloads.transformer.step_operations.synthetic_tensors import (
+    CheckedTensor,
+    FilledTensor,
+)
 from scenarios.workloads.transformer.step_scale import StepScale
-from scenarios.workloads.transformer.synthetic_tensors import CheckedTensor, FilledTensor
 
 
 @dataclass

@@ -15,23 +15,31 @@ from itertools import count
 
 from emulator.endpoint.operations.schedule import Region
 from scenarios.collectives.communicators import Communicator
-from scenarios.workloads.transformer.compute_stream import ComputeStream
-from scenarios.workloads.transformer.dependent_program import DependentProgram
-from scenarios.workloads.transformer.gpu_work import GpuWork
-from scenarios.workloads.transformer.group_stream import ALL_REDUCE, GpuBuffers, GroupStream
-from scenarios.workloads.transformer.layer_work import LayerWork, Work
-from scenarios.workloads.transformer.layer_work import backward as reversed_work
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
 from scenarios.workloads.transformer.pipeline_order import ONE_F_ONE_B, Task, pipeline_order
-from scenarios.workloads.transformer.step_scale import StepScale
-from scenarios.workloads.transformer.step_shape import StepShape
-from scenarios.workloads.transformer.synthetic_tensors import SENT, CheckedTensor, FilledTensor
-from scenarios.workloads.transformer.weight_exchange import (
+from scenarios.workloads.transformer.step_operations.compute_stream import ComputeStream
+from scenarios.workloads.transformer.step_operations.dependent_program import DependentProgram
+from scenarios.workloads.transformer.step_operations.gpu_work import GpuWork
+from scenarios.workloads.transformer.step_operations.group_stream import (
+    ALL_REDUCE,
+    GpuBuffers,
+    GroupStream,
+)
+from scenarios.workloads.transformer.step_operations.layer_work import LayerWork, Work
+from scenarios.workloads.transformer.step_operations.layer_work import backward as reversed_work
+from scenarios.workloads.transformer.step_operations.synthetic_tensors import (
+    SENT,
+    CheckedTensor,
+    FilledTensor,
+)
+from scenarios.workloads.transformer.step_operations.weight_exchange import (
     GatheredWeights,
     ReplicaStreams,
     WeightExchange,
     WeightUnit,
 )
+from scenarios.workloads.transformer.step_scale import StepScale
+from scenarios.workloads.transformer.step_shape import StepShape
 from topologies.model import Topology
 
 #: What a receive can be for, beside the kinds of groups.

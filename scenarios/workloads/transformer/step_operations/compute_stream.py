@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from emulator.endpoint.operations.gpu_functions import name_of
 from emulator.endpoint.operations.schedule import Apply
-from scenarios.workloads.transformer.dependent_program import DependentProgram
-from scenarios.workloads.transformer.synthetic_tensors import (
+from scenarios.workloads.transformer.step_operations.dependent_program import DependentProgram
+from scenarios.workloads.transformer.step_operations.synthetic_tensors import (
     CheckedTensor,
     FilledTensor,
     step_tensors,

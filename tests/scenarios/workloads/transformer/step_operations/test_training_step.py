@@ -13,10 +13,10 @@ from emulator.endpoint.operations.operation_table import COPY, WRITE, OperationT
 from emulator.endpoint.operations.schedule import Apply
 from scenarios.workloads.transformer.parallel_layout import ParallelLayout
 from scenarios.workloads.transformer.replica_changes import handovers
+from scenarios.workloads.transformer.step_operations.training_step import PP, Handover, StepChoices
 from scenarios.workloads.transformer.step_scale import StepScale
 from scenarios.workloads.transformer.step_shape import StepShape
 from scenarios.workloads.transformer.step_trial import StepJob, StepRun
-from scenarios.workloads.transformer.training_step import PP, Handover, StepChoices
 from scenarios.workloads.transformer_shapes import SHAPES
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from scenarios.workloads.transformer.group_stream import (
+from scenarios.workloads.transformer.parallel_layout import CP, EP, TP
+from scenarios.workloads.transformer.step_operations.group_stream import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
     REDUCE_SCATTER,
 )
-from scenarios.workloads.transformer.parallel_layout import CP, EP, TP
 from scenarios.workloads.transformer.step_shape import BACKWARD, StepShape
 
 #: The loss needs the largest score of each token, the sum over the vocabulary, and the target's.

@@ -16,12 +16,12 @@ from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.collective_call import CollectiveCall
 from scenarios.collectives.communicators import Communicator
 from scenarios.collectives.data_types import DATA_TYPES
-from scenarios.workloads.transformer.dependent_program import (
+from scenarios.workloads.transformer.step_operations.dependent_program import (
     DependentProgram,
     ExchangeRecord,
     StagingSlots,
 )
-from scenarios.workloads.transformer.synthetic_tensors import (
+from scenarios.workloads.transformer.step_operations.synthetic_tensors import (
     EXCHANGED,
     GATHERED,
     SUMMED,
