@@ -36,6 +36,7 @@ come and go: one that comes gets weights and optimiser states first.
 
 What should be seen: with all of ``tp`` inside a host only PP and DP cross the fabric.  The bubble
 is (p-1)/(v m + p-1) and more, since stages with the embedding or the head take longer than others.
+``interleave=2`` makes it smaller where each chunk has several layers.
 ``overlap=off`` exposes more of DP.  With a large ``scale`` the delays of NVLink make TP dear.  More
 replicas have fewer micro-batches each, and so a larger bubble: scaling is below the ideal.
 
@@ -107,7 +108,7 @@ class Parameters(StepParameters):
 
 
 def topology(parameters: Parameters) -> str:
-    """Return hosts of four GPUs for the largest row, of eight if tensor-parallel ranks need them."""
+    """Return hosts of four GPUs for the largest row, or of eight for more tensor-parallel ranks."""
     gpus = max(parameters.layout(dp).ranks for dp in parameters.dp)
     each = HOST_GPUS if parameters.tp <= HOST_GPUS else LARGE_HOST_GPUS
     return f"rail_clos:hosts={max(2, -(-gpus // each))},gpus_per_host={each}"
