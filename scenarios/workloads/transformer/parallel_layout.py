@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from emulator.errors import UserError
 
-#: Kinds of groups: tensor, context, expert and data parallel, those with the same experts, all.
-TP, CP, EP, DP, EXPERT_DP, ALL = "TP", "CP", "EP", "DP", "EDP", "all"
+#: Kinds of groups: tensor, context, expert and data parallel, and those with the same experts.
+TP, CP, EP, DP, EXPERT_DP = "TP", "CP", "EP", "DP", "EDP"
 #: Ranks of the job by their positions.
 Group = tuple[int, ...]
 
@@ -72,8 +72,6 @@ class ParallelLayout:
 
     def groups(self, kind: str) -> list[Group]:
         """Return all groups of ``kind``; each rank is in one of them."""
-        if kind == ALL:
-            return [tuple(range(self.ranks))]
         return list(self._groups(kind))
 
     def _groups(self, kind: str) -> Iterator[Group]:

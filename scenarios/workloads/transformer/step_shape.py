@@ -87,7 +87,7 @@ class StepShape:
 
     @property
     def tokens(self) -> Fraction:
-        """Return the tokens of a micro-batch that one GPU computes in tensor parallelism with."""
+        """Return the tokens of a micro-batch that each context-parallel rank computes."""
         return Fraction(self.micro_batch * self.sequence, self.layout.cp)
 
     @property
@@ -226,7 +226,7 @@ class StepShape:
 
     @property
     def sent_bytes(self) -> Fraction:
-        """Return about what a GPU sends in a step, all exchanges together.
+        """Estimate what a GPU sends in a step, all exchanges together.
 
         Context parallelism scatters the gradients of what it gathers; experts have four AlltoAlls.
         """

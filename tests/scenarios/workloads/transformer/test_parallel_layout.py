@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from scenarios.workloads.transformer.parallel_layout import (
-    ALL,
     CP,
     DP,
     EP,
@@ -23,7 +22,6 @@ def test_tensor_ranks_are_neighbours_and_stages_are_far_apart() -> None:
     assert LAYOUT.groups(CP)[:3] == [(0, 2), (4, 6), (1, 3)]
     assert LAYOUT.groups(DP) == [(0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14), (9, 11, 13, 15)]
     assert list(LAYOUT.stage(1)) == list(range(8, 16))
-    assert LAYOUT.groups(ALL) == [tuple(range(16))]
 
 
 def test_experts_are_spread_over_context_and_data_ranks() -> None:
@@ -31,7 +29,7 @@ def test_experts_are_spread_over_context_and_data_ranks() -> None:
     assert LAYOUT.groups(EXPERT_DP)[:2] == [(0, 4), (2, 6)]
 
 
-@pytest.mark.parametrize("kind", [TP, CP, EP, DP, EXPERT_DP, ALL])
+@pytest.mark.parametrize("kind", [TP, CP, EP, DP, EXPERT_DP])
 def test_each_rank_is_in_one_group(kind: str) -> None:
     members = [rank for group in LAYOUT.groups(kind) for rank in group]
     assert sorted(members) == list(range(16))
