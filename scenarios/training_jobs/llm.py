@@ -26,10 +26,14 @@ Computing takes its FLOPs at ``tflops`` x ``efficiency``; the optimiser and sums
 that (``raised`` counts exchanges that it stops).  Delays of links are not divided: they weigh
 ``scale`` times as much as in a job of full size.
 
-Measured: JCT, the time of the step; ``roofline``, the busiest GPU's computing plus its octets at
-its NIC's rate (BMWG draft on AI training fabrics); the ideal, a lower bound; and the share of the
-time that a GPU computes, waits for exchanges of TP, CP, EP, DP (norm and new replicas included) or
-PP, or is idle in the pipeline's bubble.  ``exposed`` is what exchanges add to the time.
+Measured: JCT, the time of the step; its ideal, a lower bound; and
+
+- roofline: the busiest GPU's computing plus its octets at its NIC's rate (BMWG draft on AI training
+  fabrics);
+- compute, TP, CP, EP, DP, PP, bubble: the share of the time that a GPU computes, waits for an
+  exchange, or is idle in the pipeline.  DP has the norm and new replicas as well;
+- exposed: the share of all exchanges together.
+
 ``dp=1,2,4`` has a row for each number of replicas, with the same batch: strong scaling, drawn with
 ``show=scaling`` beside the ideal.  With ``elastic=on`` the rows are steps of one job whose replicas
 come and go: one that comes gets weights and optimiser states first.
@@ -40,12 +44,12 @@ is (p-1)/(v m + p-1) and more, since stages with the embedding or the head take 
 ``overlap=off`` exposes more of DP.  With a large ``scale`` the delays of NVLink make TP dear.  More
 replicas have fewer micro-batches each, and so a larger bubble: scaling is below the ideal.
 
-Here, over UET: 969 us, 94.7 % of the ideal.  GPUs compute for 42.8 % of it, wait for TP for 13.8,
-for DP for 3.3 and for PP for 1.1, and 39.0 are bubble (33.3 by the formula).
+Here, over UET: 969 us, 94.7 % of the ideal.  GPUs compute for 42.8 % of it.  They wait for TP
+for 13.8 %, for DP for 3.3 and for PP for 1.1.  The bubble is 39.0 %, and 33.3 by the formula.
 With ``overlap=off`` it takes 1006 us, and 6.9 % are waits for DP.
 With ``tp=2``, ``scale=1024`` and ``dp=1,2,4``, 24 GPUs are 2.49 times as fast as 6.
-``show=scaling`` computes as well what a textbook states: a training of 175B parameters, with
-3.14E23 FLOPs, takes 165 years on one GPU and 16 days on 1,024.  The first needs 60 TFLOPS, which
+``show=scaling`` computes as well what a textbook states of 175B parameters and 3.14E23 FLOPs: 165
+years on one GPU, and 16 days on 1,024.  The first needs 60 TFLOPS, which
 would be 59 days on 1,024 GPUs at best; the second needs 222 TFLOPS of each.
 """
 

@@ -1,9 +1,10 @@
 """The order in which a pipeline stage computes micro-batches, forward and backward.
 
 ``gpipe``: all forward, then all backward (Huang et al., arXiv 1811.06965).  ``1f1b``: as many
-forward as there are later stages, then one forward and one backward in turns.  With several chunks
-of layers in each stage (interleaved 1F1B, Narayanan et al., SC'21, section 2.2), micro-batches go
-through chunk 0 of all stages, then through chunk 1, in groups of as many as there are stages.
+forward as there are later stages, then one forward and one backward in turns.  Interleaved
+1F1B has several chunks of layers in each stage (Narayanan et al., SC'21, section 2.2).
+Micro-batches then go through chunk 0 of all stages, and after that through chunk 1.  They go in
+groups of as many as there are stages.
 """
 
 from __future__ import annotations

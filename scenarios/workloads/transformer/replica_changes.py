@@ -1,9 +1,9 @@
 """State that moves when a job loses or gains a replica between two steps.
 
-A new replica gets the weights from one that was there, in 16 bits, and 14 octets of optimiser
-states for each (Adam in mixed precision, Rajbhandari et al., SC'20, section 3.1).  Where ZeRO
-divides the states, every replica that was there sends a part of the new one's share, and one that
-leaves gives its share to those that stay.  GPUs stay at their places in the widest layout.
+A new replica gets the weights from one that was there, in 16 bits, and 14 octets of states for
+each.  That is Adam in mixed precision (Rajbhandari et al., SC'20, section 3.1).  Where ZeRO divides
+the states, every replica that was there sends a part of the new one's share.  One that leaves
+gives its share to those that stay.  GPUs stay at their places in the widest layout.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
 """The computing and the traffic of a training step, in FLOPs and octets, by closed formulas.
 
-Symbols: h hidden size, V vocabulary, b sequences of a micro-batch, s tokens of a sequence, m
-micro-batches of a replica, and t, c, p, D ways of tensor, context, pipeline and data parallelism.
+FLOPs are 2 for each weight and token forward, and twice that backward (Kaplan et al., arXiv
+2001.08361, section 2.1).  Causal attention adds 2 s^2 h for each sequence of s tokens, each layer
+of hidden size h, forward: half of what full attention computes.  The lookup of the embedding counts
+like the product of the output head.  The rule of 6 FLOPs for each weight and token has it so.
 
-FLOPs: 2 for each weight and token forward, and twice that backward (Kaplan et al., arXiv
-2001.08361, section 2.1); causal attention adds 2 s^2 h for each sequence and layer forward, half of
-what full attention computes.  The lookup of the embedding counts like the product of the output
-head, as the rule of 6 FLOPs for each weight and token has it.
-
-Octets are those that a GPU sends, with the volumes of ring algorithms: (n-1)/n of the size for
-AllGather and ReduceScatter, twice that for AllReduce (Thakur et al., 2005).  Tensor parallelism:
-four AllReduces of the activations in each layer (Shoeybi et al., arXiv 1909.08053), or as many
-pairs of ReduceScatter and AllGather with sequence parallelism (Korthikanti et al., arXiv
-2205.05198).  ZeRO stages: Rajbhandari et al., SC'20.  Context parallelism gathers keys and values
-(Grattafiori et al., arXiv 2407.21783, section 3.3.2).
+Octets are those that a GPU sends.  AllGather and ReduceScatter over n ranks send (n-1)/n of the
+size, AllReduce twice that (Thakur et al., 2005).  Tensor parallelism has four AllReduces of the
+activations in each layer (Shoeybi et al., arXiv 1909.08053).  With sequence parallelism these are
+as many pairs of ReduceScatter and AllGather (Korthikanti et al., arXiv 2205.05198).  ZeRO stages:
+Rajbhandari et al., SC'20.  Context parallelism gathers keys and values (Grattafiori et al., arXiv
+2407.21783, section 3.3.2).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The times of messages are measured, those of computing are known.  A computation starts when the
 last of what it needs is there: its wait counts as that of the exchange which that was part of.
-Where this is a message of another stage, or the norm that all wait for, the time before its sender
-began to send it is the pipeline's bubble.  So is what is left after a GPU's last operation.
+It may be a message of another stage, or the norm that all wait for.  Then the time before its
+sender began to send it is the pipeline's bubble.  So is what is left after a GPU's last operation.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An algorithm of :mod:`scenarios.collectives.algorithms` takes its data for ready from the start.
 Inside :meth:`DependentProgram.exchange` each send and each sum of a rank waits for that rank's
-``entry`` besides, and the record says what ended the exchange at each rank.
+``entry`` besides.  The record says what ended the exchange at each rank.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The exchanges of one group of GPUs, one behind the other, as a CUDA stream has them.
 
-Regions are used again in turns of :data:`TURNS`: exchange n+1 overwrites those of n-2.  It may,
-because a member begins with n only when its sends of n-2 are acknowledged and its result of n-2
-was read, and because nobody gets through n before all members have begun with it.  So every
-collective here must need data of all members at each of them.
+Regions are used again in turns of :data:`TURNS`: exchange n+1 overwrites those of n-2.  A
+member begins with n only when its sends of n-2 are acknowledged and its result of n-2 was read.
+Nobody gets through n before all members have begun with it.  So nothing of n-2 is needed when n+1
+begins anywhere.  This holds for collectives in which every member needs data of all others.
 """
 
 from __future__ import annotations

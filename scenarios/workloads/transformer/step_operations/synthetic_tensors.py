@@ -43,8 +43,8 @@ class FilledTensor:
 class CheckedTensor:
     """A result of exchange ``number``, complete when ``ready`` is over.
 
-    ``mode`` says how it follows from the ``members``; ``place`` is the position of the member that
-    has it, or of the one that sent it, or the first element of a sum.
+    ``mode`` says how it follows from the ``members``.  ``place`` is the position of the member that
+    has it, or of the one that sent it.  Of a sum it is the first element.
     """
 
     region: Region

@@ -3,7 +3,7 @@
 Without ZeRO, buckets of gradients are added up by AllReduce while backward goes on, as PyTorch's
 DistributedDataParallel and Megatron do.  ZeRO 1 and 2 have a ReduceScatter instead, and an
 AllGather of the weights after the optimiser.  With ZeRO 3 (FSDP) the weights of a layer are
-gathered before it, forward and backward, one layer ahead of the computing, and its gradients are
+gathered before it, forward and backward, one layer ahead of the computing.  Its gradients are
 scattered after each micro-batch.
 """
 
