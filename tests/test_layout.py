@@ -1,10 +1,24 @@
-"""The folders of tests are those of the source."""
+"""Rules of the layout: folders of tests, names, lengths, imports and first lines of docstrings."""
 
 from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests import CHECKOUT
+
+FLOORS = ("scenarios", "emulator", "uet", "topologies")
+LONGEST_FILE = 500
+#: Modules that import inside a function: each says beside it what ``--help`` saves.
+LATE_IMPORTS = {"emulator/cli/endpoints/fep_options.py", "emulator/cli/endpoints/fep_verb.py"}
+#: Every scenario has a class of this name.
+SHARED_NAMES = {"Parameters"}
+#: Words with which a first line does not make sense alone.
+DANGLING = re.compile(r"(Of|Those|It|As|The same|Who|What|Which|So|And|Whose|Also)\b")
 
 
 @pytest.mark.parametrize("top", ["uet", "emulator", "topologies"])
@@ -27,3 +41,55 @@ def test_shared_code_of_tests_lies_in_the_harness() -> None:
     }
     # Soft-RoCE's cases and peer are copied into a virtual machine beside their test.
     assert shared == {"system/interop/soft_roce_cases.py", "system/interop/verbs_peer.py"}
+
+
+@pytest.fixture(scope="module", name="source")
+def parsed_source() -> dict[str, ast.Module]:
+    return {
+        str(path.relative_to(CHECKOUT)): ast.parse(path.read_text())
+        for floor in FLOORS
+        for path in sorted((CHECKOUT / floor).rglob("*.py"))
+    }
+
+
+def test_modules_and_public_classes_have_names_of_their_own(source: dict[str, ast.Module]) -> None:
+    files = Counter(Path(path).name for path in source if not path.endswith("__init__.py"))
+    classes = Counter(
+        node.name
+        for tree in source.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in files.items() if count > 1} == set()
+    assert {name for name, count in classes.items() if count > 1} <= SHARED_NAMES
+
+
+def test_files_are_short() -> None:
+    paths = [path for floor in FLOORS for path in (CHECKOUT / floor).rglob("*.py")]
+    lengths = {str(path): len(path.read_text().splitlines()) for path in paths}
+    assert len(lengths) > 500
+    assert {path for path, length in lengths.items() if length > LONGEST_FILE} == set()
+
+
+def test_imports_stand_at_the_top(source: dict[str, ast.Module]) -> None:
+    late = {
+        path
+        for path, tree in source.items()
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(outer, ast.If) and "TYPE_CHECKING" in ast.unparse(outer.test))
+        for inner in ast.walk(outer)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    }
+    assert late == LATE_IMPORTS
+
+
+def test_first_lines_make_sense_alone(source: dict[str, ast.Module]) -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    dangling = [
+        f"{path}: {text}"
+        for path, tree in source.items()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and DANGLING.match(text := ast.get_docstring(node) or "")
+    ]
+    assert dangling == []

@@ -56,7 +56,7 @@ class SuiteTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a test found.  ``deviations`` say where it is not what the draft asks for."""
+    """The result of a test.  ``deviations`` say where it is not what the draft asks for."""
 
     tables: Sequence[SuiteTable] = ()
     deviations: Sequence[str] = ()
@@ -65,7 +65,7 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteChoice:
-    """What the user chose: scale, transports, seeds; and a fabric, or the test's own."""
+    """The choices of a user: scale, transports, seeds; and a fabric, or the test's own."""
 
     scale: str
     transports: Sequence[str]

@@ -56,7 +56,7 @@ class SuiteTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOutcome:
-    """What became of a trial: its ``result``, or the sentence why it is ``excluded``.
+    """The outcome of a trial: its ``result``, or the sentence why it is ``excluded``.
 
     A trial that failed may have a result as well, with the rows that it got to.
     """

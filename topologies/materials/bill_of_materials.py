@@ -114,7 +114,7 @@ class CableRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """What a fabric of ``gpus`` GPUs is bought from, by kind: each item with its number."""
+    """The items that a fabric of ``gpus`` GPUs is bought from, by kind, each with its number."""
 
     name: str
     gpus: int
