@@ -21,15 +21,11 @@ from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.engine.event_queue import Event, EventQueue
 from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_drops import KernelDrops
-from emulator.engine.frames.kernel_switch import (
-    FILTERED_S,
-    Outlets,
-    SwitchInlet,
-    awaited,
-)
+from emulator.engine.frames.kernel_switch import Astray, Outlets, SwitchInlet, surplus
 from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.engine.frames.line_state import LineState, LineStates, joined
 from emulator.engine.frames.packet_ring import PacketRing, close_together, sender
+from emulator.engine.frames.softirq_barrier import SoftirqBarrier
 from emulator.engine.pfc.priority_flow_control import PriorityFlowControl, pause_settings
 from emulator.engine.port_settings import LineChange, PortSettings, Settings
 from emulator.fabric.inner.passage import ring_filter
@@ -120,7 +116,9 @@ class Network:
             self._every_line = deque(self.lines.values())
             ring = namespaces.visitor().inside(lab.wires_namespace, self._open_wires)
             by_index = {wires.index(end): line for end, line in self.lines.items()}
-            self.outlets = Outlets(ring, by_index, tunnels=has_tunnels(self.topology))
+            self._barrier = SoftirqBarrier()
+            tunnels = has_tunnels(self.topology)
+            self.outlets = Outlets(ring, by_index, self._barrier, tunnels=tunnels)
             self._join()
         except BaseException:
             self.close()
@@ -343,7 +341,7 @@ class Network:
         self, port: GpuPort, node: str, deliver: Callable[[GpuPort, memoryview], None]
     ) -> None:
         """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
-        account = self.outlets.account
+        outlets, account = self.outlets, self.outlets.account
         for line in port.lines:
             send, ring = self._senders[line.end].send, port.ring
 
@@ -355,16 +353,13 @@ class Network:
                 account.injected += 1
                 send(frame)
                 crossed = ring.look()
-                if crossed is None and awaited(ring.settle, ring.look, FILTERED_S):
-                    crossed = ring.look()
-                if crossed is None:
-                    account.dropped[f"{node}: filtered in its namespace"] += 1
+                if crossed is None and (crossed := outlets.late(ring, node)) is None:
                     return
                 account.delivered += 1
-                while crossed is not None:
-                    deliver(port, crossed)
-                    ring.release()
-                    crossed = ring.look()
+                deliver(port, crossed)
+                ring.release()
+                if ring.look() is not None:
+                    raise Astray(surplus(node, 2))
 
             self.arrives(line.end, arrive)
 
@@ -408,6 +403,7 @@ class Network:
             self._drops.popitem()[1].close()
         if hasattr(self, "outlets"):
             self.outlets.ring.close()
+            self._barrier.close()
 
 
 def has_tunnels(topology: Topology) -> bool:

@@ -8,9 +8,7 @@ the program counts what it lets go and what it takes, and the ring must have as 
 from __future__ import annotations
 
 import errno
-import os
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frames.kernel_drops import Explanation
 from emulator.engine.frames.line import LOW, Line
 from emulator.engine.frames.packet_ring import PacketRing, Taken
+from emulator.engine.frames.softirq_barrier import SoftirqBarrier
 from uet.transport import Frame
 
 #: UDP port of VXLAN (RFC 7348); EtherType of IPv4 and the first octet of a header without options.
@@ -29,14 +28,6 @@ _GROUP = 1
 _ECN_BITS = 2
 #: Errors of a send whose frame a filter took, or whose interface somebody has taken down.
 _REFUSED = frozenset({errno.ENOBUFS, errno.ENETDOWN})
-#: How long (s) a frame without a trace is looked for before the run ends with an error.
-_TIME_LIMIT_S = 5.0
-#: Kernels before this one may leave softirqs to ksoftirqd, which has to come to run.
-_SOFTIRQS_AT_ONCE = (6, 5)
-_release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-#: How long (s) a frame is waited for where a drop would leave no trace: a filter in the namespace
-#: of a GPU, a bridge's port without carrier.
-FILTERED_S = 0.002 if _release >= _SOFTIRQS_AT_ONCE else 0.1
 
 
 class Astray(Exception):
@@ -84,9 +75,15 @@ class Outlets:
     """
 
     def __init__(
-        self, ring: PacketRing, lines: Mapping[int, Line], *, tunnels: bool = False
+        self,
+        ring: PacketRing,
+        lines: Mapping[int, Line],
+        barrier: SoftirqBarrier,
+        *,
+        tunnels: bool = False,
     ) -> None:
         self.ring = ring
+        self._barrier = barrier
         self.changes: Callable[[Sequence[Taken]], None] | None = None
         self._tunnels = tunnels
         self._lines = dict(lines)
@@ -133,8 +130,12 @@ class Outlets:
         return len(taken)
 
     def settle(self) -> None:
-        """Have the kernel finish what it has begun."""
+        """Have the kernel finish what it has begun on this processor."""
         self.ring.settle()
+
+    def finish(self) -> None:
+        """Have the kernel finish all that it has begun: what has not come out then, never will."""
+        self._barrier.wait()
 
     def from_socket(self, send: Callable[[Frame], int], frame: Frame, node: str) -> bool:
         """``send`` a GPU's frame through its namespace, into the line that it comes out by.
@@ -150,26 +151,36 @@ class Outlets:
                 raise
             account.dropped[f"{node}: filtered in its namespace"] += 1
             return False
-        if self.take() or awaited(self.settle, self.take, FILTERED_S):
+        out = self.take()
+        if not out:
+            self.finish()
+            out = self.take()
+        if out == 1:
             account.delivered += 1
             return True
+        if out:
+            raise Astray(surplus(node, out))
         account.dropped[f"{node}: filtered in its namespace"] += 1
         return False
 
+    def late(self, ring: PacketRing, node: str) -> memoryview | None:
+        """The frame that was sent to ``node`` and is not in its ``ring`` yet, once it is there.
 
-def awaited(settle: Callable[[], None], take: Callable[[], object], budget_s: float) -> bool:
-    """Return whether ``take`` brings something within ``budget_s``, once softirqs are done.
+        None if it never will be, which is counted: a filter in the namespace took it.
+        """
+        self.finish()
+        frame = ring.look()
+        if frame is None:
+            self.account.dropped[f"{node}: filtered in its namespace"] += 1
+        return frame
 
-    On kernels before 6.5 they may be ksoftirqd's to finish, which then has to come to run.
-    """
-    give_up = time.monotonic() + budget_s
-    while True:
-        settle()
-        if take():
-            return True
-        if time.monotonic() > give_up:
-            return False
-        os.sched_yield()
+
+def surplus(node: str, out: int) -> str:
+    """Return the sentence on ``out`` frames that came out at ``node`` where one went in."""
+    return (
+        f"one frame went into {node} and {out} came out: something there keeps frames back "
+        "(a qdisc that delays, a queue to a program), or another program sends"
+    )
 
 
 def queue_of(frame: bytes, queues: bytes) -> int:
@@ -268,37 +279,52 @@ class SwitchInlet:
         The kernel hands on 64 frames at a time (net.core.dev_weight), and leaves what is beyond
         its budget to ksoftirqd.  A switch program counts copies; without one nobody does.
         """
-        outlets, index = self._outlets, self._index
-        while awaited(outlets.settle, lambda: outlets.take(index), FILTERED_S):
-            pass
+        self._outlets.finish()
+        self._outlets.take(self._index)
 
     def _look_for(self, frame: bytes, out: int, passed: int, dropped: int) -> None:
         """Settle the account of ``frame``, which is not where it is looked for at once."""
-        words, account, outlets = self._words, self._outlets.account, self._outlets
-        began = time.monotonic()
-        while time.monotonic() < began + _TIME_LIMIT_S:
-            if words is None:
-                if out:
-                    account.delivered += 1
-                    return
-            elif out == words[self._passed_at] - passed:
-                if out:
-                    account.delivered += 1
-                    return
-                if words[self._dropped_at] != dropped:
-                    account.dropped[f"{self.node}: switch"] += 1
-                    return
-            outlets.settle()
+        account, outlets = self._outlets.account, self._outlets
+        reason = self._fate(out, passed, dropped)
+        for finish in (outlets.settle, outlets.finish):
+            if reason is not None:
+                break
+            finish()
             out += outlets.take(self._index)
-            if not out and (reason := self._drops(frame)):
-                account.dropped[f"{self.node}: {reason}"] += 1
-                return
-            looked_s = time.monotonic() - began
-            if not out and self._without_carrier and looked_s > FILTERED_S:
-                account.dropped[f"{self.node}: port without carrier"] += 1
-                return
-            os.sched_yield()
-        raise Astray(
-            f"a frame went into {self.node} at {self._events.now / PS:.3f} ns and neither came out"
-            " nor was counted as dropped"
+            reason = self._fate(out, passed, dropped)
+            if reason is None and not out:
+                reason = self._drops(frame)
+        if reason is None and not out and self._without_carrier:
+            reason = "port without carrier"
+        if reason is None:
+            raise Astray(self._astray(out, passed))
+        if reason:
+            account.dropped[f"{self.node}: {reason}"] += 1
+        else:
+            account.delivered += 1
+
+    def _fate(self, out: int, passed: int, dropped: int) -> str | None:
+        """Return why the frame was dropped, "" if all of it is there, None if neither shows."""
+        words = self._words
+        if words is None:
+            return "" if out else None
+        if out != words[self._passed_at] - passed:
+            return None
+        if out:
+            return ""
+        return "switch" if words[self._dropped_at] != dropped else None
+
+    def _astray(self, out: int, passed: int) -> str:
+        """Return the sentence on a frame whose account does not close."""
+        where = f"a frame went into {self.node} at {self._events.now / PS:.3f} ns and "
+        if not out:
+            return f"{where}neither came out nor was counted as dropped"
+        assert self._words is not None
+        expected, full = self._words[self._passed_at] - passed, self._outlets.ring.lost
+        if out > expected:
+            return surplus(self.node, out)
+        lost = f"{full} found the receive ring full" if full else "the kernel had no room for them"
+        return (
+            f"{where}{out} came out, of {expected} that its ports let go: {lost} "
+            "(net.core.netdev_max_backlog)"
         )

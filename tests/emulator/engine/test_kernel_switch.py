@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -13,7 +14,13 @@ from scapy.layers.l2 import Ether
 from scapy.layers.vxlan import VXLAN
 
 from emulator.engine.event_queue import EventQueue
-from emulator.engine.frames.kernel_switch import Account, Outlets, SwitchInlet, unnumbered
+from emulator.engine.frames.kernel_switch import (
+    Account,
+    Astray,
+    Outlets,
+    SwitchInlet,
+    unnumbered,
+)
 
 OUTER = {"src": "10.255.0.1", "dst": "10.255.0.2"}
 INSIDE = VXLAN(vni=10101) / Ether() / IP(src="10.0.1.2", dst="10.0.1.3", id=77) / UDP(dport=4793)
@@ -55,39 +62,118 @@ def test_other_frames_stay_as_they_are(frame: bytes) -> None:
 
 
 class LateOutlets:
-    """Hands out so many frames at a time as ``waves`` says, each after the kernel was settled."""
+    """Hands out ``at_once`` frames, and ``late`` ones after all softirqs have run."""
 
-    def __init__(self, waves: Sequence[int]) -> None:
+    def __init__(self, at_once: int, late: int) -> None:
         self.account = Account()
+        self.ring = SimpleNamespace(lost=0)
         self.taken = 0
-        self._waves, self._ready = list(waves), True
+        self.finished = 0
+        self._ready, self._late = at_once, late
 
     def take(self, origin: int = 0) -> int:
-        if not self._ready or not self._waves:
-            return 0
-        self._ready = False
-        self.taken += self._waves[0]
-        return self._waves.pop(0)
+        ready, self._ready = self._ready, 0
+        self.taken += ready
+        return ready
 
     def settle(self) -> None:
-        self._ready = True
+        pass
+
+    def finish(self) -> None:
+        self.finished += 1
+        self._ready, self._late = self._late, 0
+
+
+class Words:
+    """The words of a switch whose program lets go or drops so many of the next frame."""
+
+    def __init__(self, *, passed: int = 0, dropped: int = 0) -> None:
+        self.shared = memoryview(bytearray(24)).cast("Q")
+        self._passed, self._dropped = passed, dropped
+
+    def send(self, frame: bytes) -> int:
+        self.shared[1] += self._passed
+        self.shared[2] += self._dropped
+        return len(frame)
+
+
+def crossing(
+    outlets: LateOutlets,
+    words: Words | None = None,
+    *,
+    reason: str | None = None,
+    dead_ports: Sequence[str] = (),
+) -> SwitchInlet:
+    """The port of a switch where the kernel explains a drop with ``reason``."""
+    return SwitchInlet(
+        "rail0",
+        1,
+        EventQueue(),
+        cast(Outlets, outlets),
+        Words().send if words is None else words.send,
+        lambda _: reason,
+        None if words is None else (words.shared, 0, 1, 2),
+        dead_ports,
+    )
+
+
+UNICAST = bytes.fromhex("020000000001") + bytes(54)
 
 
 @pytest.mark.parametrize(
-    ("destination", "waves", "left"),
+    ("destination", "at_once", "late", "taken"),
     [
-        ("029999999999", [63, 64, 2], []),  # 64 at a time: net.core.dev_weight
-        ("ffffffffffff", [1, 64], []),
-        ("020000000001", [1, 1], [1]),  # the second is none of its own
+        ("029999999999", 63, 66, 129),  # 64 at a time: net.core.dev_weight
+        ("ffffffffffff", 1, 64, 65),
+        ("020000000001", 1, 1, 1),  # the second is none of its own
     ],
 )
 def test_copies_of_a_flood_come_at_one_instant(
-    destination: str, waves: list[int], left: list[int]
+    destination: str, at_once: int, late: int, taken: int
 ) -> None:
-    outlets = LateOutlets(waves)
-    inlet = SwitchInlet(
-        "rail0", 1, EventQueue(), cast(Outlets, outlets), lambda _: 60, lambda: {}, None
-    )
-    inlet.arrive(bytes.fromhex(destination) + bytes(54))
-    assert outlets.taken == sum(waves) - sum(left)
+    outlets = LateOutlets(at_once, late)
+    crossing(outlets).arrive(bytes.fromhex(destination) + bytes(54))
+    assert outlets.taken == taken
     assert outlets.account.delivered == 1
+
+
+@pytest.mark.parametrize("words", [None, Words(passed=1)], ids=["without program", "with one"])
+def test_a_late_frame_is_there_once_softirqs_have_run(words: Words | None) -> None:
+    outlets = LateOutlets(0, 1)
+    crossing(outlets, words, dead_ports=["rail0:down1"]).arrive(UNICAST)
+    assert outlets.account.as_dict() == {"injected": 1, "delivered": 1, "dropped": {}}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "dead_ports", "cause"),
+    [
+        (Words(dropped=1), None, (), "switch"),
+        (Words(), "no route", ("rail0:down1",), "no route"),
+        (Words(), None, ("rail0:down1",), "port without carrier"),
+        (None, None, ("rail0:down1",), "port without carrier"),
+    ],
+)
+def test_a_frame_that_never_comes_out_has_its_cause(
+    words: Words | None, reason: str | None, dead_ports: Sequence[str], cause: str
+) -> None:
+    outlets = LateOutlets(0, 0)
+    crossing(outlets, words, reason=reason, dead_ports=dead_ports).arrive(UNICAST)
+    assert outlets.account.dropped == {f"rail0: {cause}": 1}
+    assert outlets.finished == (cause == "port without carrier")  # what is known needs no barrier
+
+
+@pytest.mark.parametrize(
+    ("words", "late", "message"),
+    [
+        (None, 0, "went into rail0 at 0.000 ns and neither came out nor was counted"),
+        (Words(passed=3), 2, "2 came out, of 3 that its ports let go: the kernel had no room"),
+        (Words(passed=1), 2, "one frame went into rail0 and 2 came out"),
+    ],
+)
+def test_a_frame_without_a_trace_ends_the_run_once_softirqs_have_run(
+    words: Words | None, late: int, message: str
+) -> None:
+    outlets = LateOutlets(0, late)
+    with pytest.raises(Astray, match=message):
+        crossing(outlets, words).arrive(UNICAST)
+    assert outlets.finished == 1
