@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from emulator.dilation import Dilation
 from emulator.measures.metrics import max_mean
 from topologies.analysis.capacity import HEIGHT
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import Node, Role, Topology
 
 
@@ -23,7 +24,7 @@ class LinkDirection:
 
     ``tier`` tells by the roles of both ends where in the fabric it is (``rail to spine``),
     ``rails`` whose traffic it carries: none above the spines, several where the rail switch has
-    several.
+    several.  ``frame_bytes`` is the longest frame on the wire.
     """
 
     port: str
@@ -31,6 +32,7 @@ class LinkDirection:
     tier: str
     rails: tuple[int, ...]
     rate_bps: int
+    frame_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,7 @@ def directions(topology: Topology) -> tuple[LinkDirection, ...]:
                     tier=_tier(node.role, peer.role),
                     rails=_rails(*sorted((node, peer), key=lambda end: HEIGHT[end.role])),
                     rate_bps=link.rate_bps,
+                    frame_bytes=link.mtu + PACKET_OVERHEAD_OCTETS,
                 )
             )
     return tuple(found)
@@ -230,8 +233,13 @@ def _activity(
     counted_anew = anew and after.marked is not None  # by an ASIC
     since = 0 if counted_anew else before.sent_bytes
     host_ns = after.at_ns - before.at_ns
-    sent_bits = 8e9 * max(0, after.sent_bytes - since)
-    rate_bps = Dilation(dilation).fabric_bps(sent_bits / host_ns) if host_ns > 0 else 0.0
+    rate_bps = 0.0
+    if host_ns > 0:
+        sent_bytes = max(0, after.sent_bytes - since)
+        rate_bps = Dilation(dilation).fabric_bps(8e9 * sent_bytes / host_ns)
+        one_frame_bps = Dilation(dilation).fabric_bps(8e9 * direction.frame_bytes / host_ns)
+        if direction.rate_bps < rate_bps <= direction.rate_bps + one_frame_bps:
+            rate_bps = float(direction.rate_bps)  # the link was full: frames are counted whole
 
     def grown(start: int | None, end: int | None) -> int | None:
         return None if end is None else end - (0 if counted_anew else start or 0)

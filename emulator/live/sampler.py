@@ -7,9 +7,11 @@ and all ports of a lab without ASIC, are read from the kernel's queues, which co
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 from emulator import lab_record
 from emulator.asic.bpf.layout import Queue, TrafficClass
@@ -23,6 +25,11 @@ from emulator.lab import Lab
 from emulator.lab_record import LabRecord, Phase
 from emulator.live.rates import Activity, Reading, activities, directions, tiers
 from topologies.ethernet import FRAMING_OCTETS
+
+T = TypeVar("T")
+
+#: Most readings of one thing while a virtual clock moves: it does so every 0.1 ms or so.
+_TRIES = 50
 
 
 class LabGone(UserError):
@@ -140,8 +147,8 @@ class LabSampler:
         readings = {}
         switches = self._switches()
         for node in self._lab.topology.nodes:
-            at_ns = self._now()
-            for port, counted in self._lab.counters([node.name]).items():
+            at_ns, counters = self._at_one_time(partial(self._lab.counters, [node.name]))
+            for port, counted in counters.items():
                 by_kernel = _by_kernel(counted, at_ns)
                 by_asic = switches.get(port)
                 readings[port] = (
@@ -155,12 +162,25 @@ class LabSampler:
         """Return the readings of the ASICs."""
         if self._asic is None or self._series is None:
             return {}
-        at_ns = self._now()
-        rows = self._series.sample(at_ns).tolist()
+        series = self._series
+        at_ns, rows = self._at_one_time(lambda: series.sample(self._now()).tolist())
         return {
             port: _by_asic(dict(zip(VALUES, row, strict=True)), at_ns)
             for port, row in zip(self._asic.ports, rows, strict=True)
         }
+
+    def _at_one_time(self, read: Callable[[], T]) -> tuple[int, T]:
+        """Return a time and what ``read`` read then.
+
+        A virtual clock moves while a process reads, a long way in an interval of few microseconds:
+        what was read while it moved is read again, so many times at most.
+        """
+        for _ in range(_TRIES):
+            at_ns = self._now()
+            found = read()
+            if self._clock is None or self._now() == at_ns:
+                break
+        return at_ns, found
 
     def _limits_of(self, asic: FabricAsic | None) -> dict[str, QueueLimits]:
         limits = {

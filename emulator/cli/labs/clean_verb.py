@@ -10,6 +10,7 @@ import click
 from emulator import lab_record
 from emulator.cleanup import exists, leftovers, require_root, take_down
 from emulator.errors import UserError
+from emulator.kernel import compiler
 
 
 @click.command("clean")
@@ -31,10 +32,13 @@ def command(labs: tuple[str, ...], everything: bool, force: bool, form: str) -> 
     # a leftover may go by itself meanwhile; a lab that was named has to be there
     found = labs or [lab for lab in leftovers() if exists(lab)]
     removed = [take_down(lab, force=force) for lab in found]
+    scratch = 0 if labs else compiler.remove_abandoned()
     if form == "json":
         click.echo(json.dumps([asdict(item) for item in removed], indent=2))
         return
     for item in removed:
         click.echo(f"lab {item.lab}: removed {item}")
-    if not removed:
+    if scratch:
+        click.echo(f"compilations that were killed: removed {scratch} directories")
+    if not removed and not scratch:
         click.echo("nothing was left behind")

@@ -5,6 +5,7 @@ Objects are cached by what determines them: sources, flags, and the compiler's o
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shlex
@@ -22,6 +23,8 @@ _log = plain_logger(__name__)
 
 CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu"))
 TIMEOUT_S = 120
+#: What the names of directories begin with in which something is compiled.
+_SCRATCH = "uetemu-compiled-"
 
 
 @contextmanager
@@ -45,8 +48,8 @@ def compiled(
     if kept.exists():
         yield kept
         return
-    with tempfile.TemporaryDirectory(prefix="uetemu-compiled-") as scratch:
-        target = Path(scratch) / name
+    with _scratch(cache) as scratch:
+        target = scratch / name
         command = ["clang", *flags, str(main), "-o", str(target)]
         _log.info("compile %s: %s is not in %s", subject, name, cache)
         _log.debug("%s", shlex.join(command))
@@ -54,12 +57,62 @@ def compiled(
         if done.returncode:
             error = _first_error(done.stderr)
             raise UserError(f"clang cannot compile {subject} ({error}): {remedy}")
-        with suppress(OSError):  # a cache that cannot be written costs the next lab half a second
-            cache.mkdir(parents=True, exist_ok=True)
-            part = cache / f"{name}.{os.getpid()}"
-            shutil.copy(target, part)
-            part.rename(kept)  # whole or not at all
+        if scratch.parent == cache:
+            target.rename(kept)  # whole or not at all
+            target = kept
         yield target
+
+
+@contextmanager
+def _scratch(cache: Path) -> Iterator[Path]:
+    """Yield a directory in ``cache``, or elsewhere if that cannot be written, until the end.
+
+    A lock on it tells that it is in use; one that a killed process has left behind has none.
+    """
+    made, handle = _locked(cache)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(handle)
+        with suppress(OSError):  # it is not empty, as a rule
+            cache.rmdir()
+
+
+def _locked(cache: Path) -> tuple[Path, int]:
+    """Return a new directory, and the descriptor that holds its lock."""
+    while True:
+        made = Path(_made_in(cache) or tempfile.mkdtemp(prefix=_SCRATCH))
+        with suppress(FileNotFoundError):  # taken for abandoned before it had its lock
+            handle = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if made.exists():
+                return made, handle
+            os.close(handle)
+
+
+def _made_in(cache: Path) -> str | None:
+    """Return a new directory in ``cache``; None if that costs the next lab half a second."""
+    with suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+        return tempfile.mkdtemp(prefix=_SCRATCH, dir=cache)
+    return None
+
+
+def remove_abandoned() -> int:
+    """Remove what compilations have left behind that were killed; return how many those were."""
+    count = 0
+    for place in (Path(tempfile.gettempdir()), *CACHE.glob("*")):
+        for scratch in place.glob(f"{_SCRATCH}*"):
+            with suppress(OSError):  # in use, gone meanwhile, or somebody else's
+                handle = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(scratch)
+                    count += 1
+                finally:
+                    os.close(handle)
+    return count
 
 
 def _fingerprint(parts: Iterable[Path], flags: Sequence[str]) -> str:

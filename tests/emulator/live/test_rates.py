@@ -81,6 +81,18 @@ def test_a_rate_is_host_octets_per_second_times_the_dilation() -> None:
     assert found.utilisation == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(
+    ("sent", "utilisation"), [(1000, 1.0), (1099, 1.0), (1100, 1.0), (1101, 1.101)]
+)
+def test_a_full_link_carries_no_more_for_a_frame_that_has_only_begun(
+    sent: int, utilisation: float
+) -> None:
+    """An interval of 1 us of fabric time at 8 Gb/s: 1000 octets, and frames are counted whole."""
+    link = replace(DOWN, rate_bps=8 * 10**9, frame_bytes=100)
+    after = replace(SWITCH, at_ns=2_000, sent_bytes=sent)
+    assert between(link, SWITCH, after, 1).utilisation == pytest.approx(utilisation)
+
+
 def test_counts_are_those_of_the_interval_and_in_total() -> None:
     before = replace(SWITCH, marked=5, trimmed=7, dropped=1, overflowed=2)
     after = replace(SWITCH, at_ns=2_000, marked=8, trimmed=7, dropped=4, overflowed=6)
