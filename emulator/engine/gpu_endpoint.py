@@ -107,11 +107,6 @@ class _Lane:
         )
 
 
-def _asks_when_idle(line: Line | None) -> bool:
-    """Return whether ``line`` of a lane is busy and requests the next frame by itself."""
-    return line is not None and line.busy and not line.low_stopped
-
-
 class GpuEndpoint:
     """The GPU of ``spec`` with its open ``ports``; ``number`` is that of its events' source."""
 
@@ -280,11 +275,11 @@ class GpuEndpoint:
         deadline = NEVER
         for lane in self._lanes:
             line = lane.line
-            if _asks_when_idle(line):
-                continue
-            asked = True
             if line is None:
                 lane.look()
+            elif line.busy and not line.low_stopped:
+                continue  # it asks when it is idle
+            asked = True
             endpoint = lane.endpoint
             stopped = False
             while lane.room:
@@ -292,7 +287,7 @@ class GpuEndpoint:
                 if not frames:
                     break
                 self._send(lane, frames)
-                if _asks_when_idle(line):
+                if line is not None and line.busy:
                     break
             else:
                 if lane.stopped and (frames := endpoint.transmit(now, 0)):
@@ -300,7 +295,7 @@ class GpuEndpoint:
                 if not lane.stopped:
                     continue  # the line asks when it is idle
                 stopped = True
-            if _asks_when_idle(line):
+            if line is not None and line.busy and not line.low_stopped:
                 continue
             due = endpoint.next_deadline()
             if stopped and due is not None and due <= now:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import lru_cache
 
 import google_crc32c
@@ -25,3 +26,12 @@ def slices(length: int, item_octets: int = 1) -> tuple[slice, ...]:
 def crc32c(octets: npt.NDArray[np.uint8], before: int = 0) -> int:
     """CRC32C of ``octets``, continuing from ``before``."""
     return int(google_crc32c.extend(before, octets))
+
+
+def sliced_crc32c(octets: npt.NDArray[np.uint8]) -> Generator[int, None, int]:
+    """Return the CRC32C of ``octets``; yield after each slice how long it was."""
+    crc = 0
+    for part in slices(len(octets)):
+        crc = crc32c(octets[part], crc)
+        yield part.stop - part.start
+    return crc

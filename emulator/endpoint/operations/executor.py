@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.checksum import SLICE_OCTETS, crc32c, slices
+from emulator.endpoint.operations.checksum import SLICE_OCTETS, crc32c, sliced_crc32c, slices
 from emulator.endpoint.operations.data_arrival import DataArrival
 from emulator.endpoint.operations.gpu_functions import GpuFunctionError
 from emulator.endpoint.operations.gpu_memory import GpuMemory
@@ -248,11 +248,7 @@ class Executor:
         return octets
 
     def _write(self, index: int) -> Generator[int, None, None]:
-        local = self._region(index)
-        crc = 0
-        for part in slices(len(local)):
-            crc = crc32c(local[part], crc)
-            yield part.stop - part.start
+        crc = yield from sliced_crc32c(self._region(index))
         self._post(index, crc)
 
     def _post(self, index: int, crc: int) -> None:
@@ -318,33 +314,34 @@ class Executor:
             key = (self._execution, self._program.peer[index], self._program.tag[index])
             self._arrivals[key] = arrival
             heapq.heappush(self._timers, (arrival.at, index))
-        else:
-            self._work.append(self._verify(index, arrival))
-
-    def _verify(self, index: int, arrival: DataArrival) -> Generator[int, None, None]:
+            return
         at, length = self._program.at[index], self._program.octets[index]
-        if (arrival.offset, arrival.length) != (at, length):
+        if arrival.offset != at or arrival.length != length:
             self.fail(
                 "misplaced",
                 f"{self._described(index)} got {arrival.length} octets at {arrival.offset}"
                 f" instead of {length} at {at}",
             )
-            return
-        if arrival.crc is None:
+        elif arrival.crc is None:
             self._complete(index)
-            return
-        data = self._region(index)
-        crc = 0
-        for part in slices(len(data)):
-            crc = crc32c(data[part], crc)
-            yield part.stop - part.start
-        if crc == arrival.crc:
+        elif length > _STARTING_COST or self._work:
+            self._work.append(self._verify(index, arrival.crc))
+        else:
+            self._verified(index, crc32c(self._region(index)), arrival.crc)
+
+    def _verify(self, index: int, sent: int) -> Generator[int, None, None]:
+        crc = yield from sliced_crc32c(self._region(index))
+        self._verified(index, crc, sent)
+
+    def _verified(self, index: int, crc: int, sent: int) -> None:
+        """Complete a Receive if the checksum of its data is what was ``sent``."""
+        if crc == sent:
             self._complete(index)
         else:
             self.fail(
                 "checksum",
                 f"{self._described(index)}: the data's checksum is {crc:#010x},"
-                f" the sender's {arrival.crc:#010x}",
+                f" the sender's {sent:#010x}",
             )
 
     def _described(self, index: int) -> str:
@@ -355,20 +352,24 @@ class Executor:
         if octets > SLICE_OCTETS:
             self._work.append(self._reduce(index))
             return 0
-        for _ in self._reduce(index):
-            pass
+        self._program.function(index)(*self._summands(index))
+        self._complete(index)
         return octets
 
     def _reduce(self, index: int) -> Generator[int, None, None]:
-        program = self._program
-        at, octets, dtype = program.far[index], program.octets[index], program.dtype(index)
-        source = self._memory.octets[at : at + octets].view(dtype)
-        into = self._region(index).view(dtype)
-        function = program.function(index)
+        into, source = self._summands(index)
+        function = self._program.function(index)
         for part in slices(len(source), source.itemsize):
             function(into[part], source[part])
             yield (part.stop - part.start) * source.itemsize
         self._complete(index)
+
+    def _summands(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the elements that a sum goes into, and those that are added."""
+        program = self._program
+        at, dtype = program.far[index], program.dtype(index)
+        source = self._memory.octets[at : at + program.octets[index]]
+        return self._region(index).view(dtype), source.view(dtype)
 
     def _begin_compute(self, index: int) -> int:
         heapq.heappush(self._timers, (self._now + self._program.number[index], index))
@@ -447,10 +448,7 @@ class Executor:
     ) -> Generator[int, None, None]:
         """Find out by the checksum of what arrived which write it was."""
         data = self._memory.octets[arrival.offset : arrival.offset + arrival.length]
-        crc = 0
-        for part in slices(len(data)):
-            crc = crc32c(data[part], crc)
-            yield part.stop - part.start
+        crc = yield from sliced_crc32c(data)
         label = header_data ^ crc
         execution, tag = label >> TAG_BITS, label & _TAG_MASK
         known = execution == self._execution or self._is_stale(execution)
