@@ -35,7 +35,7 @@ from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.lab_routing import Routing
 from emulator.control_plane.lab_routing import check as check_control_plane
 from emulator.errors import UserError
-from emulator.fabric import bonds, vlans
+from emulator.fabric import bonds, bridge_ports, vlans
 from emulator.fabric.build import Fabric, build_fabric
 from emulator.fabric.cable_carrier import Cables
 from emulator.fabric.cable_delay import CableDelay
@@ -132,6 +132,7 @@ class Lab:
         check_control_plane(topology, switch)
         bonds.check(topology)
         vlans.check(topology)
+        bridge_ports.check(topology)
         record = LabRecord(
             lab=name,
             identity=uuid.uuid4().hex,

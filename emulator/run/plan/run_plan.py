@@ -19,7 +19,7 @@ from emulator.control_plane.charged_time import Convergence
 from emulator.control_plane.lab_routing import check
 from emulator.doctor.capabilities import Capabilities
 from emulator.errors import UserError
-from emulator.fabric import bonds
+from emulator.fabric import bonds, bridge_ports
 from emulator.fabric_choice import FabricChoice, choose
 from emulator.faults.grammar import Moment, timeline
 from emulator.homing import Homing
@@ -164,6 +164,7 @@ def prepare(request: RunRequest) -> RunPlan:
     topology = control_plane.chosen(topology, request.control_plane)
     moments = timeline(request.faults, topology)
     bonds.check(topology)
+    bridge_ports.check(topology)
     preflight.check_agents(len(topology.gpus), request.clock)
     relays = Pxn(topology, request.pxn)
     by_seed = {
