@@ -14,7 +14,10 @@ from topologies import catalogue
     ("spec", "refused"),
     [
         ("rail_clos:hosts=1023,gpus_per_host=1,subnet_prefix=/21", None),
-        ("rail_clos:hosts=1024,gpus_per_host=1,subnet_prefix=/21", "rail0 of rail0 would have 1,024"),
+        (
+            "rail_clos:hosts=1024,gpus_per_host=1,subnet_prefix=/21",
+            "rail0 of rail0 would have 1,024",
+        ),
         ("clos:hosts=600,gpus_per_host=2,subnet_prefix=/21,vlans=off,rails_per_switch=2", None),
         (
             "clos:hosts=600,gpus_per_host=2,subnet_prefix=/21,vlans=on,rails_per_switch=2",
