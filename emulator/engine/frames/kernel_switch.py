@@ -133,9 +133,12 @@ class Outlets:
         """Have the kernel finish what it has begun on this processor."""
         self.ring.settle()
 
-    def finish(self) -> None:
-        """Have the kernel finish all that it has begun: what has not come out then, never will."""
-        self._barrier.wait()
+    def finish(self, arrived: Callable[[], bool]) -> None:
+        """Have the kernel finish all that it has begun, or enough for ``arrived`` to be true.
+
+        What has not come out then, never will.
+        """
+        self._barrier.wait(arrived)
 
     def from_socket(self, send: Callable[[Frame], int], frame: Frame, node: str) -> bool:
         """``send`` a GPU's frame through its namespace, into the line that it comes out by.
@@ -151,10 +154,7 @@ class Outlets:
                 raise
             account.dropped[f"{node}: filtered in its namespace"] += 1
             return False
-        out = self.take()
-        if not out:
-            self.finish()
-            out = self.take()
+        out = self.take() or self._take_late()
         if out == 1:
             account.delivered += 1
             return True
@@ -163,12 +163,24 @@ class Outlets:
         account.dropped[f"{node}: filtered in its namespace"] += 1
         return False
 
+    def _take_late(self) -> int:
+        """Enqueue what comes late; return how many frames that were."""
+        out = 0
+
+        def arrived() -> bool:
+            nonlocal out
+            out += self.take()
+            return out > 0
+
+        self.finish(arrived)
+        return out
+
     def late(self, ring: PacketRing, node: str) -> memoryview | None:
         """The frame that was sent to ``node`` and is not in its ``ring`` yet, once it is there.
 
         None if it never will be, which is counted: a filter in the namespace took it.
         """
-        self.finish()
+        self.finish(lambda: ring.look() is not None)
         frame = ring.look()
         if frame is None:
             self.account.dropped[f"{node}: filtered in its namespace"] += 1
@@ -279,21 +291,34 @@ class SwitchInlet:
         The kernel hands on 64 frames at a time (net.core.dev_weight), and leaves what is beyond
         its budget to ksoftirqd.  A switch program counts copies; without one nobody does.
         """
-        self._outlets.finish()
-        self._outlets.take(self._index)
+        outlets, index = self._outlets, self._index
+
+        def all_arrived() -> bool:
+            outlets.take(index)
+            return False  # nobody knows
+
+        outlets.finish(all_arrived)
 
     def _look_for(self, frame: bytes, out: int, passed: int, dropped: int) -> None:
         """Settle the account of ``frame``, which is not where it is looked for at once."""
         account, outlets = self._outlets.account, self._outlets
         reason = self._fate(out, passed, dropped)
-        for finish in (outlets.settle, outlets.finish):
-            if reason is not None:
-                break
-            finish()
+
+        def arrived() -> bool:
+            nonlocal out, reason
             out += outlets.take(self._index)
             reason = self._fate(out, passed, dropped)
-            if reason is None and not out:
-                reason = self._drops(frame)
+            return reason is not None and out <= 1  # of several copies, more may come
+
+        if reason is None:
+            outlets.settle()
+            if not arrived():
+                if not out:
+                    reason = self._drops(frame)
+                if reason is None or out > 1:
+                    outlets.finish(arrived)
+                if reason is None and not out:
+                    reason = self._drops(frame)
         if reason is None and not out and self._without_carrier:
             reason = "port without carrier"
         if reason is None:

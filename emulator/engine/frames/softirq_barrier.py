@@ -22,7 +22,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel import namespaces
@@ -53,8 +53,15 @@ class SoftirqBarrier:
         self._back = select.poll()
         self._back.register(self._socket, select.POLLIN)
 
-    def wait(self) -> None:
-        """Return when every frame that this thread has sent before is where its way ends."""
+    def wait(self, arrived: Callable[[], bool]) -> None:
+        """Return when ``arrived`` is true, or every frame that this thread has sent is at its end.
+
+        ``arrived`` is called after markers, and after the last one in any case.
+        """
+        for _ in range(_MOST_QUEUES):  # most often this processor has it, or ksoftirqd there
+            self._mark()
+            if arrived():
+                return
         allowed = os.sched_getaffinity(0)
         with _ahead_of_others():
             try:
@@ -64,6 +71,8 @@ class SoftirqBarrier:
                         os.sched_setaffinity(0, (processor,))
                         for _ in range(_MARKERS):
                             self._mark()
+                        if arrived():
+                            return
                     there.reverse()  # the next round begins where this one ends
             finally:
                 os.sched_setaffinity(0, allowed)

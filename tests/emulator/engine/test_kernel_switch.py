@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -79,9 +79,10 @@ class LateOutlets:
     def settle(self) -> None:
         pass
 
-    def finish(self) -> None:
+    def finish(self, arrived: Callable[[], bool]) -> None:
         self.finished += 1
         self._ready, self._late = self._late, 0
+        arrived()
 
 
 class Words:

@@ -42,6 +42,10 @@ class Loopback:
         """Do nothing."""
 
 
+def never() -> bool:
+    return False
+
+
 def barrier_on(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> SoftirqBarrier:
     monkeypatch.setattr(softirq_barrier, "_loopback", lambda: loopback)
     monkeypatch.setattr(softirq_barrier.select, "poll", lambda: loopback)
@@ -53,25 +57,39 @@ def test_two_markers_go_through_each_processor_for_each_queue(
 ) -> None:
     allowed = sorted(os.sched_getaffinity(0))
     loopback = Loopback()
-    barrier_on(loopback, monkeypatch).wait()
+    barrier_on(loopback, monkeypatch).wait(never)
     there = [one for one in allowed for _ in range(2)]
-    assert loopback.processors == there + there[::-1] + there
+    assert loopback.processors == allowed * 3 + there + there[::-1] + there
     assert len(set(loopback.sent)) == len(loopback.sent)
     assert sorted(os.sched_getaffinity(0)) == allowed
 
 
+@pytest.mark.parametrize(("after", "markers"), [(1, 1), (3, 3), (4, 5)])
+def test_nobody_waits_any_longer_than_for_the_frame(
+    monkeypatch: pytest.MonkeyPatch, after: int, markers: int
+) -> None:
+    loopback, asked = Loopback(), []
+
+    def arrived() -> bool:
+        asked.append(len(loopback.sent))
+        return len(asked) == after
+
+    barrier_on(loopback, monkeypatch).wait(arrived)
+    assert len(loopback.sent) == asked[-1] == markers
+
+
 def test_a_lost_marker_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, lossy = Loopback(), Loopback(lost=2)
-    barrier_on(usual, monkeypatch).wait()
-    barrier_on(lossy, monkeypatch).wait()
+    barrier_on(usual, monkeypatch).wait(never)
+    barrier_on(lossy, monkeypatch).wait(never)
     assert lossy.sent == [lossy.sent[0]] * 2 + usual.sent
 
 
 def test_an_old_marker_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Loopback()
-    barrier_on(first, monkeypatch).wait()
+    barrier_on(first, monkeypatch).wait(never)
     loopback = Loopback(lost=1, before=first.sent[-1])
-    barrier_on(loopback, monkeypatch).wait()
+    barrier_on(loopback, monkeypatch).wait(never)
     assert len(loopback.sent) == len(first.sent) + 1
 
 
@@ -88,11 +106,13 @@ def test_an_interrupt_leaves_the_thread_as_it_was(
 
     class Interrupted(Loopback):
         def send(self, frame: bytes) -> int:
-            raise KeyboardInterrupt
+            if len(self.sent) == 4:  # on a processor that it has moved to
+                raise KeyboardInterrupt
+            return super().send(frame)
 
     before = os.sched_getscheduler(0), os.sched_getaffinity(0)
     monkeypatch.setattr(os, "sched_setscheduler", set_policy)
     with pytest.raises(KeyboardInterrupt):
-        barrier_on(Interrupted(), monkeypatch).wait()
+        barrier_on(Interrupted(), monkeypatch).wait(never)
     assert policies == ([os.SCHED_FIFO, before[0]] if allowed else [])
     assert os.sched_getaffinity(0) == before[1]
