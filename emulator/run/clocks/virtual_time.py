@@ -34,6 +34,7 @@ from emulator.run.plan.run_plan import RunPlan
 from emulator.run.time_base import Repeat
 from emulator.scenario import Outcome
 from topologies.model import CableEnd
+from topologies.routing.static_routes import static_routes
 
 #: The capture of a run folder, and what it says of itself: no name of a lab, so that the files of
 #: equal runs are equal.
@@ -245,10 +246,19 @@ class VirtualTime:
             "verdict": "exact",
             "reasons": [],
             "repeatable": self._routes is None or self._plan.request.convergence.repeatable,
+            "kernel_hash": _kernel_hash(self._plan),
             "inputs": [],
             "account": account.as_dict(),
             "limited_rows": [],
         }
+
+
+def _kernel_hash(plan: RunPlan) -> bool:
+    """Return whether the kernel's own hash decides on next hops; another kernel's may differ."""
+    if all(stage.switch is not None and stage.switch.balance != "kernel" for stage in plan.stages):
+        return False
+    routes = static_routes(plan.topology)
+    return any(len(route.hops) > 1 for one in plan.topology.switches for route in routes[one.name])
 
 
 def _partition(plan: RunPlan) -> Partition:

@@ -151,6 +151,8 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
             yield f"#   rows it limited: {', '.join(map(str, limited))} of {len(rows)}"
     if fidelity.get("repeatable") is False:
         yield "#   not repeatable: convergence was measured by the host's clock"
+    if fidelity.get("kernel_hash"):
+        yield "#   the kernel's own hash chose paths: another kernel may choose others"
     if result.get("digest") is not None:
         yield f"# Digest               : {result['digest']}"
     errors = result["errors"]

@@ -135,6 +135,15 @@ def test_the_trailer_says_what_disqualifies_the_numbers() -> None:
     assert any("h0g0 died" in line for line in text)
 
 
+def test_the_trailer_says_whose_hash_chose_paths() -> None:
+    outcome = result()
+    outcome.add_row(row())
+    for decides in (True, False):
+        outcome.fidelity = {"verdict": "exact", "reasons": [], "kernel_hash": decides}
+        text = "\n".join(table.trailer(outcome.as_dict(), "runs/x"))
+        assert ("kernel's own hash" in text) == decides
+
+
 def test_a_calm_run_is_ok() -> None:
     evidence = fidelity.Evidence(machine=IDLE, foreign_drops={"h0g0": 0})
     verdict = fidelity.judge(evidence, base_rtt_ns=2400)
