@@ -50,6 +50,8 @@ class HeldRoutes:
 
     def __init__(self, routing: Routing, warn: Callable[[str], None]) -> None:
         self._routing, self._warn = routing, warn
+        #: routes were taken for settled as they had not changed for some time of this machine
+        self.judged_by_silence = False
         self.charged = ChargedTime(routing.topology, routing.plane)
 
     def hold(self) -> None:
@@ -99,6 +101,7 @@ class HeldRoutes:
             if not missing and (not routing.has_members or quiet_s > MEMBERS_QUIET_S):
                 return
             if now - began > noticed_s and quiet_s > QUIET_S + noticed_s:
+                self.judged_by_silence = True
                 self._warn(
                     "after a fault the routes have settled, but not all as the topology suggests: "
                     f"{missing[0] if missing else 'members'}"

@@ -245,12 +245,19 @@ class VirtualTime:
         return {
             "verdict": "exact",
             "reasons": [],
-            "repeatable": self._routes is None or self._plan.request.convergence.repeatable,
+            "repeatable": self._repeatable(),
             "kernel_hash": _kernel_hash(self._plan),
             "inputs": [],
             "account": account.as_dict(),
             "limited_rows": [],
         }
+
+    def _repeatable(self) -> bool:
+        """Return whether no time of this machine decided when routes changed, or which ones."""
+        routes = self._routes
+        if routes is None:
+            return True
+        return self._plan.request.convergence.repeatable and not routes.judged_by_silence
 
 
 def _kernel_hash(plan: RunPlan) -> bool:

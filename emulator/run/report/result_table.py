@@ -150,7 +150,7 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
         if isinstance(limited, Sequence) and 0 < len(limited) < len(rows):
             yield f"#   rows it limited: {', '.join(map(str, limited))} of {len(rows)}"
     if fidelity.get("repeatable") is False:
-        yield "#   not repeatable: convergence was measured by the host's clock"
+        yield "#   not repeatable: the host's clock decided when routes had settled"
     if fidelity.get("kernel_hash"):
         yield "#   the kernel's own hash chose paths: another kernel may choose others"
     if result.get("digest") is not None:
