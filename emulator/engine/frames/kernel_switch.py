@@ -183,6 +183,7 @@ class Outlets:
         self.finish(lambda: ring.look() is not None)
         frame = ring.look()
         if frame is None:
+            ring.settle()  # it counts frames without a slot
             self.account.dropped[f"{node}: filtered in its namespace"] += 1
         return frame
 
@@ -345,6 +346,7 @@ class SwitchInlet:
         if not out:
             return f"{where}neither came out nor was counted as dropped"
         assert self._words is not None
+        self._outlets.settle()
         expected, full = self._words[self._passed_at] - passed, self._outlets.ring.lost
         if out > expected:
             return surplus(self.node, out)
