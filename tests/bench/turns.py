@@ -2,8 +2,9 @@
 
 Two endpoints in one process, configured as runs configure them for two GPUs of one rail, send
 through a line of the NIC's rate and half the base round trip to each other.  A first run in virtual
-time writes down every call: ``transmit(now, 1)`` when the line is idle, ``receive([frame], now)``
-for a frame that has come, ``next_deadline()`` and ``completions()`` after each.  What is measured
+time writes down every call, as :mod:`emulator.engine.gpu_endpoint` makes them:
+``receive([frame], now)`` for a frame that has come, ``transmit(now, 1)`` when the line is idle,
+``completions()`` after each, and ``next_deadline()`` where the line stays idle.  What is measured
 is the same list of calls on endpoints made anew, which answer in the same way: nothing of the
 events, and nothing of the line.
 
@@ -108,11 +109,13 @@ class _Line:
         self._number += 1
         heapq.heappush(self._events, (when, self._number, end, frame))
 
-    def _after(self, end: int) -> None:
-        deadline = self.ends[end].next_deadline()
+    def _take_completions(self, end: int) -> None:
         done = self.ends[end].completions()
         if end == 0:
             self.completed += len(done)
+
+    def _arm(self, end: int) -> None:
+        deadline = self.ends[end].next_deadline()
         armed = self._armed[end]
         if deadline is not None and (armed is None or deadline < armed or armed <= self.now):
             self._armed[end] = deadline
@@ -124,14 +127,17 @@ class _Line:
         if self._free[end] > now:
             return
         self.calls.calls.append((_TRANSMIT, end, None, now))
-        for header, payload in self.ends[end].transmit(now, 1):
+        frames = self.ends[end].transmit(now, 1)
+        for header, payload in frames:
             frame = memoryview(b"".join((header, payload)))
             self.calls.frames += 1
             busy = round((len(frame) + FRAMING_OCTETS) * 8 / self.pair.bits_per_ns)
             self._free[end] = max(self._free[end], now) + busy
             self._at(self._free[end] + self.pair.delay_ns, 1 - end, frame)
             self._at(self._free[end], end, None)
-        self._after(end)
+        if not frames:
+            self._arm(end)
+        self._take_completions(end)
 
     def run(self, messages: int) -> None:
         """Until so many messages of the first end are complete, and nothing is on the line."""
@@ -140,7 +146,7 @@ class _Line:
             if frame is not None:
                 self.calls.calls.append((_RECEIVE, end, [frame], self.now))
                 self.ends[end].receive([frame], self.now)
-                self._after(end)
+                self._take_completions(end)
             self.pump(end)
 
 
@@ -185,11 +191,14 @@ def replay(ends: Pair, calls: Calls, octets: int) -> float:
             if kind == _RECEIVE:
                 receives[end](argument, now)  # type: ignore[arg-type]
             elif kind == _TRANSMIT:
-                sent += len(transmits[end](now, 1))
+                frames = transmits[end](now, 1)
+                if frames:
+                    sent += len(frames)
+                else:
+                    deadlines[end]()
             else:
                 posts[end](argument)  # type: ignore[arg-type]
                 continue
-            deadlines[end]()
             completions[end]()
         took = time.process_time() - start
     finally:

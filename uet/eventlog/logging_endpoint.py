@@ -381,11 +381,14 @@ class TracedEndpoint(FabricEndpoint):
 
 def _shown(record: Any) -> Data:
     """Return the plain fields of a request, receive or completion that differ from defaults."""
+    if isinstance(record, Completion):
+        values = record._asdict()
+    else:
+        values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     data: Data = {}
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
+    for name, value in values.items():
         if isinstance(value, str | int) and value is not False:
-            data[field.name] = f"0x{value:016x}" if field.name in _WIDE else value
+            data[name] = f"0x{value:016x}" if name in _WIDE else value
     return data
 
 

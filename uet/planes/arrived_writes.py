@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from uet.fep import FabricEndpoint
@@ -49,7 +48,7 @@ class ArrivedWrites:
         peer = self._names.get(completion.peer)
         key, offset = completion.key, completion.offset
         if peer is None or key is None or offset is None or is_plain(key):
-            return [replace(completion, peer=completion.peer if peer is None else peer)]
+            return [completion._replace(peer=completion.peer if peer is None else peer)]
         key, label = split_key(key)
         reported = self._reported[peer]
         attempts = reported.attempts(label)
@@ -59,4 +58,4 @@ class ArrivedWrites:
         whole = reported.take(label, offset, completion.length)
         if whole is None:
             return []
-        return [replace(completion, peer=peer, key=key, offset=whole[0], length=whole[1])]
+        return [completion._replace(peer=peer, key=key, offset=whole[0], length=whole[1])]

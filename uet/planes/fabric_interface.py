@@ -261,7 +261,7 @@ class FabricInterface:
                 if isinstance(context, SharedReceive):
                     context = context.receive.context
                 peer = self._names.get(completion.peer, completion.peer)
-                self._done.append(replace(completion, peer=peer, context=context))
+                self._done.append(completion._replace(peer=peer, context=context))
         if not self._done:
             return []
         done = self._done

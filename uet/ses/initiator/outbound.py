@@ -73,7 +73,7 @@ class OutboundMessage:
         self.plan = plan
         self.id = message_id
         self.next_header = plan.next_header
-        self.packets = max(1, -(-plan.span // mtu))
+        self.packets = -(-plan.span // mtu) or 1
         self.ready = self.packets
         self.sent = 0
         self.acknowledged = 0

@@ -63,6 +63,7 @@ _STANDARD_ONLY: Final = frozenset(
     }
 )
 _CHANGES_NOTHING: Final = frozenset({Opcode.READ, Opcode.NO_OP, Opcode.DEFERRABLE_RTR})
+_WRITE: Final = int(Opcode.WRITE)
 _UINT64_END: Final = 1 << 64
 _OPTIONAL: Final = frozenset({"header_data", "tag"})
 _PROTOCOLS: Final = (None, "eager", "rendezvous", "deferrable")
@@ -214,7 +215,7 @@ def _write(
         peer=request.peer,
         delivery=delivery,
         address=address,
-        opcode=SYNC_WRITE if group else int(Opcode.WRITE),
+        opcode=SYNC_WRITE if group else _WRITE,
         extension=group,
         initiator=config.initiator_id,
         length=length,
