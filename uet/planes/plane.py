@@ -45,10 +45,15 @@ class Plane:
         self.fep.receive(frames, now)
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
-        """Return what may leave by the plane's port.  Planes are called in their order."""
-        self._interface.now = now
-        if self._is_first:
-            self._interface.run_timers()
+        """Return what may leave by the plane's port.  Planes are called in their order.
+
+        The first one runs the timers of all.  Where it is not called, as its line is busy, another
+        one does: its own deadline would else stay in the past.
+        """
+        interface = self._interface
+        interface.now = now
+        if self._is_first or ((due := interface.due) is not None and due <= now):
+            interface.run_timers()
         return self.fep.transmit(now, limit)
 
     def next_deadline(self) -> int | None:

@@ -110,8 +110,11 @@ def test_work_leaves_a_plane_that_swallows_what_one_gpu_gets() -> None:
         assert {each["planes_down"] for each in counters} == {0}
 
 
-def test_a_run_has_the_counters_of_each_fep_and_survives_its_leaf(tmp_path: Path) -> None:
-    fault = ("--fault", "t=5us switch rail0 down")
+@pytest.mark.parametrize("dead", ["rail0", "rail1"])
+def test_a_run_has_the_counters_of_each_fep_and_survives_its_leaf(
+    tmp_path: Path, dead: str
+) -> None:
+    fault = ("--fault", f"t=5us switch {dead} down")
     content = run(tmp_path, "permutation", "--topology", SPEC, *fault, **SHORT | {"size": "1MiB"})
     topology = load(SPEC)
     for gpu in topology.gpus:
@@ -124,6 +127,17 @@ def test_a_run_has_the_counters_of_each_fep_and_survives_its_leaf(tmp_path: Path
     assert json.loads((content["folder"] / "fabric.json").read_text())["nodes"][0]["ports"][1][
         "fep"
     ]
+
+
+@pytest.mark.parametrize("dead", ["rail0", "rail1"])
+def test_work_leaves_a_black_cable_in_a_run(tmp_path: Path, dead: str) -> None:
+    fault = ("--fault", f"t=5us link {dead}:down0 blackhole")
+    content = run(tmp_path, "permutation", "--topology", SPEC, *fault, **SHORT | {"size": "1MiB"})
+    assert [row["wrong"] for row in content["rows"]] == [0]
+    counters = [content["endpoints"][gpu.name] for gpu in load(SPEC).gpus]
+    assert sum(each["transport.planes_silent"] for each in counters) > 0
+    assert sum(each["transport.tx_messages_issued_again"] for each in counters) > 0
+    assert {each["transport.planes_down"] for each in counters} == {0}
 
 
 def test_one_address_over_both_ports_and_rocev2_are_told_apart() -> None:

@@ -239,6 +239,24 @@ def test_a_silent_plane_is_used_again_once_it_answers() -> None:
     assert planes.run(lambda: len(ended(planes)) == 4)
 
 
+def test_a_plane_does_what_is_due_where_the_first_one_is_not_called() -> None:
+    """The line of the first plane may be busy just then."""
+    planes = Planes()
+    sender = planes.interfaces[0]
+    planes.swallows = lambda frame: True
+    write(planes, 0, planes.octets(STRIPED), tag=1)
+    for plane in sender.planes:
+        plane.transmit(0, 64)
+    other = sender.planes[1]
+    due = sender.due
+    assert due is not None
+    assert other.next_deadline() == due
+    other.transmit(due, 1)
+    later = other.next_deadline()
+    assert later is not None
+    assert later > due
+
+
 def test_with_all_planes_dead_a_write_ends_in_an_error_once() -> None:
     planes = Planes()
     planes.dead = {0, 1}
