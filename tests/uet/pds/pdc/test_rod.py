@@ -30,6 +30,7 @@ from tests.harness.uet.script import (
 )
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
 from uet.pds.pdc.pdc_state import PdcState
+from uet.pds.psn import MASK
 from uet.pds.semantics import LATER, NO_ROOM
 from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
@@ -367,6 +368,22 @@ def test_nothing_is_sent_past_a_delayed_head(first_to_come: str) -> None:
     assert [p.psn for p in again] == [p.psn for p in packets]
     script.give(ack(again[-1]))
     assert [c.error for c in script.completions] == [None]
+    check_idle(script.fep)
+
+
+@pytest.mark.conformance("C-214")
+def test_new_packets_stay_behind_a_delayed_head() -> None:
+    """The window has room for what is posted meanwhile; it would be refused all the same."""
+    script = Script(**ROD, nack_retx_time=MS // 4)
+    (first,) = in_flight(script, 1)
+    assert script.give(refusal(first, code=NackCode.NO_PKT_BUFFER)) == []
+    script.post(b"behind")
+    assert script.take() == []
+    assert script.wait(MS // 4 - 1) == []
+    again, behind = script.wait(1)
+    assert (again.psn, behind.psn) == (first.psn, (first.psn + 1) & MASK)
+    script.give(ack(behind))
+    assert [c.error for c in script.completions] == [None, None]
     check_idle(script.fep)
 
 

@@ -36,6 +36,7 @@ def test_an_ordered_pdc_has_no_tail_loss_probes() -> None:
     assert RecoverySettings.of(config, ordered=True).tail_loss_time == 0
 
 
+@pytest.mark.conformance("C-181")
 def test_the_deadline_runs_from_what_was_heard_last() -> None:
     requests = opened(1)
     tail, _ = tail_of(requests)
@@ -58,6 +59,7 @@ def test_what_waits_to_leave_again_has_nothing_to_hear() -> None:
     assert tail.deadline() is None
 
 
+@pytest.mark.conformance("C-181")
 def test_so_many_probes_and_no_more_until_something_is_heard() -> None:
     requests = opened(1)
     tail, counts = tail_of(requests)
