@@ -214,6 +214,26 @@ def test_the_number_of_requests_in_flight_is_limited() -> None:
     assert len(script.give(response(sent[0].pkt_id))) == 1
 
 
+def test_what_has_timed_out_holds_up_no_other_peer() -> None:
+    """Two dead peers have all of the common limit; a request that comes then waits for one RTO."""
+    here, there, *silent = (f"10.0.1.{last}" for last in range(1, 5))
+    feps = {address: endpoint(address, seed=last) for last, address in enumerate((here, there))}
+    feps[there].register(memoryview(bytearray(8)), key=SAFE)
+    network = Network(feps, random.Random(1), Impairment(), delay_ns=5 * US)
+    for peer in silent:
+        payload = memoryview(bytearray(1 << 20))
+        feps[here].post(
+            WriteRequest(peer=peer, key=SAFE, offset=0, payload=payload, delivery="rudi")
+        )
+    network.run(lambda: False, horizon_ns=100 * US)
+    assert feps[here].counters()["tx_data_packets"] == MOST_OUTSTANDING
+    last = memoryview(bytearray(8))
+    feps[here].post(WriteRequest(peer=there, key=SAFE, offset=0, payload=last, delivery="rudi"))
+    done = network.completions[here]
+    network.run(lambda: bool(done), horizon_ns=3 * MS)
+    assert [(c.peer, c.error) for c in done] == [(there, None)]
+
+
 @pytest.mark.parametrize("dead", [1, 3])
 def test_peers_that_do_not_answer_leave_room_for_others(dead: int) -> None:
     """What they hold up of the common limit is free again when it has timed out."""
