@@ -32,6 +32,7 @@ from tests.harness.uet.secured import OTHER, SDI, SecureScript, counter_of, open
 from tests.uet.pds.pdc.test_return_direction import data as return_data
 from tests.uet.pds.pdc.test_return_direction import read_request
 from uet.compatibility import Compatibility
+from uet.pds.pdc.pdc_feedback import MOST_RENUMBERINGS
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode
@@ -242,6 +243,22 @@ def test_numbering_anew_begins_the_retries_anew() -> None:
     assert (again.psn, again.retx) == (7_000, 1)
     script.give(ack(again))
     assert [c.error for c in script.completions] == [None]
+
+
+def test_numbering_anew_is_no_retry_and_has_an_end() -> None:
+    """A target that wants another beginning again and again keeps nobody busy for ever."""
+    script = Script(max_nack_retx_cnt=1)
+    script.post(b"x")
+    (request,) = script.take()
+    for count in range(MOST_RENUMBERINGS):
+        start = 7_000 + 10 * count
+        nack = refusal(request, code=NackCode.NEW_START_PSN, payload_word=start, spdcid=0)
+        (request,) = script.give(nack)
+        assert (request.psn, request.retx) == (start, 0)
+    assert script.completions == []
+    nack = refusal(request, code=NackCode.NEW_START_PSN, payload_word=5, spdcid=0)
+    assert script.give(nack) == []
+    assert [c.error for c in script.completions] == ["NEW_START_PSN"]
 
 
 def test_a_noop_that_opens_a_pdc_is_numbered_anew() -> None:

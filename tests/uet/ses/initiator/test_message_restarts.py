@@ -312,10 +312,14 @@ def test_the_order_of_a_restarts_tokens(swapped: bool) -> None:
     assert sent == ((0xBBBB, 0xAAAA) if swapped else (0xAAAA, 0xBBBB))
     # A send that is really deferred begins again where both ends have one order.
     exchange = Exchange(Wire(), 3, compatibility=compatibility)
-    for _ in range(3):  # so that the tokens of both ends differ
-        deferrable_late(exchange, exchange.sides[0], "rud")
-    deferrable_late(exchange, exchange.sides[1], "rud")
+    for number, side in enumerate(exchange.sides, 1):
+        # Targets count from 0 or 1 too: tokens that are equal would have no order.
+        side.fep.initiator._promises._next_token = 1_000 * number
+        deferrable_late(exchange, side, "rud")
     exchange.prove()
+    for side in exchange.sides:
+        assert side.fep.counters()["tx_message_restarts"] > 0
+        assert side.fep.counters()["rx_restarts_unknown"] == 0
 
 
 def test_a_deferrable_send_that_is_refused() -> None:
