@@ -31,6 +31,7 @@ VERBS = {
     "bench": Verb(
         "emulator.cli.bench.bench_verb", "run the tests of a benchmark draft, by their numbers"
     ),
+    "report": Verb("emulator.cli.reports.report_verb", "write the HTML report of run folders"),
     "doctor": Verb(
         "emulator.cli.doctor_verb",
         "what this machine and kernel offer, and what stands in for the rest",

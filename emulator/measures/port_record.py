@@ -71,11 +71,13 @@ class PortRecord:
     def as_dict(self) -> dict[str, int]:
         """Return the port's counters for a run folder; counts of 0 are left out.
 
-        Counters that the port does not have are left out, too.
+        Counters that the port does not have are left out, too.  ``dropped`` has its parts under
+        ``dropped_`` and the reason.
         """
         found = {"tx_packets": self.kernel.tx_packets, "tx_bytes": self.kernel.tx_bytes}
         if self.asic is not None:
             found |= {"marked": self.marked, "trimmed": self.trimmed, "dropped": self.dropped}
+            found |= {f"dropped_{reason}": count for reason, count in self.drops.items()}
         if self.pause is not None:
             found |= {"xoff_sent": self.pause.xoff_sent, "paused_ns": self.pause.paused_ns}
         return {name: count for name, count in found.items() if count}

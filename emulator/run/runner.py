@@ -43,7 +43,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.report import row_ports
+from emulator.run.report import row_messages, row_ports
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
@@ -314,6 +314,12 @@ class _Run:
             self._nccl.add(row, measured.outcome.times_ns, name)
             self.folder.event(
                 row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)
+            )
+            self.folder.event(
+                row_messages.EVENT,
+                **row_messages.messages_of(
+                    len(self.result.rows), measured.outcome, self.plan.topology
+                ),
             )
             late_ns = attempt.late_fault_ns * len(plan.moments)
             beaten = violation(

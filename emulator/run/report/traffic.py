@@ -6,7 +6,9 @@
     that was too short to tell (:func:`emulator.measures.metrics.steady_interval`).  It is what the
     ports that the receivers are plugged into sent of data by the telemetry, without headers;
     without an ASIC it comes from the ends of messages, which come in bunches after losses and so
-    tell up to a tenth too much.  ``goodput_share`` is its share of what the links could carry.
+    tell up to a tenth too much.  ``goodput_at`` is where it was observed: at those ports, the
+    ``fabric boundary``, or at the ``endpoint``.  ``goodput_share`` is its share of what the links
+    could carry.
 ``message_p50_us``, ``message_p99_us``
     from a message's start until its receiver has verified it, over all messages (nearest rank).
 ``victim_p50_us``, ``victim_p99_us``
@@ -51,6 +53,8 @@ from topologies.parts.attachment import nic_rate_bps, switch_ends
 #: A flow: ranks of source and destination.
 Pair = tuple[int, int]
 
+#: Where goodput is observed.
+BOUNDARY, ENDPOINT = "fabric boundary", "endpoint"
 #: Names under which endpoints count these.
 TIMEOUTS = ("rto_expirations",)
 REORDERED = ("rx_reordered", "rx_out_of_order")
@@ -69,11 +73,13 @@ def measured(
     queue is reported in the steady state.
     """
     goodput = carried_gbps(topology, outcome, receivers(outcome))
+    observed = BOUNDARY
     if goodput is None:
-        goodput = steady_goodput(outcome)
+        goodput, observed = steady_goodput(outcome), ENDPOINT
     durations = _durations(outcome.iterations)
     row: dict[str, object] = {
         "goodput_gbps": goodput,
+        "goodput_at": observed if goodput is not None else None,
         "goodput_share": goodput / capacity_gbps if goodput and capacity_gbps else None,
         "message_p50_us": _us(percentile(durations, 0.5)),
         "message_p99_us": _us(percentile(durations, 0.99)),

@@ -1,0 +1,1 @@
+"""Verbs that read run folders: ``uetemu report`` and ``uetemu compare``."""

@@ -1,0 +1,102 @@
+"""The messages of each row of a run, in short: how long they took, and what each flow delivered.
+
+``events.jsonl`` has a line for each row, behind what its ports counted::
+
+    {"event": "messages", "row": 2, "times_us": [46.8], "count": 64,
+     "latency_us": [[0.0, 3.1], [0.01, 3.2], ..., [1.0, 19.4]],
+     "flows": [{"from": "h1g0", "to": "h0g0", "bytes": 524288, "messages": 32,
+                "time_us": 44.1, "goodput_gbps": 11.9}, ...], "flows_left_out": 0}
+
+``row`` counts from 1.  ``times_us`` are the iterations that count.  ``latency_us`` has pairs of a
+share of the messages and the time that these took at most (nearest rank), from a message's start
+until its receiver has verified it.  ``bytes`` and ``messages`` of a flow are sums over the
+iterations; ``time_us`` is the mean from its first start to its last end, and ``goodput_gbps`` the
+payload over the sum of these times.  What is known of victims stands under ``victims`` in the same
+form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from emulator.measures.message_times import Iteration
+from emulator.scenario import Outcome
+from topologies.model import Topology
+
+EVENT = "messages"
+#: Shares of messages: a hundred steps, and the tail finer.
+SHARES = (*(number / 100 for number in range(100)), 0.995, 0.999, 0.9999, 1.0)
+#: Flows of a row at most: those with the most octets are kept.
+MOST_FLOWS = 1024
+
+
+def messages_of(row: int, outcome: Outcome, topology: Topology) -> dict[str, object]:
+    """The event of the ``row``-th row (from 1)."""
+    names = [gpu.name for gpu in topology.gpus]
+    found: dict[str, object] = {
+        "row": row,
+        "times_us": [time_ns / 1000 for time_ns in outcome.times_ns],
+        **_told(outcome.iterations, names),
+    }
+    if outcome.victims:
+        found["victims"] = _told(outcome.victims, names)
+    return found
+
+
+def _told(iterations: Sequence[Iteration], names: Sequence[str]) -> dict[str, object]:
+    flows = _flows(iterations, names)
+    return {
+        "count": sum(len(iteration) for iteration in iterations),
+        "latency_us": _distribution(iterations),
+        "flows": flows[:MOST_FLOWS],
+        "flows_left_out": max(0, len(flows) - MOST_FLOWS),
+    }
+
+
+def _distribution(iterations: Sequence[Iteration]) -> list[tuple[float, float]]:
+    parts = [iteration.end_ns - iteration.start_ns for iteration in iterations]
+    durations = np.sort(np.concatenate(parts)) if parts else np.zeros(0)
+    if not len(durations):
+        return []
+    shares = np.array(SHARES)
+    ranks = np.clip(np.ceil(shares * len(durations)).astype(np.int64) - 1, 0, None)
+    times = (durations[ranks] / 1000).tolist()
+    return list(zip(SHARES, times, strict=True))
+
+
+def _flows(iterations: Sequence[Iteration], names: Sequence[str]) -> list[dict[str, object]]:
+    """The flows, those with the most octets first."""
+    totals: dict[int, list[float]] = {}
+    ranks = len(names)
+    for iteration in iterations:
+        if not len(iteration):
+            continue
+        pairs, place = np.unique(
+            iteration.source * ranks + iteration.destination, return_inverse=True
+        )
+        octets = np.bincount(place, weights=iteration.length)
+        messages = np.bincount(place)
+        first = np.full(len(pairs), np.iinfo(np.int64).max)
+        last = np.zeros(len(pairs), dtype=np.int64)
+        np.minimum.at(first, place, iteration.start_ns)
+        np.maximum.at(last, place, iteration.end_ns)
+        columns = (octets, messages, last - first)
+        for number, pair in enumerate(pairs.tolist()):
+            total = totals.setdefault(pair, [0.0, 0.0, 0.0, 0.0])
+            for index, column in enumerate(columns):
+                total[index] += float(column[number])
+            total[3] += 1
+    ordered = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    return [
+        {
+            "from": names[pair // ranks],
+            "to": names[pair % ranks],
+            "bytes": int(octets),
+            "messages": int(messages),
+            "time_us": time_ns / 1000 / times,
+            "goodput_gbps": octets / time_ns if time_ns else None,
+        }
+        for pair, (octets, messages, time_ns, times) in ordered
+    ]

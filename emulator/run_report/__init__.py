@@ -1,0 +1,1 @@
+"""The report of a run: one HTML file, made from the run folder alone."""

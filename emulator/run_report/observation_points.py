@@ -1,0 +1,109 @@
+"""Where each value of a row is observed, and what a reader sees of it.
+
+Values that were observed at different points never share a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ENDPOINT = "endpoint"
+BOUNDARY = "fabric boundary"
+SWITCH = "switch"
+CLUSTER = "cluster"
+MODEL = "computed"
+INPUT = "input"
+
+#: The meanings of the points, for the report's reader.
+MEANINGS: Mapping[str, str] = {
+    ENDPOINT: "at the GPUs: schedules, transports and NICs count and time what they do",
+    BOUNDARY: "at the switch ports that the receiving GPUs are plugged into",
+    SWITCH: "at the ports of all switches",
+    MODEL: "computed from the topology and the schedules; nothing was observed",
+    INPUT: "what the run was told",
+    CLUSTER: "timed on a cluster's hosts by another tool, launch of kernels included",
+}
+
+
+@dataclass(frozen=True)
+class RowValue:
+    """A value of a row: its key, heading, unit and observation point.
+
+    ``better`` is 1 where more is better, -1 where less is, 0 where neither.
+    """
+
+    key: str
+    heading: str
+    unit: str
+    point: str
+    better: int = 0
+    scale: float = 1
+    decimals: int = 2
+
+    def shown(self, row: Mapping[str, Any]) -> str:
+        return text(row.get(self.key), self.scale, self.decimals)
+
+
+VALUES = (
+    RowValue("transport", "transport", "", INPUT),
+    RowValue("switch", "switch", "", INPUT),
+    RowValue("seed", "seed", "", INPUT),
+    RowValue("collective", "pattern", "", INPUT),
+    RowValue("algorithm", "algorithm", "", INPUT),
+    RowValue("size_bytes", "size", "B", INPUT),
+    RowValue("iterations", "iterations", "", INPUT),
+    RowValue("ideal_us", "ideal", "us", MODEL, -1),
+    RowValue("time_us", "time", "us", ENDPOINT, -1),
+    RowValue("efficiency", "of ideal", "%", ENDPOINT, 1, 100, 1),
+    RowValue("algbw_gbps", "algbw", "GB/s", ENDPOINT, 1),
+    RowValue("busbw_gbps", "busbw", "GB/s", ENDPOINT, 1),
+    RowValue("wrong", "#wrong", "", ENDPOINT, -1),
+    RowValue("message_p50_us", "message p50", "us", ENDPOINT, -1),
+    RowValue("message_p99_us", "message p99", "us", ENDPOINT, -1),
+    RowValue("message_p999_us", "message p99.9", "us", ENDPOINT, -1),
+    RowValue("victim_p50_us", "victim p50", "us", ENDPOINT, -1),
+    RowValue("victim_p99_us", "victim p99", "us", ENDPOINT, -1),
+    RowValue("jain", "Jain", "", ENDPOINT, 1, 1, 3),
+    RowValue("data_packets", "data", "packets", ENDPOINT),
+    RowValue("retransmitted_packets", "resent", "packets", ENDPOINT, -1),
+    RowValue("timeouts", "RTOs", "", ENDPOINT, -1),
+    RowValue("cnps", "CNPs", "", ENDPOINT),
+    RowValue("reordered_packets", "reordered", "packets", ENDPOINT),
+    RowValue("paused_nics_us", "NICs paused", "us", ENDPOINT, -1),
+    RowValue("slowdown", "slowdown", "times", ENDPOINT, -1),
+    RowValue("goodput_gbps", "goodput", "GB/s", BOUNDARY, 1),
+    RowValue("goodput_share", "goodput", "% of links", BOUNDARY, 1, 100, 1),
+    RowValue("marked_packets", "marks", "packets", SWITCH),
+    RowValue("trimmed_packets", "trims", "packets", SWITCH, -1),
+    RowValue("dropped_packets", "drops", "packets", SWITCH, -1),
+    RowValue("max_queue_bytes", "deepest queue", "B", SWITCH, -1),
+    RowValue("max_queue_port", "at", "", SWITCH),
+    RowValue("steady_queue_bytes", "steady queue", "B", SWITCH, -1, 1, 0),
+    RowValue("links_max_mean", "uplinks max/mean", "", SWITCH, -1),
+)
+#: Observed by switches and NICs together, and so in no column: shown by port instead.
+MIXED = ("pauses", "paused_us")
+BY_KEY: Mapping[str, RowValue] = {value.key: value for value in VALUES}
+
+
+def value_of(key: str, row: Mapping[str, Any]) -> RowValue | None:
+    """The value of a key in this row; goodput moves to the point that the row names."""
+    value = BY_KEY.get(key)
+    if value is not None and key.startswith("goodput") and row.get("goodput_at") == ENDPOINT:
+        return RowValue(
+            key, value.heading, value.unit, ENDPOINT, value.better, value.scale, value.decimals
+        )
+    return value
+
+
+def text(value: object, scale: float = 1, decimals: int = 2) -> str:
+    """A value as a cell of a table shows it."""
+    if value is None:
+        return "n/a"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) and scale == 1:
+        return str(value)
+    return f"{value * scale:.{decimals}f}"

@@ -1,0 +1,179 @@
+"""The report as files: one HTML page, and the data of its figures beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from emulator.errors import UserError
+from emulator.run_report import vega_lite
+from emulator.run_report.fabric_drawing import drawing_figure
+from emulator.run_report.figure import Figure
+from emulator.run_report.loss_table import loss_figure
+from emulator.run_report.message_figures import message_figures
+from emulator.run_report.observation_points import MEANINGS
+from emulator.run_report.packet_figures import CAPTURE, packet_figures
+from emulator.run_report.report_tables import (
+    Table,
+    command_of,
+    endpoint_table,
+    fact_table,
+    figure_table,
+    nccl_table,
+    row_table,
+)
+from emulator.run_report.result_figures import result_figures
+from emulator.run_report.row_labels import drawn_rows, labels
+from emulator.run_report.run_record import RunRecord
+from emulator.run_report.time_figures import fault_records, time_figures
+from emulator.run_report.verdict import verdict_of
+
+PAGE, FIGURES = "report.html", "report-figures"
+_LOSSES = {"label": "row", "port": "port", "reason": "reason", "why": "why", "packets": "packets"}
+_FAULTS = {"row": "row", "t_us": "at (us)", "event": "event"}
+_LINKS = {"row": "row", "port": "port", "to": "to", "utilisation_percent": "utilisation (%)"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: its figures and tables, in the order of reading."""
+
+    name: str
+    title: str
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+
+
+def sections_of(record: RunRecord) -> list[Section]:
+    """All parts of the report of one run."""
+    ideal, busbw, timeline = result_figures(record)
+    load, queues, congestion, pauses = time_figures(record)
+    latency, flows, fairness = message_figures(record)
+    between, ladder = packet_figures(record)
+    drawing, losses = drawing_figure(record), loss_figure(record)
+    return [
+        Section("results", "Results", [ideal, busbw], [row_table(record), nccl_table(record)]),
+        Section("fabric", "Fabric", [drawing, load], [figure_table(drawing, _LINKS)]),
+        Section("congestion", "Queues and congestion", [queues, congestion, pauses]),
+        Section("latency", "Latency", [latency, between]),
+        Section("flows", "Flows", [flows, fairness]),
+        Section("iteration", "Timeline", [timeline]),
+        Section("packets", "Packets", [ladder]),
+        Section(
+            "losses",
+            "Losses, faults and counters",
+            [],
+            [figure_table(losses, _LOSSES), _faults(record), endpoint_table(record)],
+        ),
+    ]
+
+
+def _faults(record: RunRecord) -> Table:
+    reason = (
+        record.missing.get("events.jsonl") or "no fault was asked for, by --fault or a scenario"
+    )
+    figure = Figure(
+        name="faults",
+        title="Faults and other events",
+        point="iteration of the row",
+        records=fault_records(record),
+        reason=None if record.faults else reason,
+    )
+    return figure_table(figure, _FAULTS)
+
+
+def html_of(record: RunRecord, sections: Sequence[Section]) -> str:
+    """The page.  It needs no other file and no network."""
+    specs = {
+        figure.name: {
+            **figure.spec,
+            "data": {"values": list(figure.records)},
+            "config": vega_lite.CONFIG,
+        }
+        for section in sections
+        for figure in section.figures
+        if figure.spec is not None
+    }
+    names = labels(record.rows)
+    return rendered(
+        "report.html.j2",
+        bool(specs),
+        record=record,
+        sections=sections,
+        specs=specs,
+        verdict=verdict_of(record),
+        facts=fact_table(record),
+        command=command_of(record),
+        rows=[(number, names[number - 1]) for number in drawn_rows(len(names)) if names],
+        has_capture=(record.path / CAPTURE).exists(),
+        warnings=record.result.get("warnings") or (),
+        meanings=MEANINGS,
+    )
+
+
+def rendered(template: str, drawn: bool, **content: Any) -> str:
+    """A page from its template.  Only this room's own scripts may run in it."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    source = environment.loader
+    assert source is not None
+    own, _, _ = source.get_source(environment, "report.js")
+    style, _, _ = source.get_source(environment, "report.css")
+    scripts = [*([vega_lite.script()] if drawn else []), own]
+    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
+    return environment.get_template(template).render(
+        policy=policy,
+        style=Markup(style),
+        scripts=[Markup(script) for script in scripts],
+        **content,
+    )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def write_report(folder: Path, output: Path | None = None) -> Path:
+    """Write the report of a run folder; return the page's path.
+
+    The page is ``report.html`` in the folder, or ``output``; the data of its figures are beside it.
+    """
+    record = RunRecord.read(folder)
+    sections = sections_of(record)
+    page = output or folder / PAGE
+    beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")
+    files = {page: html_of(record, sections)}
+    for figure in (figure for section in sections for figure in section.figures):
+        files[beside / f"{figure.name}.json"] = figure.as_json()
+        files[beside / f"{figure.name}.csv"] = figure.as_csv()
+    losses = loss_figure(record)
+    files[beside / "losses.json"], files[beside / "losses.csv"] = losses.as_json(), losses.as_csv()
+    write_files(files)
+    return page
+
+
+def write_files(files: Mapping[Path, str]) -> None:
+    """Write all files, each in one step; UserError names the one that cannot be written."""
+    for path, content in files.items():
+        temporary = path.with_name(f".{path.name}.new")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(content, encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {path}: {error.strerror}; choose another place with --output"
+            ) from None

@@ -1,0 +1,98 @@
+"""Samples of switch ports for each row of a run, from ``telemetry.csv``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.asic.telemetry import COLUMNS, FILE
+from emulator.run_report.run_record import RunRecord
+
+#: Lines that are read at most.
+MOST_SAMPLES = 4_000_000
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PortSeries:
+    """The samples of one port: ``values`` by the columns of the telemetry; a value holds on."""
+
+    t_us: Numbers
+    values: Mapping[str, Numbers]
+
+    def growth(self, column: str, edges: Numbers) -> Numbers:
+        """What a count grew by between neighbouring ``edges`` (us); a reset counts as nothing."""
+        at = np.interp(edges, self.t_us, self.values[column])
+        return np.clip(np.diff(at), 0, None)
+
+    def window(self, begin_us: float, end_us: float) -> PortSeries:
+        """The samples in a time, with what held at its begin and at its end."""
+        first = max(0, int(np.searchsorted(self.t_us, begin_us, side="right")) - 1)
+        last = int(np.searchsorted(self.t_us, end_us, side="right"))
+        times = np.clip(self.t_us[first:last], begin_us, end_us)
+        cut = {name: column[first:last] for name, column in self.values.items()}
+        if len(times) and times[-1] < end_us:
+            times = np.append(times, end_us)
+            cut = {name: np.append(column, column[-1]) for name, column in cut.items()}
+        return PortSeries(times, cut)
+
+
+@dataclass(frozen=True)
+class IterationWindow:
+    """The last iteration of a row on the run's clock (us)."""
+
+    begin_us: float
+    end_us: float
+
+
+def window_of(record: RunRecord, number: int) -> IterationWindow | None:
+    """The time of the row's last iteration; None where the run does not tell."""
+    row = record.rows[number - 1]
+    began = row.get("began_us")
+    if not isinstance(began, list) or not began:
+        return None
+    times = record.times_us(number) or [row.get("time_us")]
+    if not isinstance(times[-1], int | float):
+        return None
+    return IterationWindow(float(began[-1]), float(began[-1] + times[-1]))
+
+
+def read_series(path: Path) -> dict[str, PortSeries] | str:
+    """The samples of every port; or why there are none."""
+    file = path / FILE
+    if not file.exists():
+        return (
+            f"the run folder has no {FILE}: its switches are plain queues, or the run ended early"
+        )
+    columns: dict[str, list[tuple[float, ...]]] = {}
+    try:
+        with file.open(encoding="utf-8", errors="replace", newline="") as stream:
+            reader = csv.reader(stream)
+            heading = next(reader, [])
+            if tuple(heading[: len(COLUMNS)]) != COLUMNS:
+                return f"{FILE} is of another version"
+            for line in islice(reader, MOST_SAMPLES):
+                if len(line) < len(COLUMNS):
+                    continue  # the last line of a run that was killed
+                try:
+                    sample = (float(line[0]), *map(float, line[2:]))
+                except ValueError:
+                    return f"{FILE} is damaged"
+                columns.setdefault(line[1], []).append(sample)
+    except (OSError, csv.Error) as error:
+        return f"{FILE} cannot be read ({error})"
+    if not columns:
+        return f"{FILE} holds no samples"
+    found = {}
+    for port, samples in columns.items():
+        table = np.array(samples).T
+        names = [name for name in heading[2:] if name]
+        found[port] = PortSeries(table[0], dict(zip(names, table[1:], strict=False)))
+    return found

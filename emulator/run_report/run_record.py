@@ -1,0 +1,199 @@
+"""The files of a run folder, read for its report: each is there, or a reason says why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from emulator.errors import UserError
+from emulator.results import SCHEMA
+from emulator.run.report import row_messages, row_ports
+from emulator.run.report.row_ports import RowPorts
+from emulator.topology_file import from_record
+from topologies.model import Topology
+
+#: Octets of a file that is read whole, at most.
+LARGEST_FILE = 256 * 2**20
+NO_ROW = "nothing was measured before the run ended"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultMark:
+    """A fault, or its end: ``at_us`` after the start of the iteration."""
+
+    row: int
+    at_us: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A run folder.  ``missing`` has a reason for each file that cannot be used."""
+
+    path: Path
+    result: Mapping[str, Any]
+    events: Sequence[Mapping[str, Any]] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    topology: Topology | None = None
+    timeline: Mapping[str, Any] | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Read the folder; UserError unless it has a ``result.json`` of this schema."""
+        result = _object(path / "result.json")
+        if result.get("schema") != SCHEMA or not _is_result(result):
+            raise UserError(
+                f"{path} is a run folder of another version ({str(result.get('schema'))[:40]}); "
+                "run the scenario again"
+            )
+        missing: dict[str, str] = {}
+        return cls(
+            path=path,
+            result=result,
+            events=_events(path / "events.jsonl", missing),
+            environment=_optional(path / "environment.json", missing) or {},
+            topology=_topology(path / "fabric.json", missing),
+            timeline=_optional(path / "timeline.json", missing),
+            missing=missing,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        rows: Sequence[Row] = self.result["rows"]
+        return rows
+
+    @cached_property
+    def ports(self) -> Mapping[int, RowPorts]:
+        """The counters of ports, by the number of the row from 1."""
+        found = {}
+        for event in self._of_rows(row_ports.EVENT):
+            try:
+                found[event["row"]] = RowPorts(
+                    row=event["row"],
+                    span_us=float(event["span_us"]),
+                    observes=frozenset(event["observes"]),
+                    ports=event["ports"],
+                )
+            except (KeyError, TypeError, ValueError):
+                continue  # a row of another version has no counters
+        return found
+
+    @cached_property
+    def messages(self) -> Mapping[int, Mapping[str, Any]]:
+        """The messages event of each row that has one, by its number from 1."""
+        return {event["row"]: event for event in self._of_rows(row_messages.EVENT)}
+
+    def times_us(self, number: int) -> Sequence[float]:
+        """The iterations of a row, or none where the folder does not tell."""
+        found: Sequence[float] = self.messages.get(number, {}).get("times_us", ())
+        return found
+
+    @cached_property
+    def faults(self) -> Sequence[FaultMark]:
+        """Each fault of each row once, and when goodput was restored; times of its iteration."""
+        marks: dict[tuple[int, str], FaultMark] = {}
+        row = 1
+        for event in self.events:
+            if event.get("event") == "row":
+                row += 1
+            elif event.get("event") == "fault" and isinstance(event.get("at_us"), int | float):
+                text = str(event.get("said") or _words(event))
+                marks.setdefault(
+                    (row, text), FaultMark(row=row, at_us=float(event["at_us"]), text=text)
+                )
+        for number, facts in enumerate(self.rows, 1):
+            for fault in facts.get("faults") or ():
+                if fault.get("restored_us") and fault.get("judged_us") is not None:
+                    text = f"goodput restored after {fault.get('said')}"
+                    at_us = float(fault["judged_us"] + fault["restored_us"])
+                    marks[number, text] = FaultMark(row=number, at_us=at_us, text=text)
+        return list(marks.values())
+
+    def _of_rows(self, kind: str) -> Iterator[Mapping[str, Any]]:
+        for event in self.events:
+            if event.get("event") == kind and isinstance(event.get("row"), int):
+                yield event
+
+
+def _words(event: Mapping[str, Any]) -> str:
+    ports = ", ".join(map(str, event.get("ports", ())))
+    faults = ", ".join(
+        name if value is True else f"{name}={value}"
+        for name, value in (event.get("faults") or {}).items()
+    )
+    return f"{ports}: {faults or 'as before'}"
+
+
+def _is_result(result: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(result.get("rows"), list)
+        and all(isinstance(row, dict) for row in result["rows"])
+        and isinstance(result.get("fidelity"), dict)
+        and isinstance(result.get("errors"), list)
+    )
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; UserError if it has none."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path} has more than {LARGEST_FILE // 2**20} MiB; name another run")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read ({error}); name the folder of a run") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no JSON object; name the folder of a run")
+    return content
+
+
+def _optional(path: Path, missing: dict[str, str]) -> dict[str, Any] | None:
+    if not path.exists():
+        missing[path.name] = f"the run folder has no {path.name}"
+        return None
+    try:
+        return _object(path)
+    except UserError:
+        missing[path.name] = f"{path.name} is damaged or too large"
+        return None
+
+
+def _topology(path: Path, missing: dict[str, str]) -> Topology | None:
+    data = _optional(path, missing)
+    if data is None:
+        return None
+    try:
+        return from_record(data)
+    except (ValueError, KeyError, TypeError):
+        missing[path.name] = f"{path.name} is of another version"
+        return None
+
+
+def _events(path: Path, missing: dict[str, str]) -> list[dict[str, Any]]:
+    found = []
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            missing[path.name] = f"{path.name} has more than {LARGEST_FILE // 2**20} MiB"
+            return []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        missing[path.name] = f"the run folder has no {path.name}"
+        return []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # the last line of a run that was killed
+        if isinstance(event, dict):
+            found.append(event)
+    return found

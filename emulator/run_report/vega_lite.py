@@ -1,0 +1,113 @@
+"""The vocabulary of the report's Vega-Lite specifications, and the script that draws them.
+
+A reader zooms the time axis with shift and the wheel, moves it with shift and drag, and gets the
+numbers of a mark by pointing at it.  The variable ``row`` holds the row that the reader chose.
+Text is in the colour of the page around it, so that light and dark need no second drawing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import vl_convert
+
+Json = dict[str, Any]
+
+#: Okabe and Ito's colours (2008), for every kind of colour vision, without black and yellow.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5d3a9b", "#7a7a7a")
+HEIGHT = 260
+
+CONFIG: Json = {
+    "background": None,
+    "view": {"stroke": None},
+    "font": "system-ui, sans-serif",
+    "range": {"category": list(PALETTE)},
+    "axis": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "gridColor": "currentColor",
+        "gridOpacity": 0.13,
+        "domainColor": "currentColor",
+        "tickColor": "currentColor",
+        "titleFontWeight": "normal",
+        "labelLimit": 170,
+    },
+    "legend": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "orient": "bottom",
+        "columns": {"expr": "width < 500 ? 1 : 3"},
+        "labelLimit": 300,
+        "symbolLimit": 40,
+    },
+    "text": {"color": "currentColor"},
+    "rule": {"color": "currentColor"},
+}
+
+
+@cache
+def script() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, from the installed library."""
+    bundle: str = vl_convert.javascript_bundle()
+    return bundle.replace("</script", "<\\/script")
+
+
+def encoding(name: str, kind: str, title: str | None, **more: object) -> Json:
+    """The encoding of a field: ``kind`` is Q (a quantity), N (a name) or O (an ordered one)."""
+    kinds = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
+    return {"field": name, "type": kinds[kind], "title": title, **more}
+
+
+def tooltip(*fields: tuple[str, str]) -> list[Json]:
+    """The numbers that pointing at a mark shows: pairs of a field and its name for people."""
+    return [{"field": name, "title": title} for name, title in fields]
+
+
+def figure(
+    layers: Sequence[Json], *, by_row: bool, height: object = HEIGHT, **more: object
+) -> Json:
+    """The specification of ``layers``; data are put in where it is drawn."""
+    spec: Json = {
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "params": [{"name": "row", "value": 0}],
+        "layer": list(layers),
+        **more,
+    }
+    if by_row:
+        spec["transform"] = [{"filter": "datum.row == row"}, *spec.get("transform", ())]
+    return spec
+
+
+def zoom() -> Json:
+    """Zooming and moving of the horizontal axis; it goes into one layer."""
+    return {
+        "name": "zoom",
+        "select": {
+            "type": "interval",
+            "encodings": ["x"],
+            "zoom": "wheel![event.shiftKey]",
+            "translate": "[pointerdown[event.shiftKey], window:pointerup] > window:pointermove!",
+        },
+        "bind": "scales",
+    }
+
+
+def fault_layers(faults: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """Dashed lines for faults on a time axis whose field is ``t_us``."""
+    if not faults:
+        return []
+    return [
+        {
+            "data": {"values": list(faults)},
+            "transform": [{"filter": "datum.row == row"}],
+            "mark": {"type": "rule", "strokeDash": [4, 3], "size": 2, "color": "#d55e00"},
+            "encoding": {
+                "x": encoding("t_us", "Q", None),
+                "tooltip": tooltip(("event", "event"), ("t_us", "at (us)")),
+            },
+        }
+    ]
