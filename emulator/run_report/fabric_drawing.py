@@ -94,8 +94,8 @@ def drawing_figure(record: RunRecord) -> Figure:
         name=name,
         title=title,
         point=point,
-        note="Share of the row's time in which each link sent, all classes, in its busier direction. "
-        f"Boxes that are alike are drawn as one; uetemu graph RUN --full draws all.{more}",
+        note="Share of the row's time in which each link sent, all classes, in its busier "
+        f"direction. Boxes that are alike are drawn as one; uetemu graph --full draws all.{more}",
         records=records,
         svg=drawings,
         by_row=True,

@@ -19,8 +19,8 @@ class Figure:
 
     ``point`` is where its values were observed.  ``records`` are its data, alike in their keys.
     ``spec`` is a Vega-Lite specification without them, ``svg`` a drawing for each row in its
-    place.  ``reason`` stands where nothing was measured.  ``note`` says what a reader has to know,
-    ``capture_filter`` shows the same in Wireshark.
+    place.  ``reason`` stands where nothing was measured.  ``note`` says what a reader has to know.
+    ``filters`` are Wireshark's display filters that show the same, for each row.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Figure:
     spec: Spec | None = None
     svg: Mapping[int, str] = field(default_factory=dict)
     reason: str | None = None
-    capture_filter: str | None = None
+    filters: Mapping[int, str] = field(default_factory=dict)
     by_row: bool = False
 
     @classmethod

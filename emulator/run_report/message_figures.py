@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from emulator.run_report import vega_lite as vl
@@ -12,6 +13,8 @@ from emulator.run_report.run_record import NO_ROW, RunRecord
 
 #: Flows of a row that are drawn; the CSV beside the report has the same.
 MOST_BARS = 48
+#: Rows of one transport that share a figure, at most.
+MOST_LINES = 8
 OLDER = "events.jsonl does not tell of messages: it is missing, or of an older version"
 HIGHLIGHT = {"condition": {"test": "datum.row == row", "value": 1}, "value": 0.28}
 
@@ -29,17 +32,21 @@ def message_figures(record: RunRecord) -> list[Figure]:
 
 
 def _latency(record: RunRecord) -> Figure:
-    names = labels(record.rows)
+    places, names = _places(record)
     records: list[dict[str, Any]] = []
     for row in drawn_rows(len(record.rows)):
         event = record.messages.get(row, {})
-        parts = (("", event), ("victims", event.get("victims") or {}))
-        for whose, part in parts:
+        parts = {"all but victims": event}
+        if event.get("victims"):
+            parts["victims"] = event["victims"]
+        for kind, part in parts.items():
             for share, time_us in part.get("latency_us", ()):
                 records.append(
                     {
                         "row": row,
-                        "label": f"{names[row - 1]}{', ' + whose if whose else ''}",
+                        "place": places[row],
+                        "label": names[row],
+                        "messages_of": kind if len(parts) > 1 else "all",
                         "latency_us": time_us,
                         "share": share,
                         "messages": part.get("count"),
@@ -47,45 +54,63 @@ def _latency(record: RunRecord) -> Figure:
                 )
     title = "Message latency (CDF)"
     if not records:
-        return Figure.none("message-latency", title, ENDPOINT, "no message crossed the fabric")
+        return Figure.none("message-latency", title, ENDPOINT, "the rows sent no message")
+    axes = {
+        "x": vl.encoding(
+            "latency_us",
+            "Q",
+            "time of a message (us), logarithmic",
+            scale={"type": "log", "nice": False},
+        ),
+        "y": vl.encoding("share", "Q", "share of messages", scale={"domain": [0, 1]}),
+        "color": vl.encoding("label", "N", None, sort=None),
+    }
+    victims = any(one["messages_of"] == "victims" for one in records)
+    dashes = {"strokeDash": vl.encoding("messages_of", "N", "messages of")} if victims else {}
     line = {
         "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
-        "encoding": {
-            "x": vl.encoding(
-                "latency_us",
-                "Q",
-                "time of a message (us), logarithmic",
-                scale={"type": "log", "nice": False},
-            ),
-            "y": vl.encoding("share", "Q", "share of messages", scale={"domain": [0, 1]}),
-            "color": vl.encoding("label", "N", None, sort=None),
-            "opacity": HIGHLIGHT,
-        },
+        "params": [vl.zoom()],
+        "encoding": {**axes, **dashes, "detail": {"field": "row"}, "opacity": HIGHLIGHT},
     }
     points = {
         "mark": {"type": "point", "filled": True, "size": 36, "opacity": 0},
-        "params": [vl.zoom()],
         "encoding": {
-            **{name: line["encoding"][name] for name in ("x", "y", "color")},
+            **axes,
             "tooltip": vl.tooltip(
                 ("label", "row"),
+                ("messages_of", "messages of"),
                 ("share", "share"),
                 ("latency_us", "at most (us)"),
                 ("messages", "messages"),
             ),
         },
     }
+    near = "datum.latency_us > 0 && datum.place == places[row]"
+    spec = vl.figure([line, points], by_row=False, transform=[{"filter": near}])
+    spec["params"].append({"name": "places", "value": places})
     return Figure(
         name="message-latency",
         title=title,
         point=ENDPOINT,
         note="From a message's start until its receiver has verified it, in all iterations that "
-        "count. The chosen row stands out.",
+        "count. The chosen row stands out among those that it is compared with: the other "
+        "transports' of a comparison, or the rows of a short table.",
         records=records,
-        spec=vl.figure(
-            [line, points], by_row=False, transform=[{"filter": "datum.latency_us > 0"}]
-        ),
+        spec=spec,
     )
+
+
+def _places(record: RunRecord) -> tuple[list[int], list[str]]:
+    """For each row, from index 1: which rows it is drawn with, and its name among them."""
+    rows = record.rows
+    names = labels(rows)
+    if len({str(row.get("transport")) for row in rows}) > 1:
+        without = [re.sub(r"^\d+: [^ ]+ ", "", name) for name in names]
+        order = list(dict.fromkeys(without))
+        return [0, *(order.index(one) for one in without)], ["", *names]
+    if len(rows) <= MOST_LINES:
+        return [0] * (len(rows) + 1), ["", *names]
+    return list(range(len(rows) + 1)), ["", *names]
 
 
 def _flows(record: RunRecord) -> Figure:
@@ -107,9 +132,9 @@ def _flows(record: RunRecord) -> Figure:
                 }
             )
     if not records:
-        return Figure.none("flows", "Goodput by flow", ENDPOINT, "no message crossed the fabric")
+        return Figure.none("flows", "Goodput by flow", ENDPOINT, "the rows sent no message")
     bars = {
-        "mark": {"type": "bar"},
+        "mark": {"type": "bar", "color": vl.PALETTE[0]},
         "encoding": {
             "x": vl.encoding("goodput_gbps", "Q", "payload over the flow's own time (GB/s)"),
             "y": vl.encoding("flow", "N", None, sort="-x"),
@@ -131,7 +156,8 @@ def _flows(record: RunRecord) -> Figure:
         name="flows",
         title="Goodput by flow",
         point=ENDPOINT,
-        note="Payload that a flow delivered, over the time from its first start to its last end."
+        note="Payload that a flow delivered, over the time from its first start to its last end; "
+        "GPUs of one server may use the scale-up network."
         f"{more}",
         records=records,
         spec=vl.figure([bars], by_row=True, height={"step": 15}),
@@ -158,10 +184,10 @@ def _fairness(record: RunRecord) -> Figure:
             "tell of the schedule; traffic scenarios such as incast and permutation have it",
         )
     bars = {
-        "mark": {"type": "bar"},
+        "mark": {"type": "bar", "color": vl.PALETTE[0]},
         "encoding": {
             "x": vl.encoding("jain", "Q", "Jain's index: 1 is fair", scale={"domain": [0, 1]}),
-            "y": vl.encoding("label", "N", None, sort=None, axis={"labelLimit": 240}),
+            "y": vl.encoding("label", "N", None, sort=None),
             "opacity": HIGHLIGHT,
             "tooltip": vl.tooltip(("label", "row"), ("jain", "Jain"), ("flows", "flows")),
         },

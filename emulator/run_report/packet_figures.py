@@ -19,13 +19,10 @@ from scapy.utils import RawPcapNgReader
 from emulator.run_report import vega_lite as vl
 from emulator.run_report.figure import Figure
 from emulator.run_report.packet_words import packet_words
-from emulator.run_report.port_series import IterationWindow, window_of
+from emulator.run_report.port_series import CAPTURE, EPOCH_S, capture_filter, window_of
 from emulator.run_report.row_labels import drawn_rows
 from emulator.run_report.run_record import NO_ROW, RunRecord
 
-CAPTURE = "capture.pcapng"
-#: 2000-01-01T00:00:00Z, the time 0 of a run on the virtual clock (s since 1970).
-EPOCH_S = 946_684_800
 #: Packets that are read at most, and packets of a ladder.
 MOST_READ, LADDER = 400_000, 24
 #: Offsets in a frame without VLAN tags (IEEE 802.3, RFC 791).
@@ -80,13 +77,6 @@ def packet_figures(record: RunRecord) -> list[Figure]:
         ]
     more = f" Only the first {MOST_READ} packets of the capture were read." if cut else ""
     return [_latency(latency, rows, more), _ladder(ladder, record, rows)]
-
-
-def capture_filter(window: IterationWindow) -> str:
-    """The display filter for an iteration of a run on the virtual clock."""
-    begin, end = (EPOCH_S * 10**9 + round(at * 1000) for at in (window.begin_us, window.end_us))
-    first, last = (f"{at // 10**9}.{at % 10**9:09d}" for at in (begin, end))
-    return f"frame.time_epoch >= {first} && frame.time_epoch <= {last}"
 
 
 def _unusable(record: RunRecord) -> str | None:
@@ -217,16 +207,14 @@ def _latency(title: str, rows: Mapping[int, _RowPackets], more: str) -> Figure:
 def _ladder(title: str, record: RunRecord, rows: Mapping[int, _RowPackets]) -> Figure:
     names = _names(record)
     records: list[dict[str, Any]] = []
-    filters: list[str] = []
+    filters: dict[int, str] = {}
     for row, one in rows.items():
         window = window_of(record, row)
         if not one.packets or window is None:
             continue
         first = one.packets[0].octets[_ADDRESSES]
         left, right = (str(IPv4Address(part)) for part in (first[:4], first[4:]))
-        filters.append(
-            f"row {row}: ip.addr == {left} && ip.addr == {right} && {capture_filter(window)}"
-        )
+        filters[row] = f"ip.addr == {left} && ip.addr == {right} && {capture_filter(window)}"
         for number, packet in enumerate(one.packets, 1):
             forth = packet.octets[_ADDRESSES] == first
             at_us = packet.time_us - window.begin_us
@@ -303,11 +291,11 @@ def _ladder(title: str, record: RunRecord, rows: Mapping[int, _RowPackets]) -> F
         title=title,
         point="captured port",
         note="The flow whose packet the capture saw first in the row's last iteration, at one "
-        "port. The times are of that port, so that arrows are level; the start of the iteration is 0. "
-        f"uetemu decode {CAPTURE} shows every field.",
+        "port. The times are of that port, so that arrows are level, since the start of the "
+        f"iteration. uetemu decode {CAPTURE} shows every field.",
         records=records,
         spec=vl.figure(layers, by_row=True, height={"step": 27}),
-        capture_filter="; ".join(filters),
+        filters=filters,
         by_row=True,
     )
 

@@ -16,6 +16,7 @@ _FIELDS = ("pds.psn", "pds.cack_psn", "pds.nack_code", "pds.nack_psn", "pds.ctl_
 _MESSAGE = ("ses.message_id", "ses.message_offset")
 _FLAGS = ("pds.flags.syn", "pds.flags.retx", "pds.flags.ar", "ses.som", "ses.eom")
 _CE = 3  # RFC 3168
+_ETHERNET, _UDP = 14, 8  # octets of these headers
 
 
 def packet_words(frame: bytes, length: int) -> str:
@@ -41,7 +42,7 @@ def _uet(packet: DecodedPacket) -> str:
 
 def _rocev2(frame: bytes, packet: DecodedPacket) -> str:
     envelope = packet.envelope
-    at = (envelope.udp or 0) + 8
+    at = _ETHERNET + 4 * (frame[_ETHERNET] & 0xF) + _UDP if len(frame) > _ETHERNET else 0
     if envelope.dport != UDP_PORT or len(frame) < at + rocev2_headers.BTH.size:
         return f"{len(frame)} octets"
     values = rocev2_headers.BTH.values(frame, at)

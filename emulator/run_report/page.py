@@ -19,13 +19,15 @@ from emulator.run_report.figure import Figure
 from emulator.run_report.loss_table import loss_figure
 from emulator.run_report.message_figures import message_figures
 from emulator.run_report.observation_points import MEANINGS
-from emulator.run_report.packet_figures import CAPTURE, packet_figures
+from emulator.run_report.packet_figures import packet_figures
+from emulator.run_report.port_series import CAPTURE
 from emulator.run_report.report_tables import (
     Table,
     command_of,
     endpoint_table,
     fact_table,
     figure_table,
+    link_table,
     nccl_table,
     row_table,
 )
@@ -38,7 +40,6 @@ from emulator.run_report.verdict import verdict_of
 PAGE, FIGURES = "report.html", "report-figures"
 _LOSSES = {"label": "row", "port": "port", "reason": "reason", "why": "why", "packets": "packets"}
 _FAULTS = {"row": "row", "t_us": "at (us)", "event": "event"}
-_LINKS = {"row": "row", "port": "port", "to": "to", "utilisation_percent": "utilisation (%)"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def sections_of(record: RunRecord) -> list[Section]:
     drawing, losses = drawing_figure(record), loss_figure(record)
     return [
         Section("results", "Results", [ideal, busbw], [row_table(record), nccl_table(record)]),
-        Section("fabric", "Fabric", [drawing, load], [figure_table(drawing, _LINKS)]),
+        Section("fabric", "Fabric", [drawing, load], [link_table(drawing)]),
         Section("congestion", "Queues and congestion", [queues, congestion, pauses]),
         Section("latency", "Latency", [latency, between]),
         Section("flows", "Flows", [flows, fairness]),

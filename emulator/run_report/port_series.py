@@ -14,6 +14,9 @@ import numpy.typing as npt
 from emulator.asic.telemetry import COLUMNS, FILE
 from emulator.run_report.run_record import RunRecord
 
+CAPTURE = "capture.pcapng"
+#: 2000-01-01T00:00:00Z, the time 0 of a run on the virtual clock (s since 1970).
+EPOCH_S = 946_684_800
 #: Lines that are read at most.
 MOST_SAMPLES = 4_000_000
 
@@ -62,6 +65,13 @@ def window_of(record: RunRecord, number: int) -> IterationWindow | None:
     if not isinstance(times[-1], int | float):
         return None
     return IterationWindow(float(began[-1]), float(began[-1] + times[-1]))
+
+
+def capture_filter(window: IterationWindow) -> str:
+    """Wireshark's display filter for an iteration of a run on the virtual clock."""
+    begin, end = (EPOCH_S * 10**9 + round(at * 1000) for at in (window.begin_us, window.end_us))
+    first, last = (f"{at // 10**9}.{at % 10**9:09d}" for at in (begin, end))
+    return f"frame.time_epoch >= {first} && frame.time_epoch <= {last}"
 
 
 def read_series(path: Path) -> dict[str, PortSeries] | str:

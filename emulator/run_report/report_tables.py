@@ -10,12 +10,25 @@ from typing import Any
 
 from emulator.run.report.result_table import NCCL_COLUMNS
 from emulator.run_report.figure import Figure
-from emulator.run_report.observation_points import ENDPOINT, VALUES, RowValue, text, value_of
+from emulator.run_report.observation_points import (
+    BOUNDARY,
+    ENDPOINT,
+    INPUT,
+    MODEL,
+    SWITCH,
+    VALUES,
+    RowValue,
+    text,
+    value_of,
+)
 from emulator.run_report.row_labels import labels, parting_facts
 from emulator.run_report.run_record import RunRecord
 
 #: Rows of one table that a page shows; result.json has all.
 MOST_SHOWN = 500
+#: Directions of links that are shown of each row.
+MOST_LINKS = 30
+_LINKS = {"port": "port", "to": "to", "utilisation_percent": "utilisation (%)"}
 #: Counters of endpoints that are shown first.
 _FIRST = ("transport.rto_expirations", "transport.tx_retransmitted_packets", "transport.rx_nacks")
 
@@ -31,6 +44,8 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     reason: str | None = None
+    #: the row of the run that each line belongs to: a line is shown with its row
+    of_row: Sequence[int] = ()
 
 
 def row_table(record: RunRecord) -> Table:
@@ -46,7 +61,8 @@ def row_table(record: RunRecord) -> Table:
             if row.get(value.key) is not None and (found := value_of(value.key, row)) is not None
         ]
         shown += list(dict.fromkeys(points))
-    order = list(dict.fromkeys(value.point for value in VALUES))
+    order = [ENDPOINT, BOUNDARY, SWITCH, MODEL, INPUT]
+    shown = [value for value in shown if value.point != INPUT or _differs(record, value.key)]
     shown.sort(key=lambda value: order.index(value.point))
     facts = parting_facts(record.rows)
     names = labels(record.rows)
@@ -65,6 +81,10 @@ def row_table(record: RunRecord) -> Table:
         rows=lines[:MOST_SHOWN],
         note=_left_out(len(lines)),
     )
+
+
+def _differs(record: RunRecord, key: str) -> bool:
+    return len({str(row.get(key)) for row in record.rows}) > 1
 
 
 def _heading(value: RowValue) -> str:
@@ -137,17 +157,38 @@ def endpoint_table(record: RunRecord) -> Table:
     )
 
 
-def figure_table(figure: Figure, keys: Mapping[str, str]) -> Table:
+def figure_table(figure: Figure, keys: Mapping[str, str], title: str = "", note: str = "") -> Table:
     """A figure's records as a table; ``keys`` are its columns and their headings."""
     lines = [[text(record.get(key)) for key in keys] for record in figure.records]
     return Table(
-        name=figure.name,
-        title=figure.title,
+        name=f"{figure.name}-table",
+        title=title or figure.title,
         groups=[(f"observed at: {figure.point}", len(keys))],
         headings=list(keys.values()),
         rows=lines[:MOST_SHOWN],
-        note=f"{figure.note} {_left_out(len(lines))}".strip(),
+        note=f"{note or figure.note} {_left_out(len(lines))}".strip(),
         reason=figure.reason,
+    )
+
+
+def link_table(figure: Figure) -> Table:
+    """The busiest directions of links in the drawing's records, for each row of the run."""
+    lines: list[list[str]] = []
+    of_row: list[int] = []
+    for row in figure.svg:
+        mine = [record for record in figure.records if record["row"] == row]
+        mine.sort(key=lambda record: -record["utilisation_percent"])
+        lines += [[text(record[key]) for key in _LINKS] for record in mine[:MOST_LINKS]]
+        of_row += [row] * len(mine[:MOST_LINKS])
+    return Table(
+        name="links",
+        title="Busiest links",
+        groups=[(f"observed at: {figure.point}", len(_LINKS))],
+        headings=list(_LINKS.values()),
+        rows=lines,
+        note=f"The {MOST_LINKS} busiest directions of the chosen row; the CSV has all.",
+        reason=figure.reason,
+        of_row=of_row,
     )
 
 

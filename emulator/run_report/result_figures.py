@@ -10,6 +10,7 @@ from emulator.run_report.figure import Figure
 from emulator.run_report.observation_points import ENDPOINT, MODEL
 from emulator.run_report.row_labels import labels
 from emulator.run_report.run_record import NO_ROW, RunRecord
+from topologies.units import format_size
 
 #: Slices of the timeline that are drawn: what a page still bears.
 MOST_SLICES = 3000
@@ -39,7 +40,7 @@ def _ideal(record: RunRecord) -> Figure:
     ]
     if not records:
         return Figure.none("ideal", title, point, NO_ROW)
-    y = vl.encoding("label", "N", None, sort=None, axis={"labelLimit": 240})
+    y = vl.encoding("label", "N", None, sort=None)
     told = vl.tooltip(
         ("label", "row"),
         ("time_us", "time (us)"),
@@ -47,7 +48,7 @@ def _ideal(record: RunRecord) -> Figure:
         ("of_ideal_percent", "of ideal (%)"),
     )
     bars = {
-        "mark": {"type": "bar"},
+        "mark": {"type": "bar", "color": vl.PALETTE[0]},
         "encoding": {
             "x": vl.encoding("time_us", "Q", "time of an iteration (us)"),
             "y": y,
@@ -56,7 +57,11 @@ def _ideal(record: RunRecord) -> Figure:
     }
     ticks = {
         "mark": {"type": "tick", "thickness": 3, "color": "#d55e00", "size": 15},
-        "encoding": {"x": vl.encoding("ideal_us", "Q", None), "y": y, "tooltip": told},
+        "encoding": {
+            "x": vl.encoding("ideal_us", "Q", "time of an iteration (us)"),
+            "y": y,
+            "tooltip": told,
+        },
     }
     return Figure(
         name="ideal",
@@ -84,6 +89,7 @@ def _busbw(record: RunRecord) -> Figure:
                 {
                     "row": number,
                     "size_bytes": row["size_bytes"],
+                    "size": format_size(row["size_bytes"]),
                     "series": series,
                     "busbw_gbps": value,
                 }
@@ -94,13 +100,7 @@ def _busbw(record: RunRecord) -> Figure:
     line = {
         "mark": {"type": "line", "point": {"size": 45}, "strokeWidth": 2},
         "encoding": {
-            "x": vl.encoding(
-                "size_bytes",
-                "Q",
-                "size (B), logarithmic",
-                scale={"type": "log", "base": 2},
-                axis={"format": "~s"},
-            ),
+            "x": vl.encoding("size", "O", "size", sort={"field": "size_bytes"}),
             "y": vl.encoding("busbw_gbps", "Q", "busbw (GB/s)"),
             "color": vl.encoding("series", "N", None, sort=None),
             "tooltip": vl.tooltip(
@@ -137,8 +137,7 @@ def timeline_figure(record: RunRecord) -> Figure:
         "mark": {
             "type": "bar",
             "height": {"band": 0.8},
-            "stroke": "currentColor",
-            "strokeWidth": 0.3,
+            "opacity": 0.5,
             "minBandSize": 1,
         },
         "params": [vl.zoom()],
@@ -170,7 +169,8 @@ def timeline_figure(record: RunRecord) -> Figure:
         title=title,
         point=ENDPOINT,
         note="The iteration of the largest size that timeline.json has; Perfetto shows it whole. "
-        f"Messages that arrive are marks at the moment when the data were there.{more} "
+        "Operations of one kind that overlap are drawn over each other. Messages that arrive are "
+        f"marks at the moment when the data were there.{more} "
         "Shift and wheel zoom the time, shift and drag move it.",
         records=slices,
         spec=vl.figure(layers, by_row=False, height={"step": 13}),
@@ -204,7 +204,7 @@ def _slices(events: list[Any]) -> tuple[list[dict[str, Any]], int]:
         details: Mapping[str, Any] = event.get("args") or {}
         found.append(
             {
-                "track": f"{nodes.get(event.get('pid'), '?')} {track}",
+                "track": f"{nodes.get(event.get('pid'), '?')} {kind}",
                 "kind": kind,
                 "name": str(event.get("name")),
                 "t_us": begin,
@@ -212,6 +212,20 @@ def _slices(events: list[Any]) -> tuple[list[dict[str, Any]], int]:
                 "bytes": details.get("bytes"),
             }
         )
-    shown = list(dict.fromkeys(one["track"] for one in found))[:MOST_TRACKS]
-    inside = [one for one in found if one["track"] in set(shown)][:MOST_SLICES]
+    places = {node: place for place, node in enumerate(nodes.values())}
+    tracks: dict[str, list[dict[str, Any]]] = {}
+    for one in found:
+        tracks.setdefault(one["track"], []).append(one)
+    inside: list[dict[str, Any]] = []
+    order = sorted(
+        tracks,
+        key=lambda name: (
+            places.get(name.partition(" ")[0], len(places)),
+            TRACKS.index(tracks[name][0]["kind"]),
+        ),
+    )
+    for name in order[:MOST_TRACKS]:
+        if inside and len(inside) + len(tracks[name]) > MOST_SLICES:
+            break
+        inside += tracks[name][:MOST_SLICES]
     return inside, len(found) - len(inside)

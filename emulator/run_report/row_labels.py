@@ -17,7 +17,8 @@ _NOT_FACTS = _MEASURED | {
     *("transport", "switch", "collective", "size_bytes", "endpoints", "flows", "digest"),
     *("communicators", "relayed_messages", "max_queue_port", "goodput_at", "count", "iterations"),
 }
-_ENDS = tuple(end for end in UNITS if end.startswith("_"))
+#: Parts of names that only measures have.
+_UNITS = tuple(end for end in UNITS if end.startswith("_"))
 
 
 def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -41,7 +42,7 @@ def parting_facts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         key
         for key in keys
         if key not in _NOT_FACTS
-        and not key.endswith(_ENDS)
+        and not any(unit in key for unit in _UNITS)
         and all(_plain(row.get(key)) for row in rows)
         and len({str(row.get(key)) for row in rows}) > 1
     ]

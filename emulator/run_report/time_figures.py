@@ -12,7 +12,13 @@ from emulator.run.report.row_ports import PAUSES
 from emulator.run_report import vega_lite as vl
 from emulator.run_report.figure import Figure
 from emulator.run_report.observation_points import SWITCH
-from emulator.run_report.port_series import PortSeries, read_series, window_of
+from emulator.run_report.port_series import (
+    CAPTURE,
+    PortSeries,
+    capture_filter,
+    read_series,
+    window_of,
+)
 from emulator.run_report.row_labels import drawn_rows
 from emulator.run_report.run_record import NO_ROW, RunRecord
 
@@ -20,6 +26,8 @@ from emulator.run_report.run_record import NO_ROW, RunRecord
 BINS, MOST_PORTS = 60, 32
 #: Lines of the figure of queues: the deepest ones; and points of a line at most.
 MOST_QUEUES, MOST_POINTS = 8, 400
+#: One hue, whose strength is the load: it reads on light and dark pages, and in print.
+HEAT = "#d1442f"
 LAST = "The last iteration of the row; its start is 0."
 ZOOM = "Shift and wheel zoom the time, shift and drag move it."
 TIME = "time since the start of the iteration (us)"
@@ -53,7 +61,7 @@ def time_figures(record: RunRecord) -> list[Figure]:
     return [
         _load(record, cut, begins, faults),
         _queues(cut, begins, faults),
-        _congestion(cut, begins, faults),
+        _congestion(record, cut, begins, faults),
         _pauses(record),
     ]
 
@@ -116,7 +124,7 @@ def _load(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records
         else ""
     )
     heat = {
-        "mark": {"type": "rect"},
+        "mark": {"type": "rect", "color": HEAT},
         "params": [vl.zoom()],
         "encoding": {
             "x": vl.encoding("t_us", "Q", TIME),
@@ -127,12 +135,11 @@ def _load(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records
                 None,
                 sort={"op": "sum", "field": "load_percent", "order": "descending"},
             ),
-            "color": vl.encoding(
+            "opacity": vl.encoding(
                 "load_percent",
                 "Q",
                 "load (%)",
-                scale={"scheme": "inferno", "domain": [0, 100], "clamp": True},
-                legend={"gradientLength": 160},
+                scale={"domain": [0, 100], "range": [0.06, 1], "clamp": True},
             ),
             "tooltip": vl.tooltip(
                 ("port", "port"),
@@ -219,7 +226,19 @@ def _thinned(count: int) -> Sequence[int]:
     return picked
 
 
-def _congestion(cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
+def _filters(record: RunRecord, condition: str) -> dict[int, str]:
+    """Display filters for the last iteration of each drawn row, where the capture has its times."""
+    if not (record.path / CAPTURE).exists() or record.result.get("digest") is None:
+        return {}
+    windows = {row: window_of(record, row) for row in drawn_rows(len(record.rows))}
+    return {
+        row: f"{condition} && {capture_filter(window)}"
+        for row, window in windows.items()
+        if window is not None
+    }
+
+
+def _congestion(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
     title = "Marks, trims and drops over time"
     trimmed = f"{LAB.trimmed}, {LAB.trimmed_last_hop}"
     kinds = {"marked": "marked CE", "trimmed": "trimmed", "dropped": "dropped"}
@@ -250,7 +269,7 @@ def _congestion(cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
         "mark": {"type": "bar"},
         "params": [vl.zoom()],
         "encoding": {
-            "x": vl.encoding("t_us", "Q", TIME),
+            "x": vl.encoding("t_us", "Q", TIME, bin="binned"),
             "x2": {"field": "until_us"},
             "y": vl.encoding("packets", "Q", "packets in a bin of time", stack=True),
             "color": vl.encoding(
@@ -275,7 +294,7 @@ def _congestion(cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
         f"{ZOOM}",
         records=records,
         spec=vl.figure([bars, *vl.fault_layers(faults)], by_row=True, height=200),
-        capture_filter=f"ip.dsfield.ecn == 3 || ip.dsfield.dscp in {{{trimmed}}}",
+        filters=_filters(record, f"(ip.dsfield.ecn == 3 || ip.dsfield.dscp in {{{trimmed}}})"),
         by_row=True,
     )
 

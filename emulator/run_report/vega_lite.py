@@ -15,8 +15,9 @@ import vl_convert
 
 Json = dict[str, Any]
 
-#: Okabe and Ito's colours (2008), for every kind of colour vision, without black and yellow.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5d3a9b", "#7a7a7a")
+#: Okabe and Ito's colours (2008) without black and yellow; blue and purple are lighter than theirs,
+#: since lines stand on dark pages too.
+PALETTE = ("#3d8fd1", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6fd1", "#7a7a7a")
 HEIGHT = 260
 
 CONFIG: Json = {
@@ -32,13 +33,14 @@ CONFIG: Json = {
         "domainColor": "currentColor",
         "tickColor": "currentColor",
         "titleFontWeight": "normal",
-        "labelLimit": 170,
+        "labelLimit": {"expr": "containerSize()[0] < 600 ? 105 : 330"},
     },
+    "axisX": {"tickCount": {"expr": "ceil(width / 80)"}},
     "legend": {
         "labelColor": "currentColor",
         "titleColor": "currentColor",
         "orient": "bottom",
-        "columns": {"expr": "width < 500 ? 1 : 3"},
+        "columns": {"expr": "containerSize()[0] < 600 ? 1 : 3"},
         "labelLimit": 300,
         "symbolLimit": 40,
     },
@@ -104,10 +106,16 @@ def fault_layers(faults: Sequence[Mapping[str, Any]]) -> list[Json]:
         {
             "data": {"values": list(faults)},
             "transform": [{"filter": "datum.row == row"}],
-            "mark": {"type": "rule", "strokeDash": [4, 3], "size": 2, "color": "#d55e00"},
             "encoding": {
-                "x": encoding("t_us", "Q", None),
+                "x": {"field": "t_us", "type": "quantitative"},
                 "tooltip": tooltip(("event", "event"), ("t_us", "at (us)")),
             },
+            "layer": [
+                {"mark": {"type": "rule", "strokeDash": [5, 3], "size": 1.5}},
+                {
+                    "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 10},
+                    "encoding": {"text": {"field": "event"}, "y": {"value": 7}},
+                },
+            ],
         }
     ]
