@@ -34,8 +34,9 @@ several rows of the trace (transports, seeds), the files are those of the last o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
@@ -44,7 +45,12 @@ from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import Trace
 from scenarios.traces.trace_parameters import FACTOR, PATH, WORD
-from scenarios.traces.trace_report import check_written, collective_rows, write_files
+from scenarios.traces.trace_report import (
+    check_written,
+    collective_rows,
+    recorded_rows,
+    write_files,
+)
 from scenarios.traces.trace_scaling import with_sizes
 from scenarios.workloads.flows import WARMUPS
 from topologies.model import Topology
@@ -168,3 +174,12 @@ def _trial(parameters: Parameters, replay: Replay) -> Trial:
         },
         fresh=True,
     )
+
+
+def recorded_collectives(files: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the collectives in ``files`` with the times that they took where they ran.
+
+    Each has ``collective``, ``members``, ``size_bytes`` as nccl-tests counts it, ``time_us``,
+    ``algbw_gbps`` and ``busbw_gbps``.  Raises UserError for files that are no trace.
+    """
+    return recorded_rows(load_traces(files, "", ReadOptions()))

@@ -32,6 +32,10 @@ VERBS = {
         "emulator.cli.bench.bench_verb", "run the tests of a benchmark draft, by their numbers"
     ),
     "report": Verb("emulator.cli.reports.report_verb", "write the HTML report of run folders"),
+    "compare": Verb(
+        "emulator.cli.reports.compare_verb",
+        "compare runs with each other, or with a cluster's measurements",
+    ),
     "doctor": Verb(
         "emulator.cli.doctor_verb",
         "what this machine and kernel offer, and what stands in for the rest",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from emulator.endpoint.operations.schedule import (
     Compute,
@@ -20,6 +22,7 @@ from scenarios.traces.format_registry import format_to_write
 from scenarios.traces.replay import Replay
 from scenarios.traces.trace_model import (
     Trace,
+    TraceCollective,
     TraceCompute,
     TraceOperation,
     TraceReceive,
@@ -57,6 +60,26 @@ def collective_rows(runs: Sequence[CollectiveRun]) -> list[dict[str, object]]:
             }
         )
     return rows
+
+
+def recorded_rows(traces: Sequence[Trace]) -> list[dict[str, Any]]:
+    """Return each collective with a recorded time once, however many ranks recorded it."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for trace in traces:
+        for operation in chain.from_iterable(trace.operations):
+            if not isinstance(operation, TraceCollective) or not operation.recorded_ns:
+                continue
+            members = len(trace.groups.get(operation.group, range(trace.ranks)))
+            algbw = operation.octets / operation.recorded_ns
+            rows[trace.name, operation.where] = {
+                "collective": operation.kind.value,
+                "members": members,
+                "size_bytes": operation.octets,
+                "time_us": operation.recorded_ns / 1000,
+                "algbw_gbps": algbw,
+                "busbw_gbps": algbw * bus_factor(operation.kind, members),
+            }
+    return list(rows.values())
 
 
 def check_written(paths: Sequence[str], traces: int) -> None:

@@ -1,0 +1,86 @@
+"""``uetemu compare``: runs beside each other, or beside a cluster's measurements."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from emulator.errors import UserError
+from emulator.run_compare.comparison_report import (
+    as_data,
+    as_page,
+    as_text,
+    change_of,
+    heading,
+    judged,
+)
+from emulator.run_compare.fail_condition import FailCondition, parse_condition
+from emulator.run_compare.source_comparison import SourceComparison, compare
+from emulator.run_compare.source_reading import read_source
+from emulator.run_report.page import write_files
+
+#: Exit status where a condition of --fail-if holds: told apart from an error's.
+CONDITION_HOLDS = 3
+
+
+@click.command("compare")
+@click.argument(
+    "sources", metavar="A B...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--fail-if",
+    "conditions",
+    metavar="CONDITION",
+    multiple=True,
+    help="exit with status 3 if the median of a value changed so, in any row: busbw<-5%, time>10%, "
+    "drops>0 (without % in the value's own unit)",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: what differs; json: everything",
+)
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="also write an HTML page"
+)
+def command(
+    sources: tuple[Path, ...], conditions: tuple[str, ...], form: str, html: Path | None
+) -> None:
+    """Compare run folders B... with A: what differed in input and outcome, and by how much.
+
+    A and B are run folders, logs of nccl-tests, or files of the NCCL Inspector.  A difference
+    counts where the ranges of seeds or iterations of both sides do not overlap.
+    """
+    if len(sources) < 2:
+        raise UserError("two sources or more are compared; name another run folder or log")
+    requested = [parse_condition(text) for text in conditions]
+    base, *others = [read_source(path) for path in sources]
+    comparisons = [compare(base, other) for other in others]
+    failed = [sentence for condition in requested for sentence in _failures(condition, comparisons)]
+    if form == "json":
+        click.echo(json.dumps(as_data(comparisons, failed), indent=1, allow_nan=False))
+    else:
+        for line in as_text(comparisons):
+            click.echo(line)
+    if html is not None:
+        write_files({html: as_page(comparisons, failed)})
+        click.echo(f"uetemu: wrote {html}", err=True)
+    for sentence in failed:
+        click.echo(f"uetemu: {sentence}", err=True)
+    if failed:
+        sys.exit(CONDITION_HOLDS)
+
+
+def _failures(condition: FailCondition, comparisons: Sequence[SourceComparison]) -> list[str]:
+    return [
+        f"--fail-if {condition.text}: {heading(one.key)} changed by {change_of(one)} at {one.label}, "
+        f"{judged(one)}"
+        for one in condition.met(comparisons)
+    ]
