@@ -32,6 +32,7 @@ from emulator.run.pxn import MODES as pxn_modes
 from emulator.run.report import comparison, differences, spread
 from emulator.run.report import result_table as table
 from emulator.run.runner import RunPlan, RunRequest, execute, prepare
+from emulator.run_report.page import write_report
 from emulator.transports import describe_options, is_secured
 
 #: A bar appears once a run has taken this long (s).
@@ -165,6 +166,7 @@ TIME_LIMIT_S = 2.0
     "where the fabric has no other way, wherever that is shorter, or never",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
+@click.option("--report", is_flag=True, help="also write report.html, as uetemu report does")
 @click.option("--name", metavar="LAB", help="name of the lab while it stands")
 @click.option(
     "--format",
@@ -199,6 +201,7 @@ def command(
     gap: str | None,
     pxn: str,
     output: Path | None,
+    report: bool,
     name: str | None,
     form: str,
     pairs: Sequence[str],
@@ -261,6 +264,8 @@ def command(
             click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
             sys.exit(stop.exit_status)
     terminal.close(folder, result)
+    if report:
+        click.echo(f"uetemu: wrote {write_report(folder.path)}", err=True)
     if result.errors:
         raise UserError(result.errors[0])
     if not result.succeeded:

@@ -194,30 +194,37 @@ def _inputs(number: int, one: SourceComparison) -> Table:
     )
 
 
-def _values(number: int, one: SourceComparison) -> Table:
-    return Table(
-        name=f"values-{number}",
-        title="Values",
-        groups=[("", 2), ("base", 2), ("other", 2), ("difference of medians", 2)],
-        headings=[
-            *("place", "value", "median [least .. most]", "observed at"),
-            *("median [least .. most]", "observed at", "change", "judgement"),
-        ],
-        rows=[
-            [
-                value.label,
-                heading(value.key),
-                shown(value.base, value.key),
-                value.base_point,
-                shown(value.other, value.key),
-                value.other_point,
-                change_of(value),
-                judged(value),
-            ]
-            for value in one.values
-        ],
-        reason=None if one.values else "no value is in both",
-    )
+def _values(number: int, one: SourceComparison) -> list[Table]:
+    """A table for each pair of observation points: values of different ones share no column."""
+    points = dict.fromkeys((value.base_point, value.other_point) for value in one.values)
+    if not points:
+        return [Table(f"values-{number}", "Values", (), (), (), reason="no value is in both")]
+    return [
+        Table(
+            name=f"values-{number}-{place}",
+            title=f"Values: {base if base == other else f'{base} beside {other}'}",
+            groups=[
+                ("", 2),
+                (f"base, observed at: {base}", 1),
+                (f"other, observed at: {other}", 1),
+                ("difference of medians", 2),
+            ],
+            headings=["place", "value", *["median [least .. most]"] * 2, "change", "judgement"],
+            rows=[
+                [
+                    value.label,
+                    heading(value.key),
+                    shown(value.base, value.key),
+                    shown(value.other, value.key),
+                    change_of(value),
+                    judged(value),
+                ]
+                for value in one.values
+                if (value.base_point, value.other_point) == (base, other)
+            ],
+        )
+        for place, (base, other) in enumerate(points)
+    ]
 
 
 def _figure(number: int, one: SourceComparison) -> Figure | None:

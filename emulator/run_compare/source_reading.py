@@ -139,8 +139,8 @@ def _iterations(
     found = {"time_us": Samples(list(times), ITERATIONS)}
     for key in ("algbw_gbps", "busbw_gbps", "efficiency"):
         if key in samples:
-            whole = samples[key].values[0] * mean
-            found[key] = Samples([whole / time_us for time_us in times], ITERATIONS)
+            value = samples[key].values[0]
+            found[key] = Samples([value * (mean / time_us) for time_us in times], ITERATIONS)
     return found
 
 

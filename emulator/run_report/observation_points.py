@@ -54,7 +54,7 @@ VALUES = (
     RowValue("algorithm", "algorithm", "", INPUT),
     RowValue("size_bytes", "size", "B", INPUT),
     RowValue("iterations", "iterations", "", INPUT),
-    RowValue("ideal_us", "ideal", "us", MODEL, -1),
+    RowValue("ideal_us", "ideal", "us", MODEL),
     RowValue("time_us", "time", "us", ENDPOINT, -1),
     RowValue("efficiency", "of ideal", "%", ENDPOINT, 1, 100, 1),
     RowValue("algbw_gbps", "algbw", "GB/s", ENDPOINT, 1),

@@ -169,7 +169,7 @@ def _latency(title: str, rows: Mapping[int, _RowPackets], more: str) -> Figure:
             "no packet passed two captured ports; --capture with two ports on a way, such as "
             "h0g0:eth0,rail0:down1, shows it",
         )
-    line = {
+    line: vl.Json = {
         "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
         "params": [vl.zoom()],
         "encoding": {

@@ -53,12 +53,21 @@ class Section:
 
 
 def sections_of(record: RunRecord) -> list[Section]:
-    """All parts of the report of one run."""
+    """The parts of the report of one run; of a run without rows those that tell of its end."""
+    losses = loss_figure(record)
+    end = Section(
+        "losses",
+        "Losses, faults and counters",
+        [],
+        [figure_table(losses, _LOSSES), _faults(record), endpoint_table(record)],
+    )
+    if not record.rows:
+        return [Section("results", "Results", [], [row_table(record)]), end]
     ideal, busbw, timeline = result_figures(record)
     load, queues, congestion, pauses = time_figures(record)
     latency, flows, fairness = message_figures(record)
     between, ladder = packet_figures(record)
-    drawing, losses = drawing_figure(record), loss_figure(record)
+    drawing = drawing_figure(record)
     return [
         Section("results", "Results", [ideal, busbw], [row_table(record), nccl_table(record)]),
         Section("fabric", "Fabric", [drawing, load], [link_table(drawing)]),
@@ -67,12 +76,7 @@ def sections_of(record: RunRecord) -> list[Section]:
         Section("flows", "Flows", [flows, fairness]),
         Section("iteration", "Timeline", [timeline]),
         Section("packets", "Packets", [ladder]),
-        Section(
-            "losses",
-            "Losses, faults and counters",
-            [],
-            [figure_table(losses, _LOSSES), _faults(record), endpoint_table(record)],
-        ),
+        end,
     ]
 
 

@@ -61,10 +61,11 @@ def window_of(record: RunRecord, number: int) -> IterationWindow | None:
     began = row.get("began_us")
     if not isinstance(began, list) or not began:
         return None
-    times = record.times_us(number) or [row.get("time_us")]
-    if not isinstance(times[-1], int | float):
+    times = record.times_us(number)
+    length = times[-1] if times else row.get("time_us")
+    if not isinstance(length, int | float) or not isinstance(began[-1], int | float):
         return None
-    return IterationWindow(float(began[-1]), float(began[-1] + times[-1]))
+    return IterationWindow(float(began[-1]), float(began[-1] + length))
 
 
 def capture_filter(window: IterationWindow) -> str:

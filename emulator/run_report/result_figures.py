@@ -133,7 +133,7 @@ def timeline_figure(record: RunRecord) -> Figure:
         for event in events or ()
         if isinstance(event, dict) and event.get("cat") == "fault"
     ]
-    bars = {
+    bars: vl.Json = {
         "mark": {
             "type": "bar",
             "height": {"band": 0.8},
@@ -188,7 +188,7 @@ def _slices(events: list[Any]) -> tuple[list[dict[str, Any]], int]:
                 nodes[event.get("pid")] = name
             elif event.get("name") == "thread_name":
                 threads[event.get("tid")] = name
-    found = []
+    found: list[dict[str, Any]] = []
     for event in events:
         if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") == "fault":
             continue

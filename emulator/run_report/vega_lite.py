@@ -52,7 +52,7 @@ CONFIG: Json = {
 @cache
 def script() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, from the installed library."""
-    bundle: str = vl_convert.javascript_bundle()
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
 
 

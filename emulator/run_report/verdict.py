@@ -11,6 +11,8 @@ from emulator.run_report.row_labels import labels
 from emulator.run_report.run_record import RunRecord
 
 GOOD, LIMITED, BAD = "good", "limited", "bad"
+#: Characters of one fact of an unfinished trial.
+MOST_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ def verdict_of(record: RunRecord) -> Verdict:
     unfinished = record.result.get("unfinished")
     if isinstance(unfinished, Mapping):
         lines.append(
-            "Of the trial that failed, "
-            + ", ".join(f"{name}: {_short(value)}" for name, value in unfinished.items())
+            "The trial that failed: "
+            + "; ".join(f"{name} {_short(value)}" for name, value in unfinished.items())
         )
     if errors:
         lines += [str(error) for error in errors[1:]]
@@ -67,8 +69,12 @@ def _dropped(value: object) -> object:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        value = " ".join(f"{name} {_short(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        value = ", ".join(map(_short, value)) or "none"
     words = str(value)
-    return words if len(words) <= 300 else f"{words[:300]}..."
+    return words if len(words) <= MOST_SHOWN else f"{words[:MOST_SHOWN]}..."
 
 
 def _headlines(record: RunRecord) -> list[str]:

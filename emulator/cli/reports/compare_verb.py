@@ -80,7 +80,7 @@ def command(
 
 def _failures(condition: FailCondition, comparisons: Sequence[SourceComparison]) -> list[str]:
     return [
-        f"--fail-if {condition.text}: {heading(one.key)} changed by {change_of(one)} at {one.label}, "
-        f"{judged(one)}"
+        f"--fail-if {condition.text}: {heading(one.key)} changed by {change_of(one)} "
+        f"at {one.label}, {judged(one)}"
         for one in condition.met(comparisons)
     ]
