@@ -54,6 +54,7 @@ readonly packages_for_tests=(
     rdma-core       # names and rules of RDMA devices: Soft-RoCE, which RoCEv2 is tested against
     ibverbs-providers # its userspace driver
     python3-pyverbs # verbs, for the peer in that machine
+    chromium        # a browser without a screen, which opens reports
 )
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
 

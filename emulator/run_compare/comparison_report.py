@@ -16,8 +16,8 @@ from emulator.run_compare.source_comparison import (
     SourceComparison,
     ValueDifference,
 )
-from emulator.run_report import vega_lite as vl
-from emulator.run_report.figure import Figure
+from emulator.run_report.figures import vega_lite as vl
+from emulator.run_report.figures.figure import Figure
 from emulator.run_report.observation_points import BY_KEY
 from emulator.run_report.page import rendered
 from emulator.run_report.report_tables import Table

@@ -13,13 +13,15 @@ import jinja2
 from markupsafe import Markup
 
 from emulator.errors import UserError
-from emulator.run_report import vega_lite
-from emulator.run_report.fabric_drawing import drawing_figure
-from emulator.run_report.figure import Figure
-from emulator.run_report.loss_table import loss_figure
-from emulator.run_report.message_figures import message_figures
+from emulator.run_report.figures import vega_lite
+from emulator.run_report.figures.fabric_drawing import drawing_figure
+from emulator.run_report.figures.figure import Figure
+from emulator.run_report.figures.loss_table import loss_figure
+from emulator.run_report.figures.message_figures import message_figures
+from emulator.run_report.figures.packet_figures import packet_figures
+from emulator.run_report.figures.result_figures import result_figures
+from emulator.run_report.figures.time_figures import fault_records, time_figures
 from emulator.run_report.observation_points import MEANINGS
-from emulator.run_report.packet_figures import packet_figures
 from emulator.run_report.port_series import CAPTURE
 from emulator.run_report.report_tables import (
     Table,
@@ -31,10 +33,8 @@ from emulator.run_report.report_tables import (
     nccl_table,
     row_table,
 )
-from emulator.run_report.result_figures import result_figures
 from emulator.run_report.row_labels import drawn_rows, labels
 from emulator.run_report.run_record import RunRecord
-from emulator.run_report.time_figures import fault_records, time_figures
 from emulator.run_report.verdict import verdict_of
 
 PAGE, FIGURES = "report.html", "report-figures"

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from emulator.run.report.result_table import NCCL_COLUMNS
-from emulator.run_report.figure import Figure
+from emulator.run_report.figures.figure import Figure
 from emulator.run_report.observation_points import (
     BOUNDARY,
     ENDPOINT,

@@ -9,8 +9,8 @@ import numpy as np
 
 from emulator.asic.code_points import LAB
 from emulator.run.report.row_ports import PAUSES
-from emulator.run_report import vega_lite as vl
-from emulator.run_report.figure import Figure
+from emulator.run_report.figures import vega_lite as vl
+from emulator.run_report.figures.figure import Figure
 from emulator.run_report.observation_points import SWITCH
 from emulator.run_report.port_series import (
     CAPTURE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from emulator.run_report import vega_lite as vl
-from emulator.run_report.figure import Figure
+from emulator.run_report.figures import vega_lite as vl
+from emulator.run_report.figures.figure import Figure
 from emulator.run_report.observation_points import ENDPOINT
 from emulator.run_report.row_labels import drawn_rows, labels
 from emulator.run_report.run_record import NO_ROW, RunRecord

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from emulator.run.report import row_heat
 from emulator.run.report.row_heat import MEASURES
 from emulator.run.report.row_ports import RecordedRun
-from emulator.run_report.figure import Figure
+from emulator.run_report.figures.figure import Figure
 from emulator.run_report.row_labels import drawn_rows
 from emulator.run_report.run_record import NO_ROW, RunRecord
 from topologies.exports.dot import to_dot

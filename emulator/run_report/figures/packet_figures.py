@@ -16,9 +16,9 @@ import numpy as np
 from scapy.error import Scapy_Exception
 from scapy.utils import RawPcapNgReader
 
-from emulator.run_report import vega_lite as vl
-from emulator.run_report.figure import Figure
-from emulator.run_report.packet_words import packet_words
+from emulator.run_report.figures import vega_lite as vl
+from emulator.run_report.figures.figure import Figure
+from emulator.run_report.figures.packet_words import packet_words
 from emulator.run_report.port_series import CAPTURE, EPOCH_S, capture_filter, window_of
 from emulator.run_report.row_labels import drawn_rows
 from emulator.run_report.run_record import NO_ROW, RunRecord

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from emulator.run.report.row_ports import SWITCH
-from emulator.run_report.figure import Figure
+from emulator.run_report.figures.figure import Figure
 from emulator.run_report.observation_points import SWITCH as AT_SWITCH
 from emulator.run_report.row_labels import labels
 from emulator.run_report.run_record import NO_ROW, RunRecord
