@@ -40,7 +40,9 @@ class PortSeries:
         first = max(0, int(np.searchsorted(self.t_us, begin_us, side="right")) - 1)
         last = int(np.searchsorted(self.t_us, end_us, side="right"))
         times = np.clip(self.t_us[first:last], begin_us, end_us)
-        cut = {name: column[first:last] for name, column in self.values.items()}
+        cut = {name: column[first:last].copy() for name, column in self.values.items()}
+        if len(times):
+            cut["peak_bytes"][0] = cut["queue_bytes"][0]  # the deepest before belongs to before
         if len(times) and times[-1] < end_us:
             times = np.append(times, end_us)
             cut = {name: np.append(column, column[-1]) for name, column in cut.items()}

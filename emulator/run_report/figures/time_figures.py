@@ -14,6 +14,7 @@ from emulator.run_report.figures.figure import Figure
 from emulator.run_report.observation_points import SWITCH
 from emulator.run_report.port_series import (
     CAPTURE,
+    IterationWindow,
     PortSeries,
     capture_filter,
     read_series,
@@ -35,6 +36,7 @@ TIME = "time since the start of the iteration (us)"
 Records = list[dict[str, Any]]
 #: Row, and its samples by port, in its window.
 Cut = dict[int, dict[str, PortSeries]]
+Windows = dict[int, IterationWindow]
 
 
 def time_figures(record: RunRecord) -> list[Figure]:
@@ -48,20 +50,20 @@ def time_figures(record: RunRecord) -> list[Figure]:
             _pauses(record),
         ]
     cut: Cut = {}
-    begins: dict[int, float] = {}
+    windows: dict[int, IterationWindow] = {}
     for row in drawn_rows(len(record.rows)):
         window = window_of(record, row)
         if window is None:
             continue
-        begins[row] = window.begin_us
+        windows[row] = window
         cut[row] = {
             port: series.window(window.begin_us, window.end_us) for port, series in read.items()
         }
     faults = fault_records(record)
     return [
-        _load(record, cut, begins, faults),
-        _queues(cut, begins, faults),
-        _congestion(record, cut, begins, faults),
+        _load(record, cut, windows, faults),
+        _queues(cut, windows, faults),
+        _congestion(record, cut, windows, faults),
         _pauses(record),
     ]
 
@@ -69,6 +71,10 @@ def time_figures(record: RunRecord) -> list[Figure]:
 def fault_records(record: RunRecord) -> Records:
     """The faults as records of a time axis."""
     return [{"row": one.row, "t_us": one.at_us, "event": one.text} for one in record.faults]
+
+
+def _spans(windows: Windows) -> dict[int, float]:
+    return {row: one.end_us - one.begin_us for row, one in windows.items()}
 
 
 def _edges(ports: dict[str, PortSeries], begin: float) -> np.ndarray | None:
@@ -82,7 +88,7 @@ def _edges(ports: dict[str, PortSeries], begin: float) -> np.ndarray | None:
     return np.linspace(begin, end, bins + 1)
 
 
-def _load(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
+def _load(record: RunRecord, cut: Cut, windows: Windows, faults: Records) -> Figure:
     title = "Load of links over time"
     if record.topology is None:
         return Figure.none("link-load", title, SWITCH, record.missing["fabric.json"])
@@ -90,7 +96,7 @@ def _load(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records
     records: Records = []
     left_out = 0
     for row, ports in cut.items():
-        edges = _edges(ports, begins[row])
+        edges = _edges(ports, windows[row].begin_us)
         if edges is None:
             continue
         width = float(edges[1] - edges[0])
@@ -111,8 +117,8 @@ def _load(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records
                     {
                         "row": row,
                         "port": port,
-                        "t_us": round(float(edges[number] - begins[row]), 4),
-                        "until_us": round(float(edges[number + 1] - begins[row]), 4),
+                        "t_us": round(float(edges[number] - windows[row].begin_us), 4),
+                        "until_us": round(float(edges[number + 1] - windows[row].begin_us), 4),
                         "load_percent": round(float(load[number]), 2),
                     }
                 )
@@ -124,10 +130,10 @@ def _load(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records
         else ""
     )
     heat = {
-        "mark": {"type": "rect", "color": HEAT},
+        "mark": {"type": "rect", "color": HEAT, "clip": True},
         "params": [vl.zoom()],
         "encoding": {
-            "x": vl.encoding("t_us", "Q", TIME),
+            "x": vl.time_axis(TIME),
             "x2": {"field": "until_us"},
             "y": vl.encoding(
                 "port",
@@ -156,12 +162,12 @@ def _load(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records
         note=f"{LAST} What left each switch port, all classes, over its link's rate. Ports of NICs "
         f"are not sampled.{more} {ZOOM}",
         records=records,
-        spec=vl.figure([heat, *vl.fault_layers(faults)], by_row=True, height={"step": 17}),
+        spec=vl.time_figure([heat, *vl.fault_layers(faults)], _spans(windows), height={"step": 17}),
         by_row=True,
     )
 
 
-def _queues(cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
+def _queues(cut: Cut, windows: Windows, faults: Records) -> Figure:
     records: Records = []
     for row, ports in cut.items():
         busy = [
@@ -177,7 +183,7 @@ def _queues(cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
                     {
                         "row": row,
                         "port": port,
-                        "t_us": round(float(series.t_us[number]) - begins[row], 4),
+                        "t_us": round(float(series.t_us[number]) - windows[row].begin_us, 4),
                         "queue_bytes": int(series.values["queue_bytes"][number]),
                         "peak_bytes": int(series.values["peak_bytes"][number]),
                     }
@@ -186,34 +192,35 @@ def _queues(cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
         return Figure.none(
             "queues", "Queues over time", SWITCH, "no sample found a packet in a queue"
         )
+    encoding = {
+        "x": vl.time_axis(TIME),
+        "y": vl.encoding("queue_bytes", "Q", "data in the queue (octets on the wire)"),
+        "color": vl.encoding("port", "N", "port"),
+        "tooltip": vl.tooltip(
+            ("port", "port"),
+            ("t_us", "at (us)"),
+            ("queue_bytes", "waiting (B)"),
+            ("peak_bytes", "deepest since the sample before (B)"),
+        ),
+    }
     line = {
-        "mark": {
-            "type": "line",
-            "interpolate": "step-after",
-            "strokeWidth": 1.6,
-            "point": {"size": 14},
-        },
+        "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.6, "clip": True},
         "params": [vl.zoom()],
-        "encoding": {
-            "x": vl.encoding("t_us", "Q", TIME),
-            "y": vl.encoding("queue_bytes", "Q", "data in the queue (octets on the wire)"),
-            "color": vl.encoding("port", "N", "port"),
-            "tooltip": vl.tooltip(
-                ("port", "port"),
-                ("t_us", "at (us)"),
-                ("queue_bytes", "waiting (B)"),
-                ("peak_bytes", "deepest since the sample before (B)"),
-            ),
-        },
+        "encoding": encoding,
+    }
+    peaks = {
+        "transform": [{"filter": "datum.peak_bytes > 0"}],
+        "mark": {"type": "point", "filled": True, "size": 22, "clip": True},
+        "encoding": {**encoding, "y": {"field": "peak_bytes", "type": "quantitative"}},
     }
     return Figure(
         name="queues",
         title="Queues over time",
         point=SWITCH,
-        note=f"{LAST} The {MOST_QUEUES} deepest data queues, as sampled; a value holds until the "
-        f"next. {ZOOM}",
+        note=f"{LAST} The {MOST_QUEUES} deepest data queues. The line is what waited when a sample "
+        f"was taken; a point is the deepest since the sample before. {ZOOM}",
         records=records,
-        spec=vl.figure([line, *vl.fault_layers(faults)], by_row=True),
+        spec=vl.time_figure([line, peaks, *vl.fault_layers(faults)], _spans(windows)),
         by_row=True,
     )
 
@@ -238,13 +245,13 @@ def _filters(record: RunRecord, condition: str) -> dict[int, str]:
     }
 
 
-def _congestion(record: RunRecord, cut: Cut, begins: dict[int, float], faults: Records) -> Figure:
+def _congestion(record: RunRecord, cut: Cut, windows: Windows, faults: Records) -> Figure:
     title = "Marks, trims and drops over time"
     trimmed = f"{LAB.trimmed}, {LAB.trimmed_last_hop}"
     kinds = {"marked": "marked CE", "trimmed": "trimmed", "dropped": "dropped"}
     records: Records = []
     for row, ports in cut.items():
-        edges = _edges(ports, begins[row])
+        edges = _edges(ports, windows[row].begin_us)
         if edges is None:
             continue
         for column, kind in kinds.items():
@@ -257,8 +264,8 @@ def _congestion(record: RunRecord, cut: Cut, begins: dict[int, float], faults: R
                     {
                         "row": row,
                         "kind": kind,
-                        "t_us": round(float(edges[number] - begins[row]), 4),
-                        "until_us": round(float(edges[number + 1] - begins[row]), 4),
+                        "t_us": round(float(edges[number] - windows[row].begin_us), 4),
+                        "until_us": round(float(edges[number + 1] - windows[row].begin_us), 4),
                         "packets": round(float(total[number]), 2),
                     }
                 )
@@ -266,10 +273,10 @@ def _congestion(record: RunRecord, cut: Cut, begins: dict[int, float], faults: R
         reason = "no switch marked, trimmed or dropped a packet in these iterations"
         return Figure.none("congestion", title, SWITCH, reason)
     bars = {
-        "mark": {"type": "bar"},
+        "mark": {"type": "bar", "clip": True},
         "params": [vl.zoom()],
         "encoding": {
-            "x": vl.encoding("t_us", "Q", TIME, bin="binned"),
+            "x": vl.time_axis(TIME, bin="binned"),
             "x2": {"field": "until_us"},
             "y": vl.encoding("packets", "Q", "packets in a bin of time", stack=True),
             "color": vl.encoding(
@@ -293,7 +300,7 @@ def _congestion(record: RunRecord, cut: Cut, begins: dict[int, float], faults: R
         note=f"{LAST} All switch ports together; counts between two samples are spread evenly. "
         f"{ZOOM}",
         records=records,
-        spec=vl.figure([bars, *vl.fault_layers(faults)], by_row=True, height=200),
+        spec=vl.time_figure([bars, *vl.fault_layers(faults)], _spans(windows), height=200),
         filters=_filters(record, f"(ip.dsfield.ecn == 3 || ip.dsfield.dscp in {{{trimmed}}})"),
         by_row=True,
     )

@@ -67,6 +67,25 @@ def tooltip(*fields: tuple[str, str]) -> list[Json]:
     return [{"field": name, "title": title} for name, title in fields]
 
 
+def time_axis(title: str, **more: object) -> Json:
+    """The axis ``t_us`` from the start of the iteration to its end, by the parameter ``spans``."""
+    scale = {"domain": [0, {"expr": "spans[row]"}], "nice": False}
+    return encoding("t_us", "Q", title, scale=scale, **more)
+
+
+def time_figure(
+    layers: Sequence[Json], spans: Mapping[int, float], *, height: object = HEIGHT
+) -> Json:
+    """The specification of ``layers`` over the time of an iteration.
+
+    ``spans`` are the lengths of the rows' iterations (us).
+    """
+    spec = figure(layers, by_row=True, height=height)
+    lengths = [spans.get(row, 1.0) for row in range(max(spans, default=0) + 1)]
+    spec["params"].append({"name": "spans", "value": lengths})
+    return spec
+
+
 def figure(
     layers: Sequence[Json], *, by_row: bool, height: object = HEIGHT, **more: object
 ) -> Json:
@@ -111,9 +130,15 @@ def fault_layers(faults: Sequence[Mapping[str, Any]]) -> list[Json]:
                 "tooltip": tooltip(("event", "event"), ("t_us", "at (us)")),
             },
             "layer": [
-                {"mark": {"type": "rule", "strokeDash": [5, 3], "size": 1.5}},
+                {"mark": {"type": "rule", "strokeDash": [5, 3], "size": 1.5, "clip": True}},
                 {
-                    "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 10},
+                    "mark": {
+                        "type": "text",
+                        "align": "left",
+                        "dx": 4,
+                        "fontSize": 10,
+                        "clip": True,
+                    },
                     "encoding": {"text": {"field": "event"}, "y": {"value": 7}},
                 },
             ],
