@@ -22,7 +22,7 @@ from emulator.run_compare.measured_source import (
     Samples,
     pattern,
 )
-from emulator.run_report.observation_points import CLUSTER, ENDPOINT, INPUT, VALUES
+from emulator.run_report.observation_points import CLUSTER, ENDPOINT, VALUES
 from emulator.run_report.row_labels import labels
 from emulator.run_report.run_record import RunRecord
 
@@ -31,7 +31,7 @@ RUN, NCCL_TESTS, INSPECTOR = "run", "nccl-tests log", "NCCL Inspector file"
 _INSPECTOR_ENDS = (".jsonl", ".log", ".json")
 #: Octets of a file that decide what it is.
 _HEAD = 4096
-MEASURED = tuple(value.key for value in VALUES if value.point != INPUT)
+MEASURED = tuple(value.key for value in VALUES if value.numeric)
 
 
 def read_source(path: Path) -> MeasuredSource:

@@ -27,6 +27,10 @@ MEANINGS: Mapping[str, str] = {
 }
 
 
+#: Values that are names.
+_NAMES = ("max_queue_port",)
+
+
 @dataclass(frozen=True)
 class RowValue:
     """A value of a row: its key, heading, unit and observation point.
@@ -41,6 +45,11 @@ class RowValue:
     better: int = 0
     scale: float = 1
     decimals: int = 2
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the value is a number that was measured or computed."""
+        return self.point != INPUT and self.key not in _NAMES
 
     def shown(self, row: Mapping[str, Any]) -> str:
         return text(row.get(self.key), self.scale, self.decimals)

@@ -20,6 +20,9 @@ EPOCH_S = 946_684_800
 #: Lines that are read at most.
 MOST_SAMPLES = 4_000_000
 
+#: Columns that hold depths at a time; all others are counts, which only grow.
+DEPTHS = frozenset({"queue_bytes", "peak_bytes", "control_queue_bytes"})
+
 Numbers = npt.NDArray[np.float64]
 
 
@@ -31,9 +34,8 @@ class PortSeries:
     values: Mapping[str, Numbers]
 
     def growth(self, column: str, edges: Numbers) -> Numbers:
-        """What a count grew by between neighbouring ``edges`` (us); a reset counts as nothing."""
-        at = np.interp(edges, self.t_us, self.values[column])
-        return np.clip(np.diff(at), 0, None)
+        """What a count grew by between neighbouring ``edges`` (us)."""
+        return np.diff(np.interp(edges, self.t_us, self.values[column]))
 
     def window(self, begin_us: float, end_us: float) -> PortSeries:
         """The samples in a time, with what held at its begin and at its end."""
@@ -95,7 +97,7 @@ def read_series(path: Path) -> dict[str, PortSeries] | str:
                 if len(line) < len(COLUMNS):
                     continue  # the last line of a run that was killed
                 try:
-                    sample = (float(line[0]), *map(float, line[2:]))
+                    sample = (float(line[0]), *map(float, line[2 : len(COLUMNS)]))
                 except ValueError:
                     return f"{FILE} is damaged"
                 columns.setdefault(line[1], []).append(sample)
@@ -106,6 +108,16 @@ def read_series(path: Path) -> dict[str, PortSeries] | str:
     found = {}
     for port, samples in columns.items():
         table = np.array(samples).T
-        names = [name for name in heading[2:] if name]
-        found[port] = PortSeries(table[0], dict(zip(names, table[1:], strict=False)))
+        values = dict(zip(COLUMNS[2:], table[1:], strict=True))
+        for name in set(values) - DEPTHS:
+            values[name] = unbroken(values[name])
+        found[port] = PortSeries(table[0], values)
     return found
+
+
+def unbroken(counts: Numbers) -> Numbers:
+    """Counts that go on where they went back to 0: a new stage of a run counts anew."""
+    grown = np.diff(counts, prepend=0)
+    restarted = grown < 0
+    grown[restarted] = counts[restarted]
+    return np.cumsum(grown)

@@ -13,11 +13,18 @@ from emulator.errors import UserError
 from emulator.results import SCHEMA
 from emulator.run.report import row_messages, row_ports
 from emulator.run.report.row_ports import RowPorts
+from emulator.run_report.observation_points import VALUES
 from emulator.topology_file import from_record
 from topologies.model import Topology
 
 #: Octets of a file that is read whole, at most.
 LARGEST_FILE = 256 * 2**20
+#: Keys of a row that hold numbers, and those of a flow.
+NUMERIC = (
+    *(value.key for value in VALUES if value.numeric),
+    *("size_bytes", "iterations", "undisturbed_us"),
+)
+_FLOW = ("bytes", "messages", "time_us", "goodput_gbps")
 NO_ROW = "nothing was measured before the run ended"
 
 Row = Mapping[str, Any]
@@ -78,21 +85,23 @@ class RunRecord:
         """The counters of ports, by the number of the row from 1."""
         found = {}
         for event in self._of_rows(row_ports.EVENT):
-            try:
+            if _is_ports(event):  # a row of another version has no counters
                 found[event["row"]] = RowPorts(
                     row=event["row"],
                     span_us=float(event["span_us"]),
                     observes=frozenset(event["observes"]),
                     ports=event["ports"],
                 )
-            except (KeyError, TypeError, ValueError):
-                continue  # a row of another version has no counters
         return found
 
     @cached_property
     def messages(self) -> Mapping[int, Mapping[str, Any]]:
         """The messages event of each row that has one, by its number from 1."""
-        return {event["row"]: event for event in self._of_rows(row_messages.EVENT)}
+        return {
+            event["row"]: event
+            for event in self._of_rows(row_messages.EVENT)
+            if _is_messages(event)
+        }
 
     def times_us(self, number: int) -> Sequence[float]:
         """The iterations of a row, or none where the folder does not tell."""
@@ -114,23 +123,26 @@ class RunRecord:
                 )
         for number, facts in enumerate(self.rows, 1):
             for fault in facts.get("faults") or ():
-                if fault.get("restored_us") and fault.get("judged_us") is not None:
+                restored, judged = fault.get("restored_us"), fault.get("judged_us")
+                if restored and _is_number(restored) and judged and _is_number(judged):
                     text = f"goodput restored after {fault.get('said')}"
-                    at_us = float(fault["judged_us"] + fault["restored_us"])
+                    at_us = float(judged + restored)
                     marks[number, text] = FaultMark(row=number, at_us=at_us, text=text)
         return list(marks.values())
 
     def _of_rows(self, kind: str) -> Iterator[Mapping[str, Any]]:
         for event in self.events:
-            if event.get("event") == kind and isinstance(event.get("row"), int):
+            row = event.get("row")
+            if event.get("event") == kind and isinstance(row, int) and 0 < row <= len(self.rows):
                 yield event
 
 
 def _words(event: Mapping[str, Any]) -> str:
-    ports = ", ".join(map(str, event.get("ports", ())))
+    ports, changed = event.get("ports"), event.get("faults")
+    ports = ", ".join(map(str, ports)) if isinstance(ports, list) else "?"
     faults = ", ".join(
         name if value is True else f"{name}={value}"
-        for name, value in (event.get("faults") or {}).items()
+        for name, value in (changed.items() if isinstance(changed, dict) else ())
     )
     return f"{ports}: {faults or 'as before'}"
 
@@ -138,10 +150,65 @@ def _words(event: Mapping[str, Any]) -> str:
 def _is_result(result: Mapping[str, Any]) -> bool:
     return (
         isinstance(result.get("rows"), list)
-        and all(isinstance(row, dict) for row in result["rows"])
+        and all(_is_row(row) for row in result["rows"])
         and isinstance(result.get("fidelity"), dict)
         and isinstance(result.get("errors"), list)
+        and isinstance(result.get("warnings", []), list)
+        and _holds(result.get("endpoints", {}), dict)
     )
+
+
+def _is_row(row: object) -> bool:
+    """Whether ``row`` has numbers where a row of a run has them."""
+    return (
+        isinstance(row, dict)
+        and all(_is_number(row.get(key)) for key in NUMERIC)
+        and _holds(row.get("began_us") or [], int | float)
+        and _holds(row.get("faults") or [], dict)
+        and _holds(row.get("drops") or {}, int)
+        and _holds(row.get("lost_packets") or {}, int)
+    )
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _holds(container: object, kind: Any) -> bool:
+    """Whether ``container`` is a list or an object whose members are all of ``kind``."""
+    if not isinstance(container, list | dict):
+        return False
+    members = container.values() if isinstance(container, dict) else container
+    return all(isinstance(one, kind) for one in members)
+
+
+def _is_messages(event: Mapping[str, Any]) -> bool:
+    """Whether ``event`` is what :mod:`emulator.run.report.row_messages` writes."""
+    flows, pairs = event.get("flows"), event.get("latency_us")
+    return (
+        isinstance(event.get("victims", {}), dict)
+        and _holds(event.get("times_us", []), int | float)
+        and _holds(pairs, list)
+        and all(len(pair) == 2 and _holds(pair, int | float) for pair in pairs or ())
+        and _holds(flows, dict)
+        and all(_is_number(flow.get(key)) for flow in flows or () for key in _FLOW)
+        and isinstance(event.get("flows_left_out", 0), int)
+        and (not event.get("victims") or _is_messages(event["victims"]))
+    )
+
+
+def _is_ports(event: Mapping[str, Any]) -> bool:
+    ports = event.get("ports")
+    return (
+        isinstance(event.get("span_us"), int | float)
+        and _holds(event.get("observes"), str)
+        and isinstance(ports, dict)
+        and all(isinstance(counts, dict) and _holds(counts, int) for counts in ports.values())
+    )
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -149,7 +216,7 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise UserError(f"{path} has more than {LARGEST_FILE // 2**20} MiB; name another run")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); name the folder of a run") from None
     if not isinstance(content, dict):
@@ -191,7 +258,7 @@ def _events(path: Path, missing: dict[str, str]) -> list[dict[str, Any]]:
         return []
     for line in lines:
         try:
-            event = json.loads(line)
+            event = json.loads(line, parse_constant=_no_number)
         except (ValueError, RecursionError):
             continue  # the last line of a run that was killed
         if isinstance(event, dict):

@@ -131,7 +131,9 @@ def timeline_figure(record: RunRecord) -> Figure:
     faults = [
         {"row": 0, "t_us": event.get("ts"), "event": str(event.get("name"))}
         for event in events or ()
-        if isinstance(event, dict) and event.get("cat") == "fault"
+        if isinstance(event, dict)
+        and event.get("cat") == "fault"
+        and isinstance(event.get("ts"), int | float)
     ]
     bars: vl.Json = {
         "mark": {
@@ -179,20 +181,20 @@ def timeline_figure(record: RunRecord) -> Figure:
 
 def _slices(events: list[Any]) -> tuple[list[dict[str, Any]], int]:
     """Slices of GPUs as records, and how many are left out."""
-    nodes: dict[object, str] = {}
-    threads: dict[object, str] = {}
+    nodes: dict[str, str] = {}
+    threads: dict[str, str] = {}
     for event in events:
         if isinstance(event, dict) and event.get("ph") == "M":
-            name = str((event.get("args") or {}).get("name"))
+            name = str(_details(event).get("name"))
             if event.get("name") == "process_name":
-                nodes[event.get("pid")] = name
+                nodes[str(event.get("pid"))] = name
             elif event.get("name") == "thread_name":
-                threads[event.get("tid")] = name
+                threads[str(event.get("tid"))] = name
     found: list[dict[str, Any]] = []
     for event in events:
         if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") == "fault":
             continue
-        track = threads.get(event.get("tid"), "")
+        track = threads.get(str(event.get("tid")), "")
         kind = next((one for one in TRACKS if track.startswith(one)), None)
         begin, length = event.get("ts"), event.get("dur", 0)
         if (
@@ -201,10 +203,10 @@ def _slices(events: list[Any]) -> tuple[list[dict[str, Any]], int]:
             or not isinstance(length, int | float)
         ):
             continue
-        details: Mapping[str, Any] = event.get("args") or {}
+        details = _details(event)
         found.append(
             {
-                "track": f"{nodes.get(event.get('pid'), '?')} {kind}",
+                "track": f"{nodes.get(str(event.get('pid')), '?')} {kind}",
                 "kind": kind,
                 "name": str(event.get("name")),
                 "t_us": begin,
@@ -229,3 +231,8 @@ def _slices(events: list[Any]) -> tuple[list[dict[str, Any]], int]:
             break
         inside += tracks[name][:MOST_SLICES]
     return inside, len(found) - len(inside)
+
+
+def _details(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    details = event.get("args")
+    return details if isinstance(details, Mapping) else {}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from emulator.cli.reports import report_verb
 from emulator.errors import UserError
@@ -18,7 +20,7 @@ from emulator.run_report.page import FIGURES, PAGE, html_of, sections_of, write_
 from emulator.run_report.report_tables import command_of, row_table
 from emulator.run_report.run_record import RunRecord
 from emulator.run_report.verdict import BAD, GOOD, LIMITED, verdict_of
-from tests.harness.runs.written_folder import messages, ports, result, row, write_folder
+from tests.harness.runs.written_folder import SPEC, messages, ports, result, row, write_folder
 
 OTHER_SCHEMA = b'{"schema": "uetemu.result/9"}'
 HOSTILE = "</script><script>document.body.dataset.owned='1'</script><img src=x onerror=owned()>"
@@ -240,3 +242,41 @@ def test_one_output_is_for_one_run(tmp_path: Path, folder: Path) -> None:
     assert not (folder / PAGE).exists()
     done = CliRunner().invoke(report_verb.command, [str(folder), str(folder), "-o", str(output)])
     assert isinstance(done.exception, UserError)
+
+
+STRANGE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_folder_of_strange_values_is_reported_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Nothing but a UserError comes of a run folder that another program has changed."""
+    content = result(row(faults=[{"said": "x", "judged_us": 1.0, "restored_us": 2.0}]))
+    events = [{"event": "fault", "at_us": 1.0}, {"event": "row"}, ports(1), messages(1, [10.0])]
+    timeline = {"traceEvents": [{"ph": "X", "ts": 1.0, "tid": 2, "pid": 1, "args": {}}]}
+    places: list[Any] = [content, content["rows"][0], *events, timeline]
+    places += [timeline["traceEvents"][0], events[3]["flows"][0], content["fidelity"]]
+    for place in data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=3)):
+        place[data.draw(st.sampled_from(sorted(place)))] = data.draw(STRANGE)
+    content["topology"], topology = SPEC, content["topology"]
+    folder = tmp_path_factory.mktemp("strange")
+    rows = content["rows"]
+    content["rows"] = []
+    write_folder(folder, content, events)
+    (folder / "result.json").write_text(json.dumps({**content, "rows": rows, "topology": topology}))
+    (folder / "timeline.json").write_text(json.dumps(timeline))
+    (folder / "fabric.json").unlink()  # drawings take a process each
+    try:
+        record = RunRecord.read(folder)
+        text = html_of(record, sections_of(record))
+    except UserError:
+        return
+    assert "</html>" in text
