@@ -34,8 +34,11 @@ _HEAD = 4096
 MEASURED = tuple(value.key for value in VALUES if value.numeric)
 
 
-def read_source(path: Path) -> MeasuredSource:
-    """Read ``path``; UserError if it is none of what can be compared."""
+def read_source(path: Path, collective: str | None = None) -> MeasuredSource:
+    """Read ``path``; UserError if it is none of what can be compared.
+
+    ``collective`` is that of a log which does not name its test.
+    """
     if path.is_dir():
         return _run(path)
     if not path.exists():
@@ -44,7 +47,7 @@ def read_source(path: Path) -> MeasuredSource:
         return _run(path.parent)
     if path.name.endswith(_INSPECTOR_ENDS) and _is_inspector(path):
         return _inspector(path)
-    return _nccl_tests(log_file.read(path), path)
+    return _nccl_tests(log_file.read(path), path, collective)
 
 
 def _is_inspector(path: Path) -> bool:
@@ -144,25 +147,21 @@ def _iterations(
     return found
 
 
-def _nccl_tests(log: ClusterLog, path: Path) -> MeasuredSource:
-    if log.collective is None:
-        raise UserError(
-            f"{path} does not name its test, as older versions of nccl-tests do not; "
-            "put a line such as '# Collective test starting: all_reduce_perf' in front"
-        )
+def _nccl_tests(log: ClusterLog, path: Path, collective: str | None) -> MeasuredSource:
+    name = log.named(log.collective or collective)
     by_place: dict[Place, list[ClusterTimes]] = {}
     for row in log.rows:
-        place = (pattern(log.collective), row.size, 0)
+        place = (pattern(name), row.size, 0)
         times = row.out_of_place or row.in_place
         if times is not None:
             by_place.setdefault(place, []).append(times)
     return MeasuredSource(
         name=str(path),
         kind=NCCL_TESTS,
-        asked={"scenario": log.collective, "ranks": str(log.ranks), "version": str(log.version)},
+        asked={"scenario": name, "ranks": str(log.ranks), "version": str(log.version)},
         places={
             place: MeasuredPlace(
-                label=f"{log.collective} {place[1]} B",
+                label=f"{name} {place[1]} B",
                 samples=_cluster_samples(
                     [(one.time_us, one.algbw_gbps, one.busbw_gbps) for one in times], LOG_ROWS
                 ),

@@ -154,6 +154,7 @@ def _is_result(result: Mapping[str, Any]) -> bool:
         and isinstance(result.get("fidelity"), dict)
         and isinstance(result.get("errors"), list)
         and isinstance(result.get("warnings", []), list)
+        and isinstance(result.get("endpoints", {}), dict)
         and _holds(result.get("endpoints", {}), dict)
     )
 
@@ -163,10 +164,9 @@ def _is_row(row: object) -> bool:
     return (
         isinstance(row, dict)
         and all(_is_number(row.get(key)) for key in NUMERIC)
-        and _holds(row.get("began_us") or [], int | float)
-        and _holds(row.get("faults") or [], dict)
-        and _holds(row.get("drops") or {}, int)
-        and _holds(row.get("lost_packets") or {}, int)
+        and _lists(row.get("began_us") or [], int | float)
+        and _lists(row.get("faults") or [], dict)
+        and all(_is_counts(row.get(key) or {}) for key in ("drops", "lost_packets"))
     )
 
 
@@ -182,15 +182,23 @@ def _holds(container: object, kind: Any) -> bool:
     return all(isinstance(one, kind) for one in members)
 
 
+def _is_counts(container: object) -> bool:
+    return isinstance(container, dict) and _holds(container, int)
+
+
+def _lists(container: object, kind: Any) -> bool:
+    return isinstance(container, list) and _holds(container, kind)
+
+
 def _is_messages(event: Mapping[str, Any]) -> bool:
     """Whether ``event`` is what :mod:`emulator.run.report.row_messages` writes."""
     flows, pairs = event.get("flows"), event.get("latency_us")
     return (
         isinstance(event.get("victims", {}), dict)
-        and _holds(event.get("times_us", []), int | float)
-        and _holds(pairs, list)
-        and all(len(pair) == 2 and _holds(pair, int | float) for pair in pairs or ())
-        and _holds(flows, dict)
+        and _lists(event.get("times_us", []), int | float)
+        and _lists(pairs, list)
+        and all(len(pair) == 2 and _lists(pair, int | float) for pair in pairs or ())
+        and _lists(flows, dict)
         and all(_is_number(flow.get(key)) for flow in flows or () for key in _FLOW)
         and isinstance(event.get("flows_left_out", 0), int)
         and (not event.get("victims") or _is_messages(event["victims"]))
@@ -201,9 +209,9 @@ def _is_ports(event: Mapping[str, Any]) -> bool:
     ports = event.get("ports")
     return (
         isinstance(event.get("span_us"), int | float)
-        and _holds(event.get("observes"), str)
+        and _lists(event.get("observes"), str)
         and isinstance(ports, dict)
-        and all(isinstance(counts, dict) and _holds(counts, int) for counts in ports.values())
+        and all(map(_is_counts, ports.values()))
     )
 
 

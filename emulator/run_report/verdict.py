@@ -46,10 +46,12 @@ def verdict_of(record: RunRecord) -> Verdict:
     if wrong:
         sentence = f"{wrong} elements are not what numpy computes; see the column #wrong."
         return Verdict(BAD, "Wrong data", sentence, lines)
-    reasons = "; ".join(map(str, fidelity.get("reasons") or ()))
+    told = fidelity.get("reasons")
+    reasons = "; ".join(map(str, told)) if isinstance(told, list) else ""
     word = str(fidelity.get("verdict"))
     if word == "exact":
-        account = fidelity.get("account") or {}
+        account = fidelity.get("account")
+        account = account if isinstance(account, Mapping) else {}
         sentence = (
             "Every element is right, and every frame is accounted for: "
             f"{account.get('injected', 'n/a')} went into namespaces, "
@@ -65,7 +67,9 @@ def verdict_of(record: RunRecord) -> Verdict:
 
 
 def _dropped(value: object) -> object:
-    return sum(value.values()) if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping):
+        return value
+    return sum(one for one in value.values() if isinstance(one, int))
 
 
 def _short(value: object) -> str:

@@ -40,6 +40,11 @@ CONDITION_HOLDS = 3
     "drops>0 (without % in the value's own unit)",
 )
 @click.option(
+    "--collective",
+    metavar="NAME",
+    help="of logs of nccl-tests that do not name their test, such as all_reduce",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
@@ -51,7 +56,11 @@ CONDITION_HOLDS = 3
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="also write an HTML page"
 )
 def command(
-    sources: tuple[Path, ...], conditions: tuple[str, ...], form: str, html: Path | None
+    sources: tuple[Path, ...],
+    conditions: tuple[str, ...],
+    collective: str | None,
+    form: str,
+    html: Path | None,
 ) -> None:
     """Compare run folders B... with A: what differed in input and outcome, and by how much.
 
@@ -61,7 +70,7 @@ def command(
     if len(sources) < 2:
         raise UserError("two sources or more are compared; name another run folder or log")
     requested = [parse_condition(text) for text in conditions]
-    base, *others = [read_source(path) for path in sources]
+    base, *others = [read_source(path, collective) for path in sources]
     comparisons = [compare(base, other) for other in others]
     failed = [sentence for condition in requested for sentence in _failures(condition, comparisons)]
     if form == "json":

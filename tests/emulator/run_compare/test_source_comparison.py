@@ -22,7 +22,7 @@ from emulator.run_compare.source_comparison import (
     compare,
 )
 from emulator.run_compare.source_reading import read_source
-from tests.harness.runs.cluster_logs import log_2_19
+from tests.harness.runs.cluster_logs import log_2_9, log_2_19
 from tests.harness.runs.written_folder import messages, result, row, write_folder
 
 
@@ -112,6 +112,14 @@ def test_a_cluster_s_log_has_its_own_observation_point(tmp_path: Path) -> None:
     }
     assert value(comparison, "time_us").base.values == [24.51]
     assert any("launch of kernels" in note for note in comparison.notes)
+
+
+def test_a_log_that_does_not_name_its_test_needs_the_name(tmp_path: Path) -> None:
+    log = tmp_path / "cluster.log"
+    log.write_text(log_2_9())
+    with pytest.raises(UserError, match="--collective"):
+        read_source(log)
+    assert {place[0] for place in read_source(log, "all_reduce").places} == {"allreduce"}
 
 
 def test_an_inspector_s_file_is_read(tmp_path: Path) -> None:
