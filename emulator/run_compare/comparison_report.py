@@ -27,7 +27,7 @@ _COLOURS = {"better": "#009e73", "worse": "#d55e00", "neither": "#7a7a7a"}
 
 
 def as_data(comparisons: Sequence[SourceComparison], failed: Sequence[str]) -> dict[str, Any]:
-    """The comparisons as JSON types; ``failed`` are the conditions of --fail-if that hold."""
+    """Return the comparisons as JSON types; ``failed`` are sentences of --fail-if."""
     return {
         "schema": SCHEMA,
         "base": _source(comparisons[0].base),
@@ -76,7 +76,7 @@ def _value(value: ValueDifference) -> dict[str, Any]:
 
 
 def as_text(comparisons: Sequence[SourceComparison]) -> Iterator[str]:
-    """The comparisons as lines for a terminal: what differs, and nothing else."""
+    """Yield the comparisons as lines for a terminal: what differs, and nothing else."""
     base = comparisons[0].base
     yield f"# base  {base.name} ({base.kind}, {base.verdict or 'no verdict'})"
     for one in comparisons:
@@ -116,7 +116,7 @@ def _lines(values: Sequence[ValueDifference]) -> Iterator[str]:
 
 
 def heading(key: str) -> str:
-    """A value's name and unit for people."""
+    """Return a value's name and unit for people."""
     value = BY_KEY.get(key)
     if value is None:
         return key
@@ -124,7 +124,7 @@ def heading(key: str) -> str:
 
 
 def shown(samples: Samples, key: str) -> str:
-    """The median, and in brackets the least and the most, where several were taken."""
+    """Return the median, and in brackets the least and the most, where several were taken."""
     scale = BY_KEY[key].scale if key in BY_KEY else 1
     low, middle, high = (
         _number(scale * one)
@@ -138,14 +138,14 @@ def _number(value: float) -> str:
 
 
 def change_of(value: ValueDifference) -> str:
-    """The change as per cent, or as a number where the base is 0."""
+    """Return the change as per cent, or as a number where the base is 0."""
     if value.relative is None:
         return f"{value.change:+.4g}"
     return f"{100 * value.relative:+.2f} %"
 
 
 def judged(value: ValueDifference) -> str:
-    """The judgement, with what the spread is of."""
+    """Return the judgement, with what the spread is of."""
     if value.judgement in (WITHIN, BEYOND):
         of = " and ".join(dict.fromkeys(str(one.of) for one in (value.base, value.other)))
         return f"{value.judgement} ({of})"
@@ -157,7 +157,7 @@ def _cut(words: str) -> str:
 
 
 def as_page(comparisons: Sequence[SourceComparison], failed: Sequence[str]) -> str:
-    """The comparisons as one HTML page that needs nothing else."""
+    """Return the comparisons as one HTML page that needs nothing else."""
     figures = [figure for one in enumerate(comparisons, 1) if (figure := _figure(*one)) is not None]
     specs = {
         figure.name: {
@@ -195,7 +195,7 @@ def _inputs(number: int, one: SourceComparison) -> Table:
 
 
 def _values(number: int, one: SourceComparison) -> list[Table]:
-    """A table for each pair of observation points: values of different ones share no column."""
+    """Return a table for each pair of observation points: others share no column."""
     points = dict.fromkeys((value.base_point, value.other_point) for value in one.values)
     if not points:
         return [Table(f"values-{number}", "Values", (), (), (), reason="no value is in both")]

@@ -59,7 +59,7 @@ class FailCondition:
         return _COMPARED[self.sign](change, self.limit)
 
     def met(self, comparisons: Sequence[SourceComparison]) -> list[ValueDifference]:
-        """The differences that meet it; UserError where a comparison does not have the value.
+        """Return the differences that meet it; UserError where a comparison lacks the value.
 
         A condition on what nobody measured would let everything pass.
         """
@@ -76,7 +76,7 @@ class FailCondition:
 
 
 def parse_condition(text: str) -> FailCondition:
-    """The condition that ``text`` states, such as ``busbw<-5%``; UserError if it is none."""
+    """Return the condition that ``text`` states, such as ``busbw<-5%``; UserError if it is none."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise UserError(

@@ -63,5 +63,5 @@ class MeasuredSource:
 
 
 def pattern(name: str) -> str:
-    """The name of a pattern as all tools write it: ``AllReduce`` and ``all_reduce`` are one."""
+    """Return a pattern's name for matching: ``AllReduce`` and ``all_reduce`` are one."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

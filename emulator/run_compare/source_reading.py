@@ -65,6 +65,8 @@ def _run(path: Path) -> MeasuredSource:
         name: str(result.get(name))
         for name in ("scenario", "topology", "transport", "switch", "seed", "seeds", "homing")
     }
+    switches = dict.fromkeys(str(row.get("switch")) for row in record.rows)
+    asked["switch"] = "; ".join(switches) or asked["switch"]  # a transport may have its own
     clock = "virtual" if result.get("digest") else f"host, dilation {result.get('dilation')}"
     asked |= {"clock": clock, "faults": "; ".join(one.text for one in record.faults) or "none"}
     parameters = result.get("parameters")
@@ -88,7 +90,7 @@ def _run(path: Path) -> MeasuredSource:
 
 
 def _places(record: RunRecord) -> dict[Place, MeasuredPlace]:
-    """The rows of a run by place; rows of several seeds become samples of one place."""
+    """Return the rows of a run by place; rows of several seeds become samples of one place."""
     seen: Counter[tuple[object, str, int]] = Counter()
     gathered: dict[Place, list[int]] = {}
     for number, row in enumerate(record.rows, 1):
@@ -181,7 +183,7 @@ def _cluster_samples(rows: Sequence[tuple[float, float, float]], of: str) -> dic
 
 
 def _inspector(path: Path) -> MeasuredSource:
-    """The records of a file, read by the scenario that replays them."""
+    """Return the records of a file, read by the scenario that replays them."""
     trace = scenarios.load("trace")
     recorded = trace.module.recorded_collectives([str(path)])
     by_place: dict[Place, list[tuple[float, float, float]]] = {}

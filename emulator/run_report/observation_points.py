@@ -98,7 +98,7 @@ BY_KEY: Mapping[str, RowValue] = {value.key: value for value in VALUES}
 
 
 def value_of(key: str, row: Mapping[str, Any]) -> RowValue | None:
-    """The value of a key in this row; goodput moves to the point that the row names."""
+    """Return the value of a key in this row; goodput moves to the point that the row names."""
     value = BY_KEY.get(key)
     if value is not None and key.startswith("goodput") and row.get("goodput_at") == ENDPOINT:
         return RowValue(
@@ -108,7 +108,7 @@ def value_of(key: str, row: Mapping[str, Any]) -> RowValue | None:
 
 
 def text(value: object, scale: float = 1, decimals: int = 2) -> str:
-    """A value as a cell of a table shows it."""
+    """Return a value as a cell of a table shows it."""
     if value is None:
         return "n/a"
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -53,7 +53,7 @@ class Section:
 
 
 def sections_of(record: RunRecord) -> list[Section]:
-    """The parts of the report of one run; of a run without rows those that tell of its end."""
+    """Return the parts of a run's report; without rows those that tell of its end."""
     losses = loss_figure(record)
     end = Section(
         "losses",
@@ -95,7 +95,7 @@ def _faults(record: RunRecord) -> Table:
 
 
 def html_of(record: RunRecord, sections: Sequence[Section]) -> str:
-    """The page.  It needs no other file and no network."""
+    """Return the page.  It needs no other file and no network."""
     specs = {
         figure.name: {
             **figure.spec,
@@ -124,7 +124,7 @@ def html_of(record: RunRecord, sections: Sequence[Section]) -> str:
 
 
 def rendered(template: str, drawn: bool, **content: Any) -> str:
-    """A page from its template.  Only this room's own scripts may run in it."""
+    """Return a page from its template.  Only this room's own scripts may run in it."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,

@@ -38,7 +38,7 @@ class PortSeries:
         return np.diff(np.interp(edges, self.t_us, self.values[column]))
 
     def window(self, begin_us: float, end_us: float) -> PortSeries:
-        """The samples in a time, with what held at its begin and at its end."""
+        """Return the samples in a time, with what held at its begin and at its end."""
         first = max(0, int(np.searchsorted(self.t_us, begin_us, side="right")) - 1)
         last = int(np.searchsorted(self.t_us, end_us, side="right"))
         times = np.clip(self.t_us[first:last], begin_us, end_us)
@@ -60,7 +60,7 @@ class IterationWindow:
 
 
 def window_of(record: RunRecord, number: int) -> IterationWindow | None:
-    """The time of the row's last iteration; None where the run does not tell."""
+    """Return the time of the row's last iteration; None where the run does not tell."""
     row = record.rows[number - 1]
     began = row.get("began_us")
     if not isinstance(began, list) or not began:
@@ -80,7 +80,7 @@ def capture_filter(window: IterationWindow) -> str:
 
 
 def read_series(path: Path) -> dict[str, PortSeries] | str:
-    """The samples of every port; or why there are none."""
+    """Return the samples of every port; or why there are none."""
     file = path / FILE
     if not file.exists():
         return (

@@ -49,7 +49,7 @@ class Table:
 
 
 def row_table(record: RunRecord) -> Table:
-    """All rows; columns of one observation point stand together under its name."""
+    """Return all rows; columns of one observation point stand together under its name."""
     title = "Rows"
     if not record.rows:
         return Table("rows", title, (), (), (), reason="nothing was measured before the run ended")
@@ -102,7 +102,7 @@ def _left_out(count: int) -> str:
 
 
 def nccl_table(record: RunRecord) -> Table:
-    """The rows as nccl-tests prints them, for a collective."""
+    """Return the rows as nccl-tests prints them, for a collective."""
     title = "As nccl-tests prints it"
     rows = [row for row in record.rows if row.get("busbw_gbps") is not None]
     if not rows:
@@ -158,7 +158,7 @@ def endpoint_table(record: RunRecord) -> Table:
 
 
 def figure_table(figure: Figure, keys: Mapping[str, str], title: str = "", note: str = "") -> Table:
-    """A figure's records as a table; ``keys`` are its columns and their headings."""
+    """Return a figure's records as a table; ``keys`` are its columns and their headings."""
     lines = [[text(record.get(key)) for key in keys] for record in figure.records]
     return Table(
         name=f"{figure.name}-table",
@@ -172,7 +172,7 @@ def figure_table(figure: Figure, keys: Mapping[str, str], title: str = "", note:
 
 
 def link_table(figure: Figure) -> Table:
-    """The busiest directions of links in the drawing's records, for each row of the run."""
+    """Return the busiest directions of links in the drawing's records, for each row of the run."""
     lines: list[list[str]] = []
     of_row: list[int] = []
     for row in figure.svg:
@@ -193,7 +193,7 @@ def link_table(figure: Figure) -> Table:
 
 
 def fact_table(record: RunRecord) -> list[tuple[str, str]]:
-    """Pairs of a name and a value: everything that somebody needs to repeat the run."""
+    """Return pairs of a name and a value: everything that somebody needs to repeat the run."""
     result, environment = record.result, record.environment
     homing = result.get("homing")
     facts = [
@@ -228,7 +228,7 @@ def _fact(value: object) -> str:
 
 
 def command_of(record: RunRecord) -> str | None:
-    """The command that repeats the run, without its folder; None where nobody wrote it down."""
+    """Return the command that repeats the run, without its folder; None if unknown."""
     words = record.environment.get("command")
     if not isinstance(words, list) or not words:
         return None

@@ -22,7 +22,7 @@ _UNITS = tuple(end for end in UNITS if end.startswith("_"))
 
 
 def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each row: its number, and what tells it from the others."""
+    """Return a name for each row: its number, and what tells it from the others."""
     names = short_names([str(row.get("transport")) for row in rows])
     facts = parting_facts(rows)
     found = []
@@ -36,7 +36,7 @@ def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def parting_facts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The scenario's own keys that differ between rows and are no measured values."""
+    """Return the scenario's own keys that differ between rows and are no measured values."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [
         key
@@ -53,5 +53,5 @@ def _plain(value: object) -> bool:
 
 
 def drawn_rows(count: int) -> list[int]:
-    """The numbers of the rows that are drawn over time: all, or the last ones of many."""
+    """Return the numbers of the rows that are drawn over time: all, or the last ones of many."""
     return list(range(max(1, count - MOST_DRAWN + 1), count + 1))

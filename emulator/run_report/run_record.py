@@ -104,7 +104,7 @@ class RunRecord:
         }
 
     def times_us(self, number: int) -> Sequence[float]:
-        """The iterations of a row, or none where the folder does not tell."""
+        """Return the iterations of a row, or none where the folder does not tell."""
         found: Sequence[float] = self.messages.get(number, {}).get("times_us", ())
         return found
 
@@ -220,7 +220,7 @@ def _no_number(name: str) -> float:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; UserError if it has none."""
+    """Return the JSON object in a file; UserError if it has none."""
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise UserError(f"{path} has more than {LARGEST_FILE // 2**20} MiB; name another run")

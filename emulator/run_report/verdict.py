@@ -82,7 +82,7 @@ def _short(value: object) -> str:
 
 
 def _headlines(record: RunRecord) -> list[str]:
-    """Sentences on the best and worst row, on losses, and on transports beside each other."""
+    """Return sentences on the best and worst row, losses, and transports side by side."""
     rows = record.rows
     lines: list[str] = []
     judged = [

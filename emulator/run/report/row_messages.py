@@ -33,7 +33,7 @@ MOST_FLOWS = 1024
 
 
 def messages_of(row: int, outcome: Outcome, topology: Topology) -> dict[str, object]:
-    """The event of the ``row``-th row (from 1)."""
+    """Return the event of the ``row``-th row (from 1)."""
     names = [gpu.name for gpu in topology.gpus]
     found: dict[str, object] = {
         "row": row,
@@ -67,7 +67,7 @@ def _distribution(iterations: Sequence[Iteration]) -> list[tuple[float, float]]:
 
 
 def _flows(iterations: Sequence[Iteration], names: Sequence[str]) -> list[dict[str, object]]:
-    """The flows, those with the most octets first."""
+    """Return the flows, those with the most octets first."""
     totals: dict[int, list[float]] = {}
     ranks = len(names)
     for iteration in iterations:

@@ -43,7 +43,7 @@ _ATTRIBUTES = frozenset(
 
 
 def drawing_figure(record: RunRecord) -> Figure:
-    """The drawing of each drawn row, or why there is none."""
+    """Return the drawing of each drawn row, or why there is none."""
     name, title, point = "fabric", "The fabric, coloured by load", "port that sent: switch or NIC"
     if record.topology is None:
         return Figure.none(name, title, point, record.missing["fabric.json"])

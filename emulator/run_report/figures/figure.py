@@ -36,11 +36,11 @@ class Figure:
 
     @classmethod
     def none(cls, name: str, title: str, point: str, reason: str) -> Figure:
-        """A figure that has nothing to show, and the reason."""
+        """Return a figure that has nothing to show, and the reason."""
         return cls(name=name, title=title, point=point, reason=reason)
 
     def as_json(self) -> str:
-        """The figure's facts and data as JSON."""
+        """Return the figure's facts and data as JSON."""
         content = {
             "figure": self.name,
             "title": self.title,
@@ -52,7 +52,7 @@ class Figure:
         return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
     def as_csv(self) -> str:
-        """The data as CSV; a comment line in front names the observation point."""
+        """Return the data as CSV; a comment line in front names the observation point."""
         stream = io.StringIO()
         stream.write(f"# {self.title}; observed at: {self.point}\n")
         if self.reason is not None:
@@ -68,7 +68,7 @@ class Figure:
 
 
 def _cell(value: object) -> object:
-    """A text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """Put an apostrophe in front of a text that a spreadsheet would take for a formula."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return f"'{value}"
     return value

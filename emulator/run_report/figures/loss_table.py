@@ -29,7 +29,7 @@ _PART = "dropped_"
 
 
 def loss_figure(record: RunRecord) -> Figure:
-    """The losses as a table: a row, a port, a reason, packets."""
+    """Return the losses as a table: a row, a port, a reason, packets."""
     title = "What was lost, where and why"
     if not record.rows:
         return Figure.none("losses", title, AT_SWITCH, NO_ROW)

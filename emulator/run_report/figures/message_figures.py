@@ -20,7 +20,7 @@ HIGHLIGHT = {"condition": {"test": "datum.row == row", "value": 1}, "value": 0.2
 
 
 def message_figures(record: RunRecord) -> list[Figure]:
-    """The figures of messages, or for each of them why there is none."""
+    """Return the figures of messages, or for each of them why there is none."""
     reason = None if record.messages else OLDER if record.rows else NO_ROW
     if reason is not None:
         return [

@@ -53,7 +53,7 @@ class _RowPackets:
 
 
 def packet_figures(record: RunRecord) -> list[Figure]:
-    """The ladder and the times between ports, or for each of them why there is none."""
+    """Return the ladder and the times between ports, or for each of them why there is none."""
     ladder, latency = (
         "Ladder of the first packets of a flow",
         "Packet latency between captured ports",
@@ -115,7 +115,7 @@ def _read(record: RunRecord) -> tuple[dict[int, _RowPackets], int]:
 
 
 def packets_of(path: Path) -> Iterator[CapturedPacket]:
-    """The packets of a capture with times since its epoch."""
+    """Yield the packets of a capture with times since its epoch."""
     with RawPcapNgReader(str(path)) as reader:
         for octets, meta in reader:
             ticks = (meta.tshigh << 32) + meta.tslow

@@ -20,7 +20,7 @@ TRACKS = ("steps", "compute", "NIC out", "NIC in", "NVLink out", "NVLink in", "b
 
 
 def result_figures(record: RunRecord) -> list[Figure]:
-    """The figures of results, or for each of them why there is none."""
+    """Return the figures of results, or for each of them why there is none."""
     return [_ideal(record), _busbw(record), timeline_figure(record)]
 
 

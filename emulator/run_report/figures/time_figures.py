@@ -40,7 +40,7 @@ Windows = dict[int, IterationWindow]
 
 
 def time_figures(record: RunRecord) -> list[Figure]:
-    """The figures over time, or for each of them why there is none."""
+    """Return the figures over time, or for each of them why there is none."""
     read = NO_ROW if not record.rows else read_series(record.path)
     if isinstance(read, str):
         return [
@@ -69,7 +69,7 @@ def time_figures(record: RunRecord) -> list[Figure]:
 
 
 def fault_records(record: RunRecord) -> Records:
-    """The faults as records of a time axis."""
+    """Return the faults as records of a time axis."""
     return [{"row": one.row, "t_us": one.at_us, "event": one.text} for one in record.faults]
 
 
@@ -226,7 +226,7 @@ def _queues(cut: Cut, windows: Windows, faults: Records) -> Figure:
 
 
 def _thinned(count: int) -> Sequence[int]:
-    """The numbers of the samples that are drawn: all, or as many as a line can show."""
+    """Return the numbers of the samples that are drawn: all, or as many as a line can show."""
     if count <= MOST_POINTS:
         return range(count)
     picked: list[int] = np.unique(np.linspace(0, count - 1, MOST_POINTS).astype(int)).tolist()

@@ -57,18 +57,18 @@ def script() -> str:
 
 
 def encoding(name: str, kind: str, title: str | None, **more: object) -> Json:
-    """The encoding of a field: ``kind`` is Q (a quantity), N (a name) or O (an ordered one)."""
+    """Return a field's encoding: ``kind`` is Q (a quantity), N (a name) or O (ordered)."""
     kinds = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
     return {"field": name, "type": kinds[kind], "title": title, **more}
 
 
 def tooltip(*fields: tuple[str, str]) -> list[Json]:
-    """The numbers that pointing at a mark shows: pairs of a field and its name for people."""
+    """Return what pointing at a mark shows: fields with their names for people."""
     return [{"field": name, "title": title} for name, title in fields]
 
 
 def time_axis(title: str, **more: object) -> Json:
-    """The axis ``t_us`` from the start of the iteration to its end, by the parameter ``spans``."""
+    """Return the axis ``t_us`` over the iteration, whose length ``spans`` holds."""
     scale = {"domain": [0, {"expr": "spans[row]"}], "nice": False}
     return encoding("t_us", "Q", title, scale=scale, **more)
 
@@ -76,7 +76,7 @@ def time_axis(title: str, **more: object) -> Json:
 def time_figure(
     layers: Sequence[Json], spans: Mapping[int, float], *, height: object = HEIGHT
 ) -> Json:
-    """The specification of ``layers`` over the time of an iteration.
+    """Return the specification of ``layers`` over the time of an iteration.
 
     ``spans`` are the lengths of the rows' iterations (us).
     """
@@ -89,7 +89,7 @@ def time_figure(
 def figure(
     layers: Sequence[Json], *, by_row: bool, height: object = HEIGHT, **more: object
 ) -> Json:
-    """The specification of ``layers``; data are put in where it is drawn."""
+    """Return the specification of ``layers``; data are put in where it is drawn."""
     spec: Json = {
         "width": "container",
         "height": height,

@@ -17,7 +17,7 @@ LIMIT_S, VIRTUAL_MS = 240, 20_000
 
 
 def opened(page: Path, profile: Path, *options: str) -> str:
-    """The document after its scripts have run, without their texts.
+    """Return the document after its scripts have run, without their texts.
 
     Nothing outside of the file can be reached.
     """

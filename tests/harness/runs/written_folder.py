@@ -20,7 +20,7 @@ BEGAN_US = 100.0
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """A row of two iterations of 10 us."""
+    """Return a row of two iterations of 10 us."""
     facts: dict[str, Any] = {
         "transport": "uet", "switch": "shallow", "seed": 1, "collective": "incast",
         "size_bytes": 65536, "time_us": 10.0, "ideal_us": 8.0, "efficiency": 0.8,
@@ -90,7 +90,7 @@ def telemetry() -> str:
 
 
 def capture(frames: list[tuple[float, int, bytes]]) -> bytes:
-    """A pcapng file of two ports; frames are their time (us), the port's number, their octets."""
+    """Return a pcapng file of two ports; a frame is its time (us), port number and octets."""
     content = section("uetemu") + interface("h1g0:eth0") + interface("rail0:down0")
     for time_us, port, octets in frames:
         at = EPOCH_NS + round(time_us * 1000)
