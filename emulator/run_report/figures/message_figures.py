@@ -16,7 +16,7 @@ MOST_BARS = 48
 #: Rows of one transport that share a figure, at most.
 MOST_LINES = 8
 OLDER = "events.jsonl does not tell of messages: it is missing, or of an older version"
-HIGHLIGHT = {"condition": {"test": "datum.row == row", "value": 1}, "value": 0.28}
+HIGHLIGHT = {"condition": {"test": "datum.row == row", "value": 1}, "value": 0.45}
 
 
 def message_figures(record: RunRecord) -> list[Figure]:
@@ -66,7 +66,11 @@ def _latency(record: RunRecord) -> Figure:
         "color": vl.encoding("label", "N", None, sort=None),
     }
     victims = any(one["messages_of"] == "victims" for one in records)
-    dashes = {"strokeDash": vl.encoding("messages_of", "N", "messages of")} if victims else {}
+    dashes = (
+        {"strokeDash": vl.encoding("messages_of", "N", "messages of", legend={"orient": "top"})}
+        if victims
+        else {}
+    )
     line = {
         "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
         "params": [vl.zoom()],
