@@ -92,10 +92,14 @@ TRAFFIC_ROW: Mapping[str, str] = {
     "total_bytes": "octets of all flows together",
     "goodput_gbps": "payload delivered while all flows were under way",
     "goodput_share": "its share of what the links could carry",
+    "goodput_at": (
+        "where goodput was observed: `fabric boundary` (the receivers' switch ports) or `endpoint`"
+    ),
     "message_p50_us": "median time from a message's start until its receiver has verified it",
     "message_p99_us": "99th percentile of these times",
     "victim_p50_us": "the median over the victims' messages, where there are victims",
     "victim_p99_us": "the 99th percentile over the victims' messages",
+    "converged_us": "of `onset`: from the onset until all flows stay near their mean rate",
     "jain": "Jain's fairness index of the flows' rates",
     "marked_packets": "packets that switches marked (ECN)",
     "trimmed_packets": "packets that switches trimmed",

@@ -10,7 +10,7 @@ import click
 from emulator import lab_record
 from emulator.cleanup import exists, leftovers, require_root, take_down
 from emulator.errors import UserError
-from emulator.kernel import compiler
+from emulator.kernel.programs import compiler
 
 
 @click.command("clean")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import UserError
-from emulator.kernel import compiler
+from emulator.kernel.programs import compiler
 
 #: Compiles like clang, but for what ``compile`` does before.
 CLANG = """#!/bin/sh
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do [ "$1" = -o ] && echo object > "$2"; shift; done
 """
 COMPILE = """
 from pathlib import Path
-from emulator.kernel import compiler
+from emulator.kernel.programs import compiler
 with compiler.compiled(
     Path("a.c"), (), parts=(), suffix=".o", cache=compiler.CACHE / "asic", subject="it", remedy="-"
 ) as made:
