@@ -46,7 +46,7 @@ from topologies.interface_indices import interface_indices
 from topologies.model import SWITCH_ROLES, Link, Role, Topology
 from topologies.routing.forwarding import forwarding_of
 from topologies.routing.static_routes import Route, static_routes
-from topologies.routing.steps import Table
+from topologies.routing.steps import RouteTable
 from topologies.stretch import stretch_of
 from topologies.units import format_size, format_time
 
@@ -211,7 +211,7 @@ def multipath(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
         switch.name: tuple(
             route
             for route in routes[switch.name]
-            if len(route.hops) > 1 and route.table is Table.MAIN
+            if len(route.hops) > 1 and route.table is RouteTable.MAIN
         )
         for switch in topology.switches
     }

@@ -15,7 +15,7 @@ from emulator.control_plane.control_plane_choice import of as control_plane_of
 from emulator.control_plane.speakers import as_numbers, reflectors_of
 from topologies.model import CableEnd, Link, Topology
 from topologies.routing.forwarding import LookupPlace, forwarding_of
-from topologies.routing.steps import Step, Table
+from topologies.routing.steps import RouteTable, Step
 
 
 class Ways(Protocol):
@@ -121,7 +121,7 @@ class _Static:
     def _living(self, owner: str, place: LookupPlace) -> Iterator[Step]:
         """The next hops that the kernel has left, without those that only swallow."""
         tables = self._forwarding.tables(owner)
-        for table in dict.fromkeys((place.table, Table.MAIN)):
+        for table in dict.fromkeys((place.table, RouteTable.MAIN)):
             steps = tables[table].get(place.node, ()) if table in tables else ()
             with_carrier = [step for step in steps if step.number not in self._dead]
             if with_carrier:

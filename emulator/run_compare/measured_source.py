@@ -17,7 +17,7 @@ SEEDS, ITERATIONS, LOG_ROWS, RECORDS = "seeds", "iterations", "rows of the log",
 
 @dataclass(frozen=True)
 class Samples:
-    """What was measured of one value; ``of`` says what its several values are."""
+    """The measurements of one value; ``of`` says what its several values are."""
 
     values: Sequence[float]
     of: str | None = None

@@ -34,7 +34,7 @@ class PortSeries:
     values: Mapping[str, Numbers]
 
     def growth(self, column: str, edges: Numbers) -> Numbers:
-        """What a count grew by between neighbouring ``edges`` (us)."""
+        """Return how much a count grew between neighbouring ``edges`` (us)."""
         return np.diff(np.interp(edges, self.t_us, self.values[column]))
 
     def window(self, begin_us: float, end_us: float) -> PortSeries:

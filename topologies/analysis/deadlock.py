@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from topologies.model import CableEnd, Topology
 from topologies.routing.forwarding import Forwarding, LookupPlace, forwarding_of
-from topologies.routing.steps import Table
+from topologies.routing.steps import RouteTable
 
 #: Channel -> the channels that packets over it take next.
 Waits = Mapping[int, Sequence[int]]
@@ -74,7 +74,7 @@ def _by_switch(
 
     The packets come from the hosts of ``sources``.
     """
-    hops = forwarding.tables(owner)[Table.MAIN]
+    hops = forwarding.tables(owner)[RouteTable.MAIN]
     leaving = dict.fromkeys(sources, 0)  # the bits of the steps that a switch has
     front = list(sources)
     for name in front:  # which grows

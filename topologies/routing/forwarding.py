@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from topologies.model import SHORTEST, CableEnd, Link, Node, Role, Topology, TopologyError
 from topologies.routing import rules
-from topologies.routing.steps import Graph, Hops, Step, Table
+from topologies.routing.steps import Graph, Hops, RouteTable, Step
 from topologies.spans import NOWHERE, Span, span_from, ticks_of
 from topologies.wiring import once_per_topology
 
@@ -28,7 +28,7 @@ class LookupPlace(NamedTuple):
     """A packet in a switch, with the table that it is looked up in."""
 
     node: str
-    table: Table
+    table: RouteTable
 
 
 class Lengths(NamedTuple):
@@ -59,7 +59,7 @@ class Forwarding:
         self.topology = topology
         self.routing = topology.profile.routing
         self.graph = Graph(topology)
-        self._hops: dict[str, Mapping[Table, Hops]] = {}
+        self._hops: dict[str, Mapping[RouteTable, Hops]] = {}
         self._lengths: dict[str, Lengths] = {}
         self._means: dict[str, dict[LookupPlace, tuple[float, float]]] = {}
         self._sources: dict[int | None, tuple[IPv4Network, ...]] = {}
@@ -69,21 +69,21 @@ class Forwarding:
                 f"routing is dimension-order and {bare} has no position: that is for a torus"
             )
 
-    def tables(self, owner: str) -> Mapping[Table, Hops]:
+    def tables(self, owner: str) -> Mapping[RouteTable, Hops]:
         """Return the next steps of every switch towards ``owner``, by table.
 
         ``owner`` is a switch or a GPU with a fabric address.  A switch that a table leaves out does
         as ``MAIN`` says.
         """
         if owner not in self._hops:
-            found = {Table.MAIN: _MAIN_RULES[self.routing](self.graph, owner)}
+            found = {RouteTable.MAIN: _MAIN_RULES[self.routing](self.graph, owner)}
             if self.routing == VALIANT:
                 found |= rules.valiant(self.graph, owner)
             self._hops[owner] = found
         return self._hops[owner]
 
     @cached_property
-    def lookups(self) -> Mapping[CableEnd, Table]:
+    def lookups(self) -> Mapping[CableEnd, RouteTable]:
         """Interfaces by which packets come that are looked up in another table than ``MAIN`` first.
 
         For ``GROUP`` these are only packets from hosts of the group, by :meth:`sources`.
@@ -92,12 +92,12 @@ class Forwarding:
             return {}
         graph = self.graph
         hosts = {
-            CableEnd(name, interface): Table.HOSTS
+            CableEnd(name, interface): RouteTable.HOSTS
             for name, interfaces in graph.hosts.items()
             for interface in interfaces
         }
         group = {
-            CableEnd(name, step.port): Table.GROUP
+            CableEnd(name, step.port): RouteTable.GROUP
             for name in graph.switches
             if graph.across[name]
             for step in graph.local[name]
@@ -108,11 +108,11 @@ class Forwarding:
         """Return where a packet to ``owner`` goes from ``place``; empty if there is no way."""
         tables = self.tables(owner)
         node, table = place
-        if table is not Table.MAIN:
+        if table is not RouteTable.MAIN:
             found = tables[table].get(node)
             if found is not None:
                 return found
-        return tables[Table.MAIN].get(node, ())
+        return tables[RouteTable.MAIN].get(node, ())
 
     def sources(self, switch: str) -> tuple[IPv4Network, ...]:
         """Networks that hold the subnets of the group of ``switch``, and of no other."""
@@ -139,26 +139,28 @@ class Forwarding:
     def arrival(self, place: LookupPlace, step: Step) -> LookupPlace:
         """Return where a packet is after it took ``step`` from ``place``."""
         from_own_hosts, otherwise = self._arrivals[step.number]
-        return from_own_hosts if place.table is Table.HOSTS else otherwise
+        return from_own_hosts if place.table is RouteTable.HOSTS else otherwise
 
     @cached_property
     def _arrivals(self) -> Mapping[int, tuple[LookupPlace, LookupPlace]]:
         """Return where a step leads packets that the sender's own hosts made, and all others."""
         places = {  # one object for each, which compare faster
-            (node, table): LookupPlace(node, table) for node in self.graph.steps for table in Table
+            (node, table): LookupPlace(node, table)
+            for node in self.graph.steps
+            for table in RouteTable
         }
         found: dict[int, tuple[LookupPlace, LookupPlace]] = {}
         for steps in self.graph.steps.values():
             for step in steps:
-                table = self.lookups.get(CableEnd(step.node, step.arrives), Table.MAIN)
-                found[step.number] = places[step.node, table], places[step.node, Table.MAIN]
+                table = self.lookups.get(CableEnd(step.node, step.arrives), RouteTable.MAIN)
+                found[step.number] = places[step.node, table], places[step.node, RouteTable.MAIN]
         return found
 
     def entries(self, switch: str) -> frozenset[LookupPlace]:
         """Return where packets of the hosts of ``switch`` begin; empty if it has none."""
         interfaces = self.graph.hosts.get(switch, ())
         return frozenset(
-            LookupPlace(switch, self.lookups.get(CableEnd(switch, name), Table.MAIN))
+            LookupPlace(switch, self.lookups.get(CableEnd(switch, name), RouteTable.MAIN))
             for name in interfaces
         )
 
@@ -248,7 +250,7 @@ class Forwarding:
     def _begin(self, start: str, host: bool) -> LookupPlace:
         """Return where packets begin of the hosts of ``start``, or of itself."""
         entries = self.entries(start) if host else frozenset()
-        return min(entries, default=LookupPlace(start, Table.MAIN))
+        return min(entries, default=LookupPlace(start, RouteTable.MAIN))
 
     def _attachment(self, node: Node) -> tuple[str, tuple[Link, ...]]:
         """The switch that ``node`` is, or is plugged into, and the cable to it."""
@@ -289,11 +291,11 @@ class Forwarding:
 
     def _main_lengths(self, owner: str) -> Lengths:
         """Return the lengths of places behind their next hops, where there is one table."""
-        known = Lengths({LookupPlace(owner, table): NOWHERE for table in Table}, {})
+        known = Lengths({LookupPlace(owner, table): NOWHERE for table in RouteTable}, {})
         if self.lookups:
             return known
         (least, most), places, longer = known, self._main_places, self._longer
-        for name, steps in self.tables(owner)[Table.MAIN].items():
+        for name, steps in self.tables(owner)[RouteTable.MAIN].items():
             if len(steps) == 1:
                 (step,) = steps
                 there = places[step.node]
@@ -307,7 +309,7 @@ class Forwarding:
 
     @cached_property
     def _main_places(self) -> Mapping[str, LookupPlace]:
-        return {name: LookupPlace(name, Table.MAIN) for name in self.graph.steps}
+        return {name: LookupPlace(name, RouteTable.MAIN) for name in self.graph.steps}
 
     def _measure(self, owner: str, start: LookupPlace, known: Lengths) -> None:
         """Put into ``known`` the places on all ways from ``start``, the near ones first."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from topologies.model import TopologyError
-from topologies.routing.steps import Graph, Hops, Step, Table
+from topologies.routing.steps import Graph, Hops, RouteTable, Step
 
 FAR = 1 << 60
 
@@ -124,7 +124,7 @@ def minimal(graph: Graph, owner: str) -> Hops:
     }
 
 
-def valiant(graph: Graph, owner: str) -> Mapping[Table, Hops]:
+def valiant(graph: Graph, owner: str) -> Mapping[RouteTable, Hops]:
     """Return what the tables ``HOSTS`` and ``GROUP`` add to :func:`minimal`.
 
     Packets of a switch's hosts to another group leave by any global link of the switch. Or they go
@@ -142,7 +142,7 @@ def valiant(graph: Graph, owner: str) -> Mapping[Table, Hops]:
             hosts[name] = (*own, *(step for step in local[name] if across[step.node]))
         if own:
             group[name] = own
-    return {Table.HOSTS: hosts, Table.GROUP: group}
+    return {RouteTable.HOSTS: hosts, RouteTable.GROUP: group}
 
 
 def up_down(graph: Graph, owner: str) -> Hops:

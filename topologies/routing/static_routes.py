@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from topologies.designs.planes import plane_networks
 from topologies.model import Bridge, CableEnd, Node, Port, Topology, TopologyError
 from topologies.routing.forwarding import forwarding_of
-from topologies.routing.steps import Table
+from topologies.routing.steps import RouteTable
 from topologies.stretch import stretch_of
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
@@ -42,7 +42,7 @@ class Route:
     destination: IPv4Network
     hops: tuple[Hop, ...]
     source: IPv4Address | None = None
-    table: Table = Table.MAIN
+    table: RouteTable = RouteTable.MAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Rule:
     """
 
     interface: str
-    table: Table
+    table: RouteTable
     source: IPv4Network | None = None
 
 
@@ -114,7 +114,7 @@ def static_rules(topology: Topology) -> Mapping[str, tuple[Rule, ...]]:
     """Return which tables switches look packets up in, by node name."""
     rules: dict[str, list[Rule]] = {node.name: [] for node in topology.nodes}
     for end, table in forwarding_of(topology).lookups.items():
-        sources = forwarding_of(topology).sources(end.node) if table is Table.GROUP else [None]
+        sources = forwarding_of(topology).sources(end.node) if table is RouteTable.GROUP else [None]
         rules[end.node].extend(
             Rule(interface=end.port, table=table, source=source) for source in sources
         )
@@ -217,7 +217,7 @@ def _merge(topology: Topology, routes: dict[str, list[Route]]) -> None:
     for node in topology.nodes:
         own = {bridge.gateway.network for bridge in node.bridges if bridge.gateway}
         own |= set(node.summaries)
-        merged: dict[tuple[Table, IPv4Network], Route] = {}
+        merged: dict[tuple[RouteTable, IPv4Network], Route] = {}
         for route in routes[node.name]:
             if route.destination in own:
                 continue
@@ -252,7 +252,7 @@ def _towards_nearest(
     stretch = stretch_of(topology)
     assert stretch is not None
     owners = stretch.owners[vni]
-    tables = {owner: forwarding_of(topology).tables(owner)[Table.MAIN] for owner in owners}
+    tables = {owner: forwarding_of(topology).tables(owner)[RouteTable.MAIN] for owner in owners}
     found = {}
     for switch in topology.switches:
         if switch.name in owners:

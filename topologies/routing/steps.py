@@ -25,7 +25,7 @@ class Step(NamedTuple):
     link: Link
 
 
-class Table(enum.IntEnum):
+class RouteTable(enum.IntEnum):
     """The tables of a switch for lookups; one without an entry leaves the packet to ``MAIN``."""
 
     MAIN = 0

@@ -1,4 +1,4 @@
-"""What was lost in a run: where, why, and how many packets."""
+"""The losses of a run: where, why, and how many packets."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MTU_OCTETS = 4096
 
 @dataclass
 class StepScale:
-    """What divides octets and times; ``flops_per_ns`` is the rate of a GPU.
+    """The divisors of octets and times; ``flops_per_ns`` is the rate of a GPU.
 
     ``raised`` counts exchanges whose messages would be shorter than an MTU, ``exchanges`` all.
     """

@@ -27,7 +27,7 @@ COMPUTE, BUBBLE = "compute", "bubble"
 
 @dataclass(frozen=True)
 class Cause:
-    """What an operation was last kept waiting by: a message for ``label``, sent at ``start_ns``."""
+    """The last wait of an operation: a message for ``label``, sent at ``start_ns``."""
 
     label: str
     start_ns: int

@@ -16,7 +16,7 @@ from topologies.addressing import gpu_address
 from topologies.model import Topology
 from topologies.routing.forwarding import LookupPlace, forwarding_of
 from topologies.routing.static_routes import static_routes
-from topologies.routing.steps import Table
+from topologies.routing.steps import RouteTable
 
 pytestmark = pytest.mark.root
 
@@ -92,7 +92,7 @@ def test_kernel_tables_are_the_computed_ones(lab: LabFactory, spec: str) -> None
             hops = row.get("nexthops") or [row]
             key = (row["dst"].removesuffix("/32"), row.get("table", "main"))
             kernel[key] = {(hop["dev"], IPv4Address(hop["gateway"])) for hop in hops}
-        numbers = {Table.MAIN: "main", Table.HOSTS: "101", Table.GROUP: "102"}
+        numbers = {RouteTable.MAIN: "main", RouteTable.HOSTS: "101", RouteTable.GROUP: "102"}
         assert kernel == {
             (str(route.destination).removesuffix("/32"), numbers[route.table]): {
                 (hop.port, hop.via) for hop in route.hops

@@ -21,7 +21,7 @@ from scenarios.workloads.transformer.step_scale import StepScale
 
 @dataclass
 class _Waiting:
-    """What a GPU does before the next tensor leaves it; ``read`` are exchanges whose results are.
+    """The work of a GPU before the next tensor leaves it; ``read`` are exchanges whose results are.
 
     Those results are among ``checks``.
     """

@@ -1,4 +1,4 @@
-"""What a GPU computes and exchanges in a layer, the embedding and the output head.
+"""The computations and exchanges of a GPU in a layer, the embedding and the output head.
 
 Forward, with sequence parallelism (SP; without, an AllReduce at the end of each half)::
 
