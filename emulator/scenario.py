@@ -43,6 +43,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from emulator.asic.port_faults import Faults
+from emulator.endpoint.interruption import Execution
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost
@@ -84,6 +85,20 @@ class FaultAt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """What follows after GPUs were lost: as in a :class:`Trial`, over the memories as they are.
+
+    Buffers that ``expected`` names are spoiled before, but for those that are ``kept``: all others
+    are as in a new process.
+    """
+
+    compile: Callable[[], Sequence[Schedule]]
+    inputs: Callable[[int], Contents]
+    expected: Callable[[int], Contents]
+    kept: Collection[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One line of the table: a collective of one size, run ``warmups`` + ``iterations`` times.
 
@@ -102,8 +117,14 @@ class Trial:
     ``collective`` may be the name of any traffic pattern.  ``transport`` and ``switch`` are what
     this row needs of them, such as ``"spray=reps"`` or ``"deep:trim=off"``; the rest is the user's
     choice, and the user cannot contradict them (:mod:`emulator.run.plan.stages`).  ``faults``
-    befall every iteration that counts, and are healed after it; warm-ups are spared.  ``fresh``:
+    befall every iteration that counts, and are healed after it; warm-ups are spared.  So do
+    ``fault_clauses``, in the words of :mod:`emulator.faults.grammar`, such as
+    ``"t=90us gpu h1g0 dead"``; with them an iteration without them runs first.  ``fresh``:
     the endpoints begin anew before this row, with nothing learned from those before it.
+
+    ``recover`` is asked after GPUs were lost for what follows (:mod:`emulator.run.continuation`),
+    given the executions so far, or raises UserError if the job cannot go on.  Without it the run
+    fails then.
 
     ``victims`` are flows, as pairs of ranks, that are only there to see what the others do to them:
     no measure counts their messages but those of ``Outcome.victims``.
@@ -123,8 +144,10 @@ class Trial:
     transport: str = ""
     switch: str = ""
     faults: Sequence[FaultAt] = ()
+    fault_clauses: Sequence[str] = ()
     fresh: bool = False
     victims: Collection[tuple[int, int]] = ()
+    recover: Callable[[Sequence[Execution]], Resumption] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +160,8 @@ class Outcome:
     ``iterations`` are the messages of each iteration, and ``ports`` what every port counted, by
     ``node:port``. ``queues`` is the depth of their queues over time, and ``wire`` what the
     transport spends on each packet.  The messages of the trial's victims are not among
-    ``iterations``, but among ``victims``.
+    ``iterations``, but among ``victims``.  ``executions`` are those of the last iteration: one, and
+    one more after each interruption.
     """
 
     times_ns: tuple[int, ...]
@@ -147,6 +171,7 @@ class Outcome:
     endpoints: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     iterations: Sequence[Iteration] = ()
     victims: Sequence[Iteration] = ()
+    executions: Sequence[Execution] = ()
     ports: Mapping[str, PortRecord] = field(default_factory=dict)
     queues: Mapping[str, QueueSeries] = field(default_factory=dict)
     wire: WireCost | None = None
@@ -273,6 +298,7 @@ class Scenario:
                 inputs=self._guarded("inputs", trial.inputs),
                 expected=self._guarded("expected", trial.expected),
                 tolerance=trial.tolerance and self._guarded("tolerance", trial.tolerance),
+                recover=trial.recover and self._guarded("recover", trial.recover),
             )
             for trial in trials
         ]

@@ -6,6 +6,8 @@
                                         |
                      the line is idle --+--transmit--> socket --> line
 
+A dead GPU has no process: what comes to its NIC is dropped there, and nothing leaves it.
+
 The transport is asked for a frame whenever a line is idle, and for its deadline when it has none.
 """
 
@@ -20,6 +22,7 @@ from emulator.endpoint.agent import make_transport
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.counting import add, of_the_past
 from emulator.endpoint.nic.lanes import FrameEndpoint, per_fep
+from emulator.endpoint.operations.data_arrival import lose_after
 from emulator.endpoint.operations.executor import MEMORY_KEY, Executor
 from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout
 from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
@@ -152,6 +155,7 @@ class GpuEndpoint:
         )
         self._armed = NEVER
         self._retired = False
+        self._dead = self._returning = False
         self._woken_at, self._wakes = -1, 0
         self._settling = False
         self.result: RankResult | None = None
@@ -183,8 +187,11 @@ class GpuEndpoint:
     def renew(self, life: int, lives_before: int) -> None:
         """Begin life number ``life`` of a row: a transport that has learned nothing.
 
-        Counters go on.  ``lives_before`` are those of earlier rows.
+        Counters go on.  ``lives_before`` are those of earlier rows.  A dead GPU that is replaced
+        has its new process from now on.
         """
+        if self._returning:
+            self._dead = self._returning = False
         add(self._past, of_the_past(self._transport.counters()))
         for layer, counters in per_fep(self._transport).items():
             add(self._past_of_feps.setdefault(layer, {}), of_the_past(counters))
@@ -220,13 +227,45 @@ class GpuEndpoint:
         """Begin execution number ``execution`` now."""
         self.result = None
         self.executor.start(execution, self._events.now // PS, NEVER)
+        if self._dead:
+            self._end_execution()
         self.settle()
+
+    def end(self) -> None:
+        """End the GPU's process, now and without notice to anybody."""
+        self._dead, self._returning = True, False
+        self._armed = NEVER
+        self._end_execution()
+
+    def replace(self) -> None:
+        """Have a new process with the next :meth:`renew`."""
+        self._returning = self._dead
+
+    def lose_copies(self, peers: Sequence[int]) -> None:
+        """Lose what has not left ``peers``, which have died, whole."""
+        if self.copies is not None:
+            last = self.copies.lose(peers, self._events.now // PS)
+            self.copies.copies_lost += lose_after(self.executor.arrivals, peers, last)
+
+    def _end_execution(self) -> None:
+        """End the execution of a dead GPU, unless it had nothing left to do."""
+        executor = self.executor
+        if not executor.running:
+            return
+        if not executor.finished:
+            executor.feed((), self._events.now // PS)
+            executor.fail("dead", f"the GPU has died; {executor.unfinished()}")
+        self.result = executor.take_result()
+        self._around.finished(self.spec.rank)
 
     def deliver(self, port: GpuPort, frame: memoryview) -> None:
         """Take a frame that has crossed eth0: the transport sees the octets of the ring's slot."""
         counts = port.counts
         counts.frames_in += 1
         counts.octets_in += len(frame)
+        if self._dead:
+            counts.gpu_dead += 1
+            return
         self._by_port[id(port)]((frame,), self._events.now // PS)
         self.settle()
 
@@ -235,13 +274,13 @@ class GpuEndpoint:
         self.settle()
 
     def _hear(self, notice: CopyNotice) -> None:
-        if self._retired:
+        if self._retired or self._dead:
             return
         self.executor.notice((notice,))
         self.settle()
 
     def _wake(self, when: int) -> None:
-        if when != self._armed or self._retired:
+        if when != self._armed or self._retired or self._dead:
             return
         self._armed = NEVER
         if when != self._woken_at:
@@ -259,8 +298,8 @@ class GpuEndpoint:
 
     def settle(self) -> None:
         """Do all that can be done now, and see to it that the next deadline wakes this GPU."""
-        if self._settling or self._retired:  # a frame that is sent makes its line ask for another
-            return
+        if self._settling or self._retired or self._dead:
+            return  # settling: a frame that is sent makes its line ask for another
         self._settling = True
         now = self._events.now // PS
         transport, executor = self._transport, self.executor
@@ -357,7 +396,7 @@ class GpuEndpoint:
     @property
     def closed(self) -> bool:
         """Return whether nothing of the transport is open."""
-        return self._transport.closed
+        return self._dead or self._transport.closed
 
     def fail(self, error: str, detail: str) -> None:
         """End the execution with ``error``."""

@@ -1,4 +1,4 @@
-"""Changes of a fabric's lines by faults, at the instant of the fault.
+"""Changes of a fabric's lines and GPUs by faults, at the instant of the fault.
 
 What waits at a port is lost with its carrier, and so is what is on the cable, or in the pipeline of
 the switch behind it; a frame that has come through before is not.  A rate holds from the next frame
@@ -32,6 +32,10 @@ class Lines(Protocol):
 
     def follow(self, changes: Sequence[LineChange]) -> None: ...
 
+    def end_gpus(self, nodes: Sequence[str]) -> None: ...
+
+    def replace_gpus(self, nodes: Sequence[str]) -> None: ...
+
 
 class LineFaults:
     """The ``lines`` of a fabric, for a fault injector."""
@@ -63,6 +67,14 @@ class LineFaults:
             self._lines.follow([self._change(end) for end in ends])
         whole = _ends(link for link in links if link not in dead)
         self._lines.plug(whole, sorted({end.node for end in ends}))
+
+    def end_gpus(self, gpus: Collection[str]) -> None:
+        """End the processes of ``gpus`` now."""
+        self._lines.end_gpus(sorted(gpus))
+
+    def replace_gpus(self, gpus: Collection[str]) -> None:
+        """Give ``gpus`` a new process with the next new transports."""
+        self._lines.replace_gpus(sorted(gpus))
 
     def _change(self, end: CableEnd) -> LineChange:
         asic, name = self._lines.lab.asic, str(end)

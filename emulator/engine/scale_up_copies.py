@@ -6,7 +6,7 @@ notice is an event at the peer when the first octet of a copy arrives there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from emulator.endpoint.operations.nvlink import CopyNotice, Ingress, ScaleUpLink
 from emulator.engine.event_queue import PS, EventQueue, Source
@@ -42,6 +42,8 @@ class ScaleUpCopies:
         self._send, self._hear = send, hear
         self._egress_free: dict[int | None, int] = {}  # by peer; None: of all; ps
         self._ingress = Ingress() if link.shared else None
+        self._gone: dict[int, int] = {}  # when the last octet of a dead peer's copy may come (ns)
+        self.copies_lost = 0
         self.copies_out = self.copies_in = self.octets_out = self.octets_in = 0
 
     def occupy(self, now: int, octets: int, peer: int) -> tuple[int, int]:
@@ -59,13 +61,21 @@ class ScaleUpCopies:
         return free, free + self._link.latency_ns
 
     def notify(self, peer: int, notice: CopyNotice) -> None:
-        """Have ``peer`` hear of a copy when its first octet is there."""
+        """Have ``peer`` hear of a copy when its first octet is there.
+
+        Raises ConnectionError if the peer is dead, whose ports are down.
+        """
+        if peer in self._gone:
+            raise ConnectionError(f"rank {peer} has no scale-up port any more")
         begins = notice.deliver_at * PS - self._link.octets_ps(notice.length)
         soonest = self._events.now + self._link.latency_ns * PS  # times above are whole ns
         self._send(peer, max(begins, soonest), self._source.next(), notice)
 
     def arrive(self, notice: CopyNotice) -> None:
         """Take a peer's copy, whose first octet is here now."""
+        if self._gone and notice.deliver_at > self._gone.get(notice.sender, notice.deliver_at):
+            self.copies_lost += 1
+            return
         if self._ingress is not None:
             duration = self._link.octets_ps(notice.length)
             end = self._ingress.admit(notice.deliver_at * PS - duration, duration)
@@ -76,6 +86,20 @@ class ScaleUpCopies:
         self.octets_in += notice.length
         self._hear(notice)
 
+    def lose(self, peers: Sequence[int], now: int) -> int:
+        """Take from ``peers`` only what has left them whole at ``now`` (ns).
+
+        Returns the time by which that has come.
+        """
+        last = now + self._link.latency_ns
+        self._gone |= dict.fromkeys(peers, last)
+        return last
+
+    def hear_again(self, peers: Sequence[int]) -> None:
+        """Take everything from ``peers`` again."""
+        for peer in peers:
+            self._gone.pop(peer, None)
+
     def counters(self) -> Mapping[str, int]:
         """Copies and octets, both ways."""
         return {
@@ -83,4 +107,5 @@ class ScaleUpCopies:
             "octets_out": self.octets_out,
             "copies_in": self.copies_in,
             "octets_in": self.octets_in,
+            "copies_lost": self.copies_lost,
         }

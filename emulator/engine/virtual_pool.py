@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 from emulator.endpoint.agent_processes import AgentError, Progress
 from emulator.endpoint.agent_spec import AgentSpec
+from emulator.endpoint.interruption import LEARNED, JobInterrupted
 from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.endpoint.operations.loading import barrier_members, laid_out, layouts_for
 from emulator.endpoint.operations.rank_result import RankResult
@@ -39,6 +40,7 @@ class VirtualPool:
         self.memories: dict[int, GpuMemory] = {}
         self._fabric = fabric
         self._events, self._source = fabric.events, fabric.events.run_source
+        self._lost: Callable[[], Collection[int]] | None = None
         self._members: dict[str, frozenset[int]] = {}
         self._waiting: dict[str, set[int]] = {}
         self._passes: dict[int, list[str]] = {}  # names of barriers, by when they are passed (ps)
@@ -126,6 +128,13 @@ class VirtualPool:
                 )
             fabric.run(min(until, following + 1000 * PS))
 
+    def interrupt(self, lost: Callable[[], Collection[int]] | None) -> None:
+        """Have executions interrupted, where they would fail, by the loss of ranks.
+
+        ``lost`` tells which cannot go on now; None: every failure is one.
+        """
+        self._lost = lost
+
     def run(
         self,
         start_in_ns: int | None = None,
@@ -137,7 +146,8 @@ class VirtualPool:
 
         The start is ``start_in_ns`` of fabric time from now (``gap_ns`` at least).  An execution
         that lasts longer than ``timeout`` s of fabric time fails, as does one of which nothing
-        will ever happen again.  Raises :class:`AgentError` when any rank fails.
+        will ever happen again.  Raises :class:`AgentError` when any rank fails, or
+        :class:`JobInterrupted` (see :meth:`interrupt`).
         """
         events, fabric = self._events, self._fabric
         self._execution += 1
@@ -180,9 +190,24 @@ class VirtualPool:
                 self._passes.setdefault(when, []).append(name)
         if news.result is not None and news.rank is not None:
             self._left.discard(news.rank)
-            if not self._ending and (not self._left or news.result.error is not None):
+            failed = news.result.error not in (None, "dead")  # of a death others have to learn
+            if self._ending or not (failed or not self._left):
+                return
+            if self._lost is not None and (news.result.error in LEARNED or not self._left):
+                self._events.at(self._after(news), STOP, self._end_if_learned, self._execution)
+            else:
                 self._ending = True
                 self._events.at(self._after(news), STOP, lambda _: self._events.stop(), None)
+
+    def _end_if_learned(self, execution: int) -> None:
+        """End the execution unless a rank is left that will still learn by its own transport."""
+        if self._ending or execution != self._execution or self._lost is None:
+            return
+        lost = sorted(self._lost())
+        learning = self._left and lost and any(self._fabric.each("has_sent_to", lost))
+        if not learning:
+            self._ending = True
+            self._events.stop()
 
     def _after(self, news: News) -> int:
         return news.when_ps + self._fabric.lookahead_ps
@@ -197,6 +222,11 @@ class VirtualPool:
         """End the executions that will not end, each with what it waits for."""
         standing = self._fabric.standing()
         over = more_to_come and not self._fabric.deadlocked
+        if self._lost is not None and self._lost():
+            standing += (
+                "; nobody writes to what is lost any more, so that no transport reports it: "
+                "such a job waits until a watchdog ends it, which is not modelled"
+            )
         details = {
             rank: detail + standing
             for part in self._fabric.each("unfinished")
@@ -207,11 +237,11 @@ class VirtualPool:
     def _failure(self, results: Sequence[RankResult]) -> AgentError:
         """The first error that was not another's consequence."""
         failed = [one for one in results if one.error]
-        causes = [one for one in failed if one.error != "aborted"] or failed
+        causes = [one for one in failed if one.error not in ("aborted", "dead")] or failed
         first = min(causes, key=lambda one: (one.end_ns, one.rank))
         fabric = self._fabric
         stated = first.error == "stalled" or not fabric.deadlocked
-        return AgentError(
+        failure = AgentError(
             f"rank {first.rank} ({first.node}) failed with {first.error}: {first.detail}"
             f"{'' if stated else fabric.standing()}",
             rank=first.rank,
@@ -219,6 +249,11 @@ class VirtualPool:
             results=results,
             counters=self.counters(),
         )
+        errors = {one.error for one in failed}
+        if self._lost is None or errors.isdisjoint(LEARNED):
+            return failure
+        lost = self._lost() if errors <= {"aborted", "dead", *LEARNED} else ()
+        return JobInterrupted(failure, lost) if lost else failure
 
     def counters(self) -> Counts:
         """Counters of every rank, by layer (``transport``, ``nic``, ...) and name."""

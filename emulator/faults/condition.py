@@ -1,4 +1,4 @@
-"""The condition of a fabric's cables: without carrier, or with silent faults.
+"""The condition of a fabric: cables without carrier or with silent faults, and dead GPUs.
 
 A cable is dead while anything holds it down: itself, a switch at one of its ends, a NIC.  So a
 switch that comes up again does not revive a cable that was pulled for itself.
@@ -34,6 +34,16 @@ class Condition:
     def dead(self) -> frozenset[Link]:
         """The cables without carrier."""
         return frozenset(link for one in self.down for link in one.links)
+
+    @property
+    def dead_gpus(self) -> frozenset[str]:
+        """Return the GPUs whose processes have ended, whatever their cables have."""
+        return frozenset(name for one in self.down for name in one.gpus)
+
+    @property
+    def separates(self) -> bool:
+        """Return whether anything may be cut off: a cable is impassable, or a GPU dead."""
+        return bool(self.impassable or self.dead_gpus)
 
     @property
     def impassable(self) -> frozenset[Link]:
@@ -74,7 +84,7 @@ class Condition:
 
     def words(self) -> list[str]:
         """One clause for each thing that is not as it should be."""
-        lines = [f"{one} down" for one in self.down]
+        lines = [f"{one} {'dead' if one.mortal else 'down'}" for one in self.down]
         for link, faults in self.faults.items():
             reported = " ".join(described(faults, link))
             lines.append(f"link {link.a} {reported}")

@@ -54,6 +54,10 @@ class VirtualCables(Protocol):
 
     def follow(self, links: Collection[Link], dead: Collection[Link] = ()) -> None: ...
 
+    def end_gpus(self, gpus: Collection[str]) -> None: ...
+
+    def replace_gpus(self, gpus: Collection[str]) -> None: ...
+
 
 class FaultInjector:
     """Applies and heals faults of ``lab``'s cables; the caller allows one at a time.
@@ -82,10 +86,16 @@ class FaultInjector:
                 "corrupt: build it with a --switch other than none, or take carrier (down)"
             )
         check_rates(requested, lab.dilation)
+        ended, replaced = (
+            requested.dead_gpus - before.dead_gpus,
+            before.dead_gpus - requested.dead_gpus,
+        )
         # Until it is done, and for whoever heals it if it fails, all of both conditions holds.
         self._note(Condition(_union(before, requested), {**before.faults, **requested.faults}))
         pulled, plugged = requested.dead - before.dead, before.dead - requested.dead
         changed = {link for link in lab.topology.links if before.of(link) != requested.of(link)}
+        if self._cabling is not None and ended:
+            self._cabling.end_gpus(ended)
         # A pulled cable swallows before it is pulled, and takes nothing before it is plugged in.
         self._inject(changed - plugged, requested)
         if pulled:
@@ -107,6 +117,8 @@ class FaultInjector:
         self._inject(changed & plugged, requested)
         if self._cabling is not None:
             self._cabling.follow(changed, requested.dead)
+            if replaced:
+                self._cabling.replace_gpus(replaced)
         self._note(requested)
 
     def pretend(self, requested: Condition) -> None:

@@ -6,6 +6,7 @@
     t=1ms link rail0:up0 loss=1% corrupt=0.1%; t=5ms heal; t=6ms link rail0:up1 rate=100Gbps
     t=2ms link rail0:up0 flap every=1ms for=5ms
     t=3ms switch spine0 down; t=8ms up
+    t=200us gpu h1g0 dead; t=400us server h2 dead
 
 Clauses are parted by semicolons.  ``t=`` is fabric time after the common start of an iteration
 (``uetemu inject`` strikes at once and takes none).  A clause that names no element means that of
@@ -14,6 +15,8 @@ the one before.
 =====================  ===========================================================================
 ``down``, ``up``       the cable, or all cables of a switch or NIC, lose carrier at both ends
 ``flap every= for=``   down for the first half of each period and up for the second, and up at last
+``dead``               a GPU's process ends: its endpoint neither sends nor answers any more, and
+                       its NIC keeps its carrier; a server takes its GPUs and all carrier
 ``blackhole``          swallows everything, and both ends keep carrier; links only, as are the rest
 ``rate=``              what is left of the link's rate, as in ``rate=100Gbps``
 ``loss=``              chance of each frame to be lost, as in ``loss=1%``
@@ -21,7 +24,8 @@ the one before.
 ``heal``               the end of all silent faults of the link: ``blackhole`` and its like
 =====================  ===========================================================================
 
-A grammar of five words needs no parser generator: :func:`parse` splits and looks up.
+What is dead stays so until the end of the iteration.  A grammar of a few words needs no parser
+generator: :func:`parse` splits and looks up.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ from topologies.advice import meant
 from topologies.model import Topology
 from topologies.units import UnitError, format_rate, format_time, parse_rate, parse_time_ns
 
-STATES = ("down", "up", "blackhole", "heal", "flap")
+STATES = ("down", "up", "blackhole", "heal", "flap", "dead")
+OF_LINKS = tuple(state for state in STATES if state != "dead")
 SETTINGS = ("rate", "loss", "corrupt")
 FLAPPING = ("every", "for")
 MOST_FLAPS = 1000
@@ -82,7 +87,9 @@ Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject: no 
   link NODE:PORT   down|up  flap every=1ms for=5ms             carrier, at both ends
                    blackhole  rate=100Gbps  loss=1%  corrupt=0.1%  heal      silent
   switch NAME      down|up|flap                                all of its cables
-  nic GPU[:PORT]   down|up|flap                                those of the GPU"""
+  nic GPU[:PORT]   down|up|flap                                those of the GPU
+  gpu NAME         dead                                        its NIC keeps carrier; run only
+  server NAME      dead                                        its GPUs and all of its cables"""
 
 
 def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
@@ -141,6 +148,12 @@ def after(condition: Condition, clause: Clause) -> Condition:
             if one in condition.down:
                 raise UserError(f"{clause.text!r}: {one} is down already; take the clause out")
             return condition.lowered(one)
+        case "dead":
+            if one in condition.down or (
+                not one.links and condition.dead_gpus.issuperset(one.gpus)
+            ):
+                raise UserError(f"{clause.text!r}: {one} is dead already; take the clause out")
+            return condition.lowered(one)
         case "up":
             if one not in condition.down:
                 down = ", ".join(map(str, condition.down))
@@ -187,8 +200,9 @@ def _clause(stated: str, last: Element | None, topology: Topology) -> Clause:
         words = words[2:]
     elif words and (word := words[0].partition("=")[0]) not in verbs:
         raise UserError(
-            f"{stated!r}: {words[0]!r} is neither link, switch or nic nor anything that happens to "
-            f"them{meant(word, (*KINDS, *STATES, *SETTINGS))}; write for example {_EXAMPLE}"
+            f"{stated!r}: {words[0]!r} is neither link, switch, nic, gpu or server nor anything "
+            f"that happens to them{meant(word, (*KINDS, *STATES, *SETTINGS))}; write for example "
+            f"{_EXAMPLE}"
         )
     elif last is None:
         raise UserError(f"{stated!r} does not say what is struck; write for example {_EXAMPLE}")
@@ -208,7 +222,9 @@ _EXAMPLE = "link rail0:up1 down"
 
 def _verbs(faulted: Element) -> Sequence[str]:
     if faulted.kind == "link":
-        return (*STATES, *(f"{name}=" for name in SETTINGS))
+        return (*OF_LINKS, *(f"{name}=" for name in SETTINGS))
+    if faulted.mortal:
+        return ("dead",)
     return ("down", "up", "flap")
 
 
@@ -225,13 +241,15 @@ def _verb(
         near = meant(verb, [one.removesuffix("=") for one in known])
         if verb in SETTINGS and f"{verb}=" in known:
             near = f" without its value, as in {_SAMPLES['rate']}"
+        elif faulted.mortal and verb in STATES:
+            near = f": a {faulted.kind} dies, until the iteration has ended (in a lab: until heal)"
         elif verb in known:
             near = f"; {verb} takes no value"
         raise UserError(
             f"{stated!r}: {words[0]!r} is nothing that happens to a {faulted.kind}{near}; take one "
             f"of {', '.join(known)}"
         )
-    if not _at_switch(faulted, topology) and verb not in ("down", "up", "flap"):
+    if not _at_switch(faulted, topology) and verb not in ("down", "up", "flap", "dead"):
         raise UserError(
             f"{stated!r}: {faulted} is plugged into no switch whose ASIC could inject {verb}; take "
             "down, or name a cable of the NIC that leaves the server"

@@ -7,7 +7,7 @@ has one path for each pair, as in dimension order, every dead cable cuts off tho
 Of two switches that look like one, either delivers over their standby link to a GPU whose port at
 it is dead.  With a routing daemon any way that the cables leave will be found, but for those that
 its protocol forbids (:mod:`emulator.faults.ways`).  The scale-up network of a server is not looked
-at.
+at.  A dead GPU reaches nobody, and nobody reaches it, whatever its cables have.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class Reach:
 
     def cut(self, condition: Condition) -> Cut:
         """Return what ``condition`` cuts off."""
-        if not condition.impassable:
+        if not condition.separates:
             return NOTHING
         before, now = self._sound, self.left(condition)
-        gone = frozenset(_cut_off(self.topology, before, now, condition.impassable))
+        gone = condition.dead_gpus.union(
+            _cut_off(self.topology, before, now, condition.impassable, condition.dead_gpus)
+        )
         names = [gpu.name for gpu in self.topology.gpus]
         staying = [name for name in names if name not in gone and before[name] != now[name]]
         return Cut(
@@ -69,8 +71,14 @@ class Reach:
     def left(self, condition: Condition) -> Mapping[str, Set[str]]:
         """Return the GPUs that each GPU reaches and that reach it in ``condition``."""
         if condition not in self._left:
-            dead = condition.dead
-            self._left[condition] = reached(self.topology, dead, condition.impassable - dead)
+            dead, silent = condition.dead, condition.dead_gpus
+            found = reached(self.topology, dead, condition.impassable - dead)
+            if silent:
+                found = {
+                    name: frozenset() if name in silent else others - silent
+                    for name, others in found.items()
+                }
+            self._left[condition] = found
         return self._left[condition]
 
     def causes(self, one: str, other: str, condition: Condition) -> list[frozenset[Link]]:
@@ -134,8 +142,10 @@ def _cut_off(
     before: Mapping[str, Set[str]],
     now: Mapping[str, Set[str]],
     dead: Collection[Link],
+    silent: Set[str],
 ) -> list[str]:
-    left = [gpu.name for gpu in topology.gpus if before[gpu.name]]
+    """Return the GPUs, apart from the dead ones ``silent``, that have lost most of the others."""
+    left = [gpu.name for gpu in topology.gpus if before[gpu.name] and gpu.name not in silent]
     lost = []
     while left:
         whole = [name for name in left if name == left[0] or name in before[left[0]]]

@@ -47,6 +47,9 @@ class Iteration:
         chosen = np.full(len(self), others)
         for source, destination in pairs:
             chosen[(self.source == source) & (self.destination == destination)] = not others
+        return self._chosen(chosen)
+
+    def _chosen(self, chosen: npt.NDArray[np.bool_]) -> Iteration:
         return Iteration(
             self.origin_ns,
             source=self.source[chosen],
@@ -55,6 +58,10 @@ class Iteration:
             start_ns=self.start_ns[chosen],
             end_ns=self.end_ns[chosen],
         )
+
+    def delivered(self) -> Iteration:
+        """Return the messages that arrived: all, unless the iteration was interrupted."""
+        return self._chosen(self.end_ns >= 0)
 
     def flows(self) -> dict[tuple[int, int], FlowProgress]:
         """Return the delivered octets from each rank to each other, by (source, destination)."""
@@ -102,6 +109,10 @@ class Recorder:
                 end_ns=ends - origin,
             )
         )
+
+    def take(self, interrupted: Recorder) -> None:
+        """Take what arrived in the iterations of another recorder, whose schedules are others."""
+        self._iterations.extend(one.delivered() for one in interrupted)
 
     def __iter__(self) -> Iterator[Iteration]:
         return iter(self._iterations)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from emulator.asic.port_faults import Faults
 from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.operations.rank_result import RankResult
+from emulator.engine.virtual_pool import VirtualPool
 from emulator.faults.condition import Condition
 from emulator.faults.fault_injector import FaultInjector
 from emulator.faults.grammar import Moment
+from emulator.faults.reach import Reach
 from emulator.lab import Lab
 from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation
@@ -29,7 +32,7 @@ from topologies.analysis.round_trip import base_rtt_ns
 
 @dataclass
 class Attempt:
-    """``trial`` of ``stage``, which is ``load`` of work.
+    """``trial`` of ``stage``, which is ``load`` of work; ``moments`` are those of its faults.
 
     ``host``, ``late_fault_ns`` and ``warnings`` are what came of it besides, also if it fails.
     """
@@ -38,6 +41,7 @@ class Attempt:
     stage: PlannedStage
     trial: Trial
     load: TrialLoad
+    moments: Sequence[Moment]
     lab: Lab
     injector: FaultInjector
     pool: Pool
@@ -58,11 +62,11 @@ class Attempt:
         With such faults an iteration without them comes first.  Raises
         :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
         """
-        if not self.plan.moments:
+        if not self.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
         topology, wire = self.stage.topology, self.stage.transport.wire
         expected = FaultExpectation.of(
-            self.plan.moments,
+            self.moments,
             topology,
             self.plan.pxn.relayed(self.trial.compile()),
             wire,
@@ -73,7 +77,7 @@ class Attempt:
         self._expected = expected
         self._undisturbed = undisturbed.outcome
         before, underway = self._uncounted(), self._missing()
-        player = self._player(self.plan.moments)
+        player = self._player(self.moments)
         warm = dataclasses.replace(self.trial, warmups=0)
         try:
             measured = self._measure(warm, expected.ideal_ns or self.load.ideal_ns, player)
@@ -124,6 +128,9 @@ class Attempt:
     def _uncounted(self) -> dict[str, int]:
         """Packets lost so far that no switch port counts."""
         lost = {"in_queue": self.injector.flushed, "no_route": self.lab.unrouted()}
+        if any(moment.condition.dead_gpus for moment in self.moments):
+            nics = [layers["nic"] for layers in self.pool.counters().values()]
+            lost["gpu_dead"] = sum(nic["gpu_dead"] for nic in nics)
         in_flight = self.injector.lost_in_flight
         return lost if in_flight is None else {**lost, "in_flight": in_flight}
 
@@ -170,7 +177,21 @@ class Attempt:
             return virtual_time_limit_s(ideal_ns, self._expected)
         return time_limit_s(self.time.clock, ideal_ns, self._expected)
 
+    def _lost_ranks(self) -> list[int]:
+        """Return the ranks that are dead, or cut off, in the present condition of the fabric."""
+        return self._cut(self.injector.condition)
+
+    def _cut(self, condition: Condition) -> list[int]:
+        gone = self._reach.cut(condition).gpus
+        return [rank for rank, gpu in enumerate(self.stage.topology.gpus) if gpu.name in gone]
+
+    @cached_property
+    def _reach(self) -> Reach:
+        return Reach(self.stage.topology)
+
     def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:
+        if isinstance(self.pool, VirtualPool):
+            self.pool.interrupt(self._lost_ranks if trial.recover is not None else None)
         try:
             return measure(
                 trial,
@@ -185,6 +206,7 @@ class Attempt:
                 pxn=self.plan.pxn,
                 start=self.plan.request.start,
                 progress=self.progress,
+                cut=self._cut,
             )
         finally:
             self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import psutil
@@ -15,8 +16,10 @@ from emulator.endpoint.operations.gpu_memory import GpuMemory
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
+from emulator.faults.condition import Condition
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Recorder
+from emulator.run.continuation import POISON, Continued, play
 from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.run.fidelity import Machine, Slip
 from emulator.run.losses import NIC_LOSSES
@@ -24,9 +27,6 @@ from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
 from emulator.run.time_base import Pool
 from emulator.scenario import Contents, Outcome, Trial
-
-#: All ones: in every floating-point type this is not a number, which equals nothing.
-POISON = 0xFF
 
 #: So many elements are compared at a time: what numpy says of each takes an octet.
 _COMPARED = 2**20
@@ -126,14 +126,17 @@ def measure(
     pxn: Pxn,
     start: Start,
     progress: Callable[[], None],
+    cut: Callable[[Condition], Sequence[int]],
 ) -> Measured:
     """Run ``trial``'s warm-ups and iterations; those that count begin as ``start`` defines.
 
     ``chain`` is the number of messages in the longest chain of dependent ones.  ``host`` is added
     to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``
     is called after each.  ``pxn`` relays writes; messages are told of as they
-    were before.  Every iteration is verified, warm-ups too.  Raises
-    :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
+    were before.  ``cut`` tells which ranks a condition of the fabric cuts off.  Every iteration is
+    verified, warm-ups too.
+
+    Raises :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
     """
     compiled = trial.compile()
     schedules = pxn.relayed(compiled)
@@ -154,32 +157,51 @@ def measure(
     wrong = 0
     times: list[int] = []
     messages = Recorder(compiled)
-    results: Sequence[RankResult] = ()
+    whole: tuple[Sequence[Schedule], Sequence[RankResult]] = (schedules, ())
+    latest: Continued | None = None
     before: Counts = {}
     for iteration in range(-trial.warmups, trial.iterations):
+        if latest is not None and latest.interrupted:  # what followed had buffers of its own
+            pool.load(schedules)
+            for schedule in schedules:
+                _begin(memories[schedule.rank], trial, schedule)
         for rank, memory in memories.items():
             for name in judged[rank]:
                 memory.array(name, np.uint8)[:] = POISON
             _fill(memory, renewed[rank])
-        if iteration >= 0 and start.fresh:
+        if iteration >= 0 and (start.fresh or faults.deadly):
             pool.renew()
         if iteration == 0:
             before = pool.counters()
             ports.begin()
         processors = psutil.cpu_times()
         try:
-            results = pool.run(
-                timeout=timeout_s,
-                started=faults.begin if iteration >= 0 else None,
-                gap_ns=start.gap_ns if iteration > -trial.warmups else 0,
+            latest = play(
+                trial,
+                schedules,
+                pool,
+                run=partial(
+                    pool.run,
+                    timeout=timeout_s,
+                    started=faults.begin if iteration >= 0 else None,
+                    gap_ns=start.gap_ns if iteration > -trial.warmups else 0,
+                ),
+                faults=faults,
+                fill=lambda rank, contents: _fill(memories[rank], contents),
+                pxn=pxn,
+                cut=cut,
             )
+            whole = latest.whole
         finally:
             faults.end()
         busy, available = processor_seconds(processors)
-        wrong += sum(_differing(memories[schedule.rank], trial, schedule) for schedule in schedules)
+        wrong += sum(
+            _differing(memories[schedule.rank], latest.trial, schedule)
+            for schedule in latest.executions[-1].schedules
+        )
         if iteration >= 0:
-            times.append(duration_ns(results))
-            messages.add(results)
+            times.append(duration_ns(whole[1]))
+            _record(messages, latest, whole)
             if host is not None:
                 host.busy_s += busy
                 host.available_s += available
@@ -201,9 +223,25 @@ def measure(
         victims=tuple(each.of(trial.victims) for each in messages) if trial.victims else (),
         ports=ports.end(),
         queues=ports.queues(),
+        executions=() if latest is None else tuple(latest.executions),
         wire=wire,
     )
-    return Measured(outcome, schedules, results, faults.latest)
+    return Measured(outcome, *whole, faults.latest)
+
+
+def _record(
+    messages: Recorder,
+    latest: Continued,
+    whole: tuple[Sequence[Schedule], Sequence[RankResult]],
+) -> None:
+    """Record the messages of an iteration; those of an interrupted one go by its own schedules."""
+    schedules, results = whole
+    if not latest.interrupted:
+        messages.add(results)
+        return
+    own = Recorder(schedules)
+    own.add(results)
+    messages.take(own)
 
 
 def _begin(memory: GpuMemory, trial: Trial, schedule: Schedule) -> list[str]:

@@ -144,7 +144,7 @@ class _Run:
         self.folder.write("fabric.json", export.as_data(self.plan.topology))
         self.dilation = self.time.choose_dilation()
         self.result.dilation = self.environment["dilation"] = self.dilation
-        for moment in self.plan.moments:
+        for moment in self.plan.every_moment:
             check_rates(moment.condition, self.dilation)
         self.folder.write("environment.json", self.environment)
         self._save()
@@ -321,7 +321,7 @@ class _Run:
                     len(self.result.rows), measured.outcome, self.plan.topology
                 ),
             )
-            late_ns = attempt.late_fault_ns * len(plan.moments)
+            late_ns = attempt.late_fault_ns * len(attempt.moments)
             beaten = violation(
                 measured.outcome.times_ns,
                 measured.outcome.ideal_ns,
@@ -362,6 +362,7 @@ class _Run:
             stage=stage,
             trial=trial,
             load=load,
+            moments=self.plan.moments_of(trial),
             lab=self.lab,
             injector=self.injector,
             pool=self._pool,
@@ -375,7 +376,7 @@ class _Run:
     def _settle(self, trial: Trial, progress: Callable[[], None]) -> None:
         """After an iteration: what its faults did to learned routes is over before the next."""
         assert self.lab is not None
-        if self.lab.routing is not None and (trial.faults or self.plan.moments):
+        if self.lab.routing is not None and (trial.faults or self.plan.moments_of(trial)):
             self.time.await_routes(self.lab.routing)
         progress()
 

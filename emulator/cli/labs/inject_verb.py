@@ -81,6 +81,11 @@ def _reader(lab: Lab, fault: str) -> Callable[[Condition], Condition]:
                 f"{clause.text!r}: inject strikes at once; take t= away, or give the time to "
                 "uetemu run --fault"
             )
+        if clause.element.kind == "gpu":
+            raise UserError(
+                f"{clause.text!r}: a lab of uetemu up runs no process on its GPUs that could die; "
+                "take nic or server, or uetemu run --fault"
+            )
         if clause.verb == "flap":
             raise UserError(
                 f"{clause.text!r}: inject does not wait between one state and the next; take down "

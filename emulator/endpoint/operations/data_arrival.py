@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 
@@ -15,3 +16,15 @@ class DataArrival(NamedTuple):
     offset: int
     length: int
     at: int
+
+
+#: What has arrived and nobody has taken yet, by execution, peer and tag.
+Arrivals = dict[tuple[int, int, int], DataArrival]
+
+
+def lose_after(arrivals: Arrivals, peers: Collection[int], last: int) -> int:
+    """Forget what comes from ``peers`` after ``last`` (ns); return how many writes that were."""
+    late = [key for key, one in arrivals.items() if key[1] in peers and one.at > last]
+    for key in late:
+        del arrivals[key]
+    return len(late)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from emulator.endpoint.operations.checksum import SLICE_OCTETS, crc32c, sliced_crc32c, slices
-from emulator.endpoint.operations.data_arrival import DataArrival
+from emulator.endpoint.operations.data_arrival import Arrivals, DataArrival
 from emulator.endpoint.operations.gpu_functions import GpuFunctionError
 from emulator.endpoint.operations.gpu_memory import GpuMemory
 from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
@@ -85,14 +85,12 @@ class Executor:
             APPLY: self._begin_apply,
         }
         self._narrow = header_bits == NARROW
-        self._unread: list[
-            tuple[int, int, DataArrival]
-        ] = []  # immediates that came before the start
+        #: immediates that came before the start
+        self._unread: list[tuple[int, int, DataArrival]] = []
         self._number = self._execution = 0  # and the number's low bits, as they travel
-        self._arrivals: dict[tuple[int, int, int], DataArrival] = {}
+        self.arrivals: Arrivals = {}
         self._barriers_reached: list[str] = []
-        self.running = False
-        self.stale_arrivals = 0
+        self.running, self.stale_arrivals = False, 0
         self._reset(0)
 
     def _reset(self, now: int) -> None:
@@ -115,7 +113,7 @@ class Executor:
     def use(self, transport: Transport) -> None:
         """Send by ``transport`` from now on; no execution runs, and what came before is void."""
         self._transport = transport
-        self._arrivals.clear()
+        self.arrivals.clear()
         self._unread.clear()
 
     def load(self, program: ScheduleProgram) -> None:
@@ -136,8 +134,8 @@ class Executor:
         self.running = True
         self._work.extend(self._identify(*unread) for unread in self._unread)
         self._unread.clear()
-        for key in [key for key in self._arrivals if self._is_stale(key[0])]:
-            del self._arrivals[key]
+        for key in [key for key in self.arrivals if self._is_stale(key[0])]:
+            del self.arrivals[key]
 
     def _is_stale(self, execution: int) -> bool:
         return (execution - self._execution) & _EXECUTION_MASK >= 128
@@ -211,8 +209,8 @@ class Executor:
             return None
         if self._work or self._ready or not self._left or self._error is not None:
             return self._now
-        timers, deadline = self._timers, self._deadline
-        return timers[0][0] if timers and timers[0][0] < deadline else deadline
+        timers = self._timers
+        return min(timers[0][0], self._deadline) if timers else self._deadline
 
     def _complete(self, index: int) -> None:
         self._ended[index] = self._now
@@ -226,16 +224,19 @@ class Executor:
             if not left:
                 heapq.heappush(self._ready, later)
 
+    def _under_way(self) -> list[int]:
+        ended = self._ended
+        return [one for one, at in enumerate(self._started) if at >= 0 and ended[one] < 0]
+
+    def has_sent_to(self, peers: Collection[int]) -> bool:
+        """Return whether a write to one of ``peers`` is under way."""
+        kind, peer = self._program.kind, self._program.peer
+        return any(kind[one] == WRITE and peer[one] in peers for one in self._under_way())
+
     def unfinished(self) -> str:
         """One sentence about what the rank is waiting for."""
-        waiting = [
-            index
-            for index, start in enumerate(self._started)
-            if start >= 0 and self._ended[index] < 0
-        ]
-        some = "; ".join(self._described(index) for index in waiting[:3])
-        total = len(self._started)
-        return f"{self._left} of {total} operations are not done, among them {some}"
+        some = "; ".join(self._described(index) for index in self._under_way()[:3])
+        return f"{self._left} of {len(self._started)} operations are not done, among them {some}"
 
     # Operations: what is begun is done at once, or in slices; octets of work done so far
 
@@ -300,10 +301,10 @@ class Executor:
         heapq.heappush(self._timers, (egress_free, index))
 
     def _begin_receive(self, index: int) -> int:
-        if not self._arrivals:
+        if not self.arrivals:
             return 0
         key = (self._execution, self._program.peer[index], self._program.tag[index])
-        arrival = self._arrivals.pop(key, None)
+        arrival = self.arrivals.pop(key, None)
         if arrival is not None:
             self._heard[index] = 1
             self._arrived(index, arrival)
@@ -312,7 +313,7 @@ class Executor:
     def _arrived(self, index: int, arrival: DataArrival) -> None:
         if arrival.at > self._now:  # scale-up data is there early; it counts from its time on
             key = (self._execution, self._program.peer[index], self._program.tag[index])
-            self._arrivals[key] = arrival
+            self.arrivals[key] = arrival
             heapq.heappush(self._timers, (arrival.at, index))
             return
         at, length = self._program.at[index], self._program.octets[index]
@@ -476,10 +477,10 @@ class Executor:
         if index is not None and self._started[index] >= 0 and not self._heard[index]:
             self._heard[index] = 1
             self._arrived(index, arrival)
-        elif (execution, peer, tag) in self._arrivals:
+        elif (execution, peer, tag) in self.arrivals:
             self.fail("misplaced", f"tag {tag} from rank {peer} came twice in one execution")
         else:
-            self._arrivals[execution, peer, tag] = arrival
+            self.arrivals[execution, peer, tag] = arrival
 
     # Barriers
 

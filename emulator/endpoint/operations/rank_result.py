@@ -18,8 +18,8 @@ class RankResult:
     ``loop`` how well the agent kept up (see :mod:`emulator.endpoint.loop_record`).
 
     ``error`` is ``None``, or the error's name:
-    ``checksum``, ``misplaced``, ``transport``, ``scale-up``, ``schedule``, ``deadline`` or
-    ``aborted``; ``detail`` says more about it in one sentence.
+    ``checksum``, ``misplaced``, ``transport``, ``scale-up``, ``schedule``, ``deadline``,
+    ``dead`` or ``aborted``; ``detail`` says more about it in one sentence.
     """
 
     rank: int

@@ -24,13 +24,17 @@ _SLOTS = 8
 
 @dataclass(slots=True)
 class NicCounts:
-    """Frames and octets that one socket has sent and received."""
+    """Frames and octets that one socket has sent and received.
+
+    ``gpu_dead`` are those received that the NIC dropped, since its GPU is dead.
+    """
 
     frames_out: int = 0
     octets_out: int = 0
     frames_in: int = 0
     octets_in: int = 0
     link_down: int = 0
+    gpu_dead: int = 0
 
 
 @dataclass
@@ -86,6 +90,7 @@ class GpuPort:
             "frames_out": counts.frames_out,
             "octets_out": counts.octets_out,
             "link_down": counts.link_down,
+            "gpu_dead": counts.gpu_dead,
             "send_refused": 0,
             "send_retries": 0,
             "pending": sum(line.queued for line in self.lines),

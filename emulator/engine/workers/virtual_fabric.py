@@ -349,6 +349,16 @@ class VirtualFabric:
         if not self.broken:
             self.each(".follow", changes)
 
+    def end_gpus(self, nodes: Sequence[str]) -> None:
+        """End the processes of the GPUs ``nodes``, and what they have under way on NVLink."""
+        if not self.broken:
+            self.each("end_gpus", nodes)
+
+    def replace_gpus(self, nodes: Sequence[str]) -> None:
+        """Give the GPUs ``nodes`` a new process with the next new transports."""
+        if not self.broken:
+            self.each("replace_gpus", nodes)
+
     def retire(self) -> None:
         """Have all workers close the sockets of their GPUs, and forget what was on its way.
 

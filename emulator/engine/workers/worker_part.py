@@ -179,6 +179,27 @@ class WorkerPart:
         for endpoint in self._endpoints.values():
             endpoint.renew(life, lives_before)
 
+    def end_gpus(self, nodes: Sequence[str]) -> None:
+        """End the processes of the GPUs ``nodes`` now, whoever has them.
+
+        Scale-up copies that have not left them whole arrive nowhere.
+        """
+        ended = [spec.rank for spec in self._ranks.values() if spec.node in nodes]
+        for rank, endpoint in self._endpoints.items():
+            if rank in ended:
+                endpoint.end()
+            else:
+                endpoint.lose_copies(ended)
+
+    def replace_gpus(self, nodes: Sequence[str]) -> None:
+        """Give the GPUs ``nodes`` a new process with the next new transports."""
+        returning = [spec.rank for spec in self._ranks.values() if spec.node in nodes]
+        for rank, endpoint in self._endpoints.items():
+            if rank in returning:
+                endpoint.replace()
+            if endpoint.copies is not None:
+                endpoint.copies.hear_again(returning)
+
     def start(self, execution: int) -> None:
         """Begin execution number ``execution`` now."""
         for endpoint in self._endpoints.values():
@@ -199,6 +220,14 @@ class WorkerPart:
             for rank, endpoint in self._endpoints.items()
             if endpoint.executor.running
         }
+
+    def has_sent_to(self, lost: Sequence[int]) -> bool:
+        """Return whether a write of another rank to one of ``lost`` is under way."""
+        return any(
+            endpoint.executor.running and endpoint.executor.has_sent_to(lost)
+            for rank, endpoint in self._endpoints.items()
+            if rank not in lost
+        )
 
     def fail(self, error: str, details: Mapping[int, str]) -> None:
         """End the executions of the ranks in ``details`` with ``error``."""

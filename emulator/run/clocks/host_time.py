@@ -164,7 +164,7 @@ class HostTime:
         assert self.host is not None
         pulled = {
             str(end)
-            for moment in self._plan.moments
+            for moment in self._plan.every_moment
             for link in moment.condition.dead
             for end in link.ends
         }

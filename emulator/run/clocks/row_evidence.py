@@ -55,7 +55,7 @@ def _overtaken(attempt: Attempt, outcome: Outcome, gpus: list[str]) -> dict[str,
     """
     counter, switch = attempt.stage.transport.out_of_order, attempt.stage.switch
     keeps_paths = switch is None or switch.method in _KEEP_PATHS
-    if not counter or not keeps_paths or attempt.trial.faults or attempt.plan.moments:
+    if not counter or not keeps_paths or attempt.trial.faults or attempt.moments:
         return {}
     lost: Counter[str] = Counter()
     for port in outcome.ports.values():

@@ -16,7 +16,8 @@
     packets lost to the faults, those of routing protocols too, by reason: ``link_down`` (a port
     without carrier was to send them), ``in_queue`` (they waited at a port when its cable was
     pulled), ``in_flight`` (they were on it; not known with the host's clock), ``no_route`` (a
-    switch had no way left for them), ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``,
+    switch had no way left for them), ``gpu_dead`` (the NIC of a dead GPU dropped them),
+    ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``,
     where cables were pulled: what a NIC sent while its own had no carrier, and what a bridge had
     for such a port of its own.  Nobody counts these: they are the packets that NICs have sent and
     neither received nor any of the other counts has, nor those of drops in queues.  Of an
@@ -84,6 +85,9 @@ def reported(
 
     def verdicts(place: int) -> Iterator[Verdict]:
         """Yield the goodput's verdict after a moment for each iteration that reached the moment."""
+        if len(disturbed.executions) > 1:
+            yield from ((Goodput.RESTARTED, 0) for events in applied if place < len(events))
+            return
         if not expected.allowed[place]:
             yield from ((Goodput.CUT, 0) for events in applied if place < len(events))
             return
@@ -164,7 +168,7 @@ def _at_dead_ports(
     """Return what of the ``missing`` frames no counter has, if there were ports without carrier."""
     if not any(moment.condition.down for moment in expected.moments):
         return {}
-    counted = sum(lost.values())
+    counted = sum(count for reason, count in lost.items() if reason != "gpu_dead")
     for port in disturbed.ports.values():
         counted += port.dropped
         if port.asic is None:
@@ -221,7 +225,8 @@ def _moment(fault: Mapping[str, object]) -> str:
     if fault["at_us"] is None:
         return f"{fault['said']}: never came, as the iteration had ended"
     gone, whose = fault["cut_off_gpus"], ""
-    if fault["goodput"] != Goodput.CUT and stated_pairs(fault.get("goodput_without")):
+    unparted = (Goodput.CUT, Goodput.RESTARTED)
+    if fault["goodput"] not in unparted and stated_pairs(fault.get("goodput_without")):
         whose = " of the others"
     goodput = f"goodput{whose} {fault['goodput']}"
     if fault["restored_us"]:

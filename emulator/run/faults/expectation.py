@@ -154,7 +154,7 @@ class FaultExpectation:
                 f"{error}; routes are static, so while {down[0]} was down, switches far from it "
                 "went on sending there"
             )
-        first = next((moment for moment in self.moments if moment.condition.impassable), None)
+        first = next((moment for moment in self.moments if moment.condition.separates), None)
         if first is not None:
             return f"{error}; the first fault that nothing came through was {first.text!r}"
         return str(error)
@@ -245,7 +245,7 @@ def _senders(topology: Topology, schedules: Sequence[Schedule]) -> frozenset[Pai
 
 def _lacking(reach: Reach, needed: Iterable[Pair], condition: Condition) -> frozenset[Pair]:
     """Return the pairs of ``needed`` that have no path there or back in ``condition``."""
-    if not condition.impassable:
+    if not condition.separates:
         return frozenset()
     left = reach.left(condition)
     return frozenset((a, b) for a, b in needed if b not in left[a])

@@ -106,6 +106,8 @@ class FaultPlayer:
         self._schedule = schedule
         self._iteration = 0
         self._apply_fault = apply_fault if moments else None
+        #: GPUs die, so that no transport goes on into the next iteration
+        self.deadly = any(moment.condition.dead_gpus for moment in moments)
         self._steps = sorted(
             [
                 *(self._port_step(fault, faulted_ports(fault, topology)) for fault in timeline),
@@ -158,6 +160,17 @@ class FaultPlayer:
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble
+
+    def lost_since(self, cut: Callable[[Condition], Sequence[int]]) -> dict[int, int]:
+        """Return which ranks the moments of the latest iteration have cut off, and since when.
+
+        Times are ns after its start, and ``cut`` tells which ranks a condition cuts off.
+        """
+        since: dict[int, int] = {}
+        for one in self.applied[-1] if self.applied else ():
+            gone = cut(one.moment.condition)
+            since = {rank: since.get(rank, one.at_ns) for rank in gone}
+        return since
 
     def _port_step(self, fault: FaultAt, ports: Sequence[str]) -> _Step:
         def act() -> None:

@@ -92,6 +92,7 @@ class Goodput(enum.StrEnum):
     WHOLE = "did not fall below what the links left allow"
     RESTORED = "restored"
     LOST = "not restored before the next fault or the end"
+    RESTARTED = "ended with the step, and the job went on from its checkpoint"
     CUT = "has no way left"
     UNKNOWN = "not observed long enough to tell"
     UNSEEN = "not observed: no switch ASIC counted what was delivered"

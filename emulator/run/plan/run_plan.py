@@ -134,6 +134,17 @@ class RunPlan:
     def loads(self) -> list[TrialLoad]:
         return [load for stage in self.stages for load in stage.loads]
 
+    def moments_of(self, trial: Trial) -> Sequence[Moment]:
+        """Return what goes wrong in each iteration of ``trial`` by the user, and by itself."""
+        if not trial.fault_clauses:
+            return self.moments
+        return timeline([*self.request.faults, *trial.fault_clauses], self.topology)
+
+    @property
+    def every_moment(self) -> list[Moment]:
+        """Return what goes wrong in any trial."""
+        return [moment for trial in self.trials for moment in self.moments_of(trial)]
+
     @property
     def transport(self) -> str:
         """Return what all stages use, or what they have in common: the user's choice."""
@@ -196,7 +207,6 @@ def prepare(request: RunRequest) -> RunPlan:
     _check_switches(planned)
     for stage in planned:
         check(topology, stage.switch)
-    _check_silent_faults(moments, planned)
     selection = request.capture
     if selection is None:
         selection = request.scenario.capture(request.parameters, topology)
@@ -223,6 +233,7 @@ def prepare(request: RunRequest) -> RunPlan:
         compares=len(compared) > 1,
         homing=homed,
     )
+    _check_faults(plan)
     for stage in plan.stages:
         _log.info(
             "plan: %d trials, seed %d, transport %s, switch %s",
@@ -300,9 +311,22 @@ def _check_switches(planned: Sequence[PlannedStage]) -> None:
         )
 
 
-def _check_silent_faults(moments: Sequence[Moment], planned: Sequence[PlannedStage]) -> None:
+def _check_faults(plan: RunPlan) -> None:
+    moments = plan.every_moment
+    dead = next((moment for moment in moments if moment.condition.dead_gpus), None)
+    if dead is not None and plan.request.clock == "host":
+        raise UserError(
+            f"--fault {dead.text!r}: GPUs die by the virtual clock only; leave --clock host out, "
+            "or take their NICs down"
+        )
+    if plan.request.clock == "host" and any(
+        trial.recover is not None and plan.moments_of(trial) for trial in plan.trials
+    ):
+        raise UserError(
+            "a job goes on after a failure by the virtual clock only; leave --clock host out"
+        )
     silent = next((moment for moment in moments if moment.condition.faults), None)
-    if silent is not None and any(stage.switch is None for stage in planned):
+    if silent is not None and any(stage.switch is None for stage in plan.stages):
         raise UserError(
             f"--fault {silent.text!r} is the switch's to inject and --switch none leaves no "
             "switch; choose another, such as shallow, or take carrier (down)"

@@ -47,6 +47,23 @@ def test_a_switch_and_a_nic_are_all_of_their_cables() -> None:
     assert len(shared.condition.dead) == 3
 
 
+def test_a_dead_gpu_keeps_its_cables_and_a_dead_server_takes_all() -> None:
+    gpu, server = timeline(["t=1us gpu h1g0 dead; t=2us server h0 dead"], FABRIC)
+    assert (gpu.condition.dead, gpu.condition.dead_gpus) == (frozenset(), {"h1g0"})
+    assert gpu.condition.separates
+    assert gpu.condition.words() == ["gpu h1g0 dead"]
+    assert server.condition.dead == {link("rail0:down0"), link("rail1:down0")}
+    assert server.condition.dead_gpus == {"h0g0", "h0g1", "h1g0"}
+    (shared,) = timeline([f"t=0 server {SHARED.servers[0].name} dead"], SHARED)
+    assert len(shared.condition.dead) == 3  # to the NIC that the GPUs share, and its own
+    assert from_data(server.condition.as_data(), FABRIC) == server.condition
+
+
+def test_two_gpus_are_not_the_same() -> None:
+    moments = timeline(["t=1us gpu h1g0 dead; t=2us gpu h1g1 dead"], FABRIC)
+    assert moments[-1].condition.words() == ["gpu h1g0 dead", "gpu h1g1 dead"]
+
+
 def test_a_cable_that_is_held_down_twice_needs_both_to_come_up() -> None:
     moments = timeline(["t=0 link rail0:up0 down; t=1us switch rail0 down; t=2us up"], FABRIC)
     assert [len(moment.condition.dead) for moment in moments] == [1, 4, 1]
@@ -94,8 +111,22 @@ def test_several_options_are_one_timeline() -> None:
         ("t=1ms switch h0g0 down", "no switch 'h0g0'"),
         ("t=1ms switch rail0:up0 down", "names a port; write switch rail0"),
         ("t=1ms nic rail0 down", "no GPU or NIC 'rail0'"),
-        ("t=1ms server h0 down", "'server' is neither .* happens to them; write for example"),
-        ("t=1ms lnik rail0:up1 down", "'lnik' is neither link, switch or nic.*did you mean link"),
+        ("t=1ms rack h0 down", "'rack' is neither .* happens to them; write for example"),
+        ("t=1ms lnik rail0:up1 down", "'lnik' is neither link, switch, nic.*did you mean link"),
+        (
+            "t=1ms server h0 down",
+            "happens to a server: a server dies, until the iteration has ended",
+        ),
+        ("t=1ms gpu h0g0 flap every=1ms for=5ms", "happens to a gpu: a gpu dies, until"),
+        ("t=1ms gpu h0g0 loss=1%", "'loss=1%' is nothing that happens to a gpu; take one of dead"),
+        ("t=1ms link rail0:up1 dead", "'dead' is nothing that happens to a link"),
+        ("t=1ms gpu rail0 dead", "has no GPU 'rail0'"),
+        ("t=1ms gpu h0g9 dead", "has no GPU 'h0g9'; did you mean|it has h0g0, h0g1, h1g0, h1g1"),
+        ("t=1ms gpu h0g0:eth0 dead", "gpu h0g0:eth0 names a port; write gpu h0g0 for the GPU"),
+        ("t=1ms server h7 dead", "has no server 'h7'.*it has h0, h1"),
+        ("t=1ms gpu h0g0 dead; t=2ms dead", "gpu h0g0 is dead already; take the clause out"),
+        ("t=1ms server h0 dead; t=2ms gpu h0g1 dead", "gpu h0g1 is dead already"),
+        ("t=1ms gpu h0g0 dead now", "'now' follows dead, which takes nothing"),
         (
             "t=1ms link rail0:up1 dwon",
             "'dwon' is nothing that happens to a link.*mean down",

@@ -42,6 +42,33 @@ def test_in_a_rail_fabric(downs: list[str], gone: list[str] | int) -> None:
         assert found == gone
 
 
+@pytest.mark.parametrize(
+    ("fault", "gone"),
+    [
+        ("gpu h1g1 dead", ["h1g1"]),
+        ("server h1 dead", ["h1g0", "h1g1"]),
+        ("gpu h0g0 dead; t=1 gpu h1g0 dead; t=2 gpu h2g0 dead", ["h0g0", "h1g0", "h2g0"]),
+        ("gpu h0g0 dead; t=1 nic h2g1 down", ["h0g0", "h2g1"]),
+    ],
+)
+def test_the_dead_reach_nobody_and_cut_off_nobody_else(fault: str, gone: list[str]) -> None:
+    text = fault.replace("t=1 ", "t=1ns ").replace("t=2 ", "t=2ns ")
+    condition = timeline([f"t=0 {text}"], PLAIN)[-1].condition
+    reach = Reach(PLAIN)
+    assert list(reach.cut(condition).gpus) == gone
+    assert reach.cut(condition).pairs == ()
+    for name, others in reach.left(condition).items():
+        assert not others & set(gone)
+        assert len(others) == (0 if name in gone else 5 - len(gone))
+
+
+def test_of_two_gpus_that_had_each_other_the_dead_one_is_lost() -> None:
+    pairs = catalogue.load("clos:spines=0,hosts=2,gpus_per_host=2")
+    for name in ("h0g1", "h1g1"):
+        condition = timeline([f"t=0 gpu {name} dead"], pairs)[-1].condition
+        assert Reach(pairs).cut(condition).gpus == (name,)
+
+
 def test_who_only_had_each_other() -> None:
     pairs = catalogue.load("clos:spines=0,hosts=2,gpus_per_host=2")
     assert lost(pairs, "nic h0g1") == ["h0g1"]

@@ -10,7 +10,8 @@ say, to the packet, at every hop:
 - at the port of a switch, what the model admitted left, but for what a fault took then;
 - in a switch, what arrived at all ports was admitted or dropped at one;
 - in a switch, what leaves trimmed arrived so or was trimmed there;
-- from end to end, data that was sent (again, too) arrived whole, arrived trimmed or was dropped.
+- from end to end, data that was sent (again, too) arrived whole, arrived trimmed or was dropped, by
+  the NIC of a dead GPU, too.
 
 Octets are conserved as frames are, but for what a drop or a trimmed payload takes and a tunnel
 adds.  With the virtual clock the engine counts a fourth time, what it put into namespaces and what
@@ -239,9 +240,10 @@ def _end_to_end(
         if "asic" in port
         for kind in ("data", "retransmission", "untrimmed", "trimmed")
     )
-    found = arrived + dropped
+    dead = sum(counters.get("nic.gpu_dead", 0) for counters in endpoints.values())
+    found = arrived + dropped + dead
     probes = counted("tx_control_packets") - counted("rx_control_packets")
-    if arrived <= sent <= found and (acks_beside or found - sent <= probes):
+    if arrived <= sent <= found and (acks_beside or found - sent <= probes + dead):
         found = sent  # what is too many may have been acknowledgements, or probes of UET
     return Equation("data packets from end to end", sent, found)
 

@@ -219,12 +219,26 @@ def test_a_later_process_heals_what_an_earlier_one_struck(running: str) -> None:
         assert set(pings(found, [("h0g0", "10.0.2.3")]).values()) == {0}
 
 
+def test_a_dead_server_has_no_carrier_until_all_is_healed(running: str) -> None:
+    assert inject(running, "server h1 dead") == f"lab {running}: server h1 dead\n"
+    with Lab.attach(running) as found:
+        assert {"h1g0:eth0", "h1g1:eth0", "rail0:down1", "rail1:down1"} == without_carrier(found)
+    with pytest.raises(UserError, match="server h1 is dead already"):
+        inject(running, "server h1 dead")
+    inject(running, "heal")
+    with Lab.attach(running) as found:
+        assert without_carrier(found) == set()
+        assert set(pings(found, [("h0g0", "10.0.1.3")]).values()) == {0}
+
+
 def test_inject_refuses_in_one_sentence(running: str) -> None:
     for arguments, words in (
         (["link rail0:up9 down"], "no port 'up9'"),
         (["t=1ms link rail0:up0 down"], "inject strikes at once; take t= away"),
         (["link rail0:up0 flap every=1ms for=2ms"], "take down and up in turn"),
         (["link rail0:up0 up"], "not down then"),
+        (["gpu h0g0 dead"], "a lab of uetemu up runs no process on its GPUs that could die"),
+        (["server h0 up"], "happens to a server: a server dies"),
         ([], "say what is to happen"),
         ([" "], "say what is to happen"),
         (["heal", "--list"], "say what is to happen"),

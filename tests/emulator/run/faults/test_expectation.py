@@ -33,6 +33,19 @@ def expected(fault: str, pairs: list[tuple[int, int]] = CROSSING) -> FaultExpect
     return FaultExpectation.of(timeline([fault], FABRIC), FABRIC, schedules, WIRE)
 
 
+def test_a_dead_gpu_is_cut_off_for_good_though_its_cable_stands() -> None:
+    found = expected("t=2us gpu h1g1 dead")
+    assert found.ideal_ns is None
+    assert found.cut_off == [["h1g1"]]
+    assert found.severed == [("h0g0", "h1g1")]
+    words = found.sentence(AgentError("rank 0 failed"))
+    assert words == (
+        "rank 3 (h1g1) is cut off for good by 't=2us gpu h1g1 dead', and the job cannot end "
+        "without: rank 0 failed"
+    )
+    assert expected("t=2us gpu h1g1 dead", [(0, 2)]).severed == []
+
+
 def test_half_of_the_uplinks_allow_half_of_the_goodput() -> None:
     found = expected("t=0 link rail0:up0 down; t=1us up")
     assert found.allowed[0] == pytest.approx(0.5, abs=0.1)  # and the delays of the cables

@@ -15,7 +15,8 @@ from scenarios.workloads.network.convolution import (
     under_kernel,
 )
 from scenarios.workloads.network.recurrence import RecurrentModel
-from scenarios.workloads.network.replica_training import Model, ReplicaTraining
+from scenarios.workloads.network.replica_learning import Model
+from scenarios.workloads.network.replica_training import ReplicaTraining
 from scenarios.workloads.network.training_trial import LearningParameters
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load

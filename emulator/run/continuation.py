@@ -1,0 +1,108 @@
+"""One iteration of a trial, which may go on after GPUs were lost.
+
+A trial with ``recover`` is interrupted where another one fails
+(:mod:`emulator.endpoint.interruption`).  It says what follows: other schedules for all ranks, over
+the memories as they are, on endpoints that have learned nothing.  They start at the fabric time at
+which the last of those that learn by themselves has learned, once no frame is under way, and what
+is dead stays so.  It may be interrupted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from emulator.endpoint.interruption import Execution, Interruption, JobInterrupted
+from emulator.endpoint.operations.joined_execution import joined
+from emulator.endpoint.operations.rank_result import RankResult
+from emulator.endpoint.operations.schedule import Schedule
+from emulator.faults.condition import Condition
+from emulator.run.faults.fault_timeline import FaultPlayer
+from emulator.run.pxn import Pxn
+from emulator.run.time_base import Pool
+from emulator.scenario import Contents, Trial
+
+#: All ones: in every floating-point type this is not a number, which equals nothing.
+POISON = 0xFF
+#: Fills buffers of a rank with contents.
+Fill = Callable[[int, Contents], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued:
+    """The ``executions`` of an iteration; ``trial`` is that of the last one."""
+
+    executions: Sequence[Execution]
+    trial: Trial
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether anything was lost."""
+        return len(self.executions) > 1
+
+    @property
+    def whole(self) -> tuple[Sequence[Schedule], Sequence[RankResult]]:
+        """Return the schedules and results of all executions as one."""
+        return joined([(one.schedules, one.results) for one in self.executions])
+
+
+def play(
+    trial: Trial,
+    schedules: Sequence[Schedule],
+    pool: Pool,
+    *,
+    run: Callable[..., list[RankResult]],
+    faults: FaultPlayer,
+    fill: Fill,
+    pxn: Pxn,
+    cut: Callable[[Condition], Sequence[int]],
+) -> Continued:
+    """Run the loaded ``schedules`` of ``trial``, and whatever follows after interruptions.
+
+    ``run`` runs what is loaded; from the second time on it gets ``started=None`` and ``gap_ns=0``.
+    ``cut`` tells which ranks a condition of the fabric cuts off.
+    """
+    executions: list[Execution] = []
+    while True:
+        try:
+            executions.append(Execution(schedules, run()))
+            return Continued(executions=executions, trial=trial)
+        except JobInterrupted as failure:
+            if trial.recover is None:
+                raise
+            first = executions[0].results if executions else failure.results
+            start_ns = min(one.start_ns for one in first)
+            since = faults.lost_since(cut)
+            interruption = Interruption(
+                lost={rank: since.get(rank, 0) for rank in failure.lost},
+                results=failure.results,
+                start_ns=start_ns,
+            )
+            executions.append(Execution(schedules, failure.results, interruption))
+            following = trial.recover(tuple(executions))
+            trial = replace(
+                trial,
+                compile=following.compile,
+                inputs=following.inputs,
+                expected=following.expected,
+            )
+            schedules = pxn.relayed(trial.compile())
+            pool.renew()
+            pool.load(schedules)
+            _prepare(trial, schedules, pool, fill, following.kept)
+            run = partial(run, started=None, gap_ns=0)
+
+
+def _prepare(
+    trial: Trial, schedules: Sequence[Schedule], pool: Pool, fill: Fill, kept: Collection[str]
+) -> None:
+    """Spoil what is going to be compared, but for buffers that are ``kept``; fill the inputs."""
+    for schedule in schedules:
+        memory = pool.memories[schedule.rank]
+        for name in trial.expected(schedule.rank):
+            if name not in kept:
+                memory.array(name, np.uint8)[:] = POISON
+        fill(schedule.rank, trial.inputs(schedule.rank))

@@ -1,0 +1,272 @@
+"""Data-parallel training that writes checkpoints, and goes on from the last one after a loss.
+
+The state of a replica is its weights and losses, which lie in a row in one buffer.  After every
+``every`` epochs all replicas write their states at once to the GPUs that store them, and wait until
+these are written.  A store keeps the states of all checkpoints.  A checkpoint counts once the
+states of all replicas have arrived.
+
+After a loss spares take the places of lost ranks.  Every replica is a new process: it requests its
+state of the last checkpoint from its store, which writes it back.  Then the epochs after that one
+follow.  Without any checkpoint all begin again, with the weights that the seed gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from emulator.endpoint.interruption import Execution
+from emulator.endpoint.operations.rank_result import RankResult
+from emulator.endpoint.operations.schedule import Schedule, Write
+from emulator.scenario import Contents, Resumption
+from scenarios.collectives.program import Program
+from scenarios.workloads.network import gpu_layers
+from scenarios.workloads.network.arithmetic import Matrix
+from scenarios.workloads.network.parallel_training import GRADIENTS
+from scenarios.workloads.network.replica_learning import GRADIENT_OF, ReplicaLearning
+from scenarios.workloads.network.tensors import ELEMENT_BYTES, Exchange, Tensor, TensorProgram
+from scenarios.workloads.recovery.job_places import JobPlaces
+from topologies.model import Topology
+
+#: What transfers are for.
+WRITTEN, REQUESTED, READ = "states to stores", "requests for states", "states from stores"
+#: The buffer of a store.
+STATES = "states"
+#: Octets of a request for a state: those of a submission queue entry of NVM Express.
+REQUEST_OCTETS = 64
+
+#: Operations as rank and index.
+Operations = list[tuple[int, int]]
+
+
+@dataclass
+class JobPart:
+    """The part of the job on the ranks ``placed``, from the checkpoint ``checkpoint`` on (0: none).
+
+    ``sent`` and ``stored`` are the writes and receives of each checkpoint, by its number, and
+    ``restored`` the receives of states that are read back.
+    """
+
+    placed: tuple[int, ...]
+    checkpoint: int
+    schedules: Sequence[Schedule] = ()
+    exchanges: Sequence[Exchange] = ()
+    sent: dict[int, Operations] = field(default_factory=dict)
+    stored: dict[int, Operations] = field(default_factory=dict)
+    restored: Operations = field(default_factory=list)
+
+    def stored_at(self, results: Sequence[RankResult]) -> dict[int, int]:
+        """Return when each checkpoint that was finished was (fabric ns), by its number."""
+        ends = {number: _ends(stored, results) for number, stored in self.stored.items()}
+        return {number: max(times) for number, times in ends.items() if min(times) >= 0}
+
+    def began_at(self, number: int, results: Sequence[RankResult]) -> int:
+        """Return when the first state of a checkpoint began to be written (fabric ns)."""
+        return min(int(results[rank].operation_start[one]) for rank, one in self.sent[number])
+
+    def sent_octets(self, results: Sequence[RankResult]) -> int:
+        """Return the octets of all writes over the fabric that were done."""
+        return sum(
+            operation.local.length
+            for schedule in self.schedules
+            for one, operation in enumerate(schedule.operations)
+            if isinstance(operation, Write) and results[schedule.rank].operation_end[one] >= 0
+        )
+
+    def restored_at(self, results: Sequence[RankResult]) -> int | None:
+        """Return when the last state was read back (fabric ns); None if none was, or not all."""
+        times = _ends(self.restored, results)
+        return max(times) if times and min(times) >= 0 else None
+
+
+def _ends(operations: Operations, results: Sequence[RankResult]) -> list[int]:
+    return [int(results[rank].operation_end[one]) for rank, one in operations]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointedTraining:
+    """The training ``learning`` on ``topology``, with a checkpoint after every ``every`` epochs.
+
+    ``gradient_ns`` is what a GPU takes for the gradient of its mini-batch, forward and backward.
+    """
+
+    learning: ReplicaLearning
+    topology: Topology
+    places: JobPlaces
+    every: int
+    gradient_ns: int
+
+    @property
+    def checkpoints(self) -> int:
+        """Return the number of checkpoints of the whole training."""
+        return self.learning.epochs // self.every
+
+    @cached_property
+    def first(self) -> JobPart:
+        """Return the whole job as it is without a loss."""
+        return self._part(self.places.workers, 0)
+
+    def part_after(self, executions: Sequence[Execution]) -> JobPart:
+        """Return what follows after ``executions``, the last of which was interrupted."""
+        part, newest = self.first, 0
+        for one in executions:
+            newest = max([newest, *part.stored_at(one.results)])
+            if one.interruption is None:
+                break
+            part = self._part(self.places.replaced(part.placed, one.interruption.lost), newest)
+        return part
+
+    def recover(self, executions: Sequence[Execution]) -> Resumption:
+        """Return what follows after ``executions``; UserError if the job cannot go on."""
+        part = self.part_after(executions)
+        return Resumption(
+            compile=lambda: part.schedules,
+            inputs=lambda rank: self.inputs(rank, part),
+            expected=lambda rank: self.expected(rank, part),
+            kept=(STATES,),
+        )
+
+    # -- contents ------------------------------------------------------------------------------
+
+    def state(self, replica: int, epochs: int) -> Matrix:
+        """Return the state of a replica after ``epochs``: weights, and losses so far."""
+        history = self.learning.history
+        weights = history[epochs - 1].weights if epochs else self.learning.first_weights()
+        losses = np.zeros(self.learning.epochs, np.float32)
+        losses[:epochs] = [one.losses[replica] for one in history[:epochs]]
+        return np.concatenate([weights, losses])
+
+    def inputs(self, rank: int, part: JobPart | None = None) -> Contents:
+        """Return what the buffers of ``rank`` hold at the start of ``part``, by default the first.
+
+        Where states are read back there is none before.
+        """
+        part = part or self.first
+        if rank not in part.placed:
+            return {}
+        replica = part.placed.index(rank)
+        x, target = self.learning.batch(replica)
+        found = {"inputs": x.ravel(), "targets": target.ravel()}
+        return found if part.checkpoint else {**found, "state": self.state(replica, 0)}
+
+    def expected(self, rank: int, part: JobPart | None = None) -> Contents:
+        """Return what the buffers of ``rank`` hold at the end of ``part``, by default the first."""
+        part = part or self.first
+        if rank in part.placed:
+            return {"state": self.state(part.placed.index(rank), self.learning.epochs)}
+        replicas = [
+            one for one in range(self.learning.replicas) if self.places.store_of(one) == rank
+        ]
+        if not replicas or not self.checkpoints:
+            return {}
+        stored = [
+            self.state(replica, number * self.every)
+            for number in range(1, self.checkpoints + 1)
+            for replica in replicas
+        ]
+        return {STATES: np.concatenate(stored)}
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def _part(self, placed: tuple[int, ...], checkpoint: int) -> JobPart:
+        return _PartWriter(self, JobPart(placed, checkpoint)).written()
+
+
+class _PartWriter:
+    """Writes the operations of ``part`` of ``training``."""
+
+    def __init__(self, training: CheckpointedTraining, part: JobPart) -> None:
+        self._training, self._part = training, part
+        learning = training.learning
+        self._program = Program.on(training.topology)
+        self._tensors = TensorProgram(self._program)
+        self._count = learning.weight_count
+        size = self._count + learning.epochs
+        self._shards = self._stores(size)
+        model, new = learning.model, self._tensors.new
+        self._states = [new(rank, "state", size) for rank in part.placed]
+        self._x = [new(rank, "inputs", model.inputs, learning.samples) for rank in part.placed]
+        self._y = [new(rank, "targets", model.outputs, learning.samples) for rank in part.placed]
+
+    def _stores(self, size: int) -> Mapping[tuple[int, int], Tensor]:
+        """Return the place of each state in its store, by checkpoint and replica."""
+        places = self._training.places
+        return {
+            (number, replica): self._tensors.new(places.store_of(replica), STATES, size)
+            for number in range(1, self._training.checkpoints + 1)
+            for replica in range(self._training.learning.replicas)
+        }
+
+    def written(self) -> JobPart:
+        """Return the part."""
+        training, part = self._training, self._part
+        if part.checkpoint:
+            with self._program.named(f"checkpoint {part.checkpoint} read back"):
+                self._read_back()
+        for epoch in range(part.checkpoint * training.every, training.learning.epochs):
+            with self._program.named(f"epoch {epoch + 1}"):
+                self._epoch(epoch)
+            number, left = divmod(epoch + 1, training.every)
+            if not left:
+                with self._program.named(f"checkpoint {number}"):
+                    self._write(number)
+        part.schedules, part.exchanges = self._program.schedules(), self._tensors.exchanges
+        return part
+
+    def _read_back(self) -> None:
+        for replica, state in enumerate(self._states):
+            stored = self._shards[self._part.checkpoint, replica]
+            octets = REQUEST_OCTETS // ELEMENT_BYTES
+            ask = self._tensors.new(state.rank, "requests", octets)
+            asked = self._tensors.new(stored.rank, "requests", octets)
+            _, request = self._move(ask, asked, REQUESTED)
+            there = dataclasses.replace(stored, ready=(request,))
+            _, read = self._move(there, state, READ)
+            self._part.restored.append((state.rank, read))
+            self._states[replica] = dataclasses.replace(state, ready=(read,))
+
+    def _epoch(self, epoch: int) -> None:
+        learning, new = self._training.learning, self._tensors.new
+        gradients: list[Tensor] = []
+        for replica, state in enumerate(self._states):
+            weights = state.part(0, self._count)
+            gradient, _ = self._tensors.apply(
+                GRADIENT_OF[type(learning.model)],
+                [weights, self._x[replica], self._y[replica]],
+                [new(state.rank, "gradients", self._count), state.part(self._count + epoch, 1)],
+                *dataclasses.astuple(learning.model),
+                duration_ns=self._training.gradient_ns,
+            )
+            gradients.append(gradient)
+        sums = self._tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
+        for replica, total in enumerate(sums):
+            weights = self._states[replica].part(0, self._count)
+            (stepped,) = self._tensors.apply(
+                gpu_layers.step, [weights, total], [weights], learning.rate
+            )
+            self._states[replica] = dataclasses.replace(self._states[replica], ready=stepped.ready)
+
+    def _write(self, number: int) -> None:
+        """Write all states; no weight changes before its state is written."""
+        self._part.sent[number], self._part.stored[number] = [], []
+        for replica, state in enumerate(self._states):
+            there = self._shards[number, replica]
+            send, receive = self._move(state, there, WRITTEN)
+            self._part.sent[number].append((state.rank, send))
+            self._part.stored[number].append((there.rank, receive))
+            self._states[replica] = dataclasses.replace(state, ready=(send,))
+
+    def _move(self, source: Tensor, destination: Tensor, what: str) -> tuple[int, int]:
+        """Send ``source``; return the index of the send, and of the receive at the destination."""
+        here, there = source.rank, destination.rank
+        moved = self._program.transfer(
+            here, there, source.region, destination.region, after=source.ready
+        )
+        nvlink = self._program.joins(here, there)
+        exchange = Exchange(what, here, there, source.region.length, nvlink)
+        self._tensors.exchanges.append(exchange)
+        return moved
