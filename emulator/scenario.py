@@ -86,7 +86,7 @@ class FaultAt:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """What follows after GPUs were lost: as in a :class:`Trial`, over the memories as they are.
+    """The continuation of a :class:`Trial` after GPUs were lost, over the memories as they are.
 
     Buffers that ``expected`` names are spoiled before, but for those that are ``kept``: all others
     are as in a new process.

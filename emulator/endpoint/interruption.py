@@ -1,9 +1,9 @@
-"""Interruptions of a job: GPUs are lost while it runs, and the others learn of it.
+"""Interruptions of a job: GPUs are lost while it runs, and transports of others report it.
 
-A rank learns by its own transport: a write to a lost GPU ends with an error once all retries are
+A rank learns it by its own transport: a write to a lost GPU ends with an error once all retries are
 over, and a copy to a dead one at once, since the scale-up port is down.  The execution is over when
 every rank that has a write under way to a lost GPU has learned.  Whoever has none waits for data
-that will never come, and is told by the job's launcher.  Until there is a management network, that
+that will never come, and the job's launcher aborts it.  Until there is a management network, that
 passes in this process and takes no fabric time.
 """
 
@@ -16,8 +16,8 @@ from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 
-#: Errors by which a rank learns that another one is lost: of its NIC, or of its scale-up port.
-LEARNED = ("transport", "scale-up")
+#: Errors by which a transport reports the loss of a peer: of the NIC, or of the scale-up port.
+REPORTED = ("transport", "scale-up")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +33,18 @@ class Interruption:
     start_ns: int
 
     @property
-    def learned(self) -> list[RankResult]:
+    def reported(self) -> list[RankResult]:
         """Return the results of the ranks whose own transports reported the loss, by time.
 
         A rank is among them that lives and is cut off.
         """
-        found = [one for one in self.results if one.error in LEARNED]
+        found = [one for one in self.results if one.error in REPORTED]
         return sorted(found, key=lambda one: (one.end_ns, one.rank))
 
     @property
-    def told(self) -> list[int]:
-        """Return the survivors that were told."""
-        knowing = {one.rank for one in self.learned}
+    def aborted(self) -> list[int]:
+        """Return the survivors whose part the launcher aborted."""
+        knowing = {one.rank for one in self.reported}
         return [
             one.rank
             for one in self.results
@@ -53,8 +53,8 @@ class Interruption:
 
     @property
     def known_ns(self) -> int:
-        """Return when the last of those that learned did (ns after the start)."""
-        return max(one.end_ns for one in self.learned) - self.start_ns
+        """Return when the last transport reported the loss (ns after the start)."""
+        return max(one.end_ns for one in self.reported) - self.start_ns
 
     @property
     def fault_ns(self) -> int:
@@ -73,7 +73,7 @@ class Execution:
 
 
 class JobInterrupted(AgentError):
-    """The ranks ``lost`` cannot go on; the others have learned or wait."""
+    """The ranks ``lost`` cannot go on, and transports of others have reported it."""
 
     def __init__(
         self,

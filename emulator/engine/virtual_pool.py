@@ -7,7 +7,7 @@ from typing import Self
 
 from emulator.endpoint.agent_processes import AgentError, Progress
 from emulator.endpoint.agent_spec import AgentSpec
-from emulator.endpoint.interruption import LEARNED, JobInterrupted
+from emulator.endpoint.interruption import REPORTED, JobInterrupted
 from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.endpoint.operations.loading import barrier_members, laid_out, layouts_for
 from emulator.endpoint.operations.rank_result import RankResult
@@ -193,19 +193,19 @@ class VirtualPool:
             failed = news.result.error not in (None, "dead")  # of a death others have to learn
             if self._ending or not (failed or not self._left):
                 return
-            if self._lost is not None and (news.result.error in LEARNED or not self._left):
-                self._events.at(self._after(news), STOP, self._end_if_learned, self._execution)
+            if self._lost is not None and (news.result.error in REPORTED or not self._left):
+                self._events.at(self._after(news), STOP, self._end_if_reported, self._execution)
             else:
                 self._ending = True
                 self._events.at(self._after(news), STOP, lambda _: self._events.stop(), None)
 
-    def _end_if_learned(self, execution: int) -> None:
-        """End the execution unless a rank is left that will still learn by its own transport."""
+    def _end_if_reported(self, execution: int) -> None:
+        """End the execution unless another transport will still report the loss."""
         if self._ending or execution != self._execution or self._lost is None:
             return
         lost = sorted(self._lost())
-        learning = self._left and lost and any(self._fabric.each("has_sent_to", lost))
-        if not learning:
+        reporting = self._left and lost and any(self._fabric.each("has_sent_to", lost))
+        if not reporting:
             self._ending = True
             self._events.stop()
 
@@ -250,9 +250,9 @@ class VirtualPool:
             counters=self.counters(),
         )
         errors = {one.error for one in failed}
-        if self._lost is None or errors.isdisjoint(LEARNED):
+        if self._lost is None or errors.isdisjoint(REPORTED):
             return failure
-        lost = self._lost() if errors <= {"aborted", "dead", *LEARNED} else ()
+        lost = self._lost() if errors <= {"aborted", "dead", *REPORTED} else ()
         return JobInterrupted(failure, lost) if lost else failure
 
     def counters(self) -> Counts:

@@ -3,8 +3,8 @@
 A trial with ``recover`` is interrupted where another one fails
 (:mod:`emulator.endpoint.interruption`).  It says what follows: other schedules for all ranks, over
 the memories as they are, on endpoints that have learned nothing.  They start at the fabric time at
-which the last of those that learn by themselves has learned, once no frame is under way, and what
-is dead stays so.  It may be interrupted again.
+which the last transport has reported the loss, once no frame is under way, and what is dead stays
+so.  It may be interrupted again.
 """
 
 from __future__ import annotations

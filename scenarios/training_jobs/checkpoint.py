@@ -19,21 +19,21 @@ comes: ``gpu`` (the process on a GPU dies, its NIC keeps carrier), ``nic`` (its 
 or ``server`` (all of its GPUs and NICs). ``victim`` names the replica whose GPU it is. ``--fault``
 adds others.
 
-Nobody tells the transports. A rank learns when a write to the lost GPU has no answer and all
+No transport is notified. A rank learns it when a write to the lost GPU has no answer and all
 retries are over: RTO_RETRIES_EXHAUSTED over UET, RETRY_EXC_ERR over RoCEv2. In a ring that is the
 rank before the lost one. If it sits in the server of a dead GPU, its next NVLink copy fails at
-once. A GPU whose NIC is down learns by its own writes. Once all have learned that have such a write
-under way, the launcher ends the step at the others, which wait for data. That passes outside fabric
-time until there is a management network. Then all begin as new processes, on new connections. A
-spare takes the replica's place. Each replica requests its state of the last whole checkpoint, its
-store writes it back, and the epochs since then follow.
+once. A GPU whose NIC is down learns it by its own writes. The step ends once all transports with
+such a write under way have reported the loss. The launcher aborts it at the others, which wait for
+data. Until there is a management network, that takes no fabric time. Then all begin as new
+processes, on new connections. A spare takes the replica's place. Each replica requests its state of
+the last whole checkpoint, its store writes it back, and the epochs since then follow.
 
-Measured: the time of the job (JCT) with all of it, beside ``undisturbed``, and the parts: ``write``
-is the mean time of a checkpoint's incast, ``detected`` the time from the fault until the last of
-those that learn by themselves has learned, ``read`` that of reading states back, ``lost`` the work
-since the checkpoint that had to be done again. Each one that learned stands in ``result.json``
-(``learned_by``) with the error and its time. The states at the end, and those of every checkpoint,
-are compared to the bit with the same training on one GPU without any failure.
+Measured: the time of the job (JCT) with all of it, beside that without a loss. ``write`` is the
+mean time of a checkpoint's incast. ``detected`` is the time from the fault until the last transport
+has reported it, and ``read`` that of reading states back. ``lost`` is the work since the checkpoint
+that is done again. ``result.json`` has error and time of each rank that reported the loss
+(``reported_by``). The states at the end, and those of every checkpoint, are compared to the bit
+with the same training on one GPU without any failure.
 
 What should be seen: the job loses by far the most time to detection. The work since the checkpoint
 is little beside it, and reading states back is about an incast the other way round. Meta's Llama 3
@@ -73,8 +73,8 @@ COLUMNS = (
     TableColumn("read_us", "read", "(us)", 8),
     TableColumn("lost_us", "lost", "(us)", 8),
     TableColumn("from_epoch", "from", "(epoch)", 7),
-    TableColumn("learned", "learned", "", 7),
-    TableColumn("told", "told", "", 5),
+    TableColumn("reported", "reported", "", 8),
+    TableColumn("aborted", "aborted", "", 7),
     TableColumn("fabric_bytes", "fabric", "(B)", 10),
     TableColumn("retransmitted_packets", "resent", "", 6),
     TableColumn("wrong", "#wrong", "", 6),
@@ -177,8 +177,8 @@ def measures(
     names = [gpu.name for gpu in topology.gpus]
     start = min(one.start_ns for one in executions[0].results)
     found: list[dict[str, float]] = []
-    learned: list[dict[str, object]] = []
-    told: list[str] = []
+    reported: list[dict[str, object]] = []
+    aborted: list[str] = []
     written: dict[int, int] = {}
     writes: list[int] = []
     octets, epoch = 0, 1
@@ -203,18 +203,18 @@ def measures(
                 "lost": max(0, loss.fault_ns - max(begin, kept)),
             }
         )
-        told += [names[rank] for rank in loss.told]
-        learned += [
+        aborted += [names[rank] for rank in loss.aborted]
+        reported += [
             {"gpu": names[one.rank], "at_us": (one.end_ns - start) / 1000, "error": one.detail}
-            for one in loss.learned
+            for one in loss.reported
         ]
     row: dict[str, object] = {
         "fabric_bytes": octets,
         "write_us": fmean(writes) / 1000 if writes else None,
-        "learned": len(learned),
-        "learned_by": learned,
-        "told": len(told),
-        "told_gpus": told,
+        "reported": len(reported),
+        "reported_by": reported,
+        "aborted": len(aborted),
+        "aborted_gpus": aborted,
         "from_epoch": epoch if found else None,
     }
     for key in ("detected", "lost", "read"):

@@ -1,4 +1,4 @@
-"""Executions one after the other, told as one: schedules and results put in a row.
+"""Executions one after the other, joined into one: schedules and results in a row.
 
 Indices and tags of the later ones are shifted, so that each message has its own.  What an execution
 that was cut short never reached has times of -1 here, too.

@@ -44,8 +44,8 @@ def test_a_job_goes_on_without_what_it_lost(start: Start, transport: str) -> Non
     rows = {row["fail"]: row for row in result["rows"]}
     assert list(rows) == ["gpu", "nic", "server"]
     for row in rows.values():
-        learned = {one["gpu"]: one["error"] for one in row["learned_by"]}
-        assert learned["h0g1"].endswith(f"ended with {GIVEN_UP[transport]}")
+        reported = {one["gpu"]: one["error"] for one in row["reported_by"]}
+        assert reported["h0g1"].endswith(f"ended with {GIVEN_UP[transport]}")
         assert row["from_epoch"] == 3  # the step after the first checkpoint was lost
         parts = row["detected_us"] + row["read_us"] + row["lost_us"]
         assert row["time_us"] > row["undisturbed_us"] + parts
@@ -60,7 +60,7 @@ def test_two_losses_take_two_spares(start: Start) -> None:
     fault = "t=1100us gpu h0g0 dead"
     result = checkpoint(start, "--transport", "rocev2", "--fault", fault, fail="gpu")
     (row,) = result["rows"]
-    assert len(row["learned_by"]) == 2
+    assert len(row["reported_by"]) == 2
     assert row["cut_off_gpus"] == ["h1g0", "h0g0"]
 
 
@@ -80,9 +80,9 @@ def test_a_mate_in_the_server_learns_at_once_and_each_iteration_begins_whole(
 ) -> None:
     result = checkpoint(start, "--endpoints", "kept", fail="gpu", victim="3", iterations="2")
     (row,) = result["rows"]
-    (learned,) = row["learned_by"]
-    assert learned["gpu"] == "h1g0"
-    assert learned["error"] == "rank 3 has no scale-up port any more"
+    (reported,) = row["reported_by"]
+    assert reported["gpu"] == "h1g0"
+    assert reported["error"] == "rank 3 has no scale-up port any more"
     assert row["detected_us"] < 10
     assert row["time_min_us"] > row["undisturbed_us"]
 

@@ -1,4 +1,4 @@
-"""Executions in a row are told as one: each message has its own tag, each wait its own index."""
+"""Executions in a row are joined into one: each message has a tag of its own."""
 
 from __future__ import annotations
 

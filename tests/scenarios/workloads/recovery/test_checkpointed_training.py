@@ -148,7 +148,7 @@ def test_a_job_needs_two_gpus_that_train() -> None:
         JobPlaces.of(FABRIC, spares=5, stores=2)
 
 
-def test_who_learned_who_was_told_and_when() -> None:
+def test_who_reported_whose_part_was_aborted_and_when() -> None:
     results = [
         RankResult(
             rank=rank,
@@ -165,7 +165,7 @@ def test_who_learned_who_was_told_and_when() -> None:
         )
     ]
     loss = Interruption(lost={1: 250, 4: 600}, results=results, start_ns=100)
-    assert [one.rank for one in loss.learned] == [2, 0]
-    assert loss.told == [3]
+    assert [one.rank for one in loss.reported] == [2, 0]
+    assert loss.aborted == [3]
     assert loss.known_ns == 800
     assert loss.fault_ns == 250  # rank 4 had nothing left to do
