@@ -43,7 +43,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from emulator.asic.port_faults import Faults
-from emulator.endpoint.interruption import Execution
+from emulator.endpoint.interruption import JobExecution
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost
@@ -147,7 +147,7 @@ class Trial:
     fault_clauses: Sequence[str] = ()
     fresh: bool = False
     victims: Collection[tuple[int, int]] = ()
-    recover: Callable[[Sequence[Execution]], Resumption] | None = None
+    recover: Callable[[Sequence[JobExecution]], Resumption] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class Outcome:
     endpoints: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     iterations: Sequence[Iteration] = ()
     victims: Sequence[Iteration] = ()
-    executions: Sequence[Execution] = ()
+    executions: Sequence[JobExecution] = ()
     ports: Mapping[str, PortRecord] = field(default_factory=dict)
     queues: Mapping[str, QueueSeries] = field(default_factory=dict)
     wire: WireCost | None = None

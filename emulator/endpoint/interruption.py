@@ -64,7 +64,7 @@ class Interruption:
 
 
 @dataclass(frozen=True)
-class Execution:
+class JobExecution:
     """The ``schedules`` of all ranks, and their ``results``; ``interruption`` is what ended it."""
 
     schedules: Sequence[Schedule]

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from emulator.endpoint.interruption import Execution, Interruption, JobInterrupted
+from emulator.endpoint.interruption import Interruption, JobExecution, JobInterrupted
 from emulator.endpoint.operations.joined_execution import joined
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
@@ -35,7 +35,7 @@ Fill = Callable[[int, Contents], None]
 class Continued:
     """The ``executions`` of an iteration; ``trial`` is that of the last one."""
 
-    executions: Sequence[Execution]
+    executions: Sequence[JobExecution]
     trial: Trial
 
     @property
@@ -65,10 +65,10 @@ def play(
     ``run`` runs what is loaded; from the second time on it gets ``started=None`` and ``gap_ns=0``.
     ``cut`` tells which ranks a condition of the fabric cuts off.
     """
-    executions: list[Execution] = []
+    executions: list[JobExecution] = []
     while True:
         try:
-            executions.append(Execution(schedules, run()))
+            executions.append(JobExecution(schedules, run()))
             return Continued(executions=executions, trial=trial)
         except JobInterrupted as failure:
             if trial.recover is None:
@@ -81,7 +81,7 @@ def play(
                 results=failure.results,
                 start_ns=start_ns,
             )
-            executions.append(Execution(schedules, failure.results, interruption))
+            executions.append(JobExecution(schedules, failure.results, interruption))
             following = trial.recover(tuple(executions))
             trial = replace(
                 trial,

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from emulator.endpoint.interruption import Execution
+from emulator.endpoint.interruption import JobExecution
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule, Write
 from emulator.scenario import Contents, Resumption
@@ -110,7 +110,7 @@ class CheckpointedTraining:
         """Return the whole job as it is without a loss."""
         return self._part(self.places.workers, 0)
 
-    def part_after(self, executions: Sequence[Execution]) -> JobPart:
+    def part_after(self, executions: Sequence[JobExecution]) -> JobPart:
         """Return what follows after ``executions``, the last of which was interrupted."""
         part, newest = self.first, 0
         for one in executions:
@@ -120,7 +120,7 @@ class CheckpointedTraining:
             part = self._part(self.places.replaced(part.placed, one.interruption.lost), newest)
         return part
 
-    def recover(self, executions: Sequence[Execution]) -> Resumption:
+    def recover(self, executions: Sequence[JobExecution]) -> Resumption:
         """Return what follows after ``executions``; UserError if the job cannot go on."""
         part = self.part_after(executions)
         return Resumption(

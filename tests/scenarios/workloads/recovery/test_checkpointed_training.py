@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from emulator.endpoint.interruption import Execution, Interruption
+from emulator.endpoint.interruption import Interruption, JobExecution
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.errors import UserError
 from scenarios.workloads.network.recurrence import RecurrentModel
@@ -57,7 +57,7 @@ def executed(job: CheckpointedTraining, part: JobPart, before: Executor | None =
     return executor
 
 
-def interrupted(part: JobPart, stored: int, *lost: int) -> Execution:
+def interrupted(part: JobPart, stored: int, *lost: int) -> JobExecution:
     """An execution of ``part`` in which the checkpoints up to ``stored`` were finished."""
     ends = [np.full(len(one.operations), -1) for one in part.schedules]
     for number in range(part.checkpoint + 1, stored + 1):
@@ -77,7 +77,7 @@ def interrupted(part: JobPart, stored: int, *lost: int) -> Execution:
         for rank, times in enumerate(ends)
     ]
     loss = Interruption(lost=dict.fromkeys(lost, 4000), results=results, start_ns=0)
-    return Execution(part.schedules, results, loss)
+    return JobExecution(part.schedules, results, loss)
 
 
 @pytest.mark.parametrize("every", [1, 2, 5, 6])
