@@ -91,10 +91,8 @@ TRAFFIC_ROW: Mapping[str, str] = {
     "flows": "flows of the pattern, victims not included",
     "total_bytes": "octets of all flows together",
     "goodput_gbps": "payload delivered while all flows were under way",
+    "goodput_at": "where it was observed: `fabric boundary` (receivers' ports) or `endpoint`",
     "goodput_share": "its share of what the links could carry",
-    "goodput_at": (
-        "where goodput was observed: `fabric boundary` (the receivers' switch ports) or `endpoint`"
-    ),
     "message_p50_us": "median time from a message's start until its receiver has verified it",
     "message_p99_us": "99th percentile of these times",
     "victim_p50_us": "the median over the victims' messages, where there are victims",
