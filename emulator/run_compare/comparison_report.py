@@ -20,7 +20,7 @@ from emulator.run_report.figures import vega_lite as vl
 from emulator.run_report.figures.figure import Figure
 from emulator.run_report.observation_points import BY_KEY
 from emulator.run_report.page import rendered
-from emulator.run_report.report_tables import Table
+from emulator.run_report.report_tables import ReportTable
 
 SCHEMA = "uetemu.comparison/1"
 _COLOURS = {"better": "#009e73", "worse": "#d55e00", "neither": "#7a7a7a"}
@@ -180,8 +180,8 @@ def as_page(comparisons: Sequence[SourceComparison], failed: Sequence[str]) -> s
     )
 
 
-def _inputs(number: int, one: SourceComparison) -> Table:
-    return Table(
+def _inputs(number: int, one: SourceComparison) -> ReportTable:
+    return ReportTable(
         name=f"inputs-{number}",
         title="Inputs that differ",
         groups=[("", 4)],
@@ -194,13 +194,13 @@ def _inputs(number: int, one: SourceComparison) -> Table:
     )
 
 
-def _values(number: int, one: SourceComparison) -> list[Table]:
+def _values(number: int, one: SourceComparison) -> list[ReportTable]:
     """Return a table for each pair of observation points: others share no column."""
     points = dict.fromkeys((value.base_point, value.other_point) for value in one.values)
     if not points:
-        return [Table(f"values-{number}", "Values", (), (), (), reason="no value is in both")]
+        return [ReportTable(f"values-{number}", "Values", (), (), (), reason="no value is in both")]
     return [
-        Table(
+        ReportTable(
             name=f"values-{number}-{place}",
             title=f"Values: {base if base == other else f'{base} beside {other}'}",
             groups=[

@@ -24,7 +24,7 @@ from emulator.run_report.figures.time_figures import fault_records, time_figures
 from emulator.run_report.observation_points import MEANINGS
 from emulator.run_report.port_series import CAPTURE
 from emulator.run_report.report_tables import (
-    Table,
+    ReportTable,
     command_of,
     endpoint_table,
     fact_table,
@@ -49,7 +49,7 @@ class Section:
     name: str
     title: str
     figures: Sequence[Figure] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
 
 
 def sections_of(record: RunRecord) -> list[Section]:
@@ -80,7 +80,7 @@ def sections_of(record: RunRecord) -> list[Section]:
     ]
 
 
-def _faults(record: RunRecord) -> Table:
+def _faults(record: RunRecord) -> ReportTable:
     reason = (
         record.missing.get("events.jsonl") or "no fault was asked for, by --fault or a scenario"
     )

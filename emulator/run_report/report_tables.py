@@ -34,7 +34,7 @@ _FIRST = ("transport.rto_expirations", "transport.tx_retransmitted_packets", "tr
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table that can be sorted: ``groups`` name the observation points of its columns."""
 
     name: str
@@ -48,11 +48,13 @@ class Table:
     of_row: Sequence[int] = ()
 
 
-def row_table(record: RunRecord) -> Table:
+def row_table(record: RunRecord) -> ReportTable:
     """Return all rows; columns of one observation point stand together under its name."""
     title = "Rows"
     if not record.rows:
-        return Table("rows", title, (), (), (), reason="nothing was measured before the run ended")
+        return ReportTable(
+            "rows", title, (), (), (), reason="nothing was measured before the run ended"
+        )
     shown: list[RowValue] = []
     for value in VALUES:
         points = [
@@ -73,7 +75,7 @@ def row_table(record: RunRecord) -> Table:
         lines.append(cells)
     groups = [("row", 1 + len(facts) + 1)]
     groups += [(point, len([*each])) for point, each in groupby(shown, lambda one: one.point)]
-    return Table(
+    return ReportTable(
         name="rows",
         title=title,
         groups=groups,
@@ -101,7 +103,7 @@ def _left_out(count: int) -> str:
     return f"{more} more rows are in result.json." if more > 0 else ""
 
 
-def nccl_table(record: RunRecord) -> Table:
+def nccl_table(record: RunRecord) -> ReportTable:
     """Return the rows as nccl-tests prints them, for a collective."""
     title = "As nccl-tests prints it"
     rows = [row for row in record.rows if row.get("busbw_gbps") is not None]
@@ -109,14 +111,14 @@ def nccl_table(record: RunRecord) -> Table:
         reason = "this scenario is no collective, and has no bus bandwidth"
         if not record.rows:
             reason = "nothing was measured before the run ended"
-        return Table("nccl", title, (), (), (), reason=reason)
+        return ReportTable("nccl", title, (), (), (), reason=reason)
     headings = [f"{one.heading} {one.unit}".strip() for one in NCCL_COLUMNS]
     lines = [
         [str(row.get("transport")), *(column.cell(row).strip() for column in NCCL_COLUMNS)]
         for row in rows
     ]
     mean = sum(row["busbw_gbps"] for row in rows) / len(rows)
-    return Table(
+    return ReportTable(
         name="nccl",
         title=title,
         groups=[("", 1), (f"observed at the {ENDPOINT}", len(headings))],
@@ -126,7 +128,7 @@ def nccl_table(record: RunRecord) -> Table:
     )
 
 
-def endpoint_table(record: RunRecord) -> Table:
+def endpoint_table(record: RunRecord) -> ReportTable:
     """Counters of endpoints that are not 0, summed over the run."""
     endpoints = record.result.get("endpoints") or {}
     totals: dict[str, int] = {}
@@ -135,7 +137,7 @@ def endpoint_table(record: RunRecord) -> Table:
             if isinstance(count, int) and count:
                 totals[name] = totals.get(name, 0) + count
     if not totals:
-        return Table(
+        return ReportTable(
             "endpoints", "Counters of endpoints", (), (), (), reason="no endpoint has counted"
         )
     order = sorted(totals, key=lambda name: (name not in _FIRST, name))
@@ -147,7 +149,7 @@ def endpoint_table(record: RunRecord) -> Table:
         [name, str(totals[name]), highest[name], str(endpoints[highest[name]].get(name))]
         for name in order
     ]
-    return Table(
+    return ReportTable(
         name="endpoints",
         title="Counters of endpoints",
         groups=[("", 1), (ENDPOINT, 3)],
@@ -157,10 +159,12 @@ def endpoint_table(record: RunRecord) -> Table:
     )
 
 
-def figure_table(figure: Figure, keys: Mapping[str, str], title: str = "", note: str = "") -> Table:
+def figure_table(
+    figure: Figure, keys: Mapping[str, str], title: str = "", note: str = ""
+) -> ReportTable:
     """Return a figure's records as a table; ``keys`` are its columns and their headings."""
     lines = [[text(record.get(key)) for key in keys] for record in figure.records]
-    return Table(
+    return ReportTable(
         name=f"{figure.name}-table",
         title=title or figure.title,
         groups=[(f"observed at: {figure.point}", len(keys))],
@@ -171,7 +175,7 @@ def figure_table(figure: Figure, keys: Mapping[str, str], title: str = "", note:
     )
 
 
-def link_table(figure: Figure) -> Table:
+def link_table(figure: Figure) -> ReportTable:
     """Return the busiest directions of links in the drawing's records, for each row of the run."""
     lines: list[list[str]] = []
     of_row: list[int] = []
@@ -180,7 +184,7 @@ def link_table(figure: Figure) -> Table:
         mine.sort(key=lambda record: -record["utilisation_percent"])
         lines += [[text(record[key]) for key in _LINKS] for record in mine[:MOST_LINKS]]
         of_row += [row] * len(mine[:MOST_LINKS])
-    return Table(
+    return ReportTable(
         name="links",
         title="Busiest links",
         groups=[(f"observed at: {figure.point}", len(_LINKS))],
