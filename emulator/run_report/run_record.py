@@ -190,6 +190,10 @@ def _lists(container: object, kind: Any) -> bool:
     return isinstance(container, list) and _holds(container, kind)
 
 
+def _is_flow(flow: Mapping[str, Any]) -> bool:
+    return {"from", "to", *_FLOW} <= flow.keys() and all(_is_number(flow[key]) for key in _FLOW)
+
+
 def _is_messages(event: Mapping[str, Any]) -> bool:
     """Whether ``event`` is what :mod:`emulator.run.report.row_messages` writes."""
     flows, pairs = event.get("flows"), event.get("latency_us")
@@ -199,7 +203,7 @@ def _is_messages(event: Mapping[str, Any]) -> bool:
         and _lists(pairs, list)
         and all(len(pair) == 2 and _lists(pair, int | float) for pair in pairs or ())
         and _lists(flows, dict)
-        and all(_is_number(flow.get(key)) for flow in flows or () for key in _FLOW)
+        and all(map(_is_flow, flows or ()))
         and isinstance(event.get("flows_left_out", 0), int)
         and (not event.get("victims") or _is_messages(event["victims"]))
     )
