@@ -181,6 +181,15 @@ class Outcome:
         """Return the mean time of an iteration (ns)."""
         return sum(self.times_ns) / len(self.times_ns)
 
+    @property
+    def received_bytes(self) -> float | None:
+        """Return the octets of payload that arrived over the fabric in an iteration.
+
+        They are those of the counters of all endpoints; None if the endpoints have no such counter.
+        """
+        received = self.counters.get("rx_message_octets")
+        return None if received is None else received / len(self.times_ns)
+
 
 class ReadableKind(Protocol):
     """A kind of parameter: ``read`` makes its value of the text of the parameter ``field``.

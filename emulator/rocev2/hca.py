@@ -40,11 +40,12 @@ class HostChannelAdapter:
 
     def __init__(self, config: HcaConfig, *, seed: int = 0) -> None:
         self.config = config
-        self.counts: Counter[str] = Counter()
+        # none so far, which is not the same as not being counted
+        self.counts: Counter[str] = Counter(rx_message_octets=0)
         self._rate_control = RATE_CONTROLS[config.cc]
         self._rate_parameters = self._rate_control.parameters(config)
         if self._rate_control.notifies:
-            self.counts["tx_cnps"] = 0  # none so far, which is not the same as having none
+            self.counts["tx_cnps"] = 0
         self.memory = RKeyTable()
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
         self.peers: dict[bytes, HcaPeer] = {}

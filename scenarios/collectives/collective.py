@@ -133,7 +133,6 @@ class CollectiveBenchmark:
         assert isinstance(members, int)
         algbw = trial.size_bytes / outcome.mean_ns  # octets per ns are GB/s
         element = parameters.element
-        received = outcome.counters.get("rx_message_octets")
         return {
             "count": trial.size_bytes // (members if self.by_parts else 1) // element.octets,
             "type": element.name,
@@ -141,7 +140,7 @@ class CollectiveBenchmark:
             "root": parameters.root_position if self.rooted else -1,
             "algbw_gbps": algbw,
             "busbw_gbps": algbw * self.bus_factor(members),
-            "fabric_bytes": None if received is None else received / len(outcome.times_ns),
+            "fabric_bytes": outcome.received_bytes,
             "fabric_bytes_derived": fabric_octets(trial.compile()),
         }
 

@@ -35,7 +35,7 @@ from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.network.convolution import ConvolutionalModel
 from scenarios.workloads.network.replica_training import ReplicaTraining
 from scenarios.workloads.network.training_trial import COLUMNS as COLUMNS
-from scenarios.workloads.network.training_trial import LearningParameters, shown_steps
+from scenarios.workloads.network.training_trial import LearningParameters, learning_measures
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, TIME
 
@@ -79,4 +79,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return shown_steps(topology, trial, outcome)
+    return learning_measures(topology, trial, outcome)

@@ -50,7 +50,7 @@ from scenarios.workloads.network.training_trial import (
     PlacedTraining,
     TrainingParameters,
     grid,
-    shown_steps,
+    learning_measures,
 )
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT
@@ -101,4 +101,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return shown_steps(topology, trial, outcome)
+    return learning_measures(topology, trial, outcome)

@@ -65,7 +65,7 @@ COLUMNS = (
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
     TableColumn("exposed", "exposed", "(%)", 7, 1, percent=True),
     TableColumn("nvlink_bytes", "NVLink", "(B)", 10),
-    TableColumn("fabric_bytes", "fabric", "(B)", 10),
+    TableColumn("fabric_bytes", "fabric", "(B)", 10, 0),
     TableColumn("retransmitted_packets", "resent", "", 6),
     TableColumn("wrong", "#wrong", "", 6),
 )
@@ -169,7 +169,7 @@ def _trial(parameters: Parameters, topology: Topology, model: ModelSize, seed: i
             "servers": len({gpu.server for gpu in topology.gpus[:gpus]}),
             "scale": parameters.scale,
             "compute_ns": parameters.layers * sum(_times_ns(parameters, model)),
-            "fabric_bytes": sum(one.octets for one in exchanges if not one.nvlink),
+            "fabric_bytes_derived": sum(one.octets for one in exchanges if not one.nvlink),
             "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
         },
     )
@@ -217,7 +217,10 @@ def _compiled(
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
-    """Return the share of the time in which GPUs do not compute."""
+    """Return the share of the time in which GPUs do not compute, and what the fabric carried."""
     computing = trial.facts["compute_ns"]
     assert isinstance(computing, int)
-    return {"exposed": 1 - computing / outcome.mean_ns}
+    return {
+        "exposed": 1 - computing / outcome.mean_ns,
+        "fabric_bytes": outcome.received_bytes,
+    }

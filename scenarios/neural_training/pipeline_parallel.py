@@ -50,7 +50,7 @@ from scenarios.workloads.network.training_trial import (
     PlacedTraining,
     TrainingParameters,
     grid,
-    shown_steps,
+    learning_measures,
 )
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, TIME
@@ -66,7 +66,7 @@ COLUMNS = (
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
     TableColumn("bubble", "bubble", "(%)", 7, 1, percent=True),
     TableColumn("bubble_formula", "formula", "(%)", 7, 1, percent=True),
-    TableColumn("fabric_bytes", "fabric", "(B)", 9),
+    TableColumn("fabric_bytes", "fabric", "(B)", 9, 0),
     TableColumn("fabric_messages", "messages", "(fabric)", 8),
     TableColumn("retransmitted_packets", "resent", "", 6),
     TableColumn("wrong", "#wrong", "", 6),
@@ -145,4 +145,4 @@ def measures(
     micro_batches = trial.facts["micro_batches"]
     assert isinstance(micro_batches, int)
     busy = parameters.epochs * micro_batches * 3 * parameters.layer_time * layers
-    return {"bubble": 1 - busy / outcome.mean_ns, **shown_steps(topology, trial, outcome)}
+    return {"bubble": 1 - busy / outcome.mean_ns, **learning_measures(topology, trial, outcome)}

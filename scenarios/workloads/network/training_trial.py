@@ -55,7 +55,7 @@ COLUMNS = (
     TableColumn("time_us", "time", "(us)", 9),
     TableColumn("ideal_us", "ideal", "(us)", 9),
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    TableColumn("fabric_bytes", "fabric", "(B)", 9),
+    TableColumn("fabric_bytes", "fabric", "(B)", 9, 0),
     TableColumn("nvlink_bytes", "NVLink", "(B)", 9),
     TableColumn("fabric_messages", "messages", "(fabric)", 8),
     TableColumn("retransmitted_packets", "resent", "", 6),
@@ -209,7 +209,7 @@ def learning_trial(
             "epochs": training.epochs,
             "loss_first": losses[0],
             "loss_last": losses[-1],
-            "fabric_bytes": sum(one.octets for one in exchanges if not one.nvlink),
+            "fabric_bytes_derived": sum(one.octets for one in exchanges if not one.nvlink),
             "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
             "fabric_messages": sum(not one.nvlink for one in exchanges),
             **(steps if parameters.show == "steps" else {}),
@@ -218,7 +218,12 @@ def learning_trial(
     )
 
 
-def shown_steps(topology: Topology, trial: Trial, outcome: Outcome) -> dict[str, object]:
+def learning_measures(topology: Topology, trial: Trial, outcome: Outcome) -> dict[str, object]:
+    """Return what every training measures: octets that arrived over the fabric, and shown steps."""
+    return {"fabric_bytes": outcome.received_bytes, **_steps(topology, trial, outcome)}
+
+
+def _steps(topology: Topology, trial: Trial, outcome: Outcome) -> dict[str, object]:
     """Return the numbers of the first epoch and who sent to whom when, if they are asked for."""
     steps, first = trial.facts.get("steps"), trial.facts.get("first_exchanges")
     if not isinstance(steps, list) or not isinstance(first, list) or not outcome.iterations:

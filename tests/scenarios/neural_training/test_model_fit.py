@@ -27,7 +27,7 @@ def test_models_in_16_bits_fit_one_two_and_eleven_gpus() -> None:
     assert [one["servers"] for one in facts] == [1, 1, 2]
     assert [one["model_bytes"] for one in facts] == [16 * 10**9, 140 * 10**9, 810 * 10**9]
     assert [one["nvlink_bytes"] > 0 for one in facts] == [False, True, True]
-    assert [one["fabric_bytes"] > 0 for one in facts] == [False, False, True]
+    assert [one["fabric_bytes_derived"] > 0 for one in facts] == [False, False, True]
 
 
 def test_states_and_activations_count() -> None:
@@ -48,7 +48,7 @@ def test_a_ring_crosses_the_fabric_once_to_each_server() -> None:
     octets = 8192 * 16384 * 2 // 1024
     assert trial.size_bytes == octets
     crossing = 3 * 2 * 2 * 10 / 11 * octets
-    assert trial.facts["fabric_bytes"] == pytest.approx(2 * crossing, rel=1e-4)
+    assert trial.facts["fabric_bytes_derived"] == pytest.approx(2 * crossing, rel=1e-4)
     assert trial.facts["nvlink_bytes"] == pytest.approx(9 * crossing, rel=1e-4)
     flops = 2 * (3_187_703_808 - 2 * 16384) * 8192
     assert trial.facts["compute_ns"] == pytest.approx(3 * flops / (11 * 400e3 * 1024), abs=3)

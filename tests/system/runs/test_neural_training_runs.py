@@ -18,7 +18,7 @@ TRAININGS = {
     "tensor_parallel": (),
     "data_parallel": (),
     "pipeline_parallel": ("--param", "layer_time=10us", "--param", "micro_batches=3"),
-    "three_d": (),
+    "three_d": ("--param", "groups=3"),
     "convolutional": (),
     "recurrent": (),
     "attention": (),
@@ -40,6 +40,9 @@ def test_weights_and_losses_are_those_of_one_gpu(
         assert row["wrong"] == 0
         assert row["loss_last"] < row["loss_first"]
         assert row["time_us"] >= row["ideal_us"] > 0
+        assert row["fabric_bytes"] == row["fabric_bytes_derived"] > 0
+        if "crossing_bytes" in row:  # nothing but gradients leaves a data-parallel group
+            assert (row["crossing_bytes"], row["fabric_bytes"]) == (0, row["gradient_bytes"])
         if "bubble" in row:
             assert row["bubble"] > row["bubble_formula"] > 0
 
@@ -58,6 +61,7 @@ def test_models_have_the_gpus_and_the_traffic_that_they_need(
     assert [(row["gpus"], row["servers"]) for row in rows] == [(1, 1), (2, 1), (11, 2)]
     assert [row["wrong"] for row in rows] == [0, 0, 0]
     assert [row["fabric_bytes"] > 0 for row in rows] == [False, False, True]
+    assert [row["fabric_bytes"] for row in rows] == [row["fabric_bytes_derived"] for row in rows]
     assert rows[0]["exposed"] == 0
     assert 0 < rows[1]["exposed"] < rows[2]["exposed"] < 1
 
