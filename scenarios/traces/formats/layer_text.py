@@ -13,7 +13,9 @@ input gradient and of the weight gradient; then the time (ns) that follows each 
 One step runs as ASTRA-sim runs it: forward through all layers, then backward.  Collectives of the
 forward pass and of input gradients hold the next computation up, those of weight gradients do not.
 Plain names are collectives of the tensor-parallel group, and of the data-parallel one for weight
-gradients.
+gradients.  Where a header names checkpoints, an initiating layer computes forward again from the
+checkpoint before it.  In a recommendation model (``HYBRID_DLRM``) the first layer exchanges
+embeddings with all ranks while the layers up to the last bottom one compute.
 """
 
 from __future__ import annotations
@@ -44,9 +46,12 @@ _COLLECTIVES = {
 _IGNORED = ("NONE", "BROADCAST")
 MICRO, DATA, MODEL = "MICRO", "DATA", "MODEL"
 TRANSFORMER = ("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")
-_POLICIES = (MICRO, DATA, MODEL, *TRANSFORMER)
+DLRM = ("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED")
+_POLICIES = (MICRO, DATA, MODEL, *TRANSFORMER, *DLRM)
 _COLUMNS = 12
 _SETTING = re.compile(r"([A-Za-z_]+):?\s+([0-9]{1,9})\b")
+#: A count of layers, and so many numbers of layers.
+_LAYER_LIST = r"\b{name}:?\s+([0-9]{{1,9}})((?:\s+[0-9]{{1,9}}\b)*)"
 WHOLE, PART = "whole", "part"
 
 
@@ -123,9 +128,12 @@ class _RankList:
             ),
         )
 
-    def collective(self, layer: _Layer, phase: _Phase, *, weights: bool, blocks: bool) -> None:
+    def collective(
+        self, layer: _Layer, phase: _Phase, *, weights: bool, blocks: bool
+    ) -> tuple[int, ...]:
+        """Append a collective, if the phase has one, and return what ends it."""
         if phase.kind is None:
-            return
+            return ()
         group, ranks = self.grid.group(self.rank, phase.suffix, weights)
         self.groups.setdefault(group, ranks)
         one = self._append(
@@ -148,6 +156,11 @@ class _RankList:
         )
         if blocks:
             self.after = (ended,)
+        return (ended,)
+
+    def wait(self, ended: tuple[int, ...]) -> None:
+        """Let the next operation wait for what is ``ended``, too."""
+        self.after = (*self.after, *ended)
 
     def _append(self, operation: TraceOperation) -> int:
         self.operations.append(operation)
@@ -160,12 +173,16 @@ class _LayerReader:
         self._lines = file.text.splitlines()
         self._policy = ""
         self._settings: dict[str, int] = {}
+        #: by initiating layer: the checkpoint from which it computes forward again
+        self._again: dict[int, int] = {}
 
     def read(self) -> Trace:
         self._header()
         grid = self._grid()
         layers = self._layers(grid)
-        if 9 * len(layers) * grid.ranks > MOST_OPERATIONS:
+        self._check_order(len(layers))
+        operations = 9 * len(layers) + 3 * sum(at - first for at, first in self._again.items())
+        if operations * grid.ranks > MOST_OPERATIONS:
             raise self._file.wrong(
                 2,
                 f"{len(layers)} layers at {grid.ranks} ranks are more than {MOST_OPERATIONS} "
@@ -184,11 +201,17 @@ class _LayerReader:
             for layer in layers:
                 one.collective(layer, layer.weight_gradient, weights=True, blocks=True)
             return
+        if self._policy in DLRM:
+            self._recommendation_step(one, layers)
+            return
         for layer in layers:
             one.compute(layer, layer.forward, "forward")
             if self._policy != DATA:
                 one.collective(layer, layer.forward, weights=False, blocks=True)
-        for layer in reversed(layers):
+        for number, layer in reversed(list(enumerate(layers))):
+            for again in layers[self._again.get(number, number) : number]:
+                one.compute(again, again.forward, "forward again")
+                one.collective(again, again.forward, weights=False, blocks=True)
             if self._policy == DATA:
                 one.compute(layer, layer.weight_gradient, "weight gradient")
                 one.collective(layer, layer.weight_gradient, weights=True, blocks=False)
@@ -200,6 +223,66 @@ class _LayerReader:
             one.compute(layer, layer.weight_gradient, "weight gradient")
             if self._policy != MODEL:
                 one.collective(layer, layer.weight_gradient, weights=True, blocks=False)
+
+    def _recommendation_step(self, one: _RankList, layers: Sequence[_Layer]) -> None:
+        """Write the step of a DLRM: embeddings travel while the bottom layers compute."""
+        bottom, first = self._settings["DLRM_LAST_BOTTOM_LAYER"], layers[0]
+        embeddings: tuple[int, ...] = ()
+        for number, layer in enumerate(layers):
+            one.compute(layer, layer.forward, "forward")
+            if layer is first and layer.forward.kind is Collective.ALL_TO_ALL:
+                embeddings = one.collective(layer, layer.forward, weights=True, blocks=False)
+            elif number == bottom:
+                one.wait(embeddings)
+        for number, layer in reversed(list(enumerate(layers))):
+            one.compute(layer, layer.weight_gradient, "weight gradient")
+            one.collective(layer, layer.weight_gradient, weights=True, blocks=False)
+            if layer is not first:
+                one.compute(layer, layer.input_gradient, "input gradient")
+            if number == bottom + 1:
+                one.collective(first, first.input_gradient, weights=True, blocks=False)
+
+    def _check_order(self, layers: int) -> None:
+        """Find what the order of layers needs of the header; TraceRefusal if it makes no sense."""
+        if self._policy in DLRM:
+            bottom = self._settings.setdefault("DLRM_LAST_BOTTOM_LAYER", -1)
+            if not 1 <= bottom < layers - 1:
+                raise self._file.wrong(
+                    1,
+                    "DLRM_LAST_BOTTOM_LAYER is missing, or there is no layer before or behind it; "
+                    f"write {self._policy} and a number from 1 to {max(1, layers - 2)}",
+                )
+        checkpoints, initiating = (
+            self._layer_list(name, layers) for name in ("checkpoints", "checkpoint_initiates")
+        )
+        if (checkpoints or initiating) and self._policy not in TRANSFORMER:
+            raise self._file.wrong(
+                1, f"policy {self._policy} has no checkpoints; take them out of the header"
+            )
+        for number in initiating:
+            before = [one for one in checkpoints if one < number]
+            if not before or any(max(before) < one < number for one in initiating):
+                raise self._file.wrong(
+                    1,
+                    f"layer {number} of checkpoint_initiates has no checkpoint between the one "
+                    "that initiates before it and itself; correct the header",
+                )
+            self._again[number] = max(before)
+
+    def _layer_list(self, name: str, layers: int) -> list[int]:
+        """Return the layers that the header lists behind ``name``."""
+        found = re.search(_LAYER_LIST.format(name=name), self._lines[0])
+        listed = [int(word) for word in found[2].split()] if found else []
+        if found and int(found[1]) != len(listed):
+            raise self._file.wrong(
+                1, f"{name} announces {found[1]} layers and lists {len(listed)}; correct one"
+            )
+        for number in listed:
+            if number >= layers:
+                raise self._file.wrong(
+                    1, f"{name} has layer {number}, and there are 0 to {layers - 1}; correct it"
+                )
+        return listed
 
     def _header(self) -> None:
         first = self._lines[0] if self._lines else ""
@@ -214,11 +297,8 @@ class _LayerReader:
             )
         for name, text in _SETTING.findall(rest):
             self._settings.setdefault(name, int(text))
-        for name, meaning in (("checkpoints", "activations"), ("checkpoint_initiates", "it")):
-            if self._settings.get(name):
-                raise self._file.wrong(
-                    1, f"{name} above 0 recompute {meaning}, which is not replayed; set it to 0"
-                )
+        if self._policy in DLRM and rest.strip().isdecimal():
+            self._settings["DLRM_LAST_BOTTOM_LAYER"] = int(rest.strip()[:9])
         if self._settings.get("pp", 1) != 1:
             raise self._file.wrong(
                 1,
@@ -238,7 +318,7 @@ class _LayerReader:
             raise self._file.wrong(
                 1, f"all_gpus is {ranks}, but --param ranks={self._options.ranks}; leave that out"
             )
-        tensor = {DATA: 1, MICRO: 1, MODEL: ranks}.get(self._policy)
+        tensor = {DATA: 1, MICRO: 1, MODEL: ranks, **dict.fromkeys(DLRM, 1)}.get(self._policy)
         if tensor is None:
             tensor = self._settings.get("model_parallel_NPU_group", 0)
         if not tensor or ranks % tensor:

@@ -106,6 +106,50 @@ def test_other_policies(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("header", ["HYBRID_DLRM\t1", "HYBRID_DLRM DLRM_LAST_BOTTOM_LAYER: 1"])
+def test_embeddings_travel_while_bottom_layers_compute(tmp_path: Path, header: str) -> None:
+    layers = (
+        "3\na -1 10 ALLTOALL 8 20 ALLTOALL 16 30 NONE 0 5\n"
+        "b -1 11 NONE 0 21 NONE 0 31 ALLREDUCE 8 5\nc -1 12 NONE 0 22 NONE 0 32 ALLREDUCE 4 5"
+    )
+    trace = read(tmp_path, f"{header}\n{layers}", ranks=2)
+    in_order(trace)
+    assert told(trace.operations[1], trace) == [
+        "10 []",
+        "all_to_all 8 01 [0]",
+        "5+ [1]",
+        "11 [0]",
+        "12 [3,2]",  # the first layer above needs the embeddings
+        "32 [4]",
+        "all_reduce 4 01 [5]",
+        "5+ [6]",
+        "22 [5]",
+        "all_to_all 16 01 [8]",
+        "5+ [9]",
+        "31 [8]",
+        "all_reduce 8 01 [11]",
+        "5+ [12]",
+        "21 [11]",
+        "30 [14]",
+    ]
+
+
+def test_an_initiating_layer_computes_forward_again_from_its_checkpoint(tmp_path: Path) -> None:
+    header = (
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 "
+        "checkpoints: 1 1 checkpoint_initiates: 1 3"
+    )
+    layers = "\n".join(f"l{n} -1 1{n} NONE 0 2{n} NONE 0 3{n} NONE 0 0" for n in range(3))
+    last = "l3 -1 13 ALLREDUCE 8 23 NONE 0 33 NONE 0 0"
+    layers = layers.replace("12 NONE", "12 ALLREDUCE", 1).replace("ALLREDUCE 0", "ALLREDUCE 8", 1)
+    trace = read(tmp_path, f"{header}\n4\n{layers}\n{last}", ranks=2)
+    in_order(trace)
+    words = [one.split(" [")[0] for one in told(trace.operations[0], trace)]
+    forward = ["10", "11", "12", "all_reduce 8 01", "0+", "13", "all_reduce 8 01", "0+"]
+    again = ["11", "12", "all_reduce 8 01", "0+"]
+    assert words == [*forward, *again, *"23 33 22 32 21 31 20 30".split()]
+
+
 def test_sizes_of_all_gathers_are_the_users_to_state(tmp_path: Path) -> None:
     text = "MICRO\n1\na -1 1 NONE 0 1 NONE 0 1 ALLGATHER 4096 1\n"
     with pytest.raises(TraceRefusal, match="line 3: the size of an all-gather is the whole in"):
@@ -119,10 +163,14 @@ def test_sizes_of_all_gathers_are_the_users_to_state(tmp_path: Path) -> None:
 
 LINE = "a -1 1 NONE 0 1 NONE 0 1 NONE 0 1"
 REFUSED = {
-    "HYBRID_DLRM\n1\n" + LINE: "line 1: policy 'HYBRID_DLRM' is none of",
+    "HYBRID_DATA_MODEL\n1\n" + LINE: "line 1: policy 'HYBRID_DATA_MODEL' is none of",
+    "HYBRID_DLRM all_gpus: 2\n1\n" + LINE: "line 1: DLRM_LAST_BOTTOM_LAYER is missing",
     "DATA\n1\n" + LINE: "line 1: the number of ranks is missing",
     SIMAI.replace("pp: 1", "pp: 2") + "\n1\n" + LINE: "line 1: pp is 2",
-    SIMAI + " checkpoints: 3\n1\n" + LINE: "line 1: checkpoints above 0 recompute",
+    SIMAI + " checkpoints: 3\n1\n" + LINE: "line 1: checkpoints announces 3 layers and lists 0",
+    SIMAI + " checkpoints: 1 1\n1\n" + LINE: "line 1: checkpoints has layer 1, and there are 0 to",
+    SIMAI + " checkpoint_initiates: 1 0\n1\n" + LINE: "line 1: layer 0 of checkpoint_initiates has",
+    "DATA all_gpus: 2 checkpoints: 1 0\n1\n" + LINE: "line 1: policy DATA has no checkpoints",
     SIMAI.replace("group: 2", "group: 3") + "\n1\n" + LINE: "which does not divide 8 ranks",
     SIMAI.replace("ep: 2", "ep: 3") + "\n1\n" + LINE: "ep is 3, which does not divide 4 replicas",
     SIMAI.replace("8", "99999999") + "\n1\n" + LINE: "the number of ranks is missing; state 1 to",
