@@ -50,6 +50,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from emulator.errors import UserError
 from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.blocks import Block
@@ -84,6 +85,14 @@ class Parameters(ReductionParameters, InPlaceParameters, ChannelParameters):
     tuning: str = parameter(
         "", TEXT, help="for algorithm=auto: a YAML file of constants instead of NCCL's"
     )
+
+    def __post_init__(self) -> None:
+        if self.tuning and self.algorithm != AUTO:
+            raise UserError(
+                f"tuning={self.tuning} decides nothing with algorithm={self.algorithm}; take "
+                f"algorithm={AUTO}, or leave tuning out"
+            )
+        super().__post_init__()
 
     @property
     def tuning_file(self) -> str:

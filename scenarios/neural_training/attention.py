@@ -44,8 +44,8 @@ from scenarios.workloads.network.training_trial import COLUMNS as COLUMNS
 from scenarios.workloads.network.training_trial import (
     DECIMAL,
     LearningParameters,
-    learning_trial,
     learning_measures,
+    learning_trial,
 )
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, TIME

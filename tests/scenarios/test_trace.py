@@ -46,6 +46,13 @@ def test_scales_are_facts_of_the_row(listed: Path) -> None:
     assert [len(one.operations) > 0 for one in trial.compile()] == [True] * 4
 
 
+def test_no_scale_is_shown_as_nothing(listed: Path) -> None:
+    columns = {column.key: column for column in scenario.load("trace").module.COLUMNS}
+    assert columns["size_scale"].cell({"size_scale": 1 / 65536}).strip() == "1.53e-05"
+    assert columns["compute_scale"].cell({"compute_scale": 0.25}).strip() == "0.25"
+    assert columns["size_scale"].cell({"size_scale": 1.0}).strip() == "1"
+
+
 @pytest.mark.parametrize("factor", ["-1", "1e9", "x", "1/0", "nan", ""])
 def test_a_factor_is_a_number_or_a_fraction(listed: Path, factor: str) -> None:
     with pytest.raises(UserError, match=r"compute_scale is .*; write a factor such as 0.5"):

@@ -23,7 +23,8 @@ WIDTH = 120
 class TableColumn:
     """One column: the row's key, its heading, unit, width, and decimals for a fraction.
 
-    ``percent`` shows a ratio as per cent, ``divisor`` a value in a larger unit.
+    ``percent`` shows a ratio as per cent, ``divisor`` a value in a larger unit.  With ``digits`` a
+    fraction has so many significant digits instead of ``decimals``, however small it is.
     """
 
     key: str
@@ -33,6 +34,7 @@ class TableColumn:
     decimals: int = 2
     percent: bool = False
     divisor: float = 1
+    digits: int = 0
 
     def cell(self, row: Mapping[str, object]) -> str:
         value = row.get(self.key)
@@ -40,6 +42,8 @@ class TableColumn:
             text = f"{100 * value:.{self.decimals}f}"
         elif isinstance(value, int | float) and self.divisor != 1:
             text = f"{value / self.divisor:.{self.decimals}f}"
+        elif isinstance(value, float) and self.digits:
+            text = f"{value:.{self.digits}g}"
         elif isinstance(value, float):
             text = f"{value:.{self.decimals}f}"
         else:

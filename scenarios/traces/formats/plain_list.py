@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,31 +254,41 @@ def _read_yaml(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
     return _List(file, ranks).trace(rows)
 
 
-def _read_csv(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
-    file = files[0]
+def _csv_rows(file: TraceFile) -> Iterator[_Row]:
+    """Yield the rows of ``file``, one at a time; TraceRefusal for a line that is none."""
     lines = csv.reader(io.StringIO(file.text, newline=""), skipinitialspace=True)
     try:
         heading = [name.strip() for name in next(lines, [])]
         if len(set(heading)) != len(heading):
             raise file.wrong(1, "two columns have the same name; rename one")
         _fields(file, 1, dict.fromkeys(heading, ""))
-        rows: list[_Row] = []
-        ranks = ""
         for cells in lines:
             if not any(cells) or cells[0].startswith("#"):
                 continue
             if len(cells) > len(heading):
                 raise file.wrong(lines.line_num, f"more than {len(heading)} columns; correct it")
-            row = _fields(file, lines.line_num, dict(zip(heading, cells, strict=False)))
-            if row.fields.get("operation") == "ranks":
-                ranks = row.fields.get("ranks", "")
-                continue
-            rows.append(row)
-            if len(rows) > MOST_OPERATIONS:
-                raise file.wrong(row.line, f"more than {MOST_OPERATIONS} rows; shorten the list")
+            yield _fields(file, lines.line_num, dict(zip(heading, cells, strict=False)))
     except csv.Error as error:
         raise file.wrong(lines.line_num, f"not CSV: {error}; correct the line") from None
+
+
+def _read_csv(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
+    file = files[0]
+    # The number of ranks may stand anywhere, and a list that is too long is never in memory.
+    ranks, count = "", 0
+    for row in _csv_rows(file):
+        if _states_ranks(row):
+            ranks = row.fields.get("ranks", "")
+            continue
+        count += 1
+        if count > MOST_OPERATIONS:
+            raise file.wrong(row.line, f"more than {MOST_OPERATIONS} rows; shorten the list")
+    rows = (row for row in _csv_rows(file) if not _states_ranks(row))
     return _List(file, _ranks(file, 1, ranks, options)).trace(rows)
+
+
+def _states_ranks(row: _Row) -> bool:
+    return row.fields.get("operation") == "ranks"
 
 
 register(

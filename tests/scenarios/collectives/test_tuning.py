@@ -75,6 +75,11 @@ def test_what_the_model_does_not_have_is_refused(tmp_path: Path, text: str, why:
         read_tuning(path)
 
 
+def test_constants_that_decide_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="decides nothing with algorithm=ring; take algorithm=auto"):
+        scenario.load("allreduce").parameters({"tuning": str(tmp_path / "tuning.yaml")})
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file or directory; give a YAML file"):
         read_tuning(tmp_path / "none")

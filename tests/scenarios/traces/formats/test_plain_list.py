@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import ReadOptions
+from scenarios.traces.formats import plain_list
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
     Collective,
@@ -125,6 +127,22 @@ YAML_REFUSED = {
 def test_yaml_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(TraceRefusal, match=YAML_REFUSED[text]):
         read(tmp_path, "a.yaml", text)
+
+
+def test_a_list_that_is_too_long_is_refused_before_its_rows_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 20_000
+    monkeypatch.setattr(plain_list, "MOST_OPERATIONS", rows)
+    text = HEAD + "barrier\n" * (rows + 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceRefusal, match=f"line {rows + 3}: more than {rows} rows"):
+            read(tmp_path, "a.csv", text)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 12 * len(text)  # the text in several forms, and no object for each row
 
 
 CELLS = st.sampled_from(
