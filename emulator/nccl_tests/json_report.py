@@ -40,21 +40,28 @@ class NcclReport:
     def add(self, row: Mapping[str, object], times_ns: Sequence[int], name: str = "") -> None:
         """Add a row of ``result.json`` and the times of its iterations.
 
-        A row without the columns of nccl-tests is left out.  ``name`` says what it ran with.
+        A row without the columns of nccl-tests is left out.  A row in place joins the one out of
+        place before it, if that is the same test.  ``name`` says what it ran with.
         """
         if any(row.get(column) is None for column in _COLUMNS):
             return
         self._by_all &= row.get("members", len(self._topology.gpus)) == len(self._topology.gpus)
-        placed = "in_place" if row.get("in_place") else "out_of_place"
         result: dict[str, object] = {
             "size": row["size_bytes"],
             "count": row["count"],
             "type": row["type"],
             "redop": row["redop"],
             "root": f"{row['root']:6}",
+            "out_of_place": None,
+            "in_place": None,
+            "actual_iterations": len(times_ns),
+            "experiment_name": name,
         }
-        if placed == "in_place":
-            result["out_of_place"] = None
+        placed = "in_place" if row.get("in_place") else "out_of_place"
+        if self._results and _waits_for_place(self._results[-1], result, placed):
+            result = self._results[-1]
+        else:
+            self._results.append(result)
         result[placed] = {
             "time": row["time_us"],
             "alg_bw": row["algbw_gbps"],
@@ -62,15 +69,12 @@ class NcclReport:
             "nwrong": None if row["wrong"] is None else float(str(row["wrong"])),
         }
         result[f"{placed}_per_iter"] = spread_of([one / 1000 for one in times_ns])
-        result["actual_iterations"] = len(times_ns)
-        result["experiment_name"] = name
-        self._results.append(result)
 
     def content(self, errors: Sequence[str]) -> dict[str, object] | None:
         """Return the whole file, or None if no row is in the form of nccl-tests."""
         if not self._results:
             return None
-        measured = [_measured(result) for result in self._results]
+        measured = self._measured()
         failed = sum(bool(one["nwrong"]) for one in measured)
         rates = [float(str(one["bus_bw"])) for one in measured]
         return {
@@ -85,6 +89,11 @@ class NcclReport:
             "end_time": datetime.now().strftime(_TIME),
         }
 
+    def _measured(self) -> list[Mapping[str, object]]:
+        """Return the times of all results, out of place and in place."""
+        found = [one[place] for one in self._results for place in ("out_of_place", "in_place")]
+        return [one for one in found if isinstance(one, Mapping)]
+
     def _config(self) -> dict[str, object]:
         sizes = list(dict.fromkeys(int(str(result["size"])) for result in self._results))
         counts = [int(str(result["actual_iterations"])) for result in self._results]
@@ -95,7 +104,7 @@ class NcclReport:
             **({} if self._warmups is None else {"warmup_iters": self._warmups}),
             "iterations": max(counts),
             "aggregated_iterations": 1,
-            "validation": int(all(_measured(one)["nwrong"] is not None for one in self._results)),
+            "validation": int(all(one["nwrong"] is not None for one in self._measured())),
             "per_iter_timing": _text(True),
             "per_iter_skip": 0,
             **({"devices": self._devices()} if self._by_all else {}),
@@ -160,10 +169,10 @@ def _step(sizes: Sequence[int]) -> dict[str, object]:
     return {}
 
 
-def _measured(result: Mapping[str, object]) -> Mapping[str, object]:
-    found = result.get("out_of_place") or result["in_place"]
-    assert isinstance(found, Mapping)
-    return found
+def _waits_for_place(last: Mapping[str, object], result: Mapping[str, object], placed: str) -> bool:
+    """Return whether ``last`` is the same test as ``result`` and has no times of ``placed``."""
+    same = ("size", "count", "type", "redop", "root", "actual_iterations", "experiment_name")
+    return last[placed] is None and all(last[key] == result[key] for key in same)
 
 
 def _text(truth: bool) -> str:

@@ -31,10 +31,12 @@ from dataclasses import dataclass
 from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
-    COLUMNS,
     INPUT,
     OUTPUT,
     CollectiveBenchmark,
+)
+from scenarios.collectives.collective import (
+    PLACED_COLUMNS as COLUMNS,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (

@@ -35,11 +35,13 @@ from emulator.scenario import Contents, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective import (
-    COLUMNS,
     INPUT,
     OUTPUT,
     CollectiveBenchmark,
     all_peers,
+)
+from scenarios.collectives.collective import (
+    PLACED_COLUMNS as COLUMNS,
 )
 from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (

@@ -40,6 +40,8 @@ COLUMNS = (
     TableColumn("fabric_bytes", "S_fabric", "(MB)", 9, divisor=1e6),
     TableColumn("algorithm", "algorithm", "", 18),
 )
+#: The columns of collectives whose result may replace the source.
+PLACED_COLUMNS = (*COLUMNS, TableColumn("place", "place", "", 5))
 INPUT, OUTPUT, SCRATCH = "input", "output", "scratch"
 
 #: Octets of each buffer of a member; arguments are the data, the root's position and the member's.
@@ -110,10 +112,9 @@ class CollectiveBenchmark:
             )
         sizes = parameters.parts(count) if self.by_parts else parameters.sweep
         return [
-            _Run(self, parameters, groups, size * (count if self.by_parts else 1), seed).trial(
-                topology
-            )
+            _Run(self, one, groups, size * (count if self.by_parts else 1), seed).trial(topology)
             for size in sizes
+            for one in parameters.placed()
         ]
 
     def measures(
@@ -201,6 +202,7 @@ class _Run:
                 "members": len(self.groups[0]),
                 "communicators": len(self.groups),
                 "in_place": given.is_in_place,
+                "place": "in" if given.is_in_place else "out",
                 **self._channel_facts(topology),
             },
         )

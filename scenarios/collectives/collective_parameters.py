@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from typing import Self
 
 from emulator.errors import UserError
 from emulator.scenario import parameter
@@ -28,6 +30,8 @@ def _thousandths(text: str) -> int:
 EXPONENT = ParameterKind("number", "thousandths", 0, 5000, _thousandths, lambda n: f"{n / 1000:g}")
 SHARE = replace(EXPONENT, maximum=1000)
 FLAG = replace(COUNT, minimum=0, maximum=1)
+#: The word for a row out of place and one in place of each size, as the NCCL tests have them.
+BOTH = "both"
 SLICE_BYTES = 64 * 2**10
 #: Rounds of an exchange that NCCL has under way at a time.
 PEERS = 8
@@ -62,6 +66,10 @@ class CollectiveParameters(SizeSweep):
     def is_in_place(self) -> bool:
         """Return whether the result replaces the source."""
         return False
+
+    def placed(self) -> Sequence[Self]:
+        """Return the parameters of each row of a size."""
+        return (self,)
 
     @property
     def tuning_file(self) -> str:
@@ -127,12 +135,22 @@ class ReductionParameters(CollectiveParameters):
 class InPlaceParameters(CollectiveParameters):
     """The parameters of collectives whose result may replace the source."""
 
-    in_place: int = parameter(0, FLAG, help="1: the result replaces the source")
+    in_place: str = parameter(
+        "0",
+        choices=("0", "1", BOTH),
+        help="1: the result replaces the source; both: each size out of place, then in place",
+    )
 
     @property
     def is_in_place(self) -> bool:
         """Return whether the result replaces the source."""
-        return bool(self.in_place)
+        return self.in_place == "1"
+
+    def placed(self) -> Sequence[Self]:
+        """Return the parameters of each row of a size."""
+        if self.in_place != BOTH:
+            return (self,)
+        return replace(self, in_place="0"), replace(self, in_place="1")
 
 
 @dataclass(frozen=True, kw_only=True)

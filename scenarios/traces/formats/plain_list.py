@@ -18,7 +18,7 @@ a rank, ``stream`` a number: computations of one stream take turns.
 from __future__ import annotations
 
 import csv
-import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +52,9 @@ _USED = {
     "stream": lambda kind: kind == "compute",
     "root": lambda kind: kind not in ("compute", "send") and Collective(kind).rooted,
 }
+
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 @dataclass
@@ -256,7 +259,8 @@ def _read_yaml(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
 
 def _csv_rows(file: TraceFile) -> Iterator[_Row]:
     """Yield the rows of ``file``, one at a time; TraceRefusal for a line that is none."""
-    lines = csv.reader(io.StringIO(file.text, newline=""), skipinitialspace=True)
+    texts = (found.group() for found in _LINE.finditer(file.text))
+    lines = csv.reader(texts, skipinitialspace=True)
     try:
         heading = [name.strip() for name in next(lines, [])]
         if len(set(heading)) != len(heading):

@@ -33,8 +33,9 @@ ITERATIONS = {
 }  # fmt: skip
 RESULT = {
     "size": int, "count": int, "type": str, "redop": str, "root": str,
-    "out_of_place": (dict, type(None)), "in_place": dict, "out_of_place_per_iter": dict,
-    "in_place_per_iter": dict, "actual_iterations": int, "experiment_name": str,
+    "out_of_place": (dict, type(None)), "in_place": (dict, type(None)),
+    "out_of_place_per_iter": dict, "in_place_per_iter": dict, "actual_iterations": int,
+    "experiment_name": str,
 }  # fmt: skip
 PLACED = {"time": float, "alg_bw": float, "bus_bw": float, "nwrong": (float, type(None))}
 OUT_OF_BOUNDS = {"count": int, "okay": str}
@@ -81,7 +82,20 @@ def test_every_key_is_one_of_nccl_tests_and_has_its_type() -> None:
     typed(outside["out_of_place_per_iter"], ITERATIONS)
     typed(inside["in_place"], PLACED)
     typed(inside["in_place_per_iter"], ITERATIONS)
+    # Each result of nccl-tests has both keys, and parsers ask for both.
     assert inside["out_of_place"] is None
+    assert outside["in_place"] is None
+
+
+def test_a_size_out_of_place_and_in_place_is_one_result() -> None:
+    inside = {**ROW, "in_place": True, "time_us": 9.0, "busbw_gbps": 10.0}
+    content = written(ROW, inside, {**ROW, "size_bytes": 131072}, inside)
+    both, out_alone, in_alone = content["results"]
+    assert (both["out_of_place"]["time"], both["in_place"]["time"]) == (8.0, 9.0)
+    assert {"out_of_place_per_iter", "in_place_per_iter"} <= set(both)
+    assert (out_alone["in_place"], in_alone["out_of_place"]) == (None, None)
+    mean = pytest.approx((2 * 12.288 + 2 * 10.0) / 4)
+    assert content["average_bus_bandwidth"]["bandwidth"] == mean
 
 
 def test_the_values_are_those_of_the_rows() -> None:

@@ -74,15 +74,17 @@ def test_without_a_check_no_row_claims_to_be_right(start: Callable[..., Run]) ->
 def test_a_parser_of_nccl_tests_finds_the_rows(start: Callable[..., Run]) -> None:
     run = start(
         *SMALL, "--sizes", "4KiB,64KiB", "--capture", "none", "--transport", "uet,rocev2",
-        scenario="allgather",
+        "--param", "in_place=both", scenario="allgather",
     )  # fmt: skip
     status, _, errors = run.finish()
     assert status == 0, errors
     report = json.loads((run.folder / "nccl-tests.json").read_text())
     rows = run.result["rows"]
-    assert [(one["size"], one["out_of_place"]["time"]) for one in report["results"]] == [
-        (row["size_bytes"], row["time_us"]) for row in rows
-    ]
+    assert [row["place"] for row in rows] == ["out", "in"] * 4
+    for place, own in (("out_of_place", rows[::2]), ("in_place", rows[1::2])):
+        assert [(one["size"], one[place]["time"]) for one in report["results"]] == [
+            (row["size_bytes"], row["time_us"]) for row in own
+        ]
     assert [one["count"] for one in report["results"]] == [256, 4096, 256, 4096]
     names = [one["experiment_name"] for one in report["results"]]
-    assert names == [f"{row['transport']}, seed 1" for row in rows]
+    assert names == [f"{row['transport']}, seed 1" for row in rows[::2]]
