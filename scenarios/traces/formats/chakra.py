@@ -54,6 +54,8 @@ _NUMBERS = {kind: number for number, kind in reversed(_COLLECTIVES.items())}
 #: The streams of a rank: operations of the GPU, of the CPU, and of memories.
 _GPU, _CPU, _MEMORY = 0, 1, 2
 _VERSION = "0.0.4"
+#: Attributes that Chakra's feeder reads as int32; it takes other numbers as int64.
+_SHORT = ("comm_src", "comm_dst", "comm_tag")
 Value = int | float | str | list[int] | None
 
 
@@ -392,7 +394,9 @@ def _content(trace: Trace, rank: int, one: TraceOperation, groups: Mapping[str, 
 def _attributes(values: Mapping[str, int | str]) -> bytes:
     found = b""
     for name, value in values.items():
-        number = 27 if isinstance(value, bool) else 9 if isinstance(value, int) else 29
+        number = 27 if isinstance(value, bool) else 29 if isinstance(value, str) else 9
+        if name in _SHORT:
+            number = 7
         content = int(value) if isinstance(value, bool) else value
         found += wire.field(10, wire.field(1, name) + wire.field(number, content))
     return found

@@ -112,6 +112,34 @@ def test_process_groups_of_pytorch_are_read(tmp_path: Path) -> None:
     assert read(tmp_path, one, one).groups == {"7": (0, 1), "8": (1,)}
 
 
+def test_numbers_have_the_types_that_chakras_feeder_reads() -> None:
+    """The feeder of mlcommons/chakra asks for one type of each and gets 0 of any other."""
+    sends = (
+        [TraceSend(where="a", peer=1, octets=7, tag=5)],
+        [TraceReceive(where="b", peer=0, octets=7, tag=5)],
+    )
+    collective = TraceCollective(
+        where="c", kind=Collective.ALL_REDUCE, octets=8, group="g", root=None
+    )
+    trace = Trace("t", tuple([*own, collective] for own in sends), {"g": (0, 1)})
+    run = TraceRun(trace=trace, messages=trace, collectives=(), servers=(), origin_us=0)
+    assert CHAKRA.write is not None
+    types = {"bool": 27, "int32": 7, "int64": 9, "text": 29}
+    found = set()
+    for content in CHAKRA.write(run).values():
+        for message in list(wire.delimited(memoryview(content)))[1:]:
+            for number, _, attribute in wire.fields(message):
+                if number == 10:
+                    assert isinstance(attribute, memoryview)
+                    (_, _, name), (kind, _, _) = wire.fields(attribute)
+                    found.add((bytes(name).decode(), kind))  # type: ignore[arg-type]
+    assert found == {
+        ("is_cpu_op", types["bool"]), ("comm_type", types["int64"]),
+        ("comm_size", types["int64"]), ("comm_src", types["int32"]),
+        ("comm_dst", types["int32"]), ("comm_tag", types["int32"]), ("pg_name", types["text"]),
+    }  # fmt: skip
+
+
 def test_what_is_written_is_read_as_the_same(tmp_path: Path) -> None:
     lists = []
     for rank in range(4):
