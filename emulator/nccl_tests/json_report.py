@@ -4,7 +4,9 @@ The source of the form is ``src/util.cu`` of nccl-tests 2.19.  A key of that for
 fabric has no value for is not written: ``env``, ``nccl_version``, and in ``config`` ``nthreads``,
 ``ngpus``, ``graph``, ``blocking_collectives`` and ``parallel_init``, in ``devices`` ``pid`` and
 ``device_hex``.  Truths are the texts ``true`` and ``false`` there, and ``root`` is a text six
-characters wide. Bandwidths are GB/s, and times are microseconds (here of fabric time).
+characters wide. Bandwidths are GB/s, and times are microseconds (here of fabric time).  A result
+without times out of place has a null there; one without times in place has no such key, since
+nccl-tests never writes a null for these.
 """
 
 from __future__ import annotations
@@ -53,7 +55,6 @@ class NcclReport:
             "redop": row["redop"],
             "root": f"{row['root']:6}",
             "out_of_place": None,
-            "in_place": None,
             "actual_iterations": len(times_ns),
             "experiment_name": name,
         }
@@ -91,7 +92,7 @@ class NcclReport:
 
     def _measured(self) -> list[Mapping[str, object]]:
         """Return the times of all results, out of place and in place."""
-        found = [one[place] for one in self._results for place in ("out_of_place", "in_place")]
+        found = [one.get(place) for one in self._results for place in ("out_of_place", "in_place")]
         return [one for one in found if isinstance(one, Mapping)]
 
     def _config(self) -> dict[str, object]:
@@ -172,7 +173,7 @@ def _step(sizes: Sequence[int]) -> dict[str, object]:
 def _waits_for_place(last: Mapping[str, object], result: Mapping[str, object], placed: str) -> bool:
     """Return whether ``last`` is the same test as ``result`` and has no times of ``placed``."""
     same = ("size", "count", "type", "redop", "root", "actual_iterations", "experiment_name")
-    return last[placed] is None and all(last[key] == result[key] for key in same)
+    return last.get(placed) is None and all(last[key] == result[key] for key in same)
 
 
 def _text(truth: bool) -> str:
