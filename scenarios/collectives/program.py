@@ -141,9 +141,13 @@ class Program:
         yield
         name = ", ".join(self._blocks)
         self._blocks.pop()
-        for rank, (first, end) in enumerate(zip(before, self._counts, strict=True)):
-            if end > first:
-                self._spans[rank].append(ScheduleSpan(name, first, end))
+        for rank, first in enumerate(before):
+            self.name(rank, first, name)
+
+    def name(self, rank: int, first: int, name: str) -> None:
+        """Give ``name`` to the operations of ``rank`` from ``first`` on, as :meth:`named` does."""
+        if self._counts[rank] > first:
+            self._spans[rank].append(ScheduleSpan(name, first, self._counts[rank]))
 
     def operations(self, rank: int) -> int:
         """Return how many operations ``rank`` has so far, which is the index of the next one."""

@@ -32,7 +32,8 @@ pairs) and across them, which is all that the fabric carries.  A GPU sends as ma
 gradients as it has weights, and its partner is on the same rail: the spines stay idle.
 
 Here, over UET: 95.8 us for eight epochs.  13,312 octets went forward and 16,384 backward, all over
-NVLink, and the 3,072 octets of gradients over the fabric.
+NVLink, and the 3,072 octets of gradients over the fabric.  ``groups=6`` takes 24 GPUs in six
+hosts: 173.0 us, and 15,360 octets of gradients over the fabric; over RoCEv2 172.9 us.
 
 ``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """

@@ -33,6 +33,8 @@ from scenarios.traces.trace_order import Place, in_order
 from scenarios.traces.trace_run import CollectiveRun
 from topologies.model import Topology
 
+#: Operations of a rank that have names in the timeline, which shows no more of all ranks together.
+MOST_NAMED = 250_000
 #: Beyond this, a replay would take hours.
 MOST_SCHEDULED = 2_000_000
 #: The elements of a barrier, and of a message that carries nothing.
@@ -213,6 +215,7 @@ class Replay:
                 self._write_collective(program, done, span, len(spans))
                 spans.append(span)
                 continue
+            first = program.operations(rank)
             needs = self._needs(program, done, at)
             if isinstance(operation, TraceCompute):
                 turn = self._order.turn_after.get(at)
@@ -223,6 +226,7 @@ class Replay:
                 self._write_message(program, done, at, needs)
             else:
                 done[rank][index] = (*needs, *done[rank][index])
+            _name(program, rank, first, operation.name)
         return program.schedules(), spans
 
     def _needs(
@@ -243,6 +247,7 @@ class Replay:
     ) -> None:
         receive = self._order.receive_of[at]
         octets = max(EMPTY_OCTETS, self._send(at).octets)
+        first = program.operations(receive[0])
         send, received = program.transfer(
             at[0],
             receive[0],
@@ -252,6 +257,8 @@ class Replay:
         )
         done[at[0]][at[1]] = (send,)
         done[receive[0]][receive[1]] = (received,)
+        named = self.trace.operations[receive[0]][receive[1]].name or self._send(at).name
+        _name(program, receive[0], first, named)
 
     def _write_collective(
         self, program: Program, done: list[dict[int, tuple[int, ...]]], span: _Span, number: int
@@ -289,6 +296,8 @@ class Replay:
                 (_compute(program, rank, 0, over),) if len(over) > 1 else tuple(over)
             )
             span.spans[rank] = first[rank], program.operations(rank)
+            own = self.trace.operations[rank][index]
+            _name(program, rank, first[rank], f"{own.name or own.where} {payload.kind.value}")
 
     def _rings(self, ranks: tuple[int, ...]) -> list[ring.Ring]:
         """Return rings of ``ranks``, on their rails if all servers have equally many of them."""
@@ -375,6 +384,12 @@ class Replay:
                     f"up to here the replay has more than {MOST_SCHEDULED} operations; take a "
                     "larger slice_bytes, or cut the trace",
                 )
+
+
+def _name(program: Program, rank: int, first: int, name: str) -> None:
+    """Name the operations of ``rank`` from ``first`` on in the timeline."""
+    if name and first < MOST_NAMED:
+        program.name(rank, first, name)
 
 
 def _compute(program: Program, rank: int, duration_ns: int, after: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,6 +68,30 @@ def test_every_collective_is_right(kind: Collective, group: tuple[int, ...]) -> 
         prove(replay)
         if kind is not Collective.BARRIER:
             assert any(replay.expected(rank) for rank in group)
+
+
+def test_operations_have_the_names_of_the_trace_in_the_timeline() -> None:
+    one = {"where": "line 2", "kind": Collective.ALL_REDUCE, "octets": 64, "group": "g"}
+    lists: list[list[TraceOperation]] = [
+        [
+            TraceCompute(where="line 1", name="mlp forward", duration_ns=5),
+            TraceCollective(after=(0,), root=None, **one),  # type: ignore[arg-type]
+            TraceCollective(name="mlp", after=(1,), root=None, **one),  # type: ignore[arg-type]
+            TraceSend(where="line 4", name="weights", after=(2,), peer=1, octets=8)
+            if rank == 0
+            else TraceReceive(where="line 4", peer=0, octets=8),
+        ]
+        for rank in range(2)
+    ]
+    schedules = Replay(Trace("t", tuple(lists), {"g": (0, 1)}), FABRIC, CHOICE).compile()
+    for schedule in schedules[:2]:
+        spans = sorted(schedule.spans, key=lambda span: span.first)
+        names = ["mlp forward", "line 2 all_reduce", "mlp all_reduce", "weights"]
+        assert [span.name for span in spans] == names
+        assert spans[0].first == 0
+        assert spans[-1].end == len(schedule.operations)
+        for before, after in pairwise(spans):
+            assert before.end <= after.first
 
 
 @pytest.mark.parametrize("kind", Collective)
