@@ -255,9 +255,11 @@ class _LayerReader:
         checkpoints, initiating = (
             self._layer_list(name, layers) for name in ("checkpoints", "checkpoint_initiates")
         )
-        if (checkpoints or initiating) and self._policy not in TRANSFORMER:
+        if (checkpoints or initiating) and self._policy != TRANSFORMER[1]:
             raise self._file.wrong(
-                1, f"policy {self._policy} has no checkpoints; take them out of the header"
+                1,
+                f"policy {self._policy} has no checkpoints; take them out of the header, or write "
+                f"{TRANSFORMER[1]}",
             )
         for number in initiating:
             before = [one for one in checkpoints if one < number]

@@ -170,6 +170,9 @@ REFUSED = {
     SIMAI + " checkpoints: 3\n1\n" + LINE: "line 1: checkpoints announces 3 layers and lists 0",
     SIMAI + " checkpoints: 1 1\n1\n" + LINE: "line 1: checkpoints has layer 1, and there are 0 to",
     SIMAI + " checkpoint_initiates: 1 0\n1\n" + LINE: "line 1: layer 0 of checkpoint_initiates has",
+    "HYBRID_TRANSFORMER model_parallel_NPU_group: 1 all_gpus: 2 checkpoints: 1 0\n1\n" + LINE: (
+        "line 1: policy HYBRID_TRANSFORMER has no checkpoints"
+    ),
     "DATA all_gpus: 2 checkpoints: 1 0\n1\n" + LINE: "line 1: policy DATA has no checkpoints",
     SIMAI.replace("group: 2", "group: 3") + "\n1\n" + LINE: "which does not divide 8 ranks",
     SIMAI.replace("ep: 2", "ep: 3") + "\n1\n" + LINE: "ep is 3, which does not divide 4 replicas",
