@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from emulator.fabric_choice import choose
 from emulator.suite.suite_model import (
     Findings,
     Point,
@@ -13,9 +16,103 @@ from emulator.suite.suite_model import (
 )
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import SHORT_TRIALS
-from scenarios.bmwg.collective_tests import STRATEGIES, collective_lines
+from scenarios.bmwg.collective_tests import STRATEGIES, collective_fabric, collective_lines
 from scenarios.bmwg.trial_rows import lines
 from scenarios.bmwg.uet_services import paths_fabric
+from topologies.model import Topology
+from topologies.parts.attachment import nic_rate_bps
+
+#: The draft divided by this: 256 MB become 1 MiB, 10 ms of computing 40 us.
+JOB_SCALE = 256
+#: Computing of an iteration in the draft (ms).
+COMPUTE_MS = (10, 50, 100, 500)
+RATIO = SuiteColumn("ratio", "JCT ratio", "", Point.DERIVED)
+ROOFLINE = SuiteColumn("roofline_us", "roofline", "us", Point.DERIVED)
+
+
+def synthetic(choice: SuiteChoice) -> Procedure:
+    """Measure AllReduce after computing for C, and a training step that overlaps both (10.1)."""
+    fabric = collective_fabric(choice)
+    topology = choose(choice.fabric or fabric).topology
+    exchange = choice.trial("allreduce", fabric, sizes=f"{2**28 // JOB_SCALE}", order="shuffled")
+    steps = choice.trial("llm", LLM_FABRIC, layers=2, tp=2, pp=2, dp=2, batch=8, scale=4096)
+    exchanged, stepped = yield [exchange, steps]
+    columns = (
+        *(c.RANKS, c.TRANSPORT, c.SIZE, SuiteColumn("compute_us", "C", "us", Point.INPUT)),
+        *(c.TIME, c.CV, SuiteColumn("jct_us", "JCT", "us", Point.DERIVED), ROOFLINE, RATIO),
+    )
+    rows = [
+        _sequential(row, topology, milliseconds * 1000 / JOB_SCALE)
+        for row in lines([exchanged], (c.TRANSPORT, c.SIZE, c.TIME, c.CV))
+        for milliseconds in COMPUTE_MS
+    ]
+    overlapping = (
+        *(c.TRANSPORT, SuiteColumn("jct_us", "JCT", "us", Point.ENDPOINT), c.CV, ROOFLINE),
+        *(SuiteColumn("jct_ratio", "JCT ratio", "", Point.DERIVED), EXPOSED, c.S_FABRIC),
+    )
+    return Findings(
+        tables=[
+            SuiteTable(title="Computing, then AllReduce", columns=columns, rows=rows),
+            SuiteTable(
+                title="A training step that overlaps computing and exchanges",
+                columns=overlapping,
+                rows=[
+                    row | {"jct_us": row["time_us"]}
+                    for row in lines([stepped], (*overlapping, c.TIME))
+                ],
+            ),
+        ],
+        deviations=[
+            f"Sizes and computing are the draft's over {JOB_SCALE}, N is that of the fabric.",
+            "Computing takes C exactly, everywhere alike. So the JCT of the first table is C"
+            " plus the time of AllReduce, and its overlap is 0.",
+        ],
+        notes=["The roofline is C + 8 S factor / B_acc, B_acc being the NICs of an accelerator."],
+    )
+
+
+LLM_FABRIC = "rail_clos:hosts=4,gpus_per_host=2,spines=2"
+EXPOSED = SuiteColumn("exposed", "exposed exchanges", "", Point.ENDPOINT)
+
+
+def _sequential(row: dict[str, Any], topology: Topology, compute_us: float) -> dict[str, Any]:
+    ranks = len(topology.gpus)
+    factor = 2 * (ranks - 1) / ranks
+    rate = nic_rate_bps(topology, topology.gpus[0].name)
+    roofline = compute_us + 8e6 * row["size_bytes"] * factor / rate
+    jct = compute_us + row["time_us"]
+    values = {"compute_us": compute_us, "jct_us": jct, "roofline_us": roofline}
+    return row | values | {"ranks": ranks, "ratio": jct / roofline}
+
+
+def tenants(choice: SuiteChoice) -> Procedure:
+    """Measure jobs beside each other, by their placement (10.3)."""
+    outcomes = yield [
+        choice.trial("jobs", JOBS_FABRIC, transport) for transport in choice.transports
+    ]
+    columns = (
+        *(SuiteColumn("placement", "placement", "", Point.INPUT),),
+        *(SuiteColumn("running", "jobs that run", "", Point.INPUT), c.TRANSPORT),
+        *(c.TIME, c.CV, SuiteColumn("slowdown", "contention / alone", "", Point.DERIVED)),
+        *(SuiteColumn("spine_share", "octets over spines", "", Point.DERIVED), c.RESENT),
+    )
+    return Findings(
+        tables=[
+            SuiteTable(
+                title="Two jobs, alone and at once",
+                columns=columns,
+                rows=list(lines(outcomes, columns)),
+            )
+        ],
+        deviations=[
+            "The share of octets that two jobs send over spines follows from their placement, and"
+            " is shown; it is not set to 0, 25, 50 and 75 %.",
+            "A step of each job stands for its iterations.",
+        ],
+    )
+
+
+JOBS_FABRIC = "rail_clos:hosts=4,gpus_per_host=4,spines=1,uplinks_per_spine=1"
 
 
 def scale(choice: SuiteChoice) -> Procedure:
@@ -109,7 +206,7 @@ TESTS = (
         number="10.1",
         title="Synthetic JCT",
         objective="a job's time over its roofline",
-        reason="No test of this suite measures it yet.",
+        procedure=synthetic,
     ),
     SuiteTest(
         number="10.2",
@@ -122,7 +219,7 @@ TESTS = (
         number="10.3",
         title="Multi-tenant interference",
         objective="jobs that share spine links",
-        reason="No test of this suite measures it yet.",
+        procedure=tenants,
     ),
     SuiteTest(
         number="11.1",
