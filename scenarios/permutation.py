@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
-from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
+from scenarios.workloads.flows import Flow, Traffic, WriteParameters
 from scenarios.workloads.permutations import across_rails
 from scenarios.workloads.places import captured_uplinks, nic_payload_gbps
 from topologies.model import Topology
@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(TrafficParameters):
+class Parameters(WriteParameters):
     """The parameters of ``permutation``."""
 
     sizes: tuple[int, ...] = parameter(
@@ -81,7 +81,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
     ]
 
 
-def permutation(parameters: TrafficParameters, topology: Topology, size: int, seed: int) -> Traffic:
+def permutation(parameters: WriteParameters, topology: Topology, size: int, seed: int) -> Traffic:
     """The traffic drawn above, with ``size`` octets for each GPU."""
     flows = tuple(
         Flow(source=rank, destination=to, length=size)

@@ -32,14 +32,20 @@ MAX_MESSAGES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrafficParameters:
-    """The parameters of all traffic scenarios; ``Parameters`` of a scenario adds its own."""
+class WriteParameters:
+    """The parameters of all scenarios whose flows are writes, whatever decides their length."""
 
-    size: int = parameter(512 * 2**10, SIZE, help="octets of each flow")
     message: int = parameter(32 * 2**10, SIZE, help="octets of each write")
     in_flight: int = parameter(16, COUNT, help="writes of a flow that may be under way")
     warmups: int = parameter(1, WARMUPS, help="iterations before those that count")
     iterations: int = parameter(1, COUNT, help="iterations that count, for each row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficParameters(WriteParameters):
+    """The parameters of traffic scenarios; ``Parameters`` of a scenario adds its own."""
+
+    size: int = parameter(512 * 2**10, SIZE, help="octets of each flow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +164,7 @@ class Traffic:
     def trial(
         self,
         pattern: str,
-        parameters: TrafficParameters,
+        parameters: WriteParameters,
         *,
         size_bytes: int | None = None,
         facts: Mapping[str, object] | None = None,
@@ -166,10 +172,13 @@ class Traffic:
         switch: str = "",
         faults: Sequence[FaultAt] = (),
     ) -> Trial:
-        """Return this traffic as a row of the table; ``size_bytes`` defaults to that of a flow."""
+        """Return this traffic as a row of the table.
+
+        ``size_bytes`` defaults to the octets of the longest flow.
+        """
         return Trial(
             collective=pattern,
-            size_bytes=parameters.size if size_bytes is None else size_bytes,
+            size_bytes=size_bytes or max(flow.length for flow in self.flows),
             compile=self.schedules,
             inputs=self.inputs,
             expected=self.expected,

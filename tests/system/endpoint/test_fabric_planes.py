@@ -15,7 +15,6 @@ from emulator.errors import UserError
 from emulator.transports import fit
 from tests.harness.lab.endpoint_lab import needs_root, root
 from tests.system.endpoint.test_homing import Job, fabric, seen_at
-from tests.system.runs.test_attachment_runs import SHORT
 from tests.system.runs.test_traffic_runs import run
 from topologies.catalogue import load
 from topologies.designs.planes import fep_addresses, fep_number
@@ -115,7 +114,8 @@ def test_a_run_has_the_counters_of_each_fep_and_survives_its_leaf(
     tmp_path: Path, dead: str
 ) -> None:
     fault = ("--fault", f"t=5us switch {dead} down")
-    content = run(tmp_path, "permutation", "--topology", SPEC, *fault, **SHORT | {"size": "1MiB"})
+    given = {"sizes": "1MiB", "message": "16KiB", "warmups": "0"}
+    content = run(tmp_path, "permutation", "--topology", SPEC, *fault, **given)
     topology = load(SPEC)
     for gpu in topology.gpus:
         counters = content["endpoints"][gpu.name]
