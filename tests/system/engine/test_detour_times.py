@@ -1,4 +1,4 @@
-"""Packets of one flow that Valiant routing sends over other groups arrive later, by their own paths.
+"""Packets of one flow that Valiant routing sends over other groups arrive later, by their paths.
 
 A write of 4096 octets is one packet: a frame of 4194 octets, 4218 on the wire, 84.36 ns at 400 Gb/s
 (:mod:`tests.system.engine.test_times_by_hand`).  Packets are so far apart that none waits.
