@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from emulator.suite.suite_model import (
     Findings,
@@ -12,30 +11,28 @@ from emulator.suite.suite_model import (
     SuiteTable,
     SuiteTest,
 )
-from emulator.suite.suite_trial import SuiteTrial
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import SHORT_TRIALS
-from scenarios.bmwg.trial_rows import lines
+from scenarios.bmwg.trial_rows import NamedTrial, TrialTable, lines
 from scenarios.bmwg.uet_services import paths_fabric
 
 COLUMNS = (
     *(c.PATHS, c.BALANCING, c.TRANSPORT, c.SWITCH, c.MMR, c.LINKS_JAIN),
     *(c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.CV, c.REORDERED, c.RESENT),
 )
-Named = tuple[SuiteTrial, dict[str, Any]]
 
 
 def _paths(choice: SuiteChoice) -> Sequence[int]:
     return choice.pick(small=(4, 8), medium=(8, 16), full=(8, 16, 32))
 
 
-def _trial(choice: SuiteChoice, paths: int, name: str, transport: str, switch: str) -> Named:
+def _trial(choice: SuiteChoice, paths: int, name: str, transport: str, switch: str) -> NamedTrial:
     size = choice.pick(small="512KiB", medium="2MiB", full="2MiB")
     trial = choice.trial("permutation", paths_fabric(paths), transport, switch=switch, sizes=size)
     return trial, {"paths": paths, "balancing": name}
 
 
-def hashed(choice: SuiteChoice) -> list[Named]:
+def hashed(choice: SuiteChoice) -> list[NamedTrial]:
     """Return the trials of 8.1: queue pairs that are hashed onto paths."""
     return [
         _trial(choice, paths, f"ECMP, Q = {q}", f"rocev2:classic,qps={q}", "lossless")
@@ -44,7 +41,7 @@ def hashed(choice: SuiteChoice) -> list[Named]:
     ]
 
 
-def flowlets(choice: SuiteChoice) -> list[Named]:
+def flowlets(choice: SuiteChoice) -> list[NamedTrial]:
     """Return the trials of 8.2: flowlets by their gap."""
     gaps = choice.pick(
         small=("500ns", "2us"), medium=("500ns", "2us", "8us"), full=("500ns", "2us", "8us", "32us")
@@ -62,7 +59,7 @@ def flowlets(choice: SuiteChoice) -> list[Named]:
     ]
 
 
-def sprayed(choice: SuiteChoice) -> list[Named]:
+def sprayed(choice: SuiteChoice) -> list[NamedTrial]:
     """Return the trials of 8.3: a path for each packet."""
     return [
         _trial(choice, paths, name, transport, switch)
@@ -75,18 +72,16 @@ def sprayed(choice: SuiteChoice) -> list[Named]:
     ]
 
 
-def _procedure(choice: SuiteChoice, named: Sequence[Named], title: str) -> Procedure:
-    outcomes = yield [trial for trial, _ in named]
-    facts = {trial.key: values for trial, values in named}
-    return Findings(
-        tables=[
-            SuiteTable(title=title, columns=COLUMNS, rows=list(lines(outcomes, COLUMNS, facts)))
-        ],
-        deviations=[
-            f"{', '.join(map(str, _paths(choice)))} paths between two rail switches, a permutation"
-            f" with {choice.seeds} seeds.",
-            SHORT_TRIALS,
-        ],
+def _procedure(choice: SuiteChoice, trials: Sequence[NamedTrial], title: str) -> Procedure:
+    table = TrialTable(title=title, columns=COLUMNS, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                f"{', '.join(map(str, _paths(choice)))} paths between two rail switches, a"
+                f" permutation with {choice.seeds} seeds.",
+                SHORT_TRIALS,
+            ],
+        )
     )
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from emulator.suite.suite_model import (
-    Findings,
     Point,
     Procedure,
     SuiteChoice,
     SuiteColumn,
-    SuiteTable,
     SuiteTest,
 )
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import SHORT_TRIALS
-from scenarios.bmwg.trial_rows import lines
+from scenarios.bmwg.trial_rows import NamedTrial, TrialTable
 
 INCAST = "rail_clos:hosts={hosts},gpus_per_host=1,spines=1,uplinks_per_spine=1"
 
@@ -25,7 +23,7 @@ def marking(choice: SuiteChoice) -> Procedure:
         medium=("20KB", "50KB", "100KB", "200KB"),
         full=("100KB", "1MB", "5MB"),
     )
-    trials, facts = [], {}
+    trials: list[NamedTrial] = []
     for threshold in thresholds:
         trial = choice.trial(
             "incast",
@@ -36,27 +34,21 @@ def marking(choice: SuiteChoice) -> Procedure:
             size="1MiB",
             victim=0,
         )
-        trials.append(trial)
-        facts[trial.key] = {"threshold": threshold}
-    outcomes = yield trials
+        trials.append((trial, {"threshold": threshold}))
     columns = (
         SuiteColumn("threshold", "T (Kmin = Kmax)", "", Point.INPUT),
         *(c.TRANSPORT, c.MARKED, c.STEADY_QUEUE, c.QUEUE, c.GOODPUT_SHARE),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="Marks of a 4:1 incast",
-                columns=columns,
-                rows=list(lines(outcomes, columns, facts)),
-            )
-        ],
-        deviations=[
-            "The queue is not held at a depth by a generator: senders react to marks. What the"
-            " switch marks at each depth is exact by construction, and tested packet by packet"
-            " with the emulator's own tests.",
-            SHORT_TRIALS,
-        ],
+    table = TrialTable(title="Marks of a 4:1 incast", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                "The queue is not held at a depth by a generator: senders react to marks. What the"
+                " switch marks at each depth is exact by construction, and tested packet by packet"
+                " with the emulator's own tests.",
+                SHORT_TRIALS,
+            ]
+        )
     )
 
 
@@ -64,15 +56,18 @@ def pauses(choice: SuiteChoice) -> Procedure:
     """Measure PFC under incast (7.2)."""
     senders = choice.pick(small=(2, 4, 8), medium=(2, 4, 8, 16), full=(2, 4, 8, 16, 32, 64))
     fabric = INCAST.format(hosts=max(senders) + 1)
-    outcomes = yield [
-        choice.trial(
-            "incast",
-            fabric,
-            transport,
-            switch="lossless",
-            senders=",".join(map(str, senders)),
-            size="1MiB",
-            in_flight=64,
+    trials: list[NamedTrial] = [
+        (
+            choice.trial(
+                "incast",
+                fabric,
+                transport,
+                switch="lossless",
+                senders=",".join(map(str, senders)),
+                size="1MiB",
+                in_flight=64,
+            ),
+            {},
         )
         for transport in ("rocev2:cc=none", "rocev2:classic")
     ]
@@ -80,16 +75,12 @@ def pauses(choice: SuiteChoice) -> Procedure:
         *(c.SENDERS, c.TRANSPORT, c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.CV),
         *(c.PAUSES, c.PAUSED, c.DROPPED, c.QUEUE, c.VICTIM_P99, c.JAIN),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="N:1 on a lossless switch",
-                columns=columns,
-                rows=list(lines(outcomes, columns)),
-            )
-        ],
-        deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
-        notes=["rocev2:cc=none sends at line rate until it is paused."],
+    table = TrialTable(title="N:1 on a lossless switch", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
+            notes=["rocev2:cc=none sends at line rate until it is paused."],
+        )
     )
 
 
@@ -98,51 +89,45 @@ def dcqcn(choice: SuiteChoice) -> Procedure:
     flows = choice.pick(small=(2, 4), medium=(2, 4, 8), full=(4, 16, 32))
     fabric = INCAST.format(hosts=2 * max(flows) + 1)
     size = choice.pick(small="4MiB", medium="8MiB", full="16MiB")
-    outcomes = yield [
-        choice.trial("onset", fabric, transport, flows=",".join(map(str, flows)), size=size)
+    trials: list[NamedTrial] = [
+        (choice.trial("onset", fabric, transport, flows=",".join(map(str, flows)), size=size), {})
         for transport in choice.transports
     ]
     columns = (
         *(c.SENDERS, c.TRANSPORT, c.SWITCH, c.CONVERGED, c.JAIN, c.GOODPUT_SHARE),
         *(c.MARKED, c.PAUSES, c.DROPPED, c.QUEUE),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="2M flows, of which M begin later",
-                columns=columns,
-                rows=list(lines(outcomes, columns)),
-            )
-        ],
-        deviations=[
-            SHORT_TRIALS,
-            "Fair is within 10 % of the flows' mean, in windows of 20 us, until the first flow"
-            " ends. It is empty where that does not come.",
-        ],
+    table = TrialTable(title="2M flows, of which M begin later", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                SHORT_TRIALS,
+                "Fair is within 10 % of the flows' mean, in windows of 20 us, until the first flow"
+                " ends. It is empty where that does not come.",
+            ]
+        )
     )
 
 
 def storm(choice: SuiteChoice) -> Procedure:
     """Measure a NIC that pauses its port for long, with a watchdog and without (7.4)."""
-    outcomes = yield [
-        choice.trial("pfcstorm", "rail_clos:hosts=4,gpus_per_host=2,spines=2", transport)
+    trials: list[NamedTrial] = [
+        (choice.trial("pfcstorm", "rail_clos:hosts=4,gpus_per_host=2,spines=2", transport), {})
         for transport in ("rocev2:classic", "rocev2:adaptive")
     ]
     case = SuiteColumn("storm", "case", "", Point.INPUT)
     columns = (
         *(case, c.TRANSPORT, c.TIME, c.CV, c.GOODPUT, c.PAUSES, c.PAUSED, c.DROPPED, c.TIMEOUTS),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="PFC storm of one NIC", columns=columns, rows=list(lines(outcomes, columns))
-            )
-        ],
-        deviations=[
-            "The storm lasts 300 us of fabric time, not 300 s.",
-            "Fabrics whose routes allow a circle of buffers are refused before they are built, so"
-            " that no deadlock is provoked here (pfc_deadlock=allow runs into one on purpose).",
-        ],
+    table = TrialTable(title="PFC storm of one NIC", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                "The storm lasts 300 us of fabric time, not 300 s.",
+                "Fabrics whose routes allow a circle of buffers are refused before they are built."
+                " No deadlock is provoked here (pfc_deadlock=allow runs into one on purpose).",
+            ]
+        )
     )
 
 

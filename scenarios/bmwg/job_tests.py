@@ -17,7 +17,7 @@ from emulator.suite.suite_model import (
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import SHORT_TRIALS
 from scenarios.bmwg.collective_tests import STRATEGIES, collective_fabric, collective_lines
-from scenarios.bmwg.trial_rows import lines
+from scenarios.bmwg.trial_rows import NamedTrial, TrialTable, lines
 from scenarios.bmwg.uet_services import paths_fabric
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
@@ -87,8 +87,8 @@ def _sequential(row: dict[str, Any], topology: Topology, compute_us: float) -> d
 
 def tenants(choice: SuiteChoice) -> Procedure:
     """Measure jobs beside each other, by their placement (10.3)."""
-    outcomes = yield [
-        choice.trial("jobs", JOBS_FABRIC, transport) for transport in choice.transports
+    trials: list[NamedTrial] = [
+        (choice.trial("jobs", JOBS_FABRIC, transport), {}) for transport in choice.transports
     ]
     columns = (
         *(SuiteColumn("placement", "placement", "", Point.INPUT),),
@@ -96,19 +96,15 @@ def tenants(choice: SuiteChoice) -> Procedure:
         *(c.TIME, c.CV, SuiteColumn("slowdown", "contention / alone", "", Point.DERIVED)),
         *(SuiteColumn("spine_share", "octets over spines", "", Point.DERIVED), c.RESENT),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="Two jobs, alone and at once",
-                columns=columns,
-                rows=list(lines(outcomes, columns)),
-            )
-        ],
-        deviations=[
-            "The share of octets that two jobs send over spines follows from their placement, and"
-            " is shown; it is not set to 0, 25, 50 and 75 %.",
-            "A step of each job stands for its iterations.",
-        ],
+    table = TrialTable(title="Two jobs, alone and at once", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                "The share of octets that two jobs send over spines follows from their placement,"
+                " and is shown. It is not set to 0, 25, 50 and 75 %.",
+                "A step of each job stands for its iterations.",
+            ]
+        )
     )
 
 
@@ -168,7 +164,7 @@ UNDISTURBED = SuiteColumn("undisturbed_us", "without it", "us", Point.ENDPOINT)
 
 def _failures(choice: SuiteChoice, title: str) -> Procedure:
     size = choice.pick(small="2MiB", medium="4MiB", full="8MiB")
-    trials, facts = [], {}
+    trials: list[NamedTrial] = []
     for fault, text in FAULTS.items():
         for name, (transport, switch) in STRATEGIES.items():
             trial = choice.trial(
@@ -179,25 +175,25 @@ def _failures(choice: SuiteChoice, title: str) -> Procedure:
                 faults=(text,),
                 sizes=size,
             )
-            trials.append(trial)
-            facts[trial.key] = {"fault": fault, "balancing": name}
-    outcomes = yield trials
+            trials.append((trial, {"fault": fault, "balancing": name}))
     columns = (
         *(FAULT, c.BALANCING, c.TRANSPORT, c.TIME, UNDISTURBED, c.SLOWDOWN, c.CV),
         *(c.DROPPED, c.RESENT, c.TIMEOUTS),
     )
-    return Findings(
-        tables=[
-            SuiteTable(title=title, columns=columns, rows=list(lines(outcomes, columns, facts)))
-        ],
-        deviations=[
-            f"A permutation of {size} a flow over four spines, not AllReduce of 1 GB over 128: a"
-            " ring in its own order crosses no spine.",
-            "Routes are static and follow the carrier at once; with a control plane the time of its"
-            " convergence adds to that (--control-plane).",
-            SHORT_TRIALS,
-        ],
-        notes=["A trial that is excluded ended with a transport's error: its reason is listed."],
+    table = TrialTable(title=title, columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                f"A permutation of {size} a flow over four spines, not AllReduce of 1 GB over"
+                " 128: a ring in its own order crosses no spine.",
+                "Routes are static and follow the carrier at once. With a control plane the time"
+                " of its convergence adds to that (--control-plane).",
+                SHORT_TRIALS,
+            ],
+            notes=[
+                "A trial that is excluded ended with a transport's error: its reason is listed."
+            ],
+        )
     )
 
 

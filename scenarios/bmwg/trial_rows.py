@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean, median, stdev
 from typing import Any
 
-from emulator.suite.suite_model import SuiteColumn
-from emulator.suite.suite_trial import Row, TrialOutcome
+from emulator.suite.suite_model import Findings, Procedure, SuiteColumn, SuiteTable
+from emulator.suite.suite_trial import Row, SuiteTrial, TrialOutcome
 
 
 def lines(
@@ -22,6 +23,30 @@ def lines(
     for outcome in outcomes:
         for rows in outcome.by_place():
             yield line(rows, columns) | dict((facts or {}).get(outcome.trial.key, {}))
+
+
+#: A trial, and further values of the lines that come of it, such as what names them.
+NamedTrial = tuple[SuiteTrial, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialTable:
+    """A table over named trials, with a line for each line of their own tables."""
+
+    title: str
+    columns: Sequence[SuiteColumn]
+    trials: Sequence[NamedTrial]
+
+    def measured(self, outcomes: Iterable[TrialOutcome]) -> SuiteTable:
+        """Return the table with the lines of ``outcomes``."""
+        facts = {trial.key: values for trial, values in self.trials}
+        rows = list(lines(outcomes, self.columns, facts))
+        return SuiteTable(title=self.title, columns=self.columns, rows=rows)
+
+    def found(self, deviations: Sequence[str], notes: Sequence[str] = ()) -> Procedure:
+        """Run the trials, and return findings of this one table."""
+        outcomes = yield [trial for trial, _ in self.trials]
+        return Findings(tables=[self.measured(outcomes)], deviations=deviations, notes=notes)
 
 
 def line(rows: Sequence[Row], columns: Sequence[SuiteColumn]) -> dict[str, Any]:

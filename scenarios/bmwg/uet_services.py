@@ -14,7 +14,7 @@ from emulator.suite.suite_model import (
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import NO_GENERATOR, PAIRS, SHORT_TRIALS
 from scenarios.bmwg.collective_tests import COLLECTIVES, collective_fabric, collective_lines
-from scenarios.bmwg.trial_rows import lines
+from scenarios.bmwg.trial_rows import NamedTrial, TrialTable, lines
 
 #: Services by the transport that stands for each.
 SERVICES = {
@@ -34,7 +34,7 @@ LESS_SERVICES = (
 def services(choice: SuiteChoice) -> Procedure:
     """Measure the goodput of each service at the draft's message sizes (6.1)."""
     sizes = choice.pick(small=("1MiB",), medium=("1MiB", "4MiB"), full=("1MiB", "4MiB"))
-    trials, facts = [], {}
+    trials: list[NamedTrial] = []
     for size in sizes:
         for direction in ("one", "both"):
             for service, transport in SERVICES.items():
@@ -48,29 +48,25 @@ def services(choice: SuiteChoice) -> Procedure:
                     direction=direction,
                     seeds=1,
                 )
-                trials.append(trial)
-                facts[trial.key] = {"message": size, "service": service}
-    outcomes = yield trials
+                trials.append((trial, {"message": size, "service": service}))
     columns = (
         *(SERVICE, c.MESSAGE, c.DIRECTION, c.TRANSPORT, c.SWITCH),
         *(c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.EFFICIENCY),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="Goodput by service",
-                columns=columns,
-                rows=list(lines(outcomes, columns, facts)),
-            )
-        ],
-        deviations=[NO_GENERATOR, SHORT_TRIALS, LESS_SERVICES],
-        notes=["The first message's time stands in 6.2; how many contexts are sustained in 6.7."],
+    table = TrialTable(title="Goodput by service", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[NO_GENERATOR, SHORT_TRIALS, LESS_SERVICES],
+            notes=[
+                "The first message's time stands in 6.2; how many contexts are sustained in 6.7."
+            ],
+        )
     )
 
 
 def first_message(choice: SuiteChoice) -> Procedure:
     """Measure a single small write with a context's set-up and without it (6.2)."""
-    trials, facts = [], {}
+    trials: list[NamedTrial] = []
     for service, transport in SERVICES.items():
         for endpoints in ("fresh", "kept"):
             trial = choice.trial(
@@ -84,27 +80,21 @@ def first_message(choice: SuiteChoice) -> Procedure:
                 iterations=choice.pick(small=5, medium=20, full=50),
                 seeds=1,
             )
-            trials.append(trial)
             state = "first message" if endpoints == "fresh" else "later message"
-            facts[trial.key] = {"service": service, "state": state}
-    outcomes = yield trials
+            trials.append((trial, {"service": service, "state": state}))
     columns = (
         *(SERVICE, SuiteColumn("state", "state", "", Point.INPUT)),
         *(c.TRANSPORT, c.P50, c.P99, c.IDEAL),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="4 KiB write on an idle fabric",
-                columns=columns,
-                rows=list(lines(outcomes, columns, facts)),
-            )
-        ],
-        deviations=[
-            "Queue pairs of RoCEv2 are there before the run, as their set-up goes over another"
-            " network: a first message has none of it. UET opens its context with the data.",
-            LESS_SERVICES,
-        ],
+    table = TrialTable(title="4 KiB write on an idle fabric", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                "Queue pairs of RoCEv2 are there before the run, as their set-up goes over another"
+                " network: a first message has none of it. UET opens its context with the data.",
+                LESS_SERVICES,
+            ]
+        )
     )
 
 
@@ -122,34 +112,28 @@ def spray(choice: SuiteChoice) -> Procedure:
     """Measure a permutation over 4 to 32 paths in the draft's five configurations (6.3)."""
     paths = choice.pick(small=(4, 8), medium=(4, 8, 16), full=(4, 8, 16, 32))
     size = choice.pick(small="512KiB", medium="2MiB", full="2MiB")
-    trials, facts = [], {}
+    trials: list[NamedTrial] = []
     for count in paths:
         fabric = paths_fabric(count)
         for name, (transport, switch) in SPRAYS.items():
             trial = choice.trial("permutation", fabric, transport, switch=switch, sizes=size)
-            trials.append(trial)
-            facts[trial.key] = {"paths": count, "balancing": name}
-    outcomes = yield trials
+            trials.append((trial, {"paths": count, "balancing": name}))
     columns = (
         *(c.PATHS, c.BALANCING, c.TRANSPORT, c.SWITCH, c.GOODPUT, c.GOODPUT_SHARE),
         *(c.TIME, c.CV, c.MMR, c.LINKS_JAIN, c.REORDERED, c.RESENT),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="Permutation across the spines",
-                columns=columns,
-                rows=list(lines(outcomes, columns, facts)),
-            )
-        ],
-        deviations=[
-            f"{', '.join(map(str, paths))} paths, {size} a flow, {choice.seeds} seeds.",
-            SHORT_TRIALS,
-        ],
-        notes=[
-            "RoCEv2 counts each packet behind a loss as out of order, UET only those that were sent"
-            " earlier: the two are not to be compared."
-        ],
+    table = TrialTable(title="Permutation across the spines", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                f"{', '.join(map(str, paths))} paths, {size} a flow, {choice.seeds} seeds.",
+                SHORT_TRIALS,
+            ],
+            notes=[
+                "RoCEv2 counts each packet behind a loss as out of order, UET only those that were"
+                " sent earlier: the two are not to be compared."
+            ],
+        )
     )
 
 
@@ -202,7 +186,7 @@ TRIMMING = {"on": "shallow", "off": "shallow:trim=off,data.limit_bytes=1bdp"}
 
 def trimming(choice: SuiteChoice) -> Procedure:
     """Measure a bottleneck of 2:1 with trimming and without it (6.5 b)."""
-    trials, facts = [], {}
+    trials: list[NamedTrial] = []
     for trim, switch in TRIMMING.items():
         trial = choice.trial(
             "incast",
@@ -213,26 +197,20 @@ def trimming(choice: SuiteChoice) -> Procedure:
             size="1MiB",
             in_flight=64,
         )
-        trials.append(trial)
-        facts[trial.key] = {"trim": trim}
-    outcomes = yield trials
+        trials.append((trial, {"trim": trim}))
     columns = (
         SuiteColumn("trim", "trimming", "", Point.INPUT),
         *(c.TRANSPORT, c.TIME, c.CV, c.IDEAL, c.GOODPUT),
         *(c.TRIMMED, c.DROPPED, c.QUEUE, c.RESENT, c.TIMEOUTS),
     )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="2:1 bottleneck with a fixed window",
-                columns=columns,
-                rows=list(lines(outcomes, columns, facts)),
-            )
-        ],
-        deviations=[
-            "(a) Link-layer retry and (c) credit-based flow control: not implemented, no number.",
-            SHORT_TRIALS,
-        ],
+    table = TrialTable(title="2:1 bottleneck with a fixed window", columns=columns, trials=trials)
+    return (
+        yield from table.found(
+            deviations=[
+                "(a) Link-layer retry and (c) credit-based flow control are not implemented.",
+                SHORT_TRIALS,
+            ]
+        )
     )
 
 
