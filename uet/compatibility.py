@@ -1,7 +1,7 @@
 """Switches for peers of another revision or with manners of their own.
 
-The defaults are those of UE Specification 1.0.3.  Each switch says whose behaviour it matches;
-none of them is needed between two endpoints of this project.
+The defaults are those of UE Specification 1.0.3.  Each switch names the implementation that it
+matches; none of them is needed between two endpoints of this project.
 """
 
 from __future__ import annotations

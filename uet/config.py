@@ -1,7 +1,7 @@
 """Configuration of an endpoint that no packet signals: one frozen class.
 
 Defaults are those of the UE Specification's parameter table (UES Table 3-28) unless the comment
-says otherwise.  Times are ns of fabric time, sizes octets.
+names another source.  Times are ns of fabric time, sizes octets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fabric endpoint (FEP): the whole Ultra Ethernet stack behind one sans-IO face.
 
-In order: what an application does (register, post, completions), what leaves, what SES and PDS
-ask of it.  What arrives is sorted by :mod:`uet.arrivals`.  See :mod:`uet.transport` for the
+In order: what an application does (register, post, completions), what leaves, and the services that
+SES and PDS call.  What arrives is sorted by :mod:`uet.arrivals`.  See :mod:`uet.transport` for the
 contract.
 """
 
@@ -207,7 +207,7 @@ class FabricEndpoint:
         self.target.post_receive(receive)
 
     def watch_receives(self, watcher: Watcher) -> None:
-        """Let ``watcher`` hear what happens to posted receives."""
+        """Notify ``watcher`` of what happens to posted receives."""
         self.target.watch_receives(watcher)
 
     def guard_writes(self, guard: Guard) -> None:
@@ -274,7 +274,10 @@ class FabricEndpoint:
 
     @property
     def closed(self) -> bool:
-        """Nothing of ours is open any more.  Peers may still want answers."""
+        """Return whether nothing of this endpoint is open.
+
+        Peers may still need answers.
+        """
         return (
             self._closing
             and not self.initiator.open_messages

@@ -68,7 +68,7 @@ class Peers(dict[bytes, Peer]):
         self._unmet: dict[bytes, tuple[str, str, int]] = {}
 
     def expect(self, key: bytes, address: str, mac: str, number: int) -> None:
-        """Know of a peer; it is made of ``address``, ``mac`` and ``number``."""
+        """Record what a peer is made of: ``address``, ``mac`` and ``number``."""
         self._unmet[key] = address, mac, number
 
     def meet(self, key: bytes) -> Peer | None:

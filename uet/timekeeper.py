@@ -1,8 +1,8 @@
 """The time of one endpoint, and when the earliest of its timers may run out.
 
-Timers stand in the parts that have started them, each in its own order.  An endpoint that asked all
-of them at every packet would do little else.  So who starts a timer says so here, and the parts are
-asked again when that time has come.
+Timers stand in the parts that have started them, each in its own order.  An endpoint that polled
+all of them at every packet would do little else. So a part reports each timer that it starts, and
+the parts are polled again when that time has come.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Timekeeper:
         self._parts: list[Callable[[], int | None]] = []
 
     def watch(self, part: Callable[[], int | None]) -> None:
-        """Ask ``part`` for its earliest timer (ns); it calls :meth:`started` for each."""
+        """Poll ``part`` for its earliest timer (ns); it calls :meth:`started` for each."""
         self._parts.append(part)
 
     def started(self, due: int) -> None:
@@ -39,7 +39,7 @@ class Timekeeper:
         self.is_stale = True
 
     def review(self) -> int:
-        """Ask all parts anew; the earliest timer (ns), or :data:`NEVER`."""
+        """Poll all parts anew; return the earliest timer (ns), or :data:`NEVER`."""
         self.is_stale = False
         self.earliest = min(
             (due for part in self._parts if (due := part()) is not None), default=NEVER

@@ -47,8 +47,8 @@ class Request:
 class WriteRequest(Request):
     """Put ``payload`` into a peer's registered memory (RMA write).
 
-    ``synchronise`` makes it a member of a group of operations, (group, number of members or 0),
-    of which the peer reports the end of all: an extension that peers may not know.
+    ``synchronise`` makes it a member of a group of operations, (group, number of members or 0), of
+    which the peer reports the end of all. Peers may lack this extension.
 
     ``offset`` counts octets from the start of the peer's region named by ``key``.  With
     ``header_data`` (64 bits) the peer sees a completion once every octet has been placed.  With
@@ -139,7 +139,7 @@ class ReceiveRequest:
 
 
 class Completion(NamedTuple):
-    """A completion tells how an operation ended.
+    """A completion reports how an operation ended.
 
     It is a tuple, since each message brings one or two and a frozen class takes 2 us to make.
 

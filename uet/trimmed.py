@@ -1,4 +1,4 @@
-"""Packets that a switch has cut down to their headers: ask for them again (UES 4.1).
+"""Packets that a switch has trimmed to their headers: request them again (UES 4.1).
 
 Nothing vouches for what is left of them, so they change nothing but the counters.  Of a secured
 packet the PDS header must be left (12 octets behind the TSS header, 16 with credit): it is read

@@ -9,11 +9,11 @@
      |- CompletionQueue, Counter    what has ended                       fi_cq, fi_cntr
      '- Driver        moves frames and time while somebody waits
 
-Operations post and return; waiting on a queue or counter makes progress
-(``FI_PROGRESS_MANUAL``).  :func:`uet.api.loopback.pair` makes two endpoints to try it with.  What
-libfabric leaves to the provider is settled as UES and the UEC reference provider do: ordering
-asked for means ROD, none RUD; remote CQ data is header data; a delivery-complete flag is ``dc``.
-Left out are vectored calls, triggered and selective operations, and events.
+Operations post and return; waiting on a queue or counter makes progress (``FI_PROGRESS_MANUAL``).
+:func:`uet.api.loopback.pair` makes two endpoints to try it with.  What libfabric leaves to the
+provider is settled as UES and the UEC reference provider do: requested ordering means ROD, no
+ordering RUD; remote CQ data is header data; a delivery-complete flag is ``dc``. Left out are
+vectored calls, triggered and selective operations, and events.
 """
 
 from __future__ import annotations

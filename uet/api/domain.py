@@ -25,9 +25,9 @@ _ACCESS: Final = Flag.REMOTE_READ | Flag.REMOTE_WRITE
 class Domain:
     """A FEP, driven by ``driver``: ``fi_domain``.
 
-    ``config`` holds its addresses, profiles, parameters and secure domains.  How it begins is the
-    driver's to say (:class:`uet.api.driver.Beginning`): on a real interface PDC ids and first PSNs
-    come from the operating system, and packet counters from the clock. So no restart repeats any.
+    ``config`` holds its addresses, profiles, parameters and secure domains.  The driver decides how
+    it begins (:class:`uet.api.driver.Beginning`). On a real interface PDC ids and first PSNs come
+    from the operating system, and packet counters from the clock. So no restart repeats any.
 
     >>> from uet.api import Domain, Flag
     >>> from uet.api.loopback import Loopback
@@ -92,8 +92,8 @@ class Domain:
     ) -> Endpoint:
         """A resource index of a process: ``fi_endpoint``.
 
-        ``address`` is its own, by default that of the configuration.  With any ordering asked
-        for in ``msg_order`` it uses ROD, else RUD.
+        ``address`` is its own, by default that of the configuration.  It uses ROD if ``msg_order``
+        requests any ordering, else RUD.
         """
         place = self.home if address is None else address
         if place in self._endpoints:

@@ -158,7 +158,7 @@ def pair(
     wire: Loopback | None = None,
     **parameters: object,
 ) -> tuple[LoopbackEnd, LoopbackEnd]:
-    """Two enabled endpoints at 10.0.0.1 and 10.0.0.2 that know each other.
+    """Make two enabled endpoints, 10.0.0.1 and 10.0.0.2, each in the other's address vector.
 
     ``parameters`` are those of :class:`uet.config.FepConfig`, for both.
     """

@@ -17,7 +17,7 @@ _GIVEN_OUT: Final = 1 << RKEY_BITS
 
 
 class MemoryKeys:
-    """Gives out memory keys (UES Table 2-13), and forms those that are asked for."""
+    """Gives out memory keys (UES Table 2-13), and forms those that users request."""
 
     def __init__(self) -> None:
         self._taken: set[int] = set()  # without bit 63

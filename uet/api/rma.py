@@ -30,7 +30,7 @@ class RmaOperations(MessageOperations):
     ) -> None:
         """Put ``buf`` into the peer's memory: ``fi_write`` (SES WRITE).
 
-        The peer hears nothing of it.  With :attr:`Flag.RUDI` no PDC is used; the region must
+        The peer gets no notification of it.  With :attr:`Flag.RUDI` no PDC is used; the region must
         have been registered as idempotent.
 
         >>> from uet.api import Flag

@@ -1,8 +1,8 @@
 """A congestion control context (CCC): what all PDCs to one peer in one traffic class share.
 
 UES 3.6.  A :class:`CongestionContext` holds the window (NSCC), the credit (RCCC) or both, and the
-choice of paths; a PDC sends through a :class:`PdcFlow` of its own, which knows how much of what is
-in flight is that PDC's.  Sizes are nominal packet sizes in octets (UES 3.6.12), times ns.
+choice of paths; a PDC sends through a :class:`PdcFlow` of its own, which counts that PDC's octets
+in flight.  Sizes are nominal packet sizes in octets (UES 3.6.12), times ns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Window(Protocol):
         ...
 
     def wants_ack(self, trigger: int) -> bool:
-        """Return whether the next packet should ask for an ACK, by ``trigger`` or sooner.
+        """Return whether the next packet should request an ACK, by ``trigger`` or sooner.
 
         Other packets coalesce ``trigger``.
         """
@@ -206,7 +206,7 @@ class CongestionContext:
             self.ccc_id = (self.ccc_id + 1) & 0xFF
 
     def expire_credit(self, now: int) -> None:
-        """Begin anew if credit was asked for in vain for too long."""
+        """Reset the credit state if requests for credit brought none for too long."""
         credit = self.credit
         if credit is None or credit.waits_since is None or credit.credit > 0:
             return

@@ -79,16 +79,16 @@ class CreditSource:
             self.credit = min(self.credit, 0)
 
     def on_refusal(self, size: int) -> None:
-        """A packet that asked without credit was refused: what took no room is not owed."""
+        """Remove a refused request packet, which was sent without credit, from what is owed."""
         if self.credit < 0:
             self.credit = min(self.credit + size, 0)
 
     def on_credit(self, granted: int) -> int:
         """Cumulative credit from the wire; how many octets it adds.
 
-        0 for an old one, and for one that no receiver can have granted: what was asked for is a
-        window ahead at most, what is granted in advance another.  Believing it would make all
-        that follow old.
+        0 for an old one, and for one that no receiver can have granted: requested credit is a
+        window ahead at most, what is granted in advance another.  Believing it would make all that
+        follow old.
         """
         news = ahead(granted, self.granted)
         if news * _UNIT > _SANE_WINDOWS * self.max_wnd:
@@ -106,7 +106,7 @@ class CreditSource:
         return self.credit - before
 
     def target(self, backlog: int, window: int | None = None) -> int:
-        """The cumulative credit to ask for, as on the wire (credit_target).
+        """Return the cumulative credit to request, as on the wire (credit_target).
 
         ``backlog``: octets that wait, those to be sent again among them.  ``window``: that of NSCC
         where it runs as well.
@@ -122,10 +122,10 @@ class CreditSource:
         return (self.granted - (-needed // _UNIT)) & COUNT_MASK
 
     def request_at(self) -> int | None:
-        """Return when a source with a backlog asks for credit, while it has none (ns).
+        """Return when a source with a backlog and without credit requests some (ns).
 
-        An RTT after it asked, then after twice as long each time: its turn comes by itself, and
-        questions take the same link as data.
+        That is an RTT after its last request, then twice as long each time. Its turn comes by
+        itself, and requests share the link with data.
         """
         if self.credit > 0:
             return None
@@ -153,11 +153,10 @@ class _Grantee(Generic[K]):
 
 
 class CreditPacer(Generic[K]):
-    """Grants what a receiving port can take, in turn to all that have asked.
+    """Grants credit in turn to all requesting sources, as much as the receiving port can take.
 
-    When nobody asks, those that have sent before get a window's worth of credit in advance, so
-    that their next message need not wait (``speculate``).  ``key`` names a source: its peer and
-    ccc_id.
+    Without requests, earlier senders get a window's worth of credit in advance (``speculate``). So
+    their next message need not wait.  ``key`` names a source: its peer and ccc_id.
     """
 
     __slots__ = (
@@ -223,7 +222,7 @@ class CreditPacer(Generic[K]):
         self._queue(source)
 
     def rest(self, key: K) -> None:
-        """Hold the grants of a source that cannot be reached until it is heard again.
+        """Hold the grants of a source that cannot be reached until a packet of it arrives.
 
         What it was granted is remembered, as the counters go on where they were.
         """

@@ -1,8 +1,8 @@
 """A trace as text: qlog's streaming form, one JSON object after the other.
 
 The form is that of draft-ietf-quic-qlog-main-schema (QlogFileSeq): JSON text sequences (RFC 7464),
-with a record separator in front of each record and a line feed behind it. So a reader knows whether
-the last one is whole.  Files are named ``*.sqlog``.
+with a record separator in front of each record and a line feed behind it. So a reader can detect a
+truncated last record.  Files are named ``*.sqlog``.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ class ConnectionlessPds:
     def on_response(
         self, packet: memoryview, at: int, peer: Peer, sdi: int | None, now: int
     ) -> None:
-        """A RUDI response: matched by packet id only, and by the peer that was asked."""
+        """Take a RUDI response, matched by packet id and by the peer that got the request."""
         word, _, packet_id = _RESP.unpack_from(packet, at)
         pending = self._pending.get(packet_id)
         if pending is None or pending.peer is not peer or sdi != self._config.sdi:

@@ -27,7 +27,7 @@ def control_packet(
 ) -> bytes:
     """A control packet; while ``peer_id`` is 0, that is unknown, one with SYN (UES Table 3-33).
 
-    ``ordered`` says in those that may open a PDC which kind it is.
+    ``ordered`` sets the kind of PDC in packets that may open one.
     """
     header = headers.CP if peer_id else headers.CP_SYN
     offset = (psn - start_psn) & MASK & MAX_PSN_OFFSET

@@ -1,7 +1,7 @@
 """Receiver side of RCCC: the sources that request credit, and their CREDIT packets (UES 3.6.14).
 
-One desk serves all PDCs of an endpoint, since they share its port.  Whether sources use RCCC is
-theirs to say: those that do not never ask.
+One granter serves all PDCs of an endpoint, since they share its port. Each source decides whether
+it uses RCCC: others never request credit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Key = tuple[bytes, int]  # a peer and its ccc_id
 
 
 class CreditGranter:
-    """Grants credit by what sources ask for, through a :class:`CreditPacer`.
+    """Grants credit that sources request, through a :class:`CreditPacer`.
 
     ``full`` is the nominal size of a full packet: what a trimmed one is taken to have been, as
     nothing vouches for what is left of it.
@@ -51,7 +51,7 @@ class CreditGranter:
             pacer.on_request((pdc.peer.key, state >> 24), state & 0xFF_FFFF, now)
 
     def _asked(self, pdc: Pdc, state: int, entropy: int) -> CreditPacer[Key] | None:
-        """Note what a context asks for; ``None`` for one that has begun anew since."""
+        """Record the credit that a context requests; ``None`` for one that has begun anew since."""
         self.asked = True
         key = (pdc.peer.key, state >> 24)
         if key not in self._ways and not self._is_new(pdc, key):

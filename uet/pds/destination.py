@@ -1,6 +1,6 @@
 """The destination half of a PDC: requests arrive, acknowledgements leave.
 
-In order: what is kept, what a request does, when an ACK is owed, what it says, what CLEAR does
+In order: what is kept, what a request does, when an ACK is owed, what it carries, what CLEAR does
 (UES 3.5.11, 3.5.12, 3.5.20, 3.5.21).
 """
 
@@ -297,9 +297,10 @@ class RequestDestination:
         self._owed += payload if payload > self._min_add else self._min_add
 
     def _infer_loss(self, entropy: int) -> None:
-        """Ask for what newer packets have overtaken: on one path that does not happen.
+        """Request packets that newer ones have overtaken, which cannot happen on one path.
 
-        The source cannot know, for what is early is acknowledged when its turn comes.
+        The source cannot detect the loss, since early packets are acknowledged when their turn
+        comes.
         """
         window = self.window
         judged, end = self._judged, (window.highest - _OVERTAKEN) & MASK
@@ -374,9 +375,9 @@ class RequestDestination:
                 self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
 
     def _is_first_ask(self, psn: int) -> bool:
-        """Return whether ``psn`` lies below CACK and is asked about for the first time.
+        """Return whether ``psn`` lies below CACK and is probed for the first time.
 
-        An ACK that covers it has left already; if it is asked about again that ACK was lost.
+        An ACK that covers it has left already; a second probe of it means that this ACK was lost.
         """
         if ((psn - self.window.base) & MASK) < HALF or psn in self._asked:
             return False
@@ -419,7 +420,7 @@ class RequestDestination:
         )
 
     def quiet_since(self, now: int) -> int:
-        """Since when nothing new has arrived, as far as those who asked could see (ns)."""
+        """Return since when nothing new has arrived, as far as probing sources could see (ns)."""
         if self.received_octets != self._seen[0]:
             self._seen = (self.received_octets, now)
         return self._seen[1]
@@ -433,8 +434,8 @@ class RequestDestination:
     def sack(self, requested: int | None = None) -> tuple[int, int]:
         """(SACK base PSN, bitmap) for the ACK about to leave.
 
-        Consecutive ACKs walk the window in blocks of 64 PSNs and start again at CACK; a probe
-        names the base that it wants.
+        Consecutive ACKs walk the window in blocks of 64 PSNs and start again at CACK; a probe names
+        the base of the SACK.
         """
         window = self.window
         if requested is not None:

@@ -122,7 +122,7 @@ class PdcTable:
     ) -> Pdc | None:
         """A PDC for a SYN packet that belongs to none; ``None`` without room.
 
-        ``reserved``: it may take one of those kept back for requests that ask so.
+        ``reserved``: it may take one of the PDCs reserved for requests with that flag.
         """
         pdc = self._create(
             peer,
@@ -222,7 +222,7 @@ class PdcTable:
             del self._closed[next(iter(self._closed))]
 
     def find_closed(self, peer_key: bytes, peer_id: int) -> ClosedTarget | None:
-        """The newest closed target that the peer knew as ``peer_id``."""
+        """Return the newest closed target whose id at the peer was ``peer_id``."""
         return self._closed.get((peer_key, peer_id))
 
     # -- when there is no room ----------------------------------------------------------------
@@ -231,8 +231,8 @@ class PdcTable:
         """Begin to close what is not in use, to make room for one more (UES 3.5.8).
 
         That is an initiator without work, the least recently used first; else a target where
-        nothing has arrived for Close_REQ_Time, whose initiator is asked.  PDCs that have
-        something to send now are returned.
+        nothing has arrived for Close_REQ_Time, whose initiator then gets a CLOSE_REQ. PDCs that
+        have something to send now are returned.
         """
         if now < self._next_look:
             return []

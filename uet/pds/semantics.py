@@ -26,8 +26,8 @@ LATER = -2
 class Response:
     """A SES response (UES Tables 3-11 to 3-13), header and data.
 
-    A guaranteed one is kept until the source has said that it knows it (CLEAR; UES 3.5.20.2);
-    ``known`` is called then.
+    A guaranteed one is kept until the source confirms it (CLEAR; UES 3.5.20.2); ``known`` is called
+    then.
     """
 
     __slots__ = ("guaranteed", "known", "next_header", "octets")
@@ -154,7 +154,7 @@ class Semantics(Protocol):
     def message_unsent(self, message: Outbound) -> None:
         """Take back a message whose PDC ended before the target executed any packet of it.
 
-        If some had left, ``message.error`` says why they were refused.
+        If some had left, ``message.error`` names the reason of their refusal.
         """
         ...
 

@@ -108,7 +108,7 @@ class ReceiveWindow:
             self._advance()
 
     def clear(self, psn: int) -> bool:
-        """The source knows all responses up to ``psn``; whether that was news."""
+        """Clear the responses up to ``psn``, which the source has; return whether that was news."""
         news = (psn - self.max_clear) & MASK
         if not 0 < news < HALF:
             return False
@@ -147,8 +147,8 @@ class ReceiveWindow:
 class SendWindow:
     """The window of sent PSNs that are still open.
 
-    A PSN is *done* when its response is known, *delivered* when a SACK bit said that its packet
-    arrived.  :attr:`base` is the lowest PSN that is not done.
+    A PSN is *done* when its response is known, *delivered* when a SACK bit reported its arrival.
+    :attr:`base` is the lowest PSN that is not done.
     """
 
     __slots__ = ("base", "delivered", "done", "next")

@@ -44,7 +44,7 @@ class ArrivedWrites:
         return memoryview(bytearray(len(memory)))
 
     def placed(self, completion: Completion) -> list[Completion]:
-        """Return what the application hears of a write with header data that has been placed."""
+        """Return the application's completion of a placed write with header data."""
         peer = self._names.get(completion.peer)
         key, offset = completion.key, completion.offset
         if peer is None or key is None or offset is None or is_plain(key):

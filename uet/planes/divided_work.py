@@ -40,7 +40,7 @@ class WorkPart:
     is_again: bool = False
 
     def request(self, peer: str) -> Request:
-        """Return what is asked of the endpoint that carries it to ``peer``."""
+        """Return the request for the endpoint that carries it to ``peer``."""
         whole = self.work.request
         key = getattr(whole, "key", 0)
         if self.label is not None:

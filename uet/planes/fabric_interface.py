@@ -20,10 +20,10 @@ A plane dies at a carrier of the NIC's own (:meth:`FabricInterface.use_ports`), 
 by its silence (:mod:`uet.planes.hearing`), or when retransmission is exhausted.  New work leaves it
 alone then.  Its unfinished writes and reads are issued again over another plane, once whatever may
 still be on its way has arrived or is lost (``quarantine``).  A write that the target reports has a
-number, by which it is placed and reported once (:mod:`uet.planes.numbered_writes`); nobody can have
-learned of the others before they end.  Sends and atomic operations may have been carried out: they
-keep a silent plane until retransmission is exhausted, and end with the error.  A NOOP message asks
-a silent plane from time to time whether it is back.
+number, by which it is placed and reported once (:mod:`uet.planes.numbered_writes`); other writes
+are visible to nobody before they end.  Sends and atomic operations may have been carried out: they
+keep a silent plane until retransmission is exhausted, and end with the error.  A NOOP message
+probes a silent plane from time to time.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _ALIVE = object()  # context of a NOOP message that only asks whether a peer liv
 class FabricInterface:
     """The FEPs of one NIC behind one face (:class:`uet.transport.Transport`).
 
-    ``feps`` are named, in the order of planes; each knows its peers' FEPs in its own plane.  Peers
+    ``feps`` are named, in the order of planes; each has its peers' FEPs in its own plane.  Peers
     are addressed by the first of their addresses, and named so in completions.
     """
 
@@ -312,7 +312,8 @@ class FabricInterface:
     def _is_safe(self, request: Request) -> bool:
         """Return whether it may be issued twice.
 
-        An ordered write without header data may not: a write behind it may have told its target.
+        An ordered write without header data may not: a write behind it may have announced it to the
+        target.
         """
         delivery = request.delivery or self._delivery
         if delivery not in ("rud", "rod"):

@@ -1,4 +1,4 @@
-"""Silence of peers: when each was last heard in which plane.
+"""Silence of peers: when the last packet of each came in which plane.
 
 Retransmission alone takes long to give up a peer, as it must where there is no other way.  Here is
 one: a plane is taken for dead in which something has waited for ``after`` ns, without a word from
@@ -76,7 +76,7 @@ class Hearing:
         return max(now, self._last(peer, plane) + self.after)
 
     def is_heard_since(self, peer: str, plane: int, others: Sequence[int]) -> bool:
-        """Return whether one of ``others`` has heard ``peer`` since ``plane`` has."""
+        """Return whether ``peer`` has sent in one of ``others`` since it last did in ``plane``."""
         last = self._last(peer, plane)
         return any(self._heard.get(self._address[peer, other], -1) > last for other in others)
 

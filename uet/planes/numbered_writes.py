@@ -2,9 +2,9 @@
 
 A write with header data gives its target a completion, and a fabric interface may have to deliver
 one in several stripes. It may also have to issue it again over another plane, when the first one
-has died with the acknowledgement.  The target must know which stripes are those of one write, and
-which write it has reported already.  Neither may such a write be placed again: its target may use
-the memory for something else by then. So may its source, as it can have learned that from what the
+has died with the acknowledgement.  The target must recognise the stripes of one write, and a write
+that it has reported already.  Neither may such a write be placed again: its target may use the
+memory for something else by then. So may its source, as it can have learned that from what the
 target sent next.  All that stands in the memory key, as keys between fabric interfaces are assigned
 by the interfaces themselves (UES Table 2-13: 63..56 flags, 55..48 vendor bits, 47..0 RKEY)::
 

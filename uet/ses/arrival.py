@@ -1,8 +1,8 @@
 """One request packet as it arrived, whatever its format (UES 3.4.1, Tables 3-8 to 3-10).
 
-The three formats say much the same with fewer octets each; the checks and operations that come
-after see one object with all fields.  Which extension header follows the base header is told by
-the opcode alone.
+The three formats carry much the same in ever fewer octets; the checks and operations that come
+after see one object with all fields.  The opcode alone determines which extension header follows
+the base header.
 """
 
 from __future__ import annotations
@@ -174,13 +174,13 @@ class RequestArrival:
         return self.length
 
     def weight(self, mtu: int) -> int:
-        """Octets by which it brings its message forward: payload, or data asked for."""
+        """Octets by which it brings its message forward: payload, or requested data."""
         return self.asked(mtu) if self.opcode == Opcode.READ else len(self.payload)
 
     def consistent(self, mtu: int) -> bool:
         """Return whether the lengths agree with each other (UES 3.4.1, receive checks).
 
-        ``mtu`` bounds what one packet may ask for.
+        ``mtu`` bounds what one packet may request.
         """
         opcode, length, octets = self.opcode, self.length, len(self.payload)
         placed = opcode in _PLACED or opcode in _RENDEZVOUS
@@ -216,7 +216,7 @@ class RequestArrival:
         )
 
     def asked(self, mtu: int) -> int:
-        """Octets that a READ packet asks for: the first packet asks for one MTU if it can."""
+        """Octets that a READ packet requests: the first packet requests one MTU if it can."""
         return min(self.length, mtu) if self.octets is None else self.octets
 
 

@@ -34,7 +34,7 @@ _Key = tuple[int, int | None, str | None]
 
 
 class MatchingError(ValueError):
-    """A receive cannot be posted, or a message held, as asked."""
+    """A receive cannot be posted, or a message held, as requested."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,9 +67,9 @@ class PostedReceive:
 class UnexpectedMessage:
     """A message that waits for a receive.
 
-    ``data`` is what has been buffered of it, and counts against the octets that may be held, so
-    its size must not change.  ``token`` is the caller's, for what is to be asked for again
-    (deferrable sends).  Nothing else may change while it is held.
+    ``data`` is what has been buffered of it, and counts against the octets that may be held, so its
+    size must not change.  ``token`` is the caller's, for messages to be requested again (deferrable
+    sends).  Nothing else may change while it is held.
     """
 
     length: int
@@ -87,8 +87,8 @@ class UnexpectedMessage:
 class Match(NamedTuple):
     """The place of a message: ``memory``, which is ``offset`` octets into that of ``receive``.
 
-    ``released`` says that the receive has left the queue and will take no further message.
-    ``memory`` is empty where the message was too long.
+    ``released``: the receive has left the queue and will take no further message. ``memory`` is
+    empty where the message was too long.
     """
 
     receive: PostedReceive
@@ -106,7 +106,7 @@ class MatchedMessage(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Hears, by its context, of each receive that is queued, and that a message takes for good."""
+    """Is notified, by context, of each receive that is queued or that a message consumes."""
 
     def queued(self, context: object) -> None: ...
 
@@ -192,8 +192,8 @@ class ReceiveQueue:
 
         NO_MATCH: no receive is posted for this sender.  BAD_JOB_ID: the first that is belongs to
         another job; it stays posted.  UNSUPPORTED_SIZE: the first that is has too little memory;
-        the match says which, and that it is used up unless it is a multi-receive.  With
-        ``must_fit`` such a receive stays posted, and there is no match.
+        the match names it, and it is used up unless it is a multi-receive.  With ``must_fit`` such
+        a receive stays posted, and there is no match.
         """
         return self._match(self._untagged, 0, length, initiator, source, job_id, must_fit)
 

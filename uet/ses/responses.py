@@ -1,7 +1,7 @@
 """Responses of a target (UES Tables 3-11 to 3-13).
 
-A response that says more than the default one is guaranteed: PDS keeps it until the initiator
-has it (UES 3.5.20.2).
+A response with more than the default one is guaranteed: PDS keeps it until the initiator has it
+(UES 3.5.20.2).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def response(
 ) -> Response:
     """A return code, and what goes with it.
 
-    ``generation`` is the resource's, where the request had another; ``unexpected`` says that the
-    message found no receive; ``modified`` octets of the target's memory have been changed.
+    ``generation`` is the resource's, where the request had another; ``unexpected``: the message
+    matched no receive; ``modified`` octets of the target's memory have been changed.
     """
     return Response(
         _RESPONSE.pack(

@@ -5,7 +5,7 @@ Authenticated beside them is the *prefix*: the octets of the frame from the sour
 through the entropy header, or through the UDP header with its checksum as zero.  What routers
 change (lengths, DSCP, ECN, TTL) stands in front of that.
 
-There is no replay protection here: a replayed packet opens, and PDS knows its PSN.
+There is no replay protection here: a replayed packet opens, and PDS recognises its PSN.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ class SecureRecords:
 
     Every refusal is counted in ``counts`` under its reason, which may be shared among domains. The
     counters of packets live here, and begin ``first_counter`` after the domain's first one. Whoever
-    makes this object anew, after a restart say, must bring keys that nothing was sent with. Else a
-    ``first_counter`` beyond every counter that was is needed (RFC 5116 section 3.1).  ``owners``
-    maps fingerprints of keys to the SDI that has or had them, for all domains of one endpoint.
+    makes this object anew, for example after a restart, must bring keys that nothing was sent with.
+    Else a ``first_counter`` beyond every counter that was is needed (RFC 5116 section 3.1).
+    ``owners`` maps fingerprints of keys to the SDI that has or had them, for all domains of one
+    endpoint.
     """
 
     def __init__(

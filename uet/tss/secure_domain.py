@@ -183,7 +183,7 @@ def fingerprint(key: bytes) -> bytes:
 
 
 def check_key(mode: Mode, an: int, key: bytes) -> None:
-    """Raises :class:`SecureDomainError` unless ``key`` has the size that ``mode`` asks for."""
+    """Raise :class:`SecureDomainError` unless ``key`` has the size that ``mode`` requires."""
     requested = CLIENT_KEY_SIZE if mode == "client" else KEY_SIZE
     if not isinstance(key, bytes) or len(key) != requested:
         size = f"{len(key)} octets" if isinstance(key, bytes) else "not octets"

@@ -3,11 +3,11 @@
 A compiled :class:`Header` packs and unpacks at two levels:
 
 *fields*
-    ``encode(...)`` and ``decode(buffer, offset)`` know every field, reserved ones included;
+    ``encode(...)`` and ``decode(buffer, offset)`` cover every field, reserved ones included;
     ``encode`` takes them by position or by name, with scapy's defaults, and checks their range.
 *words*
     ``pack`` and ``unpack_from`` are those of one :class:`struct.Struct`.  A word is one field, or
-    several narrow neighbours in one integer (``words`` tells which).  Only the width is checked.
+    several narrow neighbours in one integer (``words`` lists them).  Only the width is checked.
 
 A variant of an overlay (SYN or not, start of message or not) is a header of its own.  Those of
 UET and of what carries it are in :mod:`uet.wire.headers`.

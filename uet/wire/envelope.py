@@ -31,8 +31,8 @@ _MORE_FRAGMENTS = 1
 class Envelope:
     """The place of the UET part in a frame, and the fields of the headers in front of it.
 
-    Offsets are in octets from the start of the frame.  ``uet`` is ``None`` for a frame that
-    carries no UET; then ``errors`` tells why.
+    Offsets are in octets from the start of the frame.  ``uet`` is ``None`` for a frame that carries
+    no UET; then ``errors`` has the reasons.
     """
 
     version: int = 0

@@ -3,8 +3,8 @@
 
 """Semantic sublayer (SES) of Ultra Ethernet Transport, UES 3.4: requests and responses.
 
-Which extension header follows a request is told by its opcode alone.  As in the packet delivery
-sublayer, ``fields_desc`` is the only place where these layouts are written.
+The opcode of a request alone determines which extension header follows it.  As in the packet
+delivery sublayer, ``fields_desc`` is the only place where these layouts are written.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _ROUNDS = 8
 class PenaltySpraying:
     """``rest``: the least time for which an EV that was marked is not used, one RTT (ns).
 
-    Time is that of the newest feedback.  While more than half of the EVs have penalties, those
-    say only that the network is busy everywhere, and keep nobody from using them.
+    Time is that of the newest feedback.  Penalties on more than half of the EVs show a network that
+    is busy everywhere. They exclude no EV then.
     """
 
     __slots__ = (

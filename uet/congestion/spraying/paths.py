@@ -35,7 +35,7 @@ class PathSelection(Protocol):
         ...
 
     def timed_out(self) -> None:
-        """Packets were lost, nobody knows on which paths."""
+        """Take note of lost packets whose paths are unknown."""
         ...
 
 

@@ -10,8 +10,8 @@ them in turn.  A port whose packets are lost without a word is left alone, but f
 then, until it answers again.  UES leaves the choice among the ports of an endpoint open.
 
 A port of the endpoint's own without carrier needs no finding out (:class:`Ports`).  The NIC would
-send its frames by another port, but the EV also says by which plane the peer answers.  So no EV of
-such a port is used.
+send its frames by another port, but the EV also selects the plane of the peer's answer.  So no EV
+of such a port is used.
 """
 
 from __future__ import annotations
@@ -170,6 +170,6 @@ class PerPort:
             self._try_after[port] = TRY_AFTER
 
     def timed_out(self) -> None:
-        """Packets were lost, nobody knows by which port."""
+        """Take note of lost packets whose port is unknown."""
         for policy in self._policies:
             policy.timed_out()

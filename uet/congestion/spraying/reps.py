@@ -3,7 +3,8 @@
 UES 3.6.16 (path-aware spraying).  Good EVs come back with the ACKs and wait in a small ring; while
 it is empty EVs are random, so new paths are always being tried.  When a packet times out some path
 is broken: then only EVs that were good are used, over and over ("frozen"), until things have calmed
-down (REPS, arXiv 2407.21625).  A loss that newer packets tell takes its EV from the ring, no more.
+down (REPS, arXiv 2407.21625).  A loss inferred from newer packets only removes its EV from the
+ring.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CLEAR: a source reports the responses that it has to its target (UES 3.5.11, 3.5.16.3).
 
-CLEAR_PSN rides in every request.  A control packet carries it only where the target keeps a
-guaranteed-delivery response, has asked for a CLEAR, and no request comes along in time.
+CLEAR_PSN rides in every request.  A control packet carries it in one case only. The target keeps a
+guaranteed-delivery response and has requested a CLEAR, and no request leaves in time.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ class ClearDuty:
             self._asked = psn
 
     def renumbered(self) -> None:
-        """Take the new first PSN of the PDC, about which nothing was asked."""
+        """Take the new first PSN of the PDC, which no CLEAR_REQ has named."""
         self._asked = self._source.requests.clear_sent
 
     def force(self, now: int) -> None:
-        """Send a CLEAR now, as the target's CLEAR_REQ asks, and again if need be."""
+        """Send a CLEAR now, as the target's CLEAR_REQ requests, and again if need be."""
         self._forced = True
         self.due = now
 
     @property
     def _is_asked(self) -> bool:
-        """Return whether the target asks for more than the last CLEAR sent."""
+        """Return whether the target requests a later CLEAR than the last one sent."""
         return 0 < ((self._asked - self._source.requests.clear_sent) & MASK) < HALF
 
     def consider(self, now: int) -> None:
-        """Start the timer once everything up to what the target asked about is settled."""
+        """Start the timer once everything up to the PSN of the target's request is settled."""
         source = self._source
         settled = (source.window.base - 1) & MASK
         if settled == source.requests.max_cack:

@@ -1,9 +1,9 @@
 """Requests that may go to another PDC after their target has refused their PDC for good.
 
-A fatal NACK says that a request was not carried out, and that the target will take none that
-follows (UES Tables 3-58 to 3-61: close, and issue again on a new PDC).  What may have been carried
-out before must not be issued a second time.  So the PDC sends nothing more, and waits a while for
-what becomes of its other requests.
+A fatal NACK reports that a request was not carried out, and that the target will take none that
+follows. The reaction is to close, and to issue again on a new PDC (UES Tables 3-58 to 3-61).  What
+may have been carried out before must not be issued a second time.  So the PDC sends nothing more,
+and waits a while for what becomes of its other requests.
 """
 
 from __future__ import annotations

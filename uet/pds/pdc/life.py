@@ -108,7 +108,7 @@ class PdcLife:
                 self._owner.message_unsent(message)
 
     def ask_to_close(self, now: int) -> Frame:
-        """Return a CLOSE_REQ, which asks the initiator to close in time (UES 3.5.16)."""
+        """Return a CLOSE_REQ, which requests the initiator to close in time (UES 3.5.16)."""
         self.close_due = now + self._config.close_req_time
         self._octets_when_asked = self._destination.received_octets
         self._writer.asks_to_close = True

@@ -73,7 +73,7 @@ class PdcSurroundings(Protocol):
         ...
 
     def credit_requested(self, pdc: Pdc, state: int, entropy: int, now: int) -> None:
-        """Take a CREDIT_REQ: a context of the peer (8 bits) asks for so much credit (24 bits)."""
+        """Take a CREDIT_REQ: context of the peer (8 bits) and requested credit (24 bits)."""
         ...
 
     def next_start(self, peer: Peer, sdi: int | None) -> int | None:
@@ -245,7 +245,7 @@ class Pdc:
         self._around.semantics.message_unsent(message)
 
     def credit_requested(self, state: int, entropy: int, now: int) -> None:
-        """Take a CREDIT_REQ: a context of the peer (8 bits) asks for so much credit (24 bits)."""
+        """Take a CREDIT_REQ: context of the peer (8 bits) and requested credit (24 bits)."""
         self._around.credit_requested(self, state, entropy, now)
 
     def expected_psn(self) -> int | None:

@@ -39,7 +39,7 @@ class PdcIdentity:
 
 
 class PdcOwner(MessageEnds, Protocol):
-    """The PDC, as its parts see it: what they report, and what they ask of the endpoint."""
+    """The PDC as its parts see it: their reports to it, and their requests to the endpoint."""
 
     def changed(self) -> None:
         """Note that the state of the PDC has changed; CLOSED is the last."""
@@ -50,7 +50,7 @@ class PdcOwner(MessageEnds, Protocol):
         ...
 
     def credit_requested(self, state: int, entropy: int, now: int) -> None:
-        """Take a CREDIT_REQ: a context of the peer (8 bits) asks for so much credit (24 bits)."""
+        """Take a CREDIT_REQ: context of the peer (8 bits) and requested credit (24 bits)."""
         ...
 
     def expected_psn(self) -> int | None:

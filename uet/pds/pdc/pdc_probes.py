@@ -27,9 +27,9 @@ class PdcProbes:
         self._probed_at = 0
 
     def probe(self, now: int, *, with_data: bool = False) -> Frame:
-        """Ask for the state of the peer's window, and measure the path (UES 3.6.13.7).
+        """Request the state of the peer's window, and measure the path (UES 3.6.13.7).
 
-        ``with_data``: behind what was sent, so that its delay tells what waits from what is lost.
+        ``with_data``: behind what was sent, so that its delay separates waiting from lost packets.
         """
         self._probes += 1
         self._probed_at = now

@@ -31,7 +31,7 @@ class PdcTurn:
 
 
 class PdcSender:
-    """Sends what one end of a PDC has to send, and knows its next deadline."""
+    """Sends what one end of a PDC has to send, and computes its next deadline."""
 
     __slots__ = (
         "_clear",
@@ -109,7 +109,7 @@ class PdcSender:
     def send(self, out: list[Frame], now: int, limit: int, octets: int) -> int:
         """Append about as many ``octets`` of requests, as far as they may leave now.
 
-        The value returned says why no more leave, as that of
+        The return value is the reason why no more leave, as that of
         :meth:`uet.pds.source.source.RequestSource.transmit` does.
         """
         life = self._life
@@ -136,7 +136,7 @@ class PdcSender:
         )
 
     def _ask_for_room(self, out: list[Frame], now: int, limit: int) -> None:
-        """Ask for what opens a window, or for credit, where nothing else would bring it."""
+        """Request what opens a window, or credit, where nothing else would bring it."""
         source = self._source
         if not self._writer.peer_id or len(out) >= limit:
             return

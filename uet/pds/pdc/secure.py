@@ -4,12 +4,12 @@ A target keeps one Expected_PSN for each secure domain, beyond every Start_PSN i
 With ``"0rtt"`` it takes a SYN that begins there or later at once; otherwise, and with ``"1rtt"``
 always, it names a first PSN and waits until the initiator begins there.
 
-A target that has just started does not know what it accepted before under the same keys, unless
+A target that has just started has no record of what it accepted before under the same keys, unless
 ``expected_psn`` is configured.  It names first PSNs at random, as ``"1rtt"``, until one of these
-PDCs has closed; then that domain's Expected_PSN is known.  What began later than that may still be
-of an earlier life. So from then on it takes at once what begins at Expected_PSN exactly, and names
-that to all others.  A recorded PDC is then accepted only if its Start_PSN meets a random one: once
-in 2^31 times, as with ``"1rtt"``.
+PDCs has closed; from then on it has that domain's Expected_PSN.  What began later than that may
+still be of an earlier life. So from then on it takes at once what begins at Expected_PSN exactly,
+and names that to all others.  A recorded PDC is then accepted only if its Start_PSN meets a random
+one: once in 2^31 times, as with ``"1rtt"``.
 """
 
 from __future__ import annotations

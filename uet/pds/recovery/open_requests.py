@@ -98,7 +98,7 @@ class OpenRequests:
 
     @property
     def awaits_answer(self) -> bool:
-        """Return whether a packet that asked for an ACK has not been covered by CACK."""
+        """Return whether CACK does not yet cover a packet that requested an ACK."""
         return self.asked is not None and 0 < ((self.asked - self.max_cack) & MASK) < HALF
 
     def is_beyond_range(self, psn: int) -> bool:

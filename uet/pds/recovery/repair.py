@@ -1,7 +1,7 @@
 """Repair of packets that were lost, refused or left unanswered (UES 3.5.15).
 
-In order: what a NACK does, what much newer packets tell, what is overdue, what the timer does.
-The records are :mod:`uet.pds.recovery.open_requests`; what was found lost leaves again by
+In order: what a NACK does, what much newer packets imply, what is overdue, what the timer does. The
+records are :mod:`uet.pds.recovery.open_requests`; lost packets are retransmitted by
 :mod:`uet.pds.source.source`.
 """
 
@@ -189,7 +189,7 @@ class LossRecovery:
                 self.follow(now)
 
     def follow(self, now: int) -> None:
-        """Send again what was refused for want of its turn, behind the oldest open request."""
+        """Retransmit packets refused as out of order, behind the oldest open request."""
         behind = list(self.behind)
         self.behind.clear()
         for psn in behind:
@@ -230,7 +230,7 @@ class LossRecovery:
     def infer_loss(self, now: int, held: int | None = None) -> None:
         """Send again what is missing while many newer packets have arrived.
 
-        ``held``: so many the destination says that it holds above its CACK (ooo_count).
+        ``held`` is how many the destination reports to hold above its CACK (ooo_count).
         """
         window = self._window
         if self.inference is None or not window.delivered:
@@ -315,7 +315,7 @@ class LossRecovery:
     def _first_of(self, expired: list[int], now: int) -> list[int]:
         """Return the first open PSN of an ordered PDC, if its timer is among those that ran out.
 
-        The others wait for it, and nothing says that they were lost: their timers run with its,
+        The others wait for it, and nothing reports them as lost. Their timers run with its timer,
         and count nothing.  Where it waits to be sent again itself, no timer of its own runs: the
         others are overdue, and leave behind it.
         """

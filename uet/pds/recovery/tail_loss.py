@@ -1,4 +1,4 @@
-"""Tail loss: a PROBE asks for what is in flight, once nothing has been heard for a while.
+"""Tail loss: a PROBE queries what is in flight, once nothing has arrived for a while.
 
 Nothing newer follows the last packets of a message, so that no ACK shows their loss. Without a
 PROBE only the RTO would (compare TCP's tail loss probe, RFC 8985 section 7).
@@ -13,7 +13,7 @@ from uet.pds.recovery.repair import RecoverySettings
 
 
 class TailLoss:
-    """Decides when a PROBE is due, for want of anything heard."""
+    """Decides when a PROBE is due because nothing has arrived."""
 
     __slots__ = (
         "_context",
@@ -59,7 +59,7 @@ class TailLoss:
         self.heard_at = now
 
     def deadline(self) -> int | None:
-        """Return when a PROBE asks for what is in flight, should nothing be heard before (ns)."""
+        """Return when a PROBE queries what is in flight, if nothing arrives before (ns)."""
         window = self._window
         if (
             not self._time
@@ -71,7 +71,7 @@ class TailLoss:
         return self.heard_at + self._time
 
     def probed(self, now: int) -> None:
-        """Note that the deadline has come, and that the peer is asked.
+        """Note that the deadline has come, and that the peer is probed.
 
         If it is not the first time, the question before was lost, and so is the next on the same
         path.
@@ -84,9 +84,9 @@ class TailLoss:
         self._counters["tx_tail_loss_probes"] += 1
 
     def window_is_stuck(self) -> bool:
-        """Return whether packets wait for a window that nobody has been asked to open.
+        """Return whether packets wait for a window that no request opens.
 
-        Those that asked for an ACK were refused or lost. The window has shrunk below what else is
+        Packets that requested an ACK were refused or lost. The window has shrunk below what else is
         in flight, and that is too little to be acknowledged by itself.
         """
         if not self._reported or self._flow.unsettled <= 0 or self._context.room() > 0:
@@ -96,5 +96,5 @@ class TailLoss:
         return asked is None or not (self._window.is_open(asked) and requests.size[asked & SLOT])
 
     def asked(self) -> None:
-        """Note that a PROBE leaves: one is enough until something is heard."""
+        """Note that a PROBE leaves: one is enough until something arrives."""
         self._reported = False

@@ -420,10 +420,10 @@ class RequestSource:
         )
 
     def _asks(self, psn: int, now: int) -> bool:
-        """Return whether ``psn`` may leave without credit, to ask for some (UES 3.6.14).
+        """Return whether ``psn`` may leave without credit, to request some (UES 3.6.14).
 
-        A CREDIT_REQ needs a PDC at the peer.  Before that only the oldest packet asks, once in a
-        round trip: all that is sent without credit fills the queue that trims it.
+        A CREDIT_REQ needs a PDC at the peer.  Before that only the oldest packet requests credit,
+        once in a round trip: all that is sent without credit fills the queue that trims it.
         """
         if psn != self.window.base:
             return False
@@ -431,7 +431,7 @@ class RequestSource:
         return due is not None and due <= now
 
     def asks_at(self) -> int | None:
-        """Return when the oldest packet may leave to ask for credit (ns), if it waits for that."""
+        """Return when the oldest packet may leave to request credit (ns), if it waits for that."""
         window = self.window
         if not self.credited or self._writer.peer_id or not self._context.lacks_credit:
             return None

@@ -13,7 +13,7 @@ class Carrier(Protocol):
     def carry(self, message: Outbound, peer: str, delivery: str) -> Context | None:
         """Queue ``message`` to ``peer`` in a delivery mode (``"rud"``, ``"rod"``, ...).
 
-        ``None``: no PDC is free now; nothing was queued, and the endpoint says when to try again
+        ``None``: no PDC is free now; nothing was queued, and the endpoint signals when to try again
         (:meth:`uet.ses.initiator.initiator.Initiator.start_waiting`).
         """
         ...

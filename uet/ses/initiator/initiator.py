@@ -1,8 +1,7 @@
 """The initiator side of SES: requests become messages, responses become completions (UES 3.4).
 
 In order: what is posted, how messages start, how they end or begin again, what the target side of
-this endpoint asks for, and time.  What responses and return data say is in
-:mod:`uet.ses.initiator.replies`.
+this endpoint requests, and time. :mod:`uet.ses.initiator.replies` takes responses and return data.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class Initiator:
 
     @property
     def waiting(self) -> bool:
-        """Return whether something has not started for want of a PDC or a message id."""
+        """Return whether something has not started for lack of a PDC or a message id."""
         return bool(self._blocked or self._starved)
 
     # -- how messages start --------------------------------------------------------------------
@@ -382,7 +381,7 @@ class Initiator:
     ) -> Answer:
         """A DEFERRABLE_RTR (with this message id and JobID): send the message of the token now.
 
-        CANCELLED says that there is no such message any more, so that its buffer is free again.
+        CANCELLED reports that there is no such message any more, so that its buffer is free again.
         """
         operation = self._peer_handles.of_token(initiator_token)
         if operation is None or operation.plan.peer != peer:
@@ -405,7 +404,7 @@ class Initiator:
     ) -> None:
         """Send DEFERRABLE_RTR: there is a buffer for the message of these tokens now.
 
-        ``ended`` hears ``None`` once the initiator has it, or the error's name.
+        ``ended`` is called with ``None`` once the initiator has it, or with the error's name.
         """
         tokens = (initiator_token, target_token)
         self._begin(restart_plan(peer, delivery, address, tokens, self._config), ended)
@@ -419,15 +418,15 @@ class Initiator:
         memory: memoryview,
         ended: Ended,
     ) -> None:
-        """Read the rest of a rendezvous send from its initiator; ``ended`` hears the outcome."""
+        """Read the rest of a rendezvous send from its initiator; ``ended`` gets the outcome."""
         delivery = self._config.delivery if self._config.delivery in RELIABLE else "rud"
         self._begin(read_plan(peer, delivery, address, key, offset, memory, self._config), ended)
 
     def decline(self, peer: str, address: Address, key: int, offset: int, length: int) -> None:
         """Decline the rest of a rendezvous send by a READ with IE.
 
-        UES 1.0 has no message for it that the reference could confirm; a peer that does not know
-        the meaning answers INITIATOR_ERR and waits on.
+        UES 1.0 has no message for it that the reference could confirm; a peer that does not
+        implement it answers INITIATOR_ERR and waits on.
         """
         delivery = self._config.delivery if self._config.delivery in RELIABLE else "rud"
         asked = memoryview(bytes(min(length, self._mtu)))
@@ -451,7 +450,7 @@ class Initiator:
     def on_served(self, key: int, offset: int, length: int, by: object = None) -> None:
         """A peer has acknowledged ``length`` octets read from ``offset`` of the region ``key``.
 
-        ``by`` names the message that asked for them.  A rendezvous send is complete when all that
+        ``by`` names the message that requested them.  A rendezvous send is complete when all that
         its eager part left over has been read; any other key is nobody's business here.
         """
         operation = self._peer_handles.of_key(key)

@@ -153,7 +153,7 @@ class PostedOperation:
 class OperationStream:
     """Operations to one peer in one delivery mode, in the order of posting.
 
-    Without order, what asks for data lets others pass while as much as may be is under way.
+    Without order, requests for data let others pass while as much as may be is under way.
 
     On an ordered stream a message that must be sent again may not be overtaken: while
     ``recovering``, nothing starts until everything sent before has ended and ``hold`` (ns) has
@@ -230,7 +230,7 @@ class OperationStream:
 
     @property
     def is_asking(self) -> bool:
-        """Return whether something may wait for data that others have asked for."""
+        """Return whether something may wait for data that others have requested."""
         return bool(self._asking or (self.ordered and self._queue))
 
     def pop(self, operation: PostedOperation) -> None:

@@ -1,6 +1,6 @@
 """A message on its way out: cut into packets, each with a header of its own (UES 3.4.1).
 
-Every packet but the last carries exactly one payload MTU, or asks for one where it is a read. Each
+Every packet but the last carries exactly one payload MTU, or requests one where it is a read. Each
 repeats the addressing, so that the target can deal with any packet without having seen the first.
 """
 

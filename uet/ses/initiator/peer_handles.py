@@ -71,9 +71,9 @@ class PeerHandles:
     def expose(self, operation: PostedOperation) -> None:
         """Let the peer read what a rendezvous send keeps back, under a key of its own.
 
-        The region is the whole message, so that an octet's place in it is its place in the
-        message; ``read_offset`` is where the rest begins.  Should the generation of this
-        endpoint's resource have moved on from 0, the first READ is told so.
+        The region is the whole message, so that an octet's place in it is its place in the message;
+        ``read_offset`` is where the rest begins.  If this endpoint's resource has a later
+        generation than 0, the first READ gets it in the response.
         """
         made = operation.plan
         payload = made.whole

@@ -238,7 +238,7 @@ class Replies:
             self._malformed(operation, index)
 
     def _place(self, operation: PostedOperation, offset: int, data: memoryview) -> bool:
-        """Put a packet's data in its place; false if it cannot be what was asked for."""
+        """Put a packet's data in its place; false if it does not match the request."""
         made, mtu = operation.plan, self._mtu
         memory = made.memory
         assert memory is not None

@@ -1,7 +1,7 @@
 """The wire form of posted requests: opcode, header format, addressing (UES 3.4, 2.2).
 
 :func:`plan` judges a request before anything is queued.  What no packet could carry, or what the
-endpoint's profiles leave out, is a :class:`MessageError` that says so in one sentence.
+endpoint's profiles leave out, is a :class:`MessageError` of one sentence.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MessagePlan:
     """The fields that all packets of a message share in every attempt.
 
     ``length`` is the request length of the header. ``span`` is how many octets its packets share
-    out (a read carries none of those that it asks for; a rendezvous send only the eager part).
+    out (a read carries none of those that it requests; a rendezvous send only the eager part).
     ``memory`` is where returned data goes.
     """
 
@@ -126,8 +126,8 @@ class MessagePlan:
     def is_repeatable(self) -> bool:
         """Return whether nobody notices if it is carried out twice: where order does not count.
 
-        So it is with what changes nothing, and with WRITEs to a region whose key says so, unless
-        they are announced.
+        So it is with what changes nothing, and with WRITEs to a region whose key marks it as
+        idempotent, unless they are announced.
         """
         if self.delivery != "rud":
             return False
@@ -252,7 +252,7 @@ def read_plan(
     *,
     context: object = None,
 ) -> MessagePlan:
-    """A read, whoever asked for it: the application or a rendezvous (UES 3.4)."""
+    """Plan a read for the application or a rendezvous (UES 3.4)."""
     return MessagePlan(
         kind="read",
         peer=peer,

@@ -42,7 +42,7 @@ _UNALIGNED = (int(ReturnCode.AMO_UNALIGNED), b"")
 
 
 class AtomicError(ValueError):
-    """An atomic request cannot be made as asked."""
+    """An atomic request cannot be made as requested."""
 
 
 class _Type(NamedTuple):

@@ -2,9 +2,9 @@
 
 Operands and results are big-endian on the wire; a complex number is its real part, then its
 imaginary one.  The compare family has its operands in two 128-bit fields of the extension header,
-narrower ones at the right, so it works on one element.  Others have them as payload, any number
-of elements.  ``MSWAP`` has the short extension header too: here the masks go first, then the
-values, in the order of the compare family (UES does not say).
+narrower ones at the right, so it works on one element.  Others have them as payload, any number of
+elements.  ``MSWAP`` has the short extension header too: here the masks go first, then the values,
+in the order of the compare family (UES leaves it open).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class AtomicOperands(NamedTuple):
     def target_length(self, request_length: int) -> int:
         """Octets of target memory in question.
 
-        The message's length says so only where no operand does: implementations differ in what
-        it counts for the compare family (the target's octets, or those of both fields).
+        The message's length gives it only where no operand does: implementations differ in what it
+        counts for the compare family (the target's octets, or those of both fields).
         """
         return len(self.operand) or request_length
 

@@ -15,7 +15,7 @@ OPTIMIZED = 1 << 62
 
 
 class MemoryRegionError(ValueError):
-    """A region cannot be registered as asked."""
+    """A region cannot be registered as requested."""
 
 
 @dataclass(frozen=True, slots=True)

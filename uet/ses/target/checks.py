@@ -63,8 +63,8 @@ class Checks:
     def restart(self, request: RequestArrival) -> int:
         """The code of the first check that DEFERRABLE_RTR fails, or 0.
 
-        Its token names a message of this endpoint.  Where that was posted, the message did not
-        say, so that the resource that the RTR is addressed to means nothing.
+        Its token names a message of this endpoint.  The message did not name the resource that
+        it was posted at. So the resource in the RTR means nothing.
         """
         if request.version:
             return ReturnCode.UNCOR
@@ -80,8 +80,8 @@ class Checks:
     ) -> tuple[int, Resource | None]:
         """The checks up to the opcode: (0, the resource), or the code of the first that fails.
 
-        With a wrong generation the resource comes too, as the answer says its own.  For a datagram
-        the generation does not count (UES 3.5.3); only an ordered stream can be disabled.
+        With a wrong generation the resource comes too, as the answer carries its own.  For a
+        datagram the generation does not count (UES 3.5.3); only an ordered stream can be disabled.
         """
         if request.version:
             return ReturnCode.UNCOR, None

@@ -37,7 +37,7 @@ class ConnectionlessTarget:
     def idempotent(self, peer: str, request: RequestArrival | None) -> Response:
         """A RUDI packet: executed at every arrival, with no memory of the last one.
 
-        Only READ, and WRITE without header data, of a region whose key says that this is safe.
+        Only READ, and WRITE without header data, of a region whose key marks this as safe.
         """
         if request is None:
             self._counters["rx_malformed_requests"] += 1

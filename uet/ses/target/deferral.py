@@ -1,8 +1,8 @@
 """Deferrable sends at their target (UES 3.4): held by name only until there is a receive.
 
-Nothing of the message is kept but who sent it and how long it is.  When a receive is posted for
-it, DEFERRABLE_RTR asks the initiator to begin again; the target's token then leads the new
-attempt to the memory that is reserved for it.
+Nothing of the message is kept but who sent it and how long it is.  When a receive is posted for it,
+DEFERRABLE_RTR requests the initiator to begin again; the target's token then leads the new attempt
+to the memory that is reserved for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests step by step: known message, common checks, then what the opcode asks for (UES 3.4.1).
+"""Requests step by step: known message, common checks, then the opcode's own (UES 3.4.1).
 
 Every kind of request can come this way; the frequent ones have a shorter one in
 :mod:`uet.ses.target.target`.

@@ -102,10 +102,10 @@ class InboundMessage:
 class RefusedMessage:
     """A message whose other packets all draw the same answer.
 
-    ``code`` and ``generation`` are the response's, with code 0 for the default response.
-    ``seen`` of its ``expected`` octets have arrived, the packet with SOM among them if ``begun``.
+    ``code`` and ``generation`` are the response's, with code 0 for the default response. ``seen``
+    of its ``expected`` octets have arrived, the packet with SOM among them if ``begun``.
     ``identity`` is what all its packets have in common, ``None`` if only its end has been seen:
-    then nobody knows what had come before, and it is forgotten some time after ``touched``.
+    what came before is unknown then, and it is forgotten some time after ``touched``.
     """
 
     __slots__ = ("begun", "code", "expected", "generation", "identity", "seen", "touched")

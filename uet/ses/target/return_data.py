@@ -11,9 +11,9 @@ _RESPONSE_DATA_SMALL = int(NextHeader.RESPONSE_DATA_SMALL)
 
 
 class ReturnData:
-    """The data that one request packet asks for: an :class:`uet.pds.semantics.Outbound`.
+    """The data that one request packet reads: an :class:`uet.pds.semantics.Outbound`.
 
-    A READ of several packets is asked for packet by packet, each of which draws one of these.
+    A READ of several packets is requested packet by packet, and each draws one of these.
     """
 
     __slots__ = (

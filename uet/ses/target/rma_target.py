@@ -1,8 +1,8 @@
 """Requests on registered memory: write, read and atomic operations (UES 3.4.1).
 
-The checks, in order: the key is known and open to the job, the region's rights allow it, the
-range lies inside; then what the operation itself asks for.  A check that fails is told by its
-return code, a positive number.
+The checks, in order: the key is known and open to the job, the region's rights allow it, the range
+lies inside; then the operation's own checks. A failed check is reported by its return code, a
+positive number.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Guard = Callable[[str, int, memoryview], memoryview]
 
 
 class MemoryAccess:
-    """Carries out what peers ask of one endpoint's registered memory.
+    """Carries out the requests of peers on one endpoint's registered memory.
 
-    ``served`` hears (key, offset, length, message) of what a peer has confirmed to have read: it
-    may be the rest of a rendezvous send.  ``guard`` may send writes elsewhere.
+    ``served`` is called with (key, offset, length, message) of what a peer has confirmed to have
+    read. That may be the rest of a rendezvous send.  ``guard`` may send writes elsewhere.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MemoryAccess:
 
         The region is one of the request's job.
 
-        Its key says that the region is (bit 63), and that of the region does not.
+        The request's key marks the region as idempotent (bit 63), and that of the region does not.
         """
         for key in request.keys:
             region = self._memory.find(key & ~IDEMPOTENT_SAFE)
@@ -158,7 +158,7 @@ class MemoryAccess:
         return data_response(request, self._data(region, request))
 
     def return_data_end(self, message: ReturnData) -> None:
-        """The initiator has what it asked for, or its PDC has failed."""
+        """End a read whose initiator has the data, or whose PDC has failed."""
         if message.error is None and message.key is not None:
             self._served(message.key, message.offset, len(message), message.by)
 

@@ -142,8 +142,8 @@ class Sends:
     def _drop_kept(self, message: InboundSend, code: int) -> None:
         """Drop a kept message that gets no receive, and report that to its waiting sender.
 
-        Its sender has been told OK for what has arrived.  What has not is refused, and the rest of
-        a rendezvous send is declined.
+        Its sender has OK for what has arrived. The remainder is refused, and the rest of a
+        rendezvous send is declined.
         """
         message.ended = True
         self._counters["rx_unexpected_dropped"] += 1
@@ -369,7 +369,7 @@ class Sends:
         self._report(message, match, message.length, None)
 
     def fail(self, message: InboundSend, why: str) -> None:
-        """The rest of a message will not come: its receive, if it has one, hears of it."""
+        """Fail a message whose rest will not come, and notify its receive if it has one."""
         if message.ended:
             return
         if message.fetching:

@@ -140,7 +140,7 @@ class Target:
         return self._sends.cancel(self._at(address), context)
 
     def watch_receives(self, watcher: Watcher) -> None:
-        """Let ``watcher`` hear what happens to receives of the configured resource."""
+        """Notify ``watcher`` of what happens to receives of the configured resource."""
         self._home.queue.watcher = watcher
 
     def guard_writes(self, guard: Guard) -> None:

@@ -1,6 +1,6 @@
 """The dissector's part that links requests and replies, in Lua.
 
-What waits for a reply, and what is known of frames, is kept in tables of bounded size.
+Requests without a reply, and records of frames, are kept in tables of bounded size.
 """
 
 from __future__ import annotations
