@@ -180,7 +180,7 @@ def require_root(purpose: str) -> None:
 
 
 def end_processes(processes: Collection[Process], *, grace_s: float = TERMINATE_GRACE_S) -> None:
-    """Ask the processes to end, then make them.  Returns when they are gone.
+    """Terminate the processes, then kill those that remain; return when they are gone.
 
     Raises UserError for one that outlives SIGKILL by more than the budget.
     """

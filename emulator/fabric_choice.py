@@ -1,4 +1,4 @@
-"""The fabric that a user asks for: a spec of the catalogue, or a file with a fabric profile.
+"""The fabric that a user requests: a spec of the catalogue, or a file with a fabric profile.
 
 ::
 
@@ -34,8 +34,8 @@ LONGEST_LAB = 24  # characters of a lab's name
 class FabricChoice:
     """``spec`` is what the user wrote, and ``label`` its short name.
 
-    ``switch`` is what a profile asks of switches, as :mod:`emulator.asic.switch_choice` reads it;
-    None: it says nothing of them.  ``file`` is the profile, if it is one.
+    ``switch`` is a profile's choice of switches, as :mod:`emulator.asic.switch_choice` reads it;
+    None: it has none.  ``file`` is the profile, if it is one.
     """
 
     spec: str

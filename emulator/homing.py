@@ -19,7 +19,7 @@ from topologies.profile.fabric_keys import STATIC
 
 @dataclass(frozen=True, kw_only=True)
 class Homing:
-    """The homing ``asked`` for and the one ``taken``, with a ``reason`` if they differ."""
+    """The requested homing ``asked`` and the one ``taken``, with a ``reason`` if they differ."""
 
     asked: str
     taken: str
@@ -37,7 +37,7 @@ def resolved(
 ) -> tuple[Topology, Homing | None]:
     """``topology`` with the homing that is to be built, and what that is; None: GPUs have one port.
 
-    ``plane`` is the control plane that the user asks for, None as in the topology.
+    ``plane`` is the control plane that the user requests; None: that of the topology.
     """
     asked = str(topology.parameters.get("homing", PATHS))
     if asked != AUTO_HOMING:

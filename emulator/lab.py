@@ -102,15 +102,15 @@ class Lab:
     ) -> Self:
         """Build ``topology`` in the kernel; return when its ports and routes are ready.
 
-        Every switch has its routes then, whatever control plane the topology's profile asks for.
+        Every switch has its routes then, whatever control plane the topology's profile names.
 
         ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote the
-        topology, for the record.  ``cable_delay`` is for endpoints unless it says otherwise (see
-        :mod:`emulator.fabric.cable_delay`).  ``switch`` is what the switch ASIC does; None leaves
-        it out, and ports have the kernel's plain queues.  With ``clock="virtual"`` they have none,
-        and frames of the transport pass a cable when a packet socket in :attr:`wires_namespace`
-        lets them; ``dilation`` must be 1. The inner ends of the cables of a node are numbered as
-        those of its worker in ``worker_of`` (0 unless it is there).
+        topology, for the record.  ``cable_delay`` is for endpoints unless it names another place
+        (see :mod:`emulator.fabric.cable_delay`).  ``switch`` is what the switch ASIC does; None
+        leaves it out, and ports have the kernel's plain queues.  With ``clock="virtual"`` they have
+        none, and frames of the transport pass a cable when a packet socket in
+        :attr:`wires_namespace` lets them; ``dilation`` must be 1. The inner ends of the cables of a
+        node are numbered as those of its worker in ``worker_of`` (0 unless it is there).
 
         Raises UserError if the name is taken, this is not root, or ``switch`` cannot be in this
         fabric or on this machine.  Whatever is raised, an interrupt included, nothing of the lab
@@ -291,8 +291,8 @@ class Lab:
     def asic(self) -> FabricAsic | None:
         """The switch ASICs, None in a lab without.
 
-        Opened when first asked for in a process that did not make the lab: UserError if this is
-        not root, or the lab is gone.
+        Opened at first access in a process that did not make the lab: UserError if this is not
+        root, or the lab is gone.
         """
         if self._asic is None and self.record.switch is not None:
             self._asic = FabricAsic.open(self.name, self.topology, **self._asic_settings())

@@ -71,9 +71,10 @@ class Process:
 class LabRecord:
     """``dilation`` is host time per fabric time; ``persistent`` labs outlive their owner.
 
-    ``identity`` tells this lab from another of the same name.  ``switch`` is what the switch ASIC
-    does (as :func:`emulator.asic.switch_choice.parse` reads it), None where there is none.
-    ``worker_of`` are the workers of nodes with a virtual clock, where they are not all the first.
+    ``identity`` distinguishes this lab from another of the same name.  ``switch`` is what the
+    switch ASIC does (as :func:`emulator.asic.switch_choice.parse` reads it), None where there is
+    none. ``worker_of`` are the workers of nodes with a virtual clock, where they are not all the
+    first.
     """
 
     lab: str

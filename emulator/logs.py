@@ -1,6 +1,6 @@
 """Logs of the command line: what is built, started, tried and removed, on standard error.
 
-``uetemu -v`` shows steps, ``-vv`` details.  ``UETEMU_LOG`` asks for the same by words: a level
+``uetemu -v`` shows steps, ``-vv`` details.  ``UETEMU_LOG`` selects the same by words: a level
 (``info``, ``debug``), or ``LOGGER=LEVEL`` for some of the rooms, parted by commas
 (``info,emulator.control_plane=debug``).  Nothing on the way of a frame writes a log.
 """
@@ -26,7 +26,7 @@ _FORM: Final = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
 
 
 def configure(verbosity: int, requested: str = "") -> None:
-    """Log to standard error as ``verbosity`` (0 to 2) and the text of ``UETEMU_LOG`` ask for.
+    """Log to standard error by ``verbosity`` (0 to 2) and the text of ``UETEMU_LOG``.
 
     Raises UserError for a text that is no level and names none.
     """

@@ -11,7 +11,7 @@ A scenario is a Python module with a docstring that reads like a lab sheet and t
 ``schedules(parameters, topology, seed)``
     The list of :class:`Trial`, one for each line of the table.
 ``measures(parameters, topology, trial, outcome)``
-    What is told about a trial beyond time and errors, by result key.
+    What is reported about a trial beyond time and errors, by result key.
 
 Optional:
 
@@ -102,17 +102,16 @@ class Resumption:
 class Trial:
     """One line of the table: a collective of one size, run ``warmups`` + ``iterations`` times.
 
-    ``compile`` makes the schedules of all ranks.  ``inputs(rank)`` is what a rank's buffers hold
-    at the start of every iteration, ``expected(rank)`` what they must hold, octet for octet, at
-    its end; buffers named by ``expected`` are poisoned before each iteration, so that a transfer
-    that never happened cannot pass for one that did.  Both are asked for one rank at a time, and
-    ``expected`` again after every iteration, so that the contents of all GPUs never exist twice:
-    what takes long to make and is the same for all ranks, a scenario keeps.  ``memory_bytes`` is
-    about what each GPU's buffers take, so that a size beyond the machine is refused before
-    anything is compiled.
-    ``facts`` go into the row as they are.  ``tolerance(rank)`` is how far each element of a buffer
-    may be from what is expected; buffers that it does not name must be equal.  Without ``checked``
-    nothing is compared, and the row says so.
+    ``compile`` makes the schedules of all ranks.  ``inputs(rank)`` is what a rank's buffers hold at
+    the start of every iteration, ``expected(rank)`` what they must hold, octet for octet, at its
+    end; buffers named by ``expected`` are poisoned before each iteration, so that a transfer that
+    never happened cannot pass for one that did.  Both are called for one rank at a time, and
+    ``expected`` again after every iteration. So the contents of all GPUs never exist twice: what
+    takes long to make and is the same for all ranks, a scenario keeps.  ``memory_bytes`` is about
+    what each GPU's buffers take, so that a size beyond the machine is refused before anything is
+    compiled. ``facts`` go into the row as they are.  ``tolerance(rank)`` is how far each element of
+    a buffer may be from what is expected; buffers that it does not name must be equal.  Without
+    ``checked`` nothing is compared, and the row states it.
 
     ``collective`` may be the name of any traffic pattern.  ``transport`` and ``switch`` are what
     this row needs of them, such as ``"spray=reps"`` or ``"deep:trim=off"``; the rest is the user's
@@ -122,9 +121,9 @@ class Trial:
     ``"t=90us gpu h1g0 dead"``; with them an iteration without them runs first.  ``fresh``:
     the endpoints begin anew before this row, with nothing learned from those before it.
 
-    ``recover`` is asked after GPUs were lost for what follows (:mod:`emulator.run.continuation`),
-    given the executions so far, or raises UserError if the job cannot go on.  Without it the run
-    fails then.
+    ``recover`` is called after GPUs were lost, with the executions so far. It returns what follows
+    (:mod:`emulator.run.continuation`), or raises UserError if the job cannot go on.  Without it the
+    run fails then.
 
     ``victims`` are flows, as pairs of ranks, that are only there to see what the others do to them:
     no measure counts their messages but those of ``Outcome.victims``.
@@ -381,7 +380,8 @@ def names() -> list[str]:
 def _modules() -> dict[str, str]:
     """Find the module of each scenario in ``scenarios`` and in those of its rooms that hold any.
 
-    A room says so by ``HOLDS_SCENARIOS = True`` in its ``__init__.py``; others are libraries.
+    A room with scenarios has ``HOLDS_SCENARIOS = True`` in its ``__init__.py``; others are
+    libraries.
     """
     package = importlib.import_module("scenarios")
     rooms = [package]

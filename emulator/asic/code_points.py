@@ -1,7 +1,7 @@
 """The code points of a lab, for its switches and its endpoints alike.
 
 UES 4.1 gives roles and leaves the numbers to the operator.  Data and control are what endpoints
-default to; what switches write is told to endpoints by :func:`endpoint_fields`.
+default to; :func:`endpoint_fields` configures endpoints for what switches write.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def endpoint_fields(points: CodePoints = LAB) -> dict[str, int | None]:
 
     See :class:`uet.config.FepConfig`.
 
-    A trimmed packet is known by its code point alone. The NACK for it depends on the code point,
-    too: it says whether the last hop trimmed (UES 3.5.15: TRIMMED, TRIMMED_LASTHOP).
+    A trimmed packet is recognised by its code point alone. The NACK for it depends on the code
+    point, too, which shows whether the last hop trimmed (UES 3.5.15: TRIMMED, TRIMMED_LASTHOP).
     """
     return {
         "dscp_data": points.data,

@@ -4,13 +4,13 @@ The program is loaded before the fabric is built (:meth:`FabricAsic.load`) and p
 the port comes up.  Its maps are pinned, so another process opens the same thing later
 (:meth:`FabricAsic.open`).
 
-Queues are as deep as the kernel's own really are: each port is told what has arrived at the other
-end of its cable.  Where netem delays frames on the cable they would count as waiting, so there
-queues are computed from the link's rate (:mod:`emulator.asic.switch_profile`).
+Queues are as deep as the kernel's own really are: each port gets the count of what has arrived at
+the other end of its cable.  Where netem delays frames on the cable they would count as waiting, so
+there queues are computed from the link's rate (:mod:`emulator.asic.switch_profile`).
 
 In a lab with a virtual clock an engine holds the frames, and shares their depths and the time with
-the program (:mod:`emulator.asic.virtual_state`).  Below the ports there is nothing to shape then;
-what faults leave of a rate, and which NICs send pauses without a reason, the engine asks here.
+the program (:mod:`emulator.asic.virtual_state`).  Below the ports there is nothing to shape then.
+The engine reads here what faults leave of a rate, and which NICs send pauses without a reason.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class FabricAsic:
     ) -> Self:
         """Bring the program into the kernel for ``lab`` and configure all ports to come.
 
-        With ``clock="virtual"`` ``dilation`` is 1 and ``measured`` says nothing.
+        With ``clock="virtual"`` ``dilation`` is 1 and ``measured`` has no meaning.
 
         Raises UserError if the machine cannot; nothing is left then.
         """
@@ -273,7 +273,7 @@ class FabricAsic:
         return faulted.rate if faulted.arriving else 1.0
 
     def storming(self, nic: str) -> bool:
-        """Return whether the port of a NIC asks for pauses all the time, without a reason."""
+        """Return whether the port of a NIC requests pauses all the time, without a reason."""
         return self._storms.get(self._port_at.get(nic, ""), False)
 
     def swallows(self, port: str, *, arriving: bool) -> bool:
@@ -366,7 +366,7 @@ class FabricAsic:
     # ------------------------------------------------------------------ inside
 
     def _configure(self, fitted: FittedSwitch) -> None:
-        """Write the settings of all ports, and routes where the balancing asks for them."""
+        """Write the settings of all ports, and routes where the balancing needs them."""
         self._check_pauses(fitted)
         self._set_routes(fitted)
         for port in self.ports.values():

@@ -85,7 +85,7 @@ class PausePort:
         return began
 
     def is_late(self, late_ns: int) -> None:
-        """A pause was asked for, or the queue stopped, so much later than it should have."""
+        """Record that a pause was requested, or the queue stopped, so late."""
         self.counters.late_ns = max(self.counters.late_ns, late_ns)
 
     def publish(self, now: int) -> None:

@@ -36,7 +36,7 @@ def forget(program: SwitchProgram, *, egress: int | None = None, origin: int | N
 
 
 def set_dropping(program: SwitchProgram, index: int, dropping: bool) -> None:
-    """Have lossless frames that want to leave by port ``index`` dropped, or no longer."""
+    """Have lossless frames that are to leave by port ``index`` dropped, or no longer."""
     key = PORT_KEY.pack(index)
     *octets, enabled, _ = PAUSE_RULES.unpack(program.pause_rules.get(key))
     program.pause_rules.put(key, PAUSE_RULES.pack(*octets, enabled, dropping))
@@ -156,7 +156,7 @@ class Pauses:
         return forget(self._program, egress=self.indices[port])
 
     def drop(self, port: str, on: bool) -> None:
-        """Have lossless frames that want to leave by ``port`` dropped, or no longer."""
+        """Have lossless frames that are to leave by ``port`` dropped, or no longer."""
         set_dropping(self._program, self.indices[port], on)
 
     def storm(self, nic: CableEnd, on: bool) -> None:

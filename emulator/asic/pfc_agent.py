@@ -12,7 +12,7 @@ Why a process: what stops a queue of the kernel that holds frames already is a c
 which no eBPF program can make. Besides, the time in a frame has to run out with nobody sending.
 Frames and thresholds are the program's (``pfc.h``), so nothing per packet happens here.
 
-Is that fast enough?  A pause is due one reaction of the fabric after it was asked for, some us
+Is that fast enough?  A pause is due one reaction of the fabric after its request, some us
 (:func:`emulator.asic.pfc.headroom.reaction_ns`); at a dilation of 24000 these are tens of ms of the
 machine.  The gate then closed 0.3 to 0.5 ms late, 10 to 20 ns of fabric time, where the headroom
 leaves 84 ns and more (:func:`emulator.asic.pfc.headroom.allowance_ns`): of that 20 us are the
@@ -216,7 +216,7 @@ class PauseAgent:
             self.ports[index].let_go()
 
     def _handle(self) -> bool:
-        """Do what is asked for on the control socket; whether that was to end."""
+        """Carry out a request of the control socket; return whether that was to end."""
         request, sender = self._control.recvfrom(256)
         verb, _, rest = request.decode(errors="replace").partition(" ")
         now = self._clock.now()

@@ -41,7 +41,7 @@ class Faults:
     a real cable would have caught it: this is a fault inside a switch).  ``reordering`` is the
     chance of a data frame to overtake those that wait, and has no effect on control.
 
-    ``pause_storm``: the NIC at the other end of the cable asks for pauses without a reason, all the
+    ``pause_storm``: the NIC at the other end of the cable requests pauses without a reason, all the
     time, and goes on sending and receiving itself.
 
     ``arriving``: the cable's other direction is struck as well, at this end: frames that arrive are

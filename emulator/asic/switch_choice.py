@@ -1,4 +1,4 @@
-"""The switch that a user asks for: ``shallow:balance=packet,trim=off,data.kmin_bytes=20KiB``.
+"""The switch that a user requests: ``shallow:balance=packet,trim=off,data.kmin_bytes=20KiB``.
 
 A profile of :mod:`emulator.asic.switch_profile`, and what shall be different.  Thresholds are
 octets, or multiples of the fabric's bandwidth-delay product (``0.2bdp``), which only a topology
@@ -64,7 +64,7 @@ class OfBdp:
 
 @dataclass(frozen=True, kw_only=True)
 class PauseChoice:
-    """Priority flow control.  None: what the fabric asks for (:mod:`emulator.asic.switch_fitting`).
+    """Priority flow control.  None: what the fabric needs (:mod:`emulator.asic.switch_fitting`).
 
     ``pfc_priority`` is the one that PAUSE frames name for the lossless class.
     ``pfc_watchdog_ns`` (fabric time) is how long a NIC may pause its switch on end, 0 for ever;
@@ -155,7 +155,7 @@ class SwitchChoice:
     def leaving(self, octets: int) -> SwitchChoice:
         """Return this choice with at least ``octets`` of IP payload left in trimmed packets.
 
-        What the user said of ``trim_size`` stays.
+        The user's choice of ``trim_size`` stays.
         """
         if not self.trims or octets <= MIN_TRIM_SIZE or "trim_size" in self.changes:
             return self
@@ -178,8 +178,8 @@ class SwitchChoice:
 def parse(text: str) -> SwitchChoice:
     """The switch ``PROFILE[:PARAMETER=VALUE,...]``.
 
-    Raises UserError, one sentence, for anything that cannot be in any fabric; what cannot be in a
-    given one, :func:`emulator.asic.switch_fitting.fit` tells.
+    Raises UserError, one sentence, for anything that cannot be in any fabric;
+    :func:`emulator.asic.switch_fitting.fit` refuses what cannot be in a given one.
     """
     profile, _, rest = text.strip().partition(":")
     if profile == NONE:

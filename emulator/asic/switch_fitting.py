@@ -6,7 +6,7 @@ port. The buffer is a port's share of the memory on the chip, so no queue of the
 ``shallow`` and ``lossless`` gets deeper: what they would hold beyond it is trimmed or dropped
 there.  Where PFC keeps them from it, the buffer bounds what came in by a port
 (:mod:`emulator.asic.pfc.pause_fitting`). ``deep`` is a switch with packet memory outside of the
-chip, and holds what it says.
+chip, and holds its own limits.
 
 The kernel's own queues below, which hold the frames, are more than twice as large: a frame that
 the model has let in is not to be dropped.

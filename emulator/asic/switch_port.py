@@ -1,4 +1,4 @@
-"""The ports of a fabric's switches, as the switch program knows them: by interface index."""
+"""The ports of a fabric's switches, as the switch program identifies them: by interface index."""
 
 from __future__ import annotations
 

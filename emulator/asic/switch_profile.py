@@ -1,8 +1,8 @@
 """Switch profiles as an engineer writes them: thresholds in octets, times in fabric ns.
 
-A :class:`Profile` is the same for all ports of a switch; :func:`port_settings` makes of it what
-one port's program reads, and is the only place that knows the dilation.  Octets are counted as on
-the wire: 38 more than the IP packet (Ethernet header, preamble, FCS, inter-packet gap).
+A :class:`Profile` is the same for all ports of a switch; :func:`port_settings` makes of it what one
+port's program reads, and is the only place that applies the dilation.  Octets are counted as on the
+wire: 38 more than the IP packet (Ethernet header, preamble, FCS, inter-packet gap).
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Profile:
     ``"high"``, as the two classes of the HTB have it, or ``"medium"``.
 
     Queues are served in strict priority, but for ``data_share``, the share of the link that the low
-    queue owns: data must not starve under trimmed packets and control.  The HTB below has to be
-    told the same (:func:`emulator.kernel.shaping.rate_requests`) if it is not its default.
+    queue owns: data must not starve under trimmed packets and control.  The HTB below needs the
+    same value (:func:`emulator.kernel.shaping.rate_requests`) if it is not its default.
     """
 
     mtu: int

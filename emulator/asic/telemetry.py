@@ -136,9 +136,9 @@ class Telemetry:
     Without ``clock``, in a lab whose clock is virtual, there is no thread: :meth:`sample` is called
     from outside, and nothing below of the host's time applies.
 
-    ``interval_ns`` is fabric time, by default one base RTT of the fabric.  Samples are never
-    closer than 5 ms of host time, nor so close that they would take more than 2 % of a processor;
-    ``shortest_ns`` says what the first of these means in fabric time.  Stop it before the lab goes.
+    ``interval_ns`` is fabric time, by default one base RTT of the fabric.  Samples are never closer
+    than 5 ms of host time, nor so close that they would take more than 2 % of a processor;
+    ``shortest_ns`` is the first of these in fabric time.  Stop it before the lab goes.
 
     ``error`` is why the series ends early, None if it does not: what is written stays.
     """
@@ -302,7 +302,7 @@ class Series:
     def sample(self, now: int) -> Numbers:
         """A row for each port of ``asic.ports``, in their order: :data:`VALUES` at ``now``.
 
-        ``now`` is what CLOCK_MONOTONIC reads, in ns; with a virtual clock it says nothing.
+        ``now`` is what CLOCK_MONOTONIC reads, in ns; with a virtual clock it has no meaning.
         """
         if self._virtual is None:
             self._program.settings.read_first(self._count, self._settings)

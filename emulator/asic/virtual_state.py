@@ -3,7 +3,7 @@
 The tables are memory of the kernel, mapped: the program sees a write at once, and nothing here is a
 system call.  A value is found by its place: ``ports[index * PORT_WORDS + DEPTH + Queue.LOW]`` is
 the depth of the data queue at the port whose interface index is ``index``; switches go by their
-number (:class:`emulator.asic.switch_port.SwitchPort`).  ``virtual.h`` and ``pfc.h`` say it in C.
+number (:class:`emulator.asic.switch_port.SwitchPort`).  ``virtual.h`` and ``pfc.h`` define it in C.
 
 The engine writes ``NOW`` before it lets a frame into a switch. When a frame has left its port, its
 octets come off ``DEPTH``, and off ``HELD`` of the port that it came in by.  It counts ``FREED`` and

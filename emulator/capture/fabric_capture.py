@@ -6,7 +6,7 @@
     record = capture.stop()      # run/capture.pcapng, interfaces named node:port
 
 Times in the file are the wall clock's, to the nanosecond, and therefore dilated; the file's own
-comment says by how much (:func:`describe`).
+comment gives the factor (:func:`describe`).
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class LiveStream:
         """Packets written to the stream, and the counts of each port.
 
         Frames that have passed are written first, if somebody still reads.  Raises
-        :class:`UserError` if a sniffer had already ended of itself. It does not if all packets that
-        were asked for are written, or the reader has gone.
+        :class:`UserError` if a sniffer had already ended of itself. It does not if all requested
+        packets are written, or the reader has gone.
         """
         assert self._writer is not None, "stop() belongs inside the with block"
         now_ns = time.monotonic_ns()

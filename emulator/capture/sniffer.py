@@ -2,7 +2,7 @@
 
 A sniffer must not lose what it has seen.  Three things make that so:
 
-* *start*: it counts as started when it says that its sockets are open, not after a pause;
+* *start*: it counts as started when it reports that its sockets are open, not after a pause;
 * *stop*: the kernel hands frames over in blocks, and a block that is not full only when its timer
   (250 ms in dumpcap) runs out.  A sniffer that is interrupted earlier forgets the block without
   counting it. So :meth:`Sniffer.drain` first waits until the timer must have run out and no thread
@@ -151,7 +151,7 @@ class Sniffer:
         return True
 
     def interrupt(self) -> None:
-        """Ask it to write its statistics, close its file and end."""
+        """Interrupt it, so that it writes its statistics, closes its file and ends."""
         if self.running:
             self._process.send_signal(signal.SIGINT)
 

@@ -56,7 +56,7 @@ def command(what: tuple[str, ...], requested: bool, quiet: bool) -> None:
 def checked(what: str) -> tuple[list[str], str]:
     """Everything that is wrong with the fabric ``what``, a line each, and what it is.
 
-    Where it says nothing of switches it is to go with those that it is built with by default.
+    Without a choice of switches it gets those that it is built with by default.
     """
     try:
         chosen = choose(what)

@@ -179,7 +179,7 @@ def _folders() -> dict[str, Path]:
 
 
 def _protocols() -> dict[str, str]:
-    """Filter name -> full name of the protocols that the installed version knows."""
+    """Filter name -> full name of the protocols that the installed version supports."""
     rows = (line.split("\t") for line in _run_tshark("-G", "protocols").splitlines())
     return {row[2]: row[0] for row in rows if len(row) > 2}
 

@@ -1,7 +1,7 @@
 """The fabric time that a run in virtual time charges for convergence after a fault.
 
-FRR lives by the host's clock, which says nothing of a fabric's.  So the time is computed, from what
-the switches are configured to do::
+FRR lives by the host's clock, which has no relation to a fabric's.  So the time is computed, from
+what the switches are configured to do::
 
     detection  +  hops x HOP_NS
 
@@ -9,8 +9,8 @@ the switches are configured to do::
 interval times its multiplier (RFC 5880, 6.8.4) where a cable swallows everything, or begins to
 carry again, and keeps carrier; without BFD the hold time of BGP, or OSPF's dead interval.  ``hops``
 is how far the farthest switch whose routes change is from the nearest end of the cable.  HOP_NS is
-an assumption, stated in the table: what a switch's processor takes to hear an update, choose, write
-its tables and pass the update on.  Measurements of real switches spread over two orders of
+an assumption, stated in the table: the time for a switch's processor to receive an update, choose,
+write its tables and pass the update on.  Measurements of real switches spread over two orders of
 magnitude around it; ``--convergence TIME`` charges another time, for every change of routes.
 
 Not in the computed time: timers of sessions that come up again, hello and advertisement intervals,

@@ -1,7 +1,7 @@
-"""The control plane that a user asks for: ``ebgp:bfd=on,interval=300ms,multiplier=3``.
+"""The control plane that a user requests: ``ebgp:bfd=on,interval=300ms,multiplier=3``.
 
-It is written in the topology's profile, so whoever has the topology knows it.  Times are of this
-machine: FRR reads the machine's clock, which no dilation slows.
+It is written in the topology's profile, so it comes with the topology.  Times are of this machine:
+FRR reads the machine's clock, which no dilation slows.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ControlPlane:
 
     With ``bfd`` a neighbour is gone after ``multiplier`` packets, ``interval_ms`` apart, that did
     not come; without, when it has been silent for ``hold_s`` (BGP's hold time, OSPF's dead
-    interval).  ``summaries``: switches tell others of the topology's summaries, not of the subnets
-    in them.  ``unnumbered``: sessions run between IPv6 link-local addresses and carry IPv4
-    (RFC 8950).  ``systems`` is who shares an autonomous system: nobody, or the switches of a tier
-    as in RFC 7938.
+    interval).  ``summaries``: switches advertise the topology's summaries, not the subnets in them.
+    ``unnumbered``: sessions run between IPv6 link-local addresses and carry IPv4 (RFC 8950).
+    ``systems`` is who shares an autonomous system: nobody, or the switches of a tier as in RFC
+    7938.
     """
 
     name: str
@@ -129,7 +129,7 @@ def chosen(topology: Topology, text: str | None) -> Topology:
 
 
 def check_switch(plane: ControlPlane, switch: SwitchChoice | None) -> None:
-    """Raise UserError for a switch that must know its routes beforehand."""
+    """Raise UserError for a switch that needs its routes beforehand."""
     if switch is not None and switch.method in PRELOADED_METHODS:
         raise UserError(
             f"balance={switch.balance} takes the next hops of every route from the topology, and "

@@ -46,9 +46,9 @@ class ConvergedState:
     """The routes that every switch of ``topology`` has when ``plane`` has converged.
 
     All shortest paths to every endpoint subnet, loopback and fabric address, as
-    :func:`~topologies.routing.static_routes.static_routes` computes them; but no switch hears of
-    what only paths through its own AS lead to.  With summaries a route may be to more than that.
-    Beyond that no switch has any route.  ``systems`` are the AS numbers of a fabric that has lost
+    :func:`~topologies.routing.static_routes.static_routes` computes them; but no switch learns what
+    only paths through its own AS lead to.  With summaries a route may be to more than that. Beyond
+    that no switch has any route.  ``systems`` are the AS numbers of a fabric that has lost
     something since they were given, by switch.
     """
 
@@ -93,7 +93,7 @@ class ConvergedState:
 
 
 def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
-    """``hop`` as the kernel has it; behind its own bridges the switch knows addresses always."""
+    """Return ``hop`` as the kernel has it; behind its own bridges a switch always has addresses."""
     unnumbered = plane.unnumbered and hop.port not in behind_bridges(switch)
     return NextHop(hop.port, UNNUMBERED if unnumbered else str(hop.via))
 
@@ -118,7 +118,7 @@ def _unheard(
 
 
 def _hearing(topology: Topology, origin: str, systems: Mapping[str, int]) -> Collection[str]:
-    """Return who hears of what ``origin`` owns: nobody takes a path with its own AS in it."""
+    """Return who learns what ``origin`` owns: nobody takes a path with its own AS in it."""
     path = {origin: frozenset({systems[origin]})}
     front = [origin]
     while front:

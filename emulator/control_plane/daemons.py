@@ -214,7 +214,10 @@ class SwitchDaemons:
         return answer.stdout
 
     def neighbours_alive(self) -> int:
-        """Return how many neighbours BFD hears.  Raises UserError if the daemon does not answer."""
+        """Return how many neighbours BFD has up.
+
+        Raises UserError if the daemon does not answer.
+        """
         peers = json.loads(self.vtysh("show bfd peers brief json"))
         return sum(peer["status"] == "up" for peer in peers)
 

@@ -45,7 +45,7 @@ class Reroute:
     """The duration of detection and of rerouting after the failure of ``link`` (s of this machine).
 
     ``detected`` is by the switches at its ends that had given up their neighbour by the time of
-    ``rerouted_s`` (OSPF needs but one of them: nobody uses a link that only one end tells of).
+    ``rerouted_s`` (OSPF needs but one of them: nobody uses a link that only one end advertises).
     That is when the kernel of the last switch had the routes that are shortest without the link.
     """
 
@@ -55,7 +55,7 @@ class Reroute:
 
     @property
     def detected_s(self) -> float | None:
-        """Return when the first of both ends knew.
+        """Return when the first of both ends detected the loss.
 
         None if no route had to change before either did.
         """

@@ -1,9 +1,9 @@
 """Routes that hold still while virtual time passes, and change at instants of that time.
 
-A routing daemon works by the host's clock, of which a run in virtual time must know nothing.  So
+A routing daemon works by the host's clock, which a run in virtual time must not depend on.  So
 zebra, which alone writes routes into the kernel, is stopped (SIGSTOP) whenever virtual time passes.
-The other daemons go on: sessions and BFD live, and their packets pass the cables in the kernel.
-When a fault strikes, the kernel and the cables are struck at that virtual instant, and::
+The other daemons go on: sessions and BFD live, and their packets pass the cables in the kernel. A
+fault applies to the kernel and the cables at its virtual instant, and::
 
     strike                                      routes
       |---- charged time: the old routes hold ----|
@@ -12,9 +12,9 @@ When a fault strikes, the kernel and the cables are struck at that virtual insta
       whose own port lost carrier                 all switches have their routes, zebra is stopped
 
 So a switch avoids its own dead port at once, as one does whose hardware prunes a group of next hops
-when carrier goes. The others send to it on the old routes for as long as
-:mod:`emulator.control_plane.charged_time` says; into a black hole all do.  A second strike before
-that time is over starts the time anew.
+when carrier goes. The others send to it on the old routes for the time of
+:mod:`emulator.control_plane.charged_time`; into a black hole all do. A second fault before that
+time is over starts the time anew.
 
 What this does not model: new routes come to all switches at one instant, that of the farthest. So
 there are no loops on the way there, and no early repair nearby; a loss rate that BFD would take for
@@ -46,7 +46,7 @@ ZEBRA = "zebra"
 
 
 class HeldRoutes:
-    """The routes of ``routing``; ``warn`` hears of what has not come as expected."""
+    """The routes of ``routing``; ``warn`` is called with what has not come as expected."""
 
     def __init__(self, routing: Routing, warn: Callable[[str], None]) -> None:
         self._routing, self._warn = routing, warn

@@ -1,4 +1,4 @@
-"""The running control plane of a lab: bring it up, wait for its routes, ask its switches.
+"""The running control plane of a lab: bring it up, wait for its routes, query its switches.
 
 ::
 
@@ -173,7 +173,7 @@ class Routing:
 
     @property
     def has_members(self) -> bool:
-        """Return whether switches are to know who is behind which tunnel."""
+        """Return whether switches are to learn who is behind which tunnel."""
         return bool(self._members.requested)
 
     def member_differences(self) -> list[str]:
@@ -187,7 +187,7 @@ class Routing:
     def await_convergence(
         self, progress: Progress | None = None, *, time_limit_s: float = TIME_LIMIT_S
     ) -> None:
-        """Return when all switches have their routes and members, and BFD hears all neighbours.
+        """Return when all switches have their routes and members, and BFD has all neighbours up.
 
         Members are those of stretched rails.
 
@@ -223,7 +223,7 @@ class Routing:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _unheard(self, switches: Iterable[str]) -> dict[str, str]:
-        """Return the switches with neighbours that BFD does not hear, with a sentence for each."""
+        """Return the switches with neighbours that BFD has down, with a sentence for each."""
         if not self.plane.bfd:
             return {}
         found = {}

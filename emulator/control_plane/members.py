@@ -1,8 +1,8 @@
-"""Comparison of the members that switches know behind tunnels of stretched rails with the topology.
+"""Comparison of the members that switches have behind tunnels of stretched rails with the topology.
 
-BGP EVPN tells it (RFC 8365): type 3 routes who has a VNI at all, where frames for everybody go;
-type 2 routes which MAC and IPv4 address is behind whom.  zebra writes that into the tables of the
-kernel: of the bridge, of its tunnel port, and of neighbours.
+BGP EVPN advertises them (RFC 8365). Type 3 routes name who has a VNI, where frames for everybody
+go. Type 2 routes name which MAC and IPv4 address is behind whom.  zebra writes that into the tables
+of the kernel: of the bridge, of its tunnel port, and of neighbours.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class MemberEntry:
 
 
 class Members:
-    """The members of stretched rails that every switch of ``topology`` has to know.
+    """The members of stretched rails that every switch of ``topology`` has to learn.
 
-    It is to know nothing else of who is behind a tunnel.
+    It must have no other entries for tunnels.
     """
 
     def __init__(self, topology: Topology, indices: Mapping[CableEnd, int]) -> None:
@@ -115,7 +115,7 @@ class Members:
         return {port.mac: gpu.name for gpu in self._topology.gpus for port in gpu.ports}
 
     def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
-        """Yield what ``switch`` is to know, with the sentence for its absence."""
+        """Yield the entries that ``switch`` must have, with a sentence for the absence of each."""
         assert bridge.vni is not None
         stretch = stretch_of(self._topology)
         assert stretch is not None
@@ -140,7 +140,7 @@ class Members:
                 yield MemberEntry(interface=inside, mac=port.mac, address=port.address.ip), lacks
 
     def _plugged_in(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
-        """Yield the members of its own that ``switch`` must know, whatever others advertise."""
+        """Yield the members of its own that ``switch`` must have, whatever others advertise."""
         inside = self._indices[CableEnd(switch, bridge.name)]
         for port in self._topology.node(switch).ports:
             if port.bridge != bridge.name:

@@ -1,6 +1,6 @@
 """The BGP sessions of every switch, computed from the topology alone.
 
-Nothing here knows FRR's language; that is :mod:`emulator.control_plane.render`.
+Nothing here depends on FRR's language; that is :mod:`emulator.control_plane.render`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Speaker:
     """One switch with the ``networks`` it owns, and the ``summaries`` it advertises in their place.
 
     ``fabric_ports`` lead to other switches, of whatever tier.  ``cluster`` is that of a route
-    reflector: all have the same, for they have the same clients, and tell each other nothing twice.
-    ``tunnels`` end here: the switch tells who is behind it, all others only pass that on.
-    ``segments`` are by access bond the Ethernet segments that it shares with other switches.
+    reflector. All have the same, for they have the same clients, and none advertises a route twice
+    to another. ``tunnels`` end here: the switch advertises who is behind it, all others only pass
+    that on. ``segments`` are by access bond the Ethernet segments that it shares with other
+    switches.
     """
 
     name: str

@@ -37,9 +37,9 @@ class CapabilityKind(StrEnum):
 class Feature:
     """Something that a machine may offer.
 
-    ``used_for`` says what uetemu does with it, ``stands_in`` what takes its place where it is
-    absent (None: nothing does), ``remedy`` how to get it.  ``needed`` features are those without
-    which, stand-ins counted, no fabric runs.
+    ``used_for`` is what uetemu does with it, ``stands_in`` what takes its place where it is absent
+    (None: nothing does), ``remedy`` how to get it.  ``needed`` features are those without which,
+    stand-ins counted, no fabric runs.
     """
 
     name: str
@@ -116,7 +116,7 @@ def probe() -> Capabilities:
 
 @cache
 def has(name: str) -> bool:
-    """Return whether the machine offers feature ``name``; asked once per process."""
+    """Return whether the machine offers feature ``name``; probed once per process."""
     present, _ = FEATURES[name].look()
     return present
 

@@ -2,7 +2,7 @@
 
 Each trial makes, in a network namespace that ends with it, the object that a fabric would make;
 where the fabric has a function for that, the trial calls the same one.  A kernel's version or its
-configuration file would tell less: distributions carry features back, and containers take them
+configuration file would show less: distributions carry features back, and containers take them
 away.
 """
 

@@ -143,9 +143,9 @@ class AgentPool:
         """Execute the loaded schedules once, from a common start; results in rank order.
 
         The start is ``start_in_ns`` of fabric time from now. By default it is as soon as every
-        agent surely knows of it, and ``gap_ns`` from now at least; ``started`` is told when it will
-        be (fabric ns).  An execution that lasts longer than ``timeout`` host seconds fails.  Raises
-        :class:`AgentError` when any rank fails; the pool is stopped then.
+        agent surely has the order, and ``gap_ns`` from now at least. ``started`` is called with
+        that time (fabric ns).  An execution that lasts longer than ``timeout`` host seconds fails.
+        Raises :class:`AgentError` when any rank fails; the pool is stopped then.
         """
         processes, clock = self.processes, self.clock
         self._execution += 1

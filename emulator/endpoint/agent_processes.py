@@ -168,7 +168,7 @@ class AgentProcesses:
     ) -> list[tuple[int, object]]:
         """Return the next message of each agent by rank; report ranks silent until ``give_up``.
 
-        ``heard`` has the ranks that have answered before.
+        ``heard`` holds the ranks that have answered before.
 
         ``give_up`` is on the monotonic clock, in seconds.
         """

@@ -57,7 +57,7 @@ class AgentSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentStart:
-    """Everything a new agent needs to know; its control connection comes beside it."""
+    """Everything a new agent needs; its control connection comes beside it."""
 
     lab: str
     spec: AgentSpec
@@ -169,7 +169,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The agent cannot go on: one sentence, and the traceback for those who want it.
+    """The agent cannot go on: one sentence, and the traceback for developers.
 
     ``by_user`` marks a failure that the user can mend (a bad schedule, a missing interface).
     """

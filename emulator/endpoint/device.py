@@ -55,9 +55,9 @@ class Device:
         """A configuration that fits this port.
 
         ``peers`` maps the fabric addresses of peers to the MACs that reach them, or lists only the
-        addresses: then the kernel's routes and neighbours say which (:class:`UserError` if they do
-        not).  ``parameters`` are those of :class:`uet.config.FepConfig`; what is left out is taken
-        from the port. Times are those of ``REAL_TIME`` in
+        addresses: then the kernel's routes and neighbours give the MACs (:class:`UserError` if they
+        do not).  ``parameters`` are those of :class:`uet.config.FepConfig`; what is left out is
+        taken from the port. Times are those of ``REAL_TIME`` in
         :mod:`emulator.endpoint.endpoint_fitting`, for example an initial retransmission timeout of
         100 ms, since software is slower than the specification supposes.
         """
@@ -84,7 +84,7 @@ class Device:
         return FepConfig(**settings)  # type: ignore[arg-type]
 
     def neighbours(self, peers: Iterable[str]) -> dict[str, str]:
-        """The MAC address that reaches each peer; the kernel looks for those it does not know."""
+        """Return the MAC address that reaches each peer; the kernel resolves those it lacks."""
         return {peer: mac_of(self._facts, peer) for peer in peers}
 
     # -- the driver ----------------------------------------------------------------------------

@@ -1,15 +1,15 @@
 """Events in the order of virtual time, which is the same on every machine and for every run.
 
 Times are picoseconds: an octet at 400 Gb/s lasts 20 of them.  Events of one instant are in the
-order of ``order``, which follows from their source and the seed alone, and from no memory address,
-no dictionary and no other source:
+order of ``order``. It follows from their source and the seed alone: from no memory address, no
+dictionary and no other source.
 
-1. what the run does (faults, samples), in the order in which it was asked for;
+1. what the run does (faults, samples), in the order of the requests;
 2. frames that have left a port, whose room is free then, by port;
 3. frames that arrive, or leave the pipeline of a switch, by a number drawn for port and time: a
    real switch has an arbiter that favours no port, and a fixed order would let one sender of an
    incast win every time;
-4. what endpoints have to do, by endpoint, in the order in which they asked for it.
+4. what endpoints have to do, by endpoint, in the order of their requests.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def salt_of(seed: int, number: int) -> int:
 def arriving(salt: int, number: int, when: int) -> int:
     """The order of a frame's arrival by port ``number`` at ``when``.
 
-    The draw is the finalizer of SplitMix64: who came first before says nothing of who does now.
+    The draw is the finalizer of SplitMix64: who came first before does not decide who does now.
     """
     mixed = (when ^ salt) * 0x9E37_79B9_7F4A_7C15 & _WORD
     mixed = (mixed ^ mixed >> 32) * 0xBF58_476D_1CE4_E5B9 & _WORD

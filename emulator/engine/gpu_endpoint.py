@@ -8,7 +8,8 @@
 
 A dead GPU has no process: what comes to its NIC is dropped there, and nothing leaves it.
 
-The transport is asked for a frame whenever a line is idle, and for its deadline when it has none.
+The endpoint polls the transport for a frame whenever a line is idle, and for its deadline when it
+has none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Changes of a fabric's lines and GPUs by faults, at the instant of the fault.
 
-What waits at a port is lost with its carrier, and so is what is on the cable, or in the pipeline of
-the switch behind it; a frame that has come through before is not.  A rate holds from the next frame
-on.  What the switch program does to frames (loss, corruption, duplication, black hole) needs
+Frames that wait at a port are lost with its carrier. So are those on the cable, or in the pipeline
+of the switch behind it; a frame that has come through before is not.  A rate holds from the next
+frame on.  What the switch program does to frames (loss, corruption, duplication, black hole) needs
 nothing here: it happens as they cross the switch.
 """
 

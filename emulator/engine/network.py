@@ -73,8 +73,8 @@ class Ends:
 class Network:
     """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports.
 
-    ``worker`` owns some of its nodes.  Frames go into and come out of those alone; what they send
-    to nodes of others gathers in ``outbox``, and the lines of others are there for the count.
+    ``worker`` owns some of its nodes.  Frames go into and come out of those alone. Frames for nodes
+    of other workers gather in ``outbox``, and the lines of others are there for the count.
     """
 
     def __init__(self, lab: Lab, events: EventQueue, worker: int = 0) -> None:
@@ -178,7 +178,7 @@ class Network:
         return inlet
 
     def settings(self) -> Settings:
-        """The orders of the switches now, as far as this process knows."""
+        """Return the present settings of the switches, as far as this process has them."""
         asic = self.lab.asic
         pausing = asic is not None and (self.pauses is not None or asic.fitted.pauses)
         return Settings(
@@ -224,7 +224,7 @@ class Network:
     def reconfigure(self, seed: int | None = None, settings: Settings | None = None) -> None:
         """Take the switches' new settings; draws follow from ``seed``, if given.
 
-        ``settings`` are those of ports that this process does not know.
+        ``settings`` are those of ports that this process lacks.
         """
         if settings is None:
             settings = self.settings()
@@ -368,7 +368,7 @@ class Network:
         return self._wires.index(end)
 
     def states(self) -> LineStates:
-        """The states of all lines, as far as this worker knows."""
+        """Return the states of all lines, as far as this worker has counted them."""
         return {end: LineState.of(line) for end, line in self.lines.items()}
 
     def moving(self) -> bool:

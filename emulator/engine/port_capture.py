@@ -1,13 +1,14 @@
 """Captures in virtual time: the engine writes what goes by its ports, so that nothing is missed.
 
-A frame that leaves a port has the time at which its first octet does, one that arrives the time at
-which its last octet has.  Times are those of the virtual clock, rounded down to the nanosecond, and
-:data:`emulator.engine.virtual_clock.EPOCH` stands for its 0: equal runs leave equal files.
+A frame that leaves a port has the time at which its first octet does. A frame that arrives has the
+time at which its last octet does. Times are those of the virtual clock, rounded down to the
+nanosecond. :data:`emulator.engine.virtual_clock.EPOCH` stands for its 0, so equal runs leave equal
+files.
 
 What a switch did to a frame on its way to a port that is captured stands in a comment there.
 
-Blocks of one instant are in an order of their own, arrivals first and then by port: it does not
-depend on who worked for which port.
+Blocks of one instant are in an order of their own, arrivals first and then by port. It does not
+depend on which worker had which port.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class PortTaps:
         changes.watch(network, [end for end in ends if network.owns(end.node)])
 
     def take(self) -> list[Block]:
-        """All blocks since this was asked last."""
+        """Return all blocks since the last call."""
         taken = self.blocks[:]
         self.blocks.clear()
         return taken

@@ -1,8 +1,8 @@
 """Samples of the switches at fixed times of the virtual clock.
 
 They are no events: a run ends when nothing else is left to do.  There is one at each multiple of
-the interval in a row while frames move, one at the end of each execution, and none for as long as
-nothing happens, as it would tell nothing new.
+the interval while frames move, and one at the end of each execution. There is none while nothing
+happens, as it would show nothing new.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Sampling:
     def take(self, now: int, following: int) -> None:
         """Sample at ``now``, a time that was due; ``following`` is that of the next event.
 
-        The first sample after the last event still tells that queues are no deeper than they
-        were; after it, time may pass to the next event.
+        The first sample after the last event still shows that queues are no deeper than they were.
+        After it, time may pass to the next event.
         """
         self.sample(now)
         self.due = now + self._interval

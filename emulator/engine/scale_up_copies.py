@@ -1,6 +1,6 @@
 """The scale-up network (NVLink) in virtual time: the ports of one GPU, and what reaches it.
 
-Rates, latency and the shared ingress are those of :mod:`emulator.endpoint.operations.nvlink`; a
+Rates, latency and the shared ingress are those of :mod:`emulator.endpoint.operations.nvlink`. A
 notice is an event at the peer when the first octet of a copy arrives there.
 """
 
@@ -20,8 +20,8 @@ class ScaleUpCopies:
 
     They have the methods of :class:`emulator.endpoint.operations.nvlink.NvLink`.
 
-    ``send(peer, when_ps, order, notice)`` brings a notice to the peer's :meth:`arrive`; ``hear``
-    gets the notices that come here.
+    ``send(peer, when_ps, order, notice)`` brings a notice to the peer's :meth:`arrive`; ``hear`` is
+    called with the notices that come here.
     """
 
     #: Nothing waits: events have no mailbox that could be full.
@@ -61,7 +61,7 @@ class ScaleUpCopies:
         return free, free + self._link.latency_ns
 
     def notify(self, peer: int, notice: CopyNotice) -> None:
-        """Have ``peer`` hear of a copy when its first octet is there.
+        """Notify ``peer`` of a copy when its first octet is there.
 
         Raises ConnectionError if the peer is dead, whose ports are down.
         """

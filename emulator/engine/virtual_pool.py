@@ -131,7 +131,7 @@ class VirtualPool:
     def interrupt(self, lost: Callable[[], Collection[int]] | None) -> None:
         """Have executions interrupted, where they would fail, by the loss of ranks.
 
-        ``lost`` tells which cannot go on now; None: every failure is one.
+        ``lost`` selects those that cannot go on now; None: every failure is one.
         """
         self._lost = lost
 

@@ -13,8 +13,8 @@ twice. But a broadcast misses a GPU whose port at the sender's switch is down.  
 here, since neighbours and forwarding entries are the topology's.
 
 As Ethernet segments (homing=esi, RFC 7432) the two switches have no link, and each port an access
-bond of its own, ``es0``: one port in the bridge.  That a port of the other has no carrier they
-hear by BGP EVPN, and then reach its GPU over a tunnel (:mod:`topologies.multihoming`).
+bond of its own, ``es0``: one port in the bridge.  They learn by BGP EVPN that a port of the other
+has no carrier, and then reach its GPU over a tunnel (:mod:`topologies.multihoming`).
 
 The endpoint of a run sends and receives by the bond, whose queues are those of its ports.  What
 waits there is still on the account of its socket, so that it holds back as it would on one port.

@@ -14,7 +14,7 @@ those to a fabric address. Else it is the one in the lower tier, whose routes up
 hops.  Plugging in puts back what it has lost.
 
 Routes are put back where they are static.  With a routing daemon those that lead to other switches
-are the daemon's: it hears of the carrier like everybody else.
+are the daemon's: it gets notice of the carrier like everybody else.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ do not have it, and such a container would not start; there all tiers hash alike
 Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other tools
 to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed as in a
 static lab of ours (:mod:`topologies.routing.static_routes`). They have ECMP over all paths of the
-fabric's routing, and the same rules where it needs some; a comment says so where the fabric has
+fabric's routing, and the same rules where it needs some; a comment notes it where the fabric has
 another control plane.  Rails are VLANs of one bridge with ``vlans=on``; with ``vlans=auto`` they
 have a bridge each, which works with every kernel.  Bonds (``homing=bond``) are as in our labs;
-where GPUs have them every neighbour is said, since ARP would not find all.
+where GPUs have them every neighbour is configured, since ARP would not find all.
 
 Endpoints are quoted, as a colon within brackets is not plain text to every reader of YAML.
 """
@@ -68,8 +68,8 @@ GPU_IMAGE = "ghcr.io/srl-labs/network-multitool:latest"
 def to_containerlab(topology: Topology) -> str:
     """``topology`` as YAML for ``containerlab deploy -t FILE``.
 
-    Raises UserError for stretched subnets and Ethernet segments, of which only a control plane
-    tells.
+    Raises UserError for stretched subnets and Ethernet segments, which only a control plane
+    advertises.
     """
     if segments_of(topology):
         raise UserError(

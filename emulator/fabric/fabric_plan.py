@@ -30,10 +30,10 @@ Progress = Callable[[int, int, str], None]
 class FabricPlan:
     """The configuration of a lab's nodes, computed before the kernel is touched.
 
-    ``cable_delay`` says who delays frames by the length of a cable: ``netem`` at each port, or
+    ``cable_delay`` is who delays frames by the length of a cable: ``netem`` at each port, or
     ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is
-    explained in :mod:`emulator.fabric.cable_delay`.  ``asic`` goes on every port that it wants.
-    With ``wires`` the clock is virtual: no port has queues, and cables are in two parts.
+    explained in :mod:`emulator.fabric.cable_delay`.  ``asic`` attaches to every port that it
+    selects. With ``wires`` the clock is virtual: no port has queues, and cables are in two parts.
     """
 
     def __init__(

@@ -8,7 +8,7 @@
 
 A port carries no tags and is in the VLAN of its rail.  The switch itself is in each VLAN with an
 interface (an SVI). It has the name, the index and the address of the bridge that it stands for. So
-routes, neighbours, captures and status need not know which of the two there is.
+routes, neighbours, captures and status need not distinguish the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topologies.model import Topology
 
 
 def check(topology: Topology) -> None:
-    """Raise UserError if ``topology`` asks for VLANs and the kernel cannot have them."""
+    """Raise UserError if ``topology`` requires VLANs and the kernel cannot have them."""
     if topology.profile.vlans == "on":
         capabilities.require(
             "vlan",

@@ -16,8 +16,8 @@ from emulator.faults.grammar import Moment
 class Episode:
     """Clauses of the same instants, as the user wrote them: one, or ``steps`` of a flap.
 
-    ``places`` are those of its moments in the timeline.  ``began`` is the one with which all that
-    was said has come for the first time; from ``judged`` on, the last of any clause at its last
+    ``places`` are those of its moments in the timeline.  ``began`` is the one at which all of its
+    clauses have come for the first time. From ``judged`` on, the last of any clause at its last
     instant, goodput is judged.
     """
 

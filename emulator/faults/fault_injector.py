@@ -1,7 +1,7 @@
 """Brings the cables of a running lab into a condition, and out of it again.
 
-What is struck is on record in the lab's directory before the kernel hears of it, so that another
-process can tell and heal it, whenever this one ends.
+A fault is on record in the lab's directory before the kernel gets it. So another process can find
+and heal it, whenever this one ends.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class FaultInjector:
 
     @property
     def lost_in_flight(self) -> int | None:
-        """Return the frames lost on cables that were pulled; None where only the kernel knows."""
+        """Return the frames lost on pulled cables; None where only the kernel can count them."""
         return None if self._cabling is None else self._cabling.lost_in_flight
 
     def _note(self, condition: Condition) -> None:

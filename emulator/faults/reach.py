@@ -1,13 +1,13 @@
 """Reachability between GPUs over a fabric with dead cables.
 
 With static routes, of whatever routing, a switch leaves out hops whose cables are dead at its own
-ports, and learns nothing of those farther away: a way exists if some packet that is sprayed over
-all hops arrives.  So two GPUs can have lost each other while both reach all others: where routing
-has one path for each pair, as in dimension order, every dead cable cuts off those that need it.
-Of two switches that look like one, either delivers over their standby link to a GPU whose port at
-it is dead.  With a routing daemon any way that the cables leave will be found, but for those that
-its protocol forbids (:mod:`emulator.faults.ways`).  The scale-up network of a server is not looked
-at.  A dead GPU reaches nobody, and nobody reaches it, whatever its cables have.
+ports. It learns nothing of those farther away. A way exists if some packet that is sprayed over all
+hops arrives. So two GPUs can have lost each other while both reach all others. Where routing has
+one path for each pair, as in dimension order, every dead cable cuts off those that need it. Of two
+switches that look like one, either delivers over their standby link to a GPU whose port at it is
+dead.  With a routing daemon any way that the cables leave will be found, but for those that its
+protocol forbids (:mod:`emulator.faults.ways`).  The scale-up network of a server is not looked at.
+A dead GPU reaches nobody, and nobody reaches it, whatever its cables have.
 """
 
 from __future__ import annotations

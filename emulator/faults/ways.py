@@ -1,6 +1,6 @@
 """The switches from which packets reach a GPU over a fabric with dead cables.
 
-One class for each way in which switches know their routes.
+One class for each way in which switches get their routes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ def ways_of(topology: Topology, dead: Collection[Link], black: Collection[Link])
 class _Static:
     """Routes that were put into the kernel once.
 
-    A switch leaves out next hops at its own dead ports (``linkdown``); of a table that has no other
-    for the destination it goes on to its main one.  Of what is dead farther on it knows nothing.
-    One of a pair that looks like one switch delivers over the standby link what is for its own dead
-    port.
+    A switch leaves out next hops at its own dead ports (``linkdown``). If a table has no other for
+    the destination, it goes on to its main table. It does not detect dead cables farther on. One of
+    a pair that looks like one switch delivers frames for its own dead port over the standby link.
     """
 
     def __init__(self, topology: Topology, dead: Collection[Link], black: Collection[Link]) -> None:
@@ -132,13 +131,13 @@ class _Static:
 class _Joined:
     """A routing protocol that finds whatever the cables leave.
 
-    So does EVPN.  Two switches of a stretched rail have a tunnel if they reach each other at all:
-    those in between, with tunnels of their own or without, pass its routes on with the next hop
-    that they have.  What is for another rail goes to the nearest switch of the same part that has
-    the rail, and from there on by a tunnel.
+    So does EVPN.  Two switches of a stretched rail have a tunnel if they reach each other at all.
+    Those in between, with tunnels of their own or without, pass its routes on with the next hop
+    that they have. Packets for another rail go to the nearest switch of the same part that has the
+    rail, and from there by a tunnel.
 
-    With ``reflected`` routes come from a route reflector (RFC 4456): a part of the fabric that has
-    lost all of its own knows only what is plugged into each switch itself.
+    With ``reflected`` routes come from a route reflector (RFC 4456). A part of the fabric that has
+    lost all of its reflectors keeps only routes to what is plugged into each switch.
     """
 
     def __init__(

@@ -145,10 +145,9 @@ def vxlan(
 ) -> None:
     """A tunnel port of ``vni`` whose packets come from ``local``; ``mtu`` is that inside.
 
-    It learns nothing from packets: somebody tells it who is behind which tunnel.  DSCP and ECN of
-    the packet inside go on the outside, and a mark set on the way comes in again (RFC 6040).  The
-    UDP source port is a hash of the packet inside (RFC 7348, 5), the checksum zero as switches
-    send it.
+    It learns nothing from packets: its forwarding entries are configured.  DSCP and ECN of the
+    packet inside go on the outside, and a mark set on the way comes in again (RFC 6040).  The UDP
+    source port is a hash of the packet inside (RFC 7348, 5), the checksum zero as switches send it.
     """
     settings = [
         attribute(IFLA_VXLAN_ID, U32(vni)),
@@ -290,7 +289,10 @@ def neighbour(
     subject: str,
     replace: bool = False,
 ) -> None:
-    """``peer`` is at ``mac``, for good: nobody asks by ARP.  ``replace``: whatever was known."""
+    """Add a permanent neighbour: ``peer`` is at ``mac``, without ARP.
+
+    ``replace``: overwrite an entry that exists.
+    """
     body = NDMSG.pack(AF_INET, 0, 0, index, NUD_PERMANENT, 0, 0)
     body += attribute(NDA_DST, peer.packed) + attribute(NDA_LLADDR, _mac(mac))
     kernel.queue(RTM_NEWNEIGH, NEW_OR_OTHER if replace else NEW, body, subject)
@@ -299,7 +301,7 @@ def neighbour(
 def forwarding_entry(
     kernel: RouteSocket, index: int, mac: str, *, vlan: int | None = None, subject: str
 ) -> None:
-    """The bridge of port ``index`` knows that ``mac`` is behind it, and does not flood.
+    """Add a forwarding entry: ``mac`` is behind port ``index``, so that its bridge does not flood.
 
     ``vlan`` is the one that the port is in, if the bridge minds VLANs.
     """

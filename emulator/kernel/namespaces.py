@@ -221,7 +221,7 @@ class Visitor:
         return self.run(visit)
 
     def settle(self) -> None:
-        """Return when everything that was asked of the visitor is over."""
+        """Return when all requests to the visitor are over."""
         while True:
             with self._lock:
                 unanswered = [answer for _, answer in self._waiting] + list(self._underway)

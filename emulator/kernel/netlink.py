@@ -2,8 +2,8 @@
 
 A fabric of 512 GPUs is some twenty thousand requests.  pyroute2's message classes encode one in
 30-100 us and its sockets wait for every answer; here a request is packed in a few us, hundreds go
-to the kernel in one send, and only the last asks for an acknowledgement: the kernel reports
-failures unasked, by sequence number.  Numbers and names are pyroute2's and the kernel's.
+to the kernel in one send, and only the last requests an acknowledgement: the kernel reports
+failures in any case, by sequence number.  Numbers and names are pyroute2's and the kernel's.
 """
 
 from __future__ import annotations

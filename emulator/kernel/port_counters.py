@@ -115,7 +115,7 @@ def ports_not_ready(kernel: RouteSocket) -> list[str]:
 
     An interface that is up and has carrier still discards what it is given for a while. The
     kernel's own worker must first put its queueing discipline in place.  The operational state (RFC
-    2863) turns to up under the same lock; the running flag does not tell, being set while that
+    2863) turns to up under the same lock; the running flag is no evidence, being set while that
     state is unknown.
     """
     return [link.name for link in _fabric_links(kernel) if not link.ready]

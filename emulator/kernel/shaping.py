@@ -11,16 +11,16 @@
 
 HTB serves a class inside its own rate before one that borrows, and among equals the one of higher
 priority.  Data own a small share of the link (:data:`DATA_SHARE`) and control the rest; either may
-borrow all of it.  So control goes first, except that data never starve under it: while control
-asks for the whole link, one frame in twenty is of data.  What either sends is charged to 1:1, so
+borrow all of it.  So control goes first, except that data never starve under it: while control has
+frames for the whole link, one frame in twenty is of data.  What either sends is charged to 1:1, so
 that both together never exceed the link.  A frame is charged as on the wire: preamble, frame check
 sequence and inter-packet gap included (IEEE 802.3).
 
 Where a port obeys priority flow control, a token bucket stands around the data queue: open, it is
 faster than any link; closed (:func:`gate_request`), it lets through no more than one full frame,
 which its bucket holds whenever it is set anew.  After it has been opened somebody must knock: any
-frame that the port is asked to send makes it look at its queues, and one of class 1:30 does so
-without ever leaving.  Frames of priority :data:`PAST_THE_QUEUES` pass HTB at once.
+frame that the port is to send makes it look at its queues, and one of class 1:30 does so without
+ever leaving.  Frames of priority :data:`PAST_THE_QUEUES` pass HTB at once.
 
 netem has HTB for a child and hands it what has been delayed. So a frame passes its cable first, and
 the queue to it afterwards.  The sum over a path is the same, and all frames that meet in a queue do
@@ -96,7 +96,7 @@ class Egress:
 
     ``buffer_bytes`` is what the data queue holds, ``control_buffer_bytes`` the control queue.
     ``delay_ns`` is the cable delay that netem shall add, 0 for none.  ``data_share`` of the rate is
-    what data own whatever control asks for, 0 to :data:`LARGEST_DATA_SHARE`; with 0, control has
+    what data own whatever control needs, 0 to :data:`LARGEST_DATA_SHARE`; with 0, control has
     strict priority.
     """
 

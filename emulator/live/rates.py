@@ -22,8 +22,8 @@ from topologies.model import Node, Role, Topology
 class LinkDirection:
     """One direction of a link: what leaves through ``port`` (``node:port``) to ``to``.
 
-    ``tier`` tells by the roles of both ends where in the fabric it is (``rail to spine``),
-    ``rails`` whose traffic it carries: none above the spines, several where the rail switch has
+    ``tier`` is its place in the fabric by the roles of both ends (``rail to spine``). ``rails`` are
+    those whose traffic it carries: none above the spines, several where the rail switch has
     several.  ``frame_bytes`` is the longest frame on the wire.
     """
 
@@ -40,8 +40,9 @@ class Reading:
     """One port at ``at_ns`` (CLOCK_MONOTONIC of the host).
 
     Counts only grow, unless counting begins anew.  ``peak_bytes`` is the deepest that the data
-    queue was since the reading before.  What only a switch ASIC tells is None at a port without.
-    ``overflowed`` are packets that found no room in the kernel's queue; those never count anew.
+    queue was since the reading before.  Counts that only a switch ASIC has are None at a port
+    without. ``overflowed`` are packets that found no room in the kernel's queue; those never count
+    anew.
     """
 
     at_ns: int
@@ -66,8 +67,8 @@ class Activity:
 
     ``utilisation`` is the share of the link's rate, 1 when it is full.  Queues are those of data at
     the end of the interval, ``peak_bytes`` the deepest in it.  ``marked``, ``trimmed`` and
-    ``dropped`` are packets of the interval, ``total_...`` since counting began.  None is what
-    nobody could know.
+    ``dropped`` are packets of the interval, ``total_...`` since counting began.  None stands for
+    what nobody could count.
     """
 
     direction: LinkDirection
@@ -190,7 +191,7 @@ def activities(
 ) -> list[Activity]:
     """Return what every direction did that has both readings (by port), in the order given.
 
-    When the switches have begun to count anew in between, what they tell is all of the interval.
+    When the switches have begun to count anew in between, their counts are all of the interval.
     """
     anew = any(_restarted(before[port], after[port]) for port in before.keys() & after.keys())
     return [

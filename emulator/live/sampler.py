@@ -1,6 +1,6 @@
 """Reads every port of a running lab, again and again, for :mod:`emulator.live.rates`.
 
-A switch port with an ASIC tells what it admitted and what waits: the difference was sent.  NICs,
+A switch port with an ASIC reports what it admitted and what waits: the difference was sent.  NICs,
 and all ports of a lab without ASIC, are read from the kernel's queues, which count what left them.
 """
 

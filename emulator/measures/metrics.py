@@ -95,8 +95,8 @@ def steady_interval(flows: Sequence[FlowProgress]) -> tuple[float, float] | None
     """While all flows are under way: every first message is there, and no flow has ended.
 
     ``None`` if there is no such time, or if it is shorter than what it took the first messages to
-    come: several are under way at once, and so many of them ending in a short time tells nothing
-    about the rate.
+    come: several are under way at once, and so many of them ending in a short time is no evidence
+    of the rate.
     """
     if not flows:
         return None
@@ -139,7 +139,7 @@ def max_min(
 ) -> list[float]:
     """The max-min fair rate of every flow, each given by the resources it uses.
 
-    A mapping says how much of each it uses for an octet; otherwise that is one.  All rates grow
+    A mapping gives how much of each it uses for an octet; otherwise that is one.  All rates grow
     together until a resource is full; its flows stay there, the others go on.
     """
     uses = [flow if isinstance(flow, Mapping) else dict.fromkeys(flow, 1.0) for flow in flows]

@@ -157,7 +157,7 @@ def _combined(one: Counts, other: Counts, sign: int) -> Counts:
 
 
 def failures(asic: Mapping[str, AsicCounters]) -> dict[str, int]:
-    """Packets that the model lost for want of memory, which no switch would, by port."""
+    """Return by port the packets that the model lost for lack of memory, as no switch would."""
     return {
         f"{name} asic": sum(row.drops[DropReason.FAILURE] for row in port.classes.values())
         for name, port in asic.items()

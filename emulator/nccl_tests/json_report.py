@@ -43,7 +43,7 @@ class NcclReport:
         """Add a row of ``result.json`` and the times of its iterations.
 
         A row without the columns of nccl-tests is left out.  A row in place joins the one out of
-        place before it, if that is the same test.  ``name`` says what it ran with.
+        place before it, if that is the same test.  ``name`` describes what it ran with.
         """
         if any(row.get(column) is None for column in _COLUMNS):
             return

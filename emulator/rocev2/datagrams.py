@@ -1,4 +1,4 @@
-"""Unreliable datagrams: a packet a message, to whatever QP knows the Q_Key (IBA 9.8.3)."""
+"""Unreliable datagrams: a packet a message, to whatever QP has the Q_Key (IBA 9.8.3)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The host channel adapter: the whole RoCEv2 stack behind one sans-IO face.
 
-In order: what an application does, what leaves, what arrives, what queue pairs ask of it.  See
-:mod:`uet.transport` for the contract.  Queue pairs toward the configured connections are made, and
-brought to RTS, when first needed; the exchange that would have done so is out of band.
+In order: what an application does, what leaves, what arrives, and the services that queue pairs
+call.  See :mod:`uet.transport` for the contract.  Queue pairs toward the configured connections are
+made, and brought to RTS, when first needed; the exchange that would have done so is out of band.
 """
 
 from __future__ import annotations
@@ -179,7 +179,10 @@ class HostChannelAdapter:
 
     @property
     def closed(self) -> bool:
-        """Nothing of ours is open any more.  Peers may still want answers."""
+        """Return whether nothing of this endpoint is open.
+
+        Peers may still need answers.
+        """
         return self._closing and not self._datagrams.queue and all(
             qp.idle for qp in self._qps.values()
         )  # fmt: skip
@@ -193,7 +196,7 @@ class HostChannelAdapter:
         return {**self.counts, "qps_open": len(self._qps)}
 
     def queue_pair(self, qpn: int) -> QueuePair | None:
-        """The queue pair with this number; one of a connection is made when first asked for."""
+        """Return the queue pair with this number; one of a connection is made at first access."""
         qp = self._qps.get(qpn)
         if qp is None and qpn in self._connections:
             peer, connection = self._connections[qpn]

@@ -1,7 +1,7 @@
 """Arriving packets of one endpoint: matched, checked, and passed to a queue pair (IBA 9.6).
 
-A packet is dropped silently, whatever it asks for, when it is for no queue pair that receives. It
-is also dropped from another peer than the queue pair's, of another partition or of another service.
+A packet of any kind is dropped silently when it is for no queue pair that receives. It is also
+dropped from another peer than the queue pair's, of another partition or of another service.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ KEY_BITS, ADDRESS_BITS = 32, 64
 
 
 class HcaMemoryRegionError(ValueError):
-    """A region cannot be registered as asked."""
+    """A region cannot be registered as requested."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """One iteration of a trial, which may go on after GPUs were lost.
 
 A trial with ``recover`` is interrupted where another one fails
-(:mod:`emulator.endpoint.interruption`).  It says what follows: other schedules for all ranks, over
-the memories as they are, on endpoints that have learned nothing.  They start at the fabric time at
-which the last transport has reported the loss, once no frame is under way, and what is dead stays
-so.  It may be interrupted again.
+(:mod:`emulator.endpoint.interruption`).  It returns what follows: other schedules for all ranks,
+over the memories as they are, on endpoints that have learned nothing.  They start at the fabric
+time at which the last transport has reported the loss, once no frame is under way, and what is dead
+stays so.  It may be interrupted again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def play(
     """Run the loaded ``schedules`` of ``trial``, and whatever follows after interruptions.
 
     ``run`` runs what is loaded; from the second time on it gets ``started=None`` and ``gap_ns=0``.
-    ``cut`` tells which ranks a condition of the fabric cuts off.
+    ``cut`` returns the ranks that a condition of the fabric cuts off.
     """
     executions: list[JobExecution] = []
     while True:

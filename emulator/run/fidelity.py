@@ -1,10 +1,10 @@
 """Fidelity: whether the fabric limited the run, as it should, or the computer underneath did.
 
-These things spoil an emulation without any error: processes that wake up too late or take long to
-answer, and processors that are busy all the time. Packets that are lost or overtake each other
-where no modelled queue is, and faults, pauses or samples that are not on time.  Each is measured
-and held against a threshold; if one is above it, the verdict is ``host-limited`` and says why.
-Every row has a verdict of its own, and the run has one of all that it did.
+These things spoil an emulation without any error. Processes wake up too late or take long to
+answer, or processors are busy all the time. Packets that are lost or overtake each other where no
+modelled queue is, and faults, pauses or samples that are not on time.  Each is measured and held
+against a threshold; if one is above it, the verdict is ``host-limited`` and names the reason. Every
+row has a verdict of its own, and the run has one of all that it did.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Evidence:
 
     ``foreign_drops`` are packets lost outside the modelled queues, by place: at a switch with an
     ASIC these are the drops of the kernel's queues below the model. Drops of a lossless buffer
-    whose headroom is what cable and rate ask for count, too. ``overtaken`` are packets that came
+    whose headroom is what cable and rate require count, too. ``overtaken`` are packets that came
     out of order, by GPU, where every path keeps it. ``late_fault_ns`` is how late (fabric time) the
-    latest fault of a trial was applied, ``late_pause_ns`` how late a pause was asked for or took
+    latest fault of a trial was applied, ``late_pause_ns`` how late a pause was requested or took
     effect.
     """
 

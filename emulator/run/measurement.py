@@ -132,9 +132,9 @@ def measure(
 
     ``chain`` is the number of messages in the longest chain of dependent ones.  ``host`` is added
     to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``
-    is called after each.  ``pxn`` relays writes; messages are told of as they
-    were before.  ``cut`` tells which ranks a condition of the fabric cuts off.  Every iteration is
-    verified, warm-ups too.
+    is called after each.  ``pxn`` relays writes; messages are reported as they were before. ``cut``
+    returns the ranks that a condition of the fabric cuts off.  Every iteration is verified,
+    warm-ups too.
 
     Raises :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
     """

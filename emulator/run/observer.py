@@ -16,7 +16,7 @@ class Observer(Protocol):
         """The fabric is about to be built; the dilation is known."""
 
     def progress(self, what: str, share: float | None) -> None:
-        """``share`` (0..1) of the whole run is done, None if there is no telling."""
+        """Report progress: ``share`` (0..1) of the whole run is done, None if unknown."""
 
     def row(self, row: Mapping[str, object]) -> None:
         """A trial is done."""

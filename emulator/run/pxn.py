@@ -16,8 +16,8 @@ waited for the write at its source waits for the copy: the source's memory is fr
 Fabrics without spines need it wherever a schedule leaves its rail (``auto``).  On others it keeps
 traffic off the spines (``always``).
 
-Operations keep their places in their schedules, and what is added comes behind them: whatever is
-known of the original schedules (:mod:`emulator.measures.message_times`) holds for the results.
+Operations keep their places in their schedules, and what is added comes behind them: all records of
+the original schedules (:mod:`emulator.measures.message_times`) hold for the results.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ def agent_specs(
 
     ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
     for the cables' delay (else the links do); unless ``paced``, somebody else keeps the time of
-    paths (the virtual clock).  Every GPU gets ``memory_octets``; those in
-    ``event_logs`` write what their endpoint does into a file, which says when ``clock`` began.
-    ``pausing``: switches may pause the data of a NIC.
+    paths (the virtual clock).  Every GPU gets ``memory_octets``; those in ``event_logs`` write what
+    their endpoint does into a file, which states when ``clock`` began. ``pausing``: switches may
+    pause the data of a NIC.
     """
     transport = transport.keyed(secrets.token_bytes())
     logs = event_logs or {}

@@ -8,8 +8,8 @@ interrupt included, everything that was made is removed and what was measured is
     plan = prepare(request)            # emulator.run.plan.run_plan: touches no kernel
     result = execute(plan, observer)   # builds, runs, removes, writes
 
-The fabric is built once.  Stage by stage (:mod:`emulator.run.plan.stages`) its switches are told
-what to do and, where the transport changes, its agents are started anew.
+The fabric is built once.  Stage by stage (:mod:`emulator.run.plan.stages`) its switches are
+configured and, where the transport changes, its agents are started anew.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ SEEDS, ITERATIONS, LOG_ROWS, RECORDS = "seeds", "iterations", "rows of the log",
 
 @dataclass(frozen=True)
 class Samples:
-    """The measurements of one value; ``of`` says what its several values are."""
+    """The measurements of one value; ``of`` names what its several values are."""
 
     values: Sequence[float]
     of: str | None = None
@@ -45,7 +45,10 @@ class MeasuredPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSource:
-    """A source: ``kind`` says what it is; ``asked`` is what it was told, ``made_on`` where.
+    """A source of measurements.
+
+    ``kind`` is its kind, ``asked`` are the inputs that a user chose, ``made_on`` is where it was
+    made.
 
     ``digest`` is that of all frames of a run, None where there is none.  ``point`` is where all
     values of a cluster's log were observed; None leaves it to each value.

@@ -17,7 +17,7 @@ UNJUDGED, COMPUTED = "measured once, no spread", "computed"
 
 @dataclass(frozen=True)
 class InputDifference:
-    """An input that differs; ``asked`` where a user chose it, else it is the machine's."""
+    """An input that differs: ``asked`` if a user chose it, else it is the machine's."""
 
     name: str
     base: str
@@ -73,7 +73,10 @@ class ValueDifference:
 
 @dataclass(frozen=True)
 class SourceComparison:
-    """``other`` beside ``base``.  ``notes`` are sentences that a reader has to know first."""
+    """Comparison of ``other`` with ``base``.
+
+    ``notes`` are sentences that a reader needs first.
+    """
 
     base: MeasuredSource
     other: MeasuredSource

@@ -53,7 +53,7 @@ class Section:
 
 
 def sections_of(record: RunRecord) -> list[Section]:
-    """Return the parts of a run's report; without rows those that tell of its end."""
+    """Return the parts of a run's report; without rows those about its end."""
     losses = loss_figure(record)
     end = Section(
         "losses",

@@ -60,7 +60,7 @@ class IterationWindow:
 
 
 def window_of(record: RunRecord, number: int) -> IterationWindow | None:
-    """Return the time of the row's last iteration; None where the run does not tell."""
+    """Return the time of the row's last iteration; None where the run has no record of it."""
     row = record.rows[number - 1]
     began = row.get("began_us")
     if not isinstance(began, list) or not began:

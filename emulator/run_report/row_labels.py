@@ -22,7 +22,7 @@ _UNITS = tuple(end for end in UNITS if end.startswith("_"))
 
 
 def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name for each row: its number, and what tells it from the others."""
+    """Return a name for each row: its number, and what distinguishes it from the others."""
     names = short_names([str(row.get("transport")) for row in rows])
     facts = parting_facts(rows)
     found = []

@@ -1,4 +1,4 @@
-"""The files of a run folder, read for its report: each is there, or a reason says why not."""
+"""The files of a run folder, read for its report: each is there, or a reason why not."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class RunRecord:
         }
 
     def times_us(self, number: int) -> Sequence[float]:
-        """Return the iterations of a row, or none where the folder does not tell."""
+        """Return the iterations of a row, or none where the folder lacks them."""
         found: Sequence[float] = self.messages.get(number, {}).get("times_us", ())
         return found
 

@@ -1,4 +1,4 @@
-"""The verdict of a run: what a reader has to know before the first number."""
+"""The verdict of a run: what a reader needs before the first number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_SHOWN = 300
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind`` is one of GOOD, LIMITED, BAD; ``word`` and ``sentence`` say it."""
+    """``kind`` is one of GOOD, LIMITED, BAD; ``word`` and ``sentence`` express it."""
 
     kind: str
     word: str

@@ -1,7 +1,7 @@
 """Reports of what an endpoint refuses or drops, at the first occurrence of each kind.
 
-The numbers at the end say how often.  Nothing here is on the path of packets: counters are looked
-at once a turn, and a counter that stands at zero costs one comparison.
+The numbers at the end are their counts.  Nothing here is on the path of packets: counters are
+looked at once a turn, and a counter that stands at zero costs one comparison.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop of one endpoint: NIC, transport, what was asked of it, and when it ends.
+"""The loop of one endpoint: NIC, transport, what was requested of it, and when it ends.
 
 ::
 
@@ -49,7 +49,7 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[Stop]:
-        """SIGINT, SIGTERM and SIGHUP ask for the end during the block, instead of killing."""
+        """Have SIGINT, SIGTERM and SIGHUP request the end during the block, instead of killing."""
         before = {number: signal.signal(number, self._asked) for number in _SIGNALS}
         descriptor = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         try:
@@ -96,7 +96,7 @@ class Manners:
     """The behaviour that is particular to a transport.
 
     ``address`` is the endpoint's own, at which peers are learnt that speak first; ``None``: none
-    are.  ``control`` carries out what no request asks for.  ``explain`` says what a user can do
+    are.  ``control`` carries out what belongs to no request. ``explain`` returns what a user can do
     about the error of a request.
     """
 
@@ -320,7 +320,7 @@ class EndpointSession:
         return "done" if over or not self._endpoint.counters().get("pdcs_open", 1) else None
 
     def _done(self) -> bool:
-        """Nothing is left to be done that was asked for, except to end."""
+        """Return whether no requested operation is left, except to end."""
         if self._messages or self._open:
             return False
         if self._limits.count is not None:
@@ -334,6 +334,6 @@ class EndpointSession:
 
     @property
     def missing(self) -> int:
-        """Completions that ``count`` asked for and that did not come."""
+        """Return the completions that ``count`` requires and that did not come."""
         count = self._limits.count
         return 0 if count is None else max(0, count - self._tally.received)

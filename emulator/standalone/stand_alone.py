@@ -98,8 +98,8 @@ def serve(
 ) -> int:
     """Do ``work`` until its end; the exit status.
 
-    The event "start" tells ``settings`` as those of the endpoint, its ``regions``, and ``facts``;
-    the event "end" what ``at_end`` returns then.
+    The event "start" reports ``settings`` as those of the endpoint, its ``regions``, and ``facts``.
+    The event "end" reports what ``at_end`` returns then.
     """
     outcomes = Outcomes(report, work.regions, save=requested.save, seed=work.seed)
     session = EndpointSession(

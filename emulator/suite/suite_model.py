@@ -56,7 +56,7 @@ class SuiteTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """The result of a test.  ``deviations`` say where it is not what the draft asks for."""
+    """The result of a test.  ``deviations`` state where it differs from the draft."""
 
     tables: Sequence[SuiteTable] = ()
     deviations: Sequence[str] = ()
@@ -113,7 +113,7 @@ Procedure = Generator[Sequence[SuiteTrial], Sequence[TrialOutcome], Findings]
 class SuiteTest:
     """A test by the ``number`` of its section, with a procedure or the reason why it has none.
 
-    ``searches`` says that later trials depend on the outcomes of earlier ones.
+    ``searches``: later trials depend on the outcomes of earlier ones.
     """
 
     number: str

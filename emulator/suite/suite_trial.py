@@ -1,6 +1,6 @@
 """A trial of a suite: one ``uetemu run``, named by the words of its command.
 
-Two tests that ask for equal words share one trial.
+Two tests with equal words share one trial.
 """
 
 from __future__ import annotations

@@ -34,14 +34,13 @@ PRESET = ""
 class TransportChoice:
     """A transport fitted to a fabric.
 
-    ``name`` is what the user asked for, parameters included.  ``factory``
-    (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.  ``keys`` are those
-    that its endpoints still need, for one life (:meth:`keyed`).  ``data_packets`` and
-    ``retransmitted`` name its counters of first transmissions and repeats.  ``event_logs``: its
-    endpoints can write them.  ``trimmed_octets``: what trimming must leave of an IP payload, so
-    that the packet can be refused.  ``header_bits``: what a write carries of header data.
-    ``out_of_order`` names the counter of packets that come out of order, where the transport keeps
-    every flow on one path.
+    ``name`` is what the user requested, parameters included.  ``factory`` (``module:function``)
+    makes an endpoint from ``configs[gpu]`` and a seed.  ``keys`` are those that its endpoints still
+    need, for one life (:meth:`keyed`).  ``data_packets`` and ``retransmitted`` name its counters of
+    first transmissions and repeats.  ``event_logs``: its endpoints can write them.
+    ``trimmed_octets``: what trimming must leave of an IP payload, so that the packet can be
+    refused.  ``header_bits``: what a write carries of header data. ``out_of_order`` names the
+    counter of packets that come out of order, where the transport keeps every flow on one path.
     ``traits`` describe by subject how it works, for people who compare it with another.
     """
 
@@ -83,7 +82,7 @@ class Fitter(Protocol):
 
 @dataclass(frozen=True)
 class Preset:
-    """Parameters that go by one word, and what they ask of the switch besides what is customary."""
+    """Parameters that go by one word, and their changes to the customary switch."""
 
     options: Options
     meaning: str
@@ -95,9 +94,9 @@ class RunTransport:
     """A transport that runs can use, by its ``name``.
 
     ``options`` maps its parameters to their values, the default first; those that match ``free``
-    take other values, which ``fit`` reads; ``described`` says what these are, for people.
+    take other values, which ``fit`` reads; ``described`` explains these for people.
     ``default_switch`` is what it runs on where the user names no switch.  ``presets`` are the words
-    that stand for several parameters; what a user says beside one counts.
+    that stand for several parameters; a user's parameter beside one overrides it.
     """
 
     name: str

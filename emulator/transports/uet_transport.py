@@ -98,7 +98,7 @@ def uet_endpoint(
     keys of its own, under which only earlier lives of it sent: packet counters of each ``life`` are
     others, those ``lives_before`` this row included. With ``event_log`` it writes what it does into
     that new file, under its ``name``; ``reference`` is the wall-clock time (RFC 3339) of fabric
-    time zero, if the caller knows it. A later ``life`` of the endpoint has a log of its own, with
+    time zero, if the caller has it. A later ``life`` of the endpoint has a log of its own, with
     that number in its name.
     """
     life += lives_before

@@ -121,8 +121,8 @@ def set_route(
     """Set the egress ports of switch number ``switch`` towards ``destination``.
 
     ``ports`` are interface indices in the order of the kernel's multipath route, all of equal
-    weight.  Only round robin and least loaded ask; what they do not find is hashed by flow.
-    While the kernel leaves out a hop (a dead one), tell the shorter list.
+    weight.  Only round robin and least loaded look them up; a route that they do not find is hashed
+    by flow. While the kernel leaves out a dead hop, pass the shorter list.
     """
     if not 1 <= len(ports) <= HOPS:
         raise UserError(

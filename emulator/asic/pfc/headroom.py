@@ -1,6 +1,6 @@
 """PFC headroom: the octets of a lossless buffer that must be free when a pause is sent.
 
-Until the other end has stopped, this keeps arriving at a port that asks for a pause:
+Until the other end has stopped, this keeps arriving at a port that requests a pause:
 
 * the link's rate for as long as the request travels and its effect comes back (the cable twice),
   the two interfaces that the request passes, and the other end's response to it;
@@ -45,7 +45,7 @@ def headroom_bytes(
     response_ns: int = 0,
     pipeline_ns: int = 0,
 ) -> int:
-    """Octets on the wire that arrive after a pause was asked for, at most.
+    """Octets on the wire that arrive after a pause was requested, at most.
 
     ``delay_ns`` is the cable's, one way; ``mtu`` the largest IP packet of any class,
     ``lossless_mtu`` of the lossless one if that is less.  Devices take what the standards allow, or

@@ -15,7 +15,7 @@ class PauseCounters:
 
     A frame whose time is 0 ends a pause and counts as XON.  ``paused_ns`` is how long the port was
     not allowed to send; ``watchdog_ns`` how long it did so in spite of it.  ``late_ns``: a pause
-    was asked for, or took effect, so much later than on real hardware, at worst.
+    was requested, or took effect, so much later than on real hardware, at worst.
     """
 
     xoff_sent: int = 0

@@ -2,7 +2,7 @@
 
 A frame may be lost between its admission and the other end of the cable: an interface is taken
 down, or its queue is emptied by hand. Such a frame is never given back: the port that it came in by
-would ask for pauses for ever.  What has not moved for a while although nothing holds it back is
+would request pauses for ever.  What has not moved for a while although nothing holds it back is
 such a remnant. Faults that pull a cable leave none (:meth:`emulator.asic.pauses.Pauses.free`).
 
 That while is longer than a switch whose buffers are full needs to empty them by one port: as long
@@ -48,8 +48,8 @@ class Remnants:
     def find(self, held: Mapping[int, int], stopped: Mapping[int, bool], now_s: float) -> list[int]:
         """The ports whose buffers are to be reckoned empty.
 
-        ``held`` are octets by port; ``stopped`` says whether some queue of the port's switch may
-        not send now, so that nothing can be told.
+        ``held`` are octets by port; ``stopped``: some queue of the port's switch may not send now,
+        so that there is no evidence.
         """
         found = []
         for port, octets in held.items():

@@ -1,6 +1,6 @@
 """The two sides of priority flow control at a port, without a socket or a clock.
 
-* :class:`Pauser`: the port's lossless buffer is filling, so the other end is told to wait, again
+* :class:`Pauser`: the port's lossless buffer is filling, so it pauses the other end, again
   before the time in the last frame is over, and in the end to go on;
 * :class:`Gate`: a frame of the other end stops this port's lossless class until its time runs out
   or another frame replaces it. A watchdog ends a pause that does not end.
@@ -22,11 +22,11 @@ from emulator.asic.pfc.pause_frame import LONGEST, duration_ns
 class PauseRules:
     """PFC at one cable, in fabric terms.  Octets are those on the wire.
 
-    A port asks for a pause when more than ``xoff_bytes`` of frames that came in by it wait in the
+    A port requests a pause when more than ``xoff_bytes`` of frames that came in by it wait in the
     switch. It ends the pause at ``xon_bytes``; ``headroom_bytes`` beyond XOFF are there for what
     comes until then, ``needed_bytes`` is what that should be.  A pause takes effect ``reaction_ns``
-    after it was asked for.  ``watchdog_ns`` is how long a queue may be paused on end, 0 for ever;
-    ``drops``: the watchdog's action is to drop what wants to leave, not to send it.
+    after its request.  ``watchdog_ns`` is how long a queue may be paused on end, 0 for ever;
+    ``drops``: the watchdog's action is to drop what is to leave, not to send it.
     """
 
     priority: int
@@ -45,7 +45,7 @@ class PauseRules:
 
 
 class Pauser:
-    """Asks the other end of a cable to wait."""
+    """Pauses the other end of a cable."""
 
     def __init__(self, rate_bps: int, counters: PauseCounters) -> None:
         self._refresh_ns = duration_ns(LONGEST, rate_bps) // 2
@@ -69,7 +69,7 @@ class Pauser:
         return LONGEST
 
     def forget(self) -> None:
-        """Ask no more; the last pause runs out by itself."""
+        """Request no more pauses; the last one runs out by itself."""
         self._next = None
 
     def let_go(self) -> int | None:

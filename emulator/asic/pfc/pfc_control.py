@@ -1,4 +1,4 @@
-"""Start, ask and end the agent for the pauses of a lab (:mod:`emulator.asic.pfc_agent`).
+"""Start, query and end the agent for the pauses of a lab (:mod:`emulator.asic.pfc_agent`).
 
 It listens on ``/run/uetemu/<lab>/pfc``, a datagram socket, and answers a request when it is done:
 
@@ -7,7 +7,7 @@ It listens on ``/run/uetemu/<lab>/pfc``, a datagram socket, and answers a reques
 ``restart``
     measure the longest pause, and the latest, anew
 ``storm NODE:PORT on|off``
-    let this port ask for pauses without a reason, or no longer
+    let this port request pauses without a reason, or no longer
 ``end``
     let all data go, and end
 """

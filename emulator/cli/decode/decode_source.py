@@ -3,7 +3,7 @@
 Frames come from a capture file, standard input, or hexadecimal; keys from a JSON file.
 
 The capture readers are scapy's.  They end quietly where a file is cut short or damaged, so the
-stream below them watches every read and says so.
+stream below them watches every read and reports it.
 """
 
 from __future__ import annotations

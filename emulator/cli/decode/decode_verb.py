@@ -180,7 +180,7 @@ def _account(others: Counter[str], total: int) -> str:
 
 
 class _Printer:
-    """Writes decoded frames in the style asked for."""
+    """Writes decoded frames in the requested style."""
 
     def __init__(self, style: str, brief: bool) -> None:
         self._json = style == "json"

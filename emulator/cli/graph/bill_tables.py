@@ -134,7 +134,7 @@ def _money(bill: Bill, prices: PriceList, kinds: Sequence[str]) -> list[str]:
 def _notes(
     topologies: Sequence[Topology], made: Sequence[Bill], prices: PriceList | None
 ) -> list[str]:
-    """Return what a reader must know of the numbers, one line for each."""
+    """Return the reader's notes on the numbers, one line for each."""
     rules = _rules(prices)
     notes = [
         "Not counted: breakout cables, spares, power, racks, the scale-up network, ports without a"

@@ -19,8 +19,8 @@ class Attention:
     """A context in which keys are read without echo, and signals are only noted.
 
     ``ended`` is the first of SIGINT, SIGTERM, SIGHUP and SIGQUIT, None as long as none came: it is
-    for the user of this to leave then, with the screen put in order first.  ``keys`` are wanted or
-    not; without a terminal on standard input there are none.  For the main thread.
+    for the user of this to leave then, with the screen put in order first.  ``keys``: whether to
+    read keys; without a terminal on standard input there are none.  For the main thread.
     """
 
     def __init__(self, *, keys: bool) -> None:

@@ -94,7 +94,7 @@ def command(
 
 
 class TopWatch:
-    """Watches a lab every ``pause_s`` of the wall clock until it is asked to end."""
+    """Watches a lab every ``pause_s`` of the wall clock until it is to end."""
 
     def __init__(
         self,

@@ -91,7 +91,7 @@ def interface(name: str) -> NetworkInterface:
 
 
 def own_address(port: NetworkInterface, requested: str | None, version: int | None) -> str:
-    """The fabric address: the one that was asked for, or the interface's first of the version."""
+    """Return the fabric address: the requested one, or the interface's first of the version."""
     if requested is not None:
         return requested
     for address in port.addresses:
@@ -104,9 +104,9 @@ def own_address(port: NetworkInterface, requested: str | None, version: int | No
 def mac_of(port: NetworkInterface, peer: str, stop: Callable[[], bool] = lambda: False) -> str:
     """The MAC address behind ``port`` that reaches ``peer``: its own, or its route's gateway's.
 
-    The kernel is asked for the route and, by its own ARP or neighbour discovery, for the
-    neighbour.  Raises :class:`UserError` when it knows no way, or nobody answers, and
-    ``KeyboardInterrupt`` when ``stop`` says so.
+    The kernel looks up the route and, by its own ARP or neighbour discovery, the neighbour. Raises
+    :class:`UserError` without a route or an answer, and ``KeyboardInterrupt`` when ``stop`` returns
+    true.
     """
     with IPRoute() as kernel:
         hop = _next_hop(kernel, port, peer)

@@ -312,7 +312,7 @@ class Nic:
 
 
 def _deaf(interface: str) -> socket.socket:
-    """A socket that sends and hears nothing."""
+    """Return a socket that sends and receives nothing."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     made.bind((interface, 0))
     made.setblocking(False)

@@ -35,7 +35,7 @@ _IFF_UP = 0x1
 class RawPort:
     """``interface``, opened for an endpoint that ``frames`` are for.
 
-    ``silence`` says how it is kept quiet.  Open it in the interface's namespace.  Raises
+    ``silence`` is the way in which it is kept quiet.  Open it in the interface's namespace.  Raises
     :class:`UserError` if that cannot be.
     """
 

@@ -1,9 +1,9 @@
 """The scale-up network of a GPU (NVLink): copies from GPU memory to GPU memory.
 
-A copy goes straight into the peer's mapping; a datagram over a Unix socket tells the peer when,
-in fabric time, the data can have arrived.  Behind a switch each GPU has one port of a given rate:
-copies to several peers take turns at the egress, and copies from several peers share the ingress.
-Without a switch every peer has a link of its own.  A latency is added to each copy.
+A copy goes straight into the peer's mapping; a datagram over a Unix socket notifies the peer of the
+fabric time at which the data can have arrived.  Behind a switch each GPU has one port of a given
+rate: copies to several peers take turns at the egress, and copies from several peers share the
+ingress. Without a switch every peer has a link of its own.  A latency is added to each copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RETRY_HOST_NS = 50_000
 
 
 def mailbox_path(lab: str, node: str) -> Path:
-    """The socket on which GPU ``node`` hears of copies into its memory."""
+    """Return the path of the socket at which GPU ``node`` gets notices of copies to its memory."""
     return STATE_DIRECTORY / lab / f"{node}.nvlink"
 
 

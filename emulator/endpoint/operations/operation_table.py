@@ -1,7 +1,7 @@
 """The operations of a schedule in columns: some forty octets each, where objects take a kilobyte.
 
-A table is a sequence of :class:`~emulator.endpoint.operations.schedule.Operation`, made anew
-whenever one is asked for; whoever goes through all of them reads the columns.
+A table is a sequence of :class:`~emulator.endpoint.operations.schedule.Operation`, made anew at
+each access; whoever goes through all of them reads the columns.
 
 ==========  ====================  =============================  ======================
 kind        ``near``, octets      ``far``                        ``number``
@@ -62,7 +62,7 @@ Column = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
 
 
 class Names:
-    """Numbers for names, in the order in which they are first asked for."""
+    """Numbers for names, in the order of their first look-up."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

@@ -17,9 +17,9 @@ class RankResult:
     ``operation_end[i]`` when it completed.  ``cpu_ns`` is the processor time (host ns) it took,
     ``loop`` how well the agent kept up (see :mod:`emulator.endpoint.loop_record`).
 
-    ``error`` is ``None``, or the error's name:
-    ``checksum``, ``misplaced``, ``transport``, ``scale-up``, ``schedule``, ``deadline``,
-    ``dead`` or ``aborted``; ``detail`` says more about it in one sentence.
+    ``error`` is ``None``, or the error's name: ``checksum``, ``misplaced``, ``transport``,
+    ``scale-up``, ``schedule``, ``deadline``, ``dead`` or ``aborted``; ``detail`` explains it in one
+    sentence.
     """
 
     rank: int

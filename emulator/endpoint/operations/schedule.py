@@ -104,7 +104,7 @@ class Barrier(Operation):
 class ScheduleSpan:
     """The operations from index ``first`` to before ``end``, which ``name`` stands for.
 
-    A name says for people what they do, such as the layer, the micro-batch and the collective.
+    A name describes for people what they do, such as the layer, the micro-batch and the collective.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The sockets of one GPU in its own network namespace, and the lines behind them.
 
-A frame that leaves crosses eth0 of the namespace before its line serialises it, and one that
-arrives crosses it on its way in: taps, filters and counters there see all of them.
+A frame that leaves crosses eth0 of the namespace before its line serialises it. An arriving frame
+crosses it on its way in. So taps, filters and counters there see all frames.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Why the kernel of a switch has dropped a frame that the switch program never saw again.
 
 The kernel counts drops of all packets alike, those of tools and routing daemons too.  So a count
-alone explains nothing of which the frame itself can say whether it applies.
+alone does not explain a loss where the frame itself shows whether the reason applies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Namespaces of the kernel as functions: a frame goes in, and what comes out is all there.
 
-What a socket sends is forwarded before ``send`` returns, as veth, bridge, routing and the switch
-program all run in the softirq at the end of the system call.  The account proves it for each frame:
-the program counts what it lets go and what it takes, and the ring must have as many.
+A frame that a socket sends is forwarded before ``send`` returns. The veth, bridge, routing and
+switch program all run in the softirq at the end of the system call.  The account proves it for each
+frame: the program counts what it lets go and what it takes, and the ring must have as many.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Overtakes:
         self._known = words[at]
 
     def counted(self) -> bool:
-        """Return whether the word has counted since it was asked last."""
+        """Return whether the word has counted since the last call."""
         now = self._words[self._at]
         more = now != self._known
         self._known = now
@@ -69,9 +69,9 @@ class _Overtakes:
 class Outlets:
     """Takes what the kernel hands out at the inner ends, and puts it into their lines.
 
-    ``lines`` are by inner interface index; a line's ``tables`` say by the DSCP of an IP packet
-    which queue it waits in.  ``changes`` sees all of it first.  With ``tunnels`` the kernel's own
-    headers lose their identification, which starts at random.
+    ``lines`` are by inner interface index; a line's ``tables`` map the DSCP of an IP packet to its
+    queue.  ``changes`` sees all of it first.  With ``tunnels`` the kernel's own headers lose their
+    identification, which starts at random.
     """
 
     def __init__(

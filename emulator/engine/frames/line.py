@@ -278,7 +278,7 @@ class Line:
         self._begin(frame, octets, queue, origin)
 
     def discard(self, octets: int, queue: int, origin: int = 0) -> None:
-        """Lose a frame for want of carrier; a NIC takes as long for it as for any other."""
+        """Drop a frame without carrier; a NIC takes as long for it as for any other."""
         self.counts.in_queue += 1
         if self.idle is None:
             if self.leaves is not None:

@@ -1,7 +1,7 @@
-"""Frames that the lines of a fabric have carried, lost and still hold, as all workers know it.
+"""Frames that the lines of a fabric have carried, lost and still hold, by all workers' counts.
 
-The worker that owns a port knows what leaves by it, and the one that owns the port at the other end
-of the cable knows what arrives there.
+The worker that owns a port counts what leaves by it. The worker that owns the port at the other end
+of the cable counts what arrives there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The frames that leave the kernel at the inner ends of all cables: one ring of one socket.
 
-``sockaddr_ll`` in each slot tells by which interface a frame came (packet(7), PACKET_RX_RING).
+``sockaddr_ll`` in each slot names the interface by which a frame came (packet(7), PACKET_RX_RING).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PacketRing:
         self._head = 0
 
     def _bind_to_all(self) -> None:
-        """Python's own ``bind`` asks for the name of an interface; index 0 stands for all."""
+        """Python's own ``bind`` takes the name of an interface; index 0 stands for all."""
         address = _ADDRESS.pack(socket.AF_PACKET, socket.htons(_ETH_P_ALL), 0)
         if _libc.bind(self.socket.fileno(), address, len(address)) != 0:
             failure = ctypes.get_errno()
@@ -145,7 +145,7 @@ def _tagged(frame: bytes, kind: int, tag: int) -> bytes:
 
 
 def sender(interface: str) -> socket.socket:
-    """A socket that sends by ``interface`` of the current namespace and hears nothing."""
+    """Return a socket that sends by ``interface`` of the current namespace and receives nothing."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     try:
         made.bind((interface, 0))
@@ -164,8 +164,8 @@ class Closable(Protocol):
 def open_together(open_one: Callable[[T], U], requested: Iterable[T]) -> list[U]:
     """Open all of ``requested`` by ``open_one``; return the results in their order.
 
-    The kernel waits for all its processors whenever the ring of a packet socket is made, and when
-    a packet socket is closed (synchronize_net): many sockets wait for the same moment.
+    The kernel waits for all its processors whenever it makes the ring of a packet socket, or closes
+    one (synchronize_net). Many sockets wait for the same moment.
     """
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         return list(threads.map(open_one, requested))

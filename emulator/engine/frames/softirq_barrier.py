@@ -1,17 +1,17 @@
 """A barrier behind all that the kernel still has to do for frames that were sent before.
 
-A frame that crosses a veth pair, or comes out of a tunnel, waits in a queue of the processor that
-sent it until the softirq there takes it out.  Each processor serves these queues in turn, and each
-of them in order of arrival (``net_rx_action`` and ``process_backlog``, net/core/dev.c)::
+A frame that crosses a veth pair, or leaves a tunnel, waits in a queue of the processor that sent
+it. The softirq there takes it out.  Each processor serves these queues in turn, and each of them in
+order of arrival (``net_rx_action`` and ``process_backlog``, net/core/dev.c)::
 
     sent: frame ... marker          queue of the processor: frame, marker
     marker is back                  the frame has been taken out, and is gone or in its next queue
 
 Markers are frames of the loopback interface, which wait in the same queue.  Two of them, one after
-the other, are behind a frame in any queue of that processor: the first may be served before a queue
-that was filled earlier, but the queue of the loopback interface then goes behind that one.  A round
-over all processors therefore takes every frame out of the queue that it is in, and a frame that
-waits in :data:`_MOST_QUEUES` queues on its way is at its end after as many rounds.  What has
+the other, are behind a frame in any queue of that processor. The first may be served before a queue
+that was filled earlier, but the queue of the loopback interface then goes behind that one. A round
+over all processors therefore takes every frame out of the queue that it is in. A frame that waits
+in :data:`_MOST_QUEUES` queues on its way is at its end after as many rounds. A frame that has
 neither come out then nor been counted will never come: no time-out decides.
 """
 
@@ -43,8 +43,8 @@ _AGAIN_MS = 100
 class SoftirqBarrier:
     """The markers of one worker, on the loopback interface of a network namespace of its own.
 
-    Holds for the processors that the calling thread may run on: those that serve its frames, unless
-    somebody has others do it (``rps_cpus`` of a port, Documentation/networking/scaling.rst).
+    It holds for the processors that the calling thread may run on. Those serve its frames, unless
+    ``rps_cpus`` of a port assigns others (Documentation/networking/scaling.rst).
     """
 
     def __init__(self) -> None:

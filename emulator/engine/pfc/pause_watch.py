@@ -45,7 +45,7 @@ class PauseWatch:
         asic.pauses.keeper = self
 
     def forget(self) -> None:
-        """Know of no deadlock: the switches have other rules now."""
+        """Forget all deadlocks: the switches have other rules now."""
         self._deadlock = ()
 
     def look(self) -> None:
@@ -110,7 +110,8 @@ class PauseWatch:
 
         A line waits for the buffer at its other end.  That waits for the lines that its frames are
         to leave by, and can fall to XON unless too many of them wait for such buffers themselves
-        (Dally and Seitz 1987).  What remains when all is taken out that can get on, never will.
+        (Dally and Seitz 1987).  Lines that remain after all others are taken out can never
+        proceed.
         """
         waiting, stuck = seen.waiting, set(seen.asserting)
         while True:
@@ -164,5 +165,5 @@ class PauseWatch:
         self.publish()
 
     def storm(self, nic: CableEnd, on: bool) -> None:
-        """Let this NIC ask for pauses without a reason, or no longer."""
+        """Let this NIC request pauses without a reason, or no longer."""
         self._workers.each_of_pauses("storm", nic, on)

@@ -148,7 +148,7 @@ class PfcEnd:
     # The buffer of this port
 
     def arrive(self, frame: bytes) -> None:
-        """Take what comes over the cable, and ask for a pause if that is too much."""
+        """Take what comes over the cable, and request a pause if that is too much."""
         if frame[_TYPE_AT] == _TYPE and frame[_TYPE_AT + 1] == _SUBTYPE:
             self._handle(frame)
             return
@@ -169,7 +169,7 @@ class PfcEnd:
         self.give_back(octets)
 
     def storm(self, on: bool) -> None:
-        """Ask for pauses without a reason from now on, or no longer: the last one runs out."""
+        """Request pauses without a reason from now on, or no longer: the last one runs out."""
         if on is self.storming or self.rules is None:
             return
         self.storming = on

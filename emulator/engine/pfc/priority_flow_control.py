@@ -33,7 +33,7 @@ class PauseSettings:
 
 
 def pause_settings(asic: FabricAsic) -> dict[CableEnd, PauseSettings]:
-    """Return the present settings of all ports that ``asic`` knows."""
+    """Return the present settings of all ports of ``asic``."""
     return {end: pause_settings_of(asic, end) for end in asic.pauses.cables}
 
 
@@ -57,7 +57,7 @@ class PauseSnapshot:
     """The ports at which pauses hold frames at one instant.
 
     ``waiting`` are the octets in each line of a switch that is stopped and that no watchdog opens,
-    by the port that they came in by.  ``asserting`` are the ports whose buffer asks for a pause,
+    by the port that they came in by. ``asserting`` are the ports whose buffer requests a pause,
     ``stopped`` those that obey one.  ``frames`` is how many lines have begun with, but for PAUSE
     frames.
     """
@@ -229,6 +229,6 @@ class PriorityFlowControl:
             one.restart()
 
     def storm(self, nic: CableEnd, on: bool) -> None:
-        """Let this NIC ask for pauses without a reason, or no longer, if it is one of ours."""
+        """Let this NIC request pauses without a reason, or no longer, if it is one of ours."""
         if nic in self.ends:
             self.ends[nic].storm(on)

@@ -1,7 +1,7 @@
 """The division of a fabric among workers, and how far one may go without word from the others.
 
-A worker owns leaf switches with the GPUs on them.  What reaches a node of another worker takes a
-cable's delay, or the latency of a scale-up network, and the least of all these is the lookahead:
+A worker owns leaf switches with the GPUs on them.  Whatever reaches a node of another worker takes
+a cable's delay, or the latency of a scale-up network. The least of all these is the lookahead:
 nothing that happens now changes what another worker does before then (Chandy and Misra 1979).
 """
 
@@ -70,8 +70,8 @@ class Partition:
 def automatic(topology: Topology) -> int:
     """Return how many workers suit ``topology`` on this machine now: one for each idle processor.
 
-    Workers wait for each other at the end of each window, so that one which has to share its
-    processor with somebody else holds up all.
+    Workers wait for each other at the end of each window. So a worker that shares its processor
+    with another process holds up all.
     """
     runnable = int(
         LOADAVG.read_text().split()[3].partition("/")[0]

@@ -9,8 +9,8 @@ queue of its own, and time passes in windows (conservative synchronisation, Chan
                            <----   next window: up to the earliest event of all plus the lookahead,
                                    but to no event of the run's own
 
-What the run decides on news (that a barrier is passed, that an execution is over) holds one
-lookahead later, with one worker too: results do not depend on how many there are.
+The run's decisions on news (a barrier is passed, an execution is over) hold one lookahead later,
+with one worker too. So results do not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class VirtualFabric:
         return {one.number: one.pid for one in self.workers if isinstance(one, ForkedWorker)}
 
     def on_news(self, hear: Callable[[News], None]) -> None:
-        """Have ``hear`` get what ranks come to, in the order of their times."""
+        """Call ``hear`` with the outcomes of ranks, in the order of their times."""
         self._hear = hear
 
     def _take_news(self, news: News) -> None:
@@ -189,7 +189,7 @@ class VirtualFabric:
     def _together(self) -> Iterator[None]:
         """Exchange with all workers; what interrupts that leaves answers that nobody reads.
 
-        They are ended then, and nothing is asked of them any more.
+        They are ended then, and get no more calls.
         """
         if self.broken:
             raise AgentError("the workers of the run were interrupted", died=True)
@@ -210,7 +210,7 @@ class VirtualFabric:
     # Time
 
     def following(self) -> int:
-        """Return when something happens next (ps), as far as all workers know."""
+        """Return when something happens next at any worker (ps)."""
         own = self.events.heap[0][0] if self.events.heap else NEVER
         if self.alone:
             return own

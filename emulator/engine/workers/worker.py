@@ -1,9 +1,9 @@
 """The exchange between whoever drives a run and its workers, wherever these are.
 
-A call is given (:meth:`Worker.give`) to all workers before the first answer is asked for
+A call is given (:meth:`Worker.give`) to all workers before the first answer is awaited
 (:meth:`Worker.answer`), so that they work at the same time.  Arguments and answers of workers of
-other processes are pickled.  Beside them workers share what one machine has: the memories of GPUs,
-into which copies over the scale-up network write, and the tables of the switch program.
+other processes are pickled.  Workers also share what one machine has. These are the memories of
+GPUs, into which copies over the scale-up network write, and the tables of the switch program.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Worker(Protocol):
 
 
 class LocalWorker:
-    """A worker of this process, which carries out a call when its answer is asked for."""
+    """A worker of this process, which carries out a call when its answer is awaited."""
 
     def __init__(self, part: WorkerPart) -> None:
         self.part = part
@@ -49,7 +49,7 @@ class LocalWorker:
         return self.part.number
 
     def give(self, method: str, *arguments: object) -> None:
-        """Have ``method`` called as soon as the answer is asked for."""
+        """Have ``method`` called as soon as the answer is awaited."""
         self._given.append((method, arguments))
 
     def answer(self, time_limit_s: float | None = None) -> Any:

@@ -1,7 +1,7 @@
 """The part of a run that one worker has: its network, the GPUs on it, and its own event queue.
 
-Whoever drives the run calls the methods of this class, in this process or from another one; what
-they take and return can be pickled, but for what the driver's own process gives itself.
+Whoever drives the run calls the methods of this class, in this process or from another one. Their
+arguments and results can be pickled, but for those that the driver's own process gives itself.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WindowReport:
 class WorkerPart:
     """Worker ``number`` of the run on ``lab``, with the events of ``events``.
 
-    ``hear`` gets what ranks come to at once; None: it waits for the report of the window.
+    ``hear`` gets the outcomes of ranks at once; None: they wait for the report of the window.
     """
 
     def __init__(self, lab: Lab, number: int, events: EventQueue) -> None:
@@ -126,7 +126,7 @@ class WorkerPart:
                 progress(done, len(own))
 
     def _open_ports(self, spec: AgentSpec) -> list[GpuPort]:
-        """The ports of the GPU of ``spec``; the kernel's own stack hears nothing of its frames."""
+        """Open the ports of the GPU of ``spec``, whose frames the kernel's own stack never sees."""
 
         def keep_quiet() -> None:
             for port in spec.ports:

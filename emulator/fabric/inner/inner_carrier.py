@@ -6,8 +6,8 @@ cable is pulled, and nothing has to be put back.
 
 Carrier reaches bonds, bridges and routes by the kernel's link watch, which is asynchronous.  As the
 virtual clock stands still meanwhile, :class:`InnerCables` returns when it is done.  The state that
-RTM_GETLINK of one link returns is under the lock under which the link watch tells bridges and
-routes of it: who reads the new state reads that all of them know.
+RTM_GETLINK of one link returns is under the lock under which the link watch notifies bridges and
+routes. So whoever reads the new state can rely on these notices.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class LinkState:
 
 
 def link_state(kernel: RouteSocket, index: int, *, subject: str) -> LinkState:
-    """Ask for the state of one interface.  Raises KernelRefusal if there is none."""
+    """Query the state of one interface.
+
+    Raises KernelRefusal if there is none.
+    """
     body = IFINFOMSG.pack(0, 0, 0, index, 0, 0)
     body += attribute(IFLA_EXT_MASK, U32(RTEXT_FILTER_SKIP_STATS))
     answer = kernel.ask(RTM_GETLINK, body, subject)

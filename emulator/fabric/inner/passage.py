@@ -78,7 +78,7 @@ def ring_filter(raw: socket.socket, wires: Wires, worker: int) -> None:
 
 
 def queue_qdisc(kernel: RouteSocket, index: int, *, subject: str) -> None:
-    """Queue what makes the inner end ``index`` ask the filters that all of them share."""
+    """Queue what attaches the inner end ``index`` to the filters that all of them share."""
     header = TCMSG.pack(0, 0, 0, index, CLSACT_HANDLE, CLSACT, 0)
     body = header + text(TCA_KIND, "clsact") + attribute(TCA_INGRESS_BLOCK, U32(BLOCK))
     kernel.queue(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, body, subject)

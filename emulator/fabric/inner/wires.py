@@ -10,7 +10,7 @@ port before ``send`` returns.  The holder of a packet socket in the namespace ``
 a frame of the transport passes from one inner end to the other.
 
 Names and indices follow from the topology and from who works on which node, so that every process
-knows them.
+can compute them.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def compiled(
 def _scratch(cache: Path) -> Iterator[Path]:
     """Yield a directory in ``cache``, or elsewhere if that cannot be written, until the end.
 
-    A lock on it tells that it is in use; one that a killed process has left behind has none.
+    A lock on it marks it as in use; one that a killed process has left behind has none.
     """
     made, handle = _locked(cache)
     try:

@@ -144,7 +144,7 @@ class Inbound:
         return None
 
     def _overflow(self, length: int) -> int:
-        """A SEND is longer than the memory of its receive (IBA 9.9.3.1: both ends hear of it)."""
+        """Fail a SEND longer than its receive's memory (IBA 9.9.3.1: both ends are notified)."""
         self.abandon(TOO_LONG)
         return _INVALID
 

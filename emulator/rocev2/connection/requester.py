@@ -169,7 +169,7 @@ class Requester:
         self._acknowledge(work.next, now)
 
     def _gap_in_responses(self, now: int) -> None:
-        """Ask again for the responses that are missing, once for each gap."""
+        """Request missing responses again, once for each gap."""
         queue = self._queue
         if self._went_back_at == queue.una:
             return

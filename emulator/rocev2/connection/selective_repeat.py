@@ -1,10 +1,10 @@
 """The responder's memory for selective repeat: packets that came early, and gaps.
 
 Newer NICs resend single packets, in ways that their makers do not publish.  This model stays within
-the format of RC: NAK 0x60 names one missing PSN, and both ends know that it means this one only,
-not all behind it.  A missing packet is named once a packet ``tolerance`` PSNs behind it has
-arrived, since paths may reorder; and again if one that was named later arrives before it, and then
-another ``tolerance`` PSNs.
+the format of RC: NAK 0x60 names one missing PSN, and for both ends it means this one only, not all
+behind it.  A missing packet is named once a packet ``tolerance`` PSNs behind it has arrived, since
+paths may reorder; and again if one that was named later arrives before it, and then another
+``tolerance`` PSNs.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
 class Shape:
     """The position of a packet of a SEND or WRITE operation in its message.
 
-    ``immediate`` and ``invalidate`` say what its last extension header brings.
+    ``immediate`` and ``invalidate``: what its last extension header carries.
     """
 
     send: bool

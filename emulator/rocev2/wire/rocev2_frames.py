@@ -50,7 +50,7 @@ class Frames:
         """One frame.
 
         ``word`` is the first of the BTH: opcode and flags, PadCnt left to this.  ``psn`` has 24
-        bits, and :data:`ACK_REQUEST` where an answer is asked for.
+        bits, and :data:`ACK_REQUEST` where it requests an answer.
         """
         octets = len(extensions) + len(payload)
         key = (octets << 16 | word) << 9 | traffic_class << 1 | becn

@@ -62,7 +62,7 @@ class HostTime:
         """Nothing: each GPU has a process of its own."""
 
     def choose_dilation(self) -> float:
-        """The dilation that the user gave, or that a probe of this machine asks for."""
+        """Return the dilation that the user gave, or that a probe of this machine yields."""
         plan = self._plan
         if plan.request.dilation is not None:
             self._environment["calibration"] = None
@@ -111,7 +111,7 @@ class HostTime:
         """None: the kernel holds the frames of all cables."""
 
     def faulted(self, before: Broken, after: Broken, repeat: Repeat) -> None:
-        """Nothing: daemons hear of it themselves, in the machine's time."""
+        """Do nothing: daemons detect the fault themselves, in the machine's time."""
 
     def await_routes(self, routing: Routing) -> None:
         """Return when the routes are those of the whole fabric again."""

@@ -17,7 +17,7 @@ _KEEP_PATHS = frozenset({Balancing.KERNEL, Balancing.FLOW})
 
 
 def row_evidence(attempt: Attempt, outcome: Outcome) -> Evidence:
-    """Return what is known of the measured iterations of ``attempt``, on the host's clock."""
+    """Return the evidence on the measured iterations of ``attempt``, on the host's clock."""
     assert attempt.host is not None
     gpus = [gpu.name for gpu in attempt.plan.topology.gpus]
     sockets = {
@@ -34,7 +34,7 @@ def row_evidence(attempt: Attempt, outcome: Outcome) -> Evidence:
 
 
 def headroom_drops(switch: SwitchChoice | None, ports: Mapping[str, PortRecord]) -> dict[str, int]:
-    """Return the drops of lossless buffers, by port, where headroom is what the fabric asks for.
+    """Return the drops of lossless buffers, by port, where headroom is what the fabric needs.
 
     A pause that is in time leaves room for all that still arrives.  With a headroom that the user
     has chosen they are what the switch would do.

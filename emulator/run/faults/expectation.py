@@ -51,8 +51,8 @@ class FaultExpectation:
     goodput (0..1) that the links leave from each moment on to those that still have a way;
     ``cut_off`` the GPUs cut off then, and ``cut_pairs`` the pairs of others.  ``lacking`` are the
     pairs (sender first) that the trial has send and that cannot then; ``severed`` those that cannot
-    from the last moment on.  ``static``:
-    nobody tells switches far away of a dead cable.  ``gpus`` are those of all ranks.
+    from the last moment on.  ``static``: switches far away get no notice of a dead cable.  ``gpus``
+    are those of all ranks.
     """
 
     moments: Sequence[Moment]

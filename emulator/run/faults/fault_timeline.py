@@ -1,7 +1,7 @@
 """Faults during an iteration: applied on time, healed afterwards.
 
-A thread of the runner waits for each moment and tells the switch.  That it can be late by what the
-machine's scheduler is late is measured, stands in ``events.jsonl`` and counts in the fidelity
+A thread of the runner waits for each moment and configures the switch. It can be as late as the
+machine's scheduler: the delay is measured, stands in ``events.jsonl`` and counts in the fidelity
 verdict.
 """
 
@@ -164,7 +164,7 @@ class FaultPlayer:
     def lost_since(self, cut: Callable[[Condition], Sequence[int]]) -> dict[int, int]:
         """Return which ranks the moments of the latest iteration have cut off, and since when.
 
-        Times are ns after its start, and ``cut`` tells which ranks a condition cuts off.
+        Times are ns after its start, and ``cut`` returns the ranks that a condition cuts off.
         """
         since: dict[int, int] = {}
         for one in self.applied[-1] if self.applied else ():

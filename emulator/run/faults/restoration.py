@@ -5,8 +5,9 @@ It is *restored* at the first moment after the fault from which the fabric deliv
 delivered from the same point of its data on, times the share that the remaining links allow: that
 is the ratio of the trial's ideal times without the fault and with it.  The time is 0 if goodput
 never fell below. There is none if it was not restored before the next fault or the end, or if
-either came too soon to tell.  Towards the end the window is what the undisturbed iteration would
-still take, and ends at a quarter: the last octets are soon delivered by any goodput.
+either came too soon for a measurement.  Towards the end the window is what the undisturbed
+iteration would still take, and ends at a quarter: the last octets are soon delivered by any
+goodput.
 
 Pairs of GPUs that the fault cuts off from each other cannot be restored: while they are, goodput,
 and what the links allow of it, is that of all others.  What they have to send comes late then, and
@@ -15,8 +16,8 @@ last, from few senders: so from there on each flow is held against the same poin
 It is compared with the same point of the data, give or take :data:`TOLERANCE` of it. So a
 collective's own pauses between its steps, its beginning and its end are not taken for the fault's.
 Delivered is what the switch ports of the receivers have sent of data and no fault took, by the
-telemetry.  That does not tell flows apart: where they have to be, it is what messages have brought,
-evenly from the end of one to the end of the next.
+telemetry.  That does not separate flows. Where they have to be separate, it is what messages have
+brought, evenly from the end of one to the end of the next.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def deliveries(
 ) -> list[Curve]:
     """Return for each iteration the share delivered at every fraction of a base RTT.
 
-    With ``counts`` it is told by flow, of those for which that is true, given the ranks of source
-    and destination.  Without telemetry it is told by flow or not at all.
+    With ``counts`` it is counted by flow, of those for which that is true, given the ranks of
+    source and destination. Without telemetry it is counted by flow or not at all.
     """
     ports = dict.fromkeys(
         str(end)

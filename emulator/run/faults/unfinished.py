@@ -1,6 +1,6 @@
 """The progress of a trial at the time when it failed.
 
-``unfinished`` of ``result.json`` says of a trial that failed:
+``unfinished`` of ``result.json`` describes a trial that failed:
 
 ``collective``, ``size_bytes``
     which it was.

@@ -1,13 +1,13 @@
 """Stages: the transport and switches of each trial, by the user's choice and its own.
 
 Both are written ``NAME[:PARAMETER=VALUE,...]``.  A scenario that compares, say, spraying policies
-has trials that say ``spray=reps`` and ``spray=oblivious``; whatever a trial leaves open is the
-user's, and what the user leaves open is the default.  Where both speak of the same parameter and
-do not agree the run is refused: the row would not be what its scenario says it is, nor what the
-user asked for.
+has trials with ``spray=reps`` and ``spray=oblivious``; whatever a trial leaves open is the user's,
+and what the user leaves open is the default.  Where both set the same parameter to different values
+the run is refused. The row would be neither what its scenario describes nor what the user
+requested.
 
-Trials in a row that share both form a stage.  Between stages the switches are told anew, and where
-the transport changes the agents are started anew; the fabric stays.
+Trials in a row that share both form a stage.  Between stages the switches are configured anew, and
+where the transport changes the agents are started anew; the fabric stays.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StageChoice:
 
 
 def merged(option: str, asked: str | None, own: str, default: str) -> str:
-    """The choice of a trial: ``asked`` by the user with ``option`` and the trial's ``own``.
+    """Merge the choice of a trial: ``asked`` by the user with ``option``, and the trial's ``own``.
 
     Raises :class:`UserError` if they contradict each other.
     """
@@ -112,7 +112,7 @@ def _contradiction(option: str, user: str, trial: str) -> UserError:
 class Stage:
     """Consecutive trials (by their places in the list) on one transport and switch.
 
-    ``fresh``: the first of them wants endpoints that have learned nothing from earlier ones.
+    ``fresh``: the first of them needs endpoints that have learned nothing from earlier ones.
     ``named``: the switch that the user has named for this transport alone.
     """
 
@@ -137,12 +137,12 @@ def stages(
     default_switch: Callable[[str, int], str] = lambda transport, latency_ns: DEFAULT,
     default_transport: str = DEFAULT_TRANSPORT,
 ) -> list[Stage]:
-    """The stages of a run in order; ``transport`` and ``switch`` are what the user asked for.
+    """The stages of a run in order; ``transport`` and ``switch`` are the user's choice.
 
-    ``named`` is a switch that the user wants for this transport, whatever ``switch`` is.
-    ``default_switch`` tells what a transport runs on where neither user nor trial names a switch,
-    given the latency (ns) that they ask of it; its parameters do not contradict theirs, but give
-    way to them.  ``default_transport`` is used where neither names one.
+    ``named`` is a switch that the user has named for this transport, whatever ``switch`` is.
+    ``default_switch`` returns what a transport runs on where neither user nor trial names a switch,
+    given the latency (ns) that they require of it. Its parameters do not contradict theirs, but
+    give way to them.  ``default_transport`` is used where neither names one.
     """
     found: list[Stage] = []
     for place, trial in enumerate(trials):

@@ -1,6 +1,6 @@
 """The time limit of an iteration, after which it counts as failed.
 
-The host's clock gives up for want of news.  Virtual time need not: where nothing will happen any
+The host's clock gives up for lack of news.  Virtual time need not: where nothing will happen any
 more the run ends at once. A transport that lacks a peer goes on until its retries are over, so that
 the error is its own.  What is left to bound are timers that never end.
 """

@@ -1,8 +1,8 @@
-"""Several transports on one fabric: what ``--transport uet,rocev2:qps=4`` asks for.
+"""Several transports on one fabric: what ``--transport uet,rocev2:qps=4`` requests.
 
 Every scenario then runs once for each of them, on the same fabric, with the same seed and so the
-same workload; the switches are told the same, except for what a transport cannot do without or
-cannot use, which each row's ``switch`` says.  All rows have the same measures, whatever the
+same workload; the switches are configured alike, except for what a transport cannot do without or
+cannot use, which each row's ``switch`` names.  All rows have the same measures, whatever the
 scenario's own table shows:
 
 ``payload_bytes``

@@ -68,7 +68,7 @@ class HeatDirection:
 def heat(run: RecordedRun, number: int | None, colour: str) -> Heat:
     """The colours of a row (:meth:`RecordedRun.row`) by one of MEASURES.
 
-    Raises UserError where the row does not tell of it.
+    Raises UserError where the row has no record of it.
     """
     row, measure = run.row(number), _measure(run, number, colour)
     values = {

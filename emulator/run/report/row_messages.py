@@ -11,8 +11,7 @@
 share of the messages and the time that these took at most (nearest rank), from a message's start
 until its receiver has verified it.  ``bytes`` and ``messages`` of a flow are sums over the
 iterations; ``time_us`` is the mean from its first start to its last end, and ``goodput_gbps`` the
-payload over the sum of these times.  What is known of victims stands under ``victims`` in the same
-form.
+payload over the sum of these times.  Victims stand under ``victims`` in the same form.
 """
 
 from __future__ import annotations

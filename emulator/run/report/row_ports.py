@@ -6,7 +6,7 @@
      "ports": {"rail0:down0": {"tx_packets": 310, "tx_bytes": 1284310, "marked": 12}, ...}}
 
 ``row`` counts from 1.  ``span_us`` is the fabric time of its iterations together, in which the
-counts came about.  ``observes`` says what was counted at all: a count that is left out was 0.
+counts came about.  ``observes`` names what was counted at all: a count that is left out was 0.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def rates(series: QueueSeries, ticks: _Times) -> Iterator[tuple[float, float]]:
 
     ``ticks`` are the times of all ports' samples.  A port without a sample at one of them had not
     changed, so that what a sample finds left after the tick before it.  The last rate stands until
-    the end: nothing is known of what comes after the last sample.
+    the end: there is no record of what comes after the last sample.
     """
     places = np.searchsorted(ticks, series.t_ns)
     # The loss of what waited when a cable was pulled is counted later, and what has arrived never

@@ -106,7 +106,7 @@ def _events(
     faults: Sequence[tuple[int, str]],
     span_ns: tuple[int, int],
 ) -> Iterator[Event]:
-    """The events of all processes, made when they are asked for."""
+    """Yield the events of all processes, made one by one."""
     yield from trace.events()
     tids = trace.tids
     processes = count(len(trace.names) + 1)

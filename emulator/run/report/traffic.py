@@ -114,7 +114,8 @@ def carried_gbps(topology: Topology, outcome: Outcome, ranks: Collection[int]) -
     """Payload (GB/s) that the switch ports of ``ranks`` sent to them together, in steady state.
 
     It is counted where it leaves the fabric, so that it never exceeds what the links carry.  None
-    where the telemetry does not tell, or where PCIe behind a shared NIC takes in less than that.
+    where the telemetry has no samples of it, or where PCIe behind a shared NIC takes in less than
+    that.
     """
     if outcome.wire is None or not ranks:
         return None

@@ -18,8 +18,8 @@ class Figure:
     """One figure.
 
     ``point`` is where its values were observed.  ``records`` are its data, alike in their keys.
-    ``spec`` is a Vega-Lite specification without them, ``svg`` a drawing for each row in its
-    place.  ``reason`` stands where nothing was measured.  ``note`` says what a reader has to know.
+    ``spec`` is a Vega-Lite specification without them, ``svg`` a drawing for each row in its place.
+    ``reason`` stands where nothing was measured.  ``note`` is what a reader needs with it.
     ``filters`` are Wireshark's display filters that show the same, for each row.
     """
 

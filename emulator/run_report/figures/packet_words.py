@@ -20,7 +20,7 @@ _ETHERNET, _UDP = 14, 8  # octets of these headers
 
 
 def packet_words(frame: bytes, length: int) -> str:
-    """Say what ``frame`` is, of ``length`` octets on the wire, as far as it was captured."""
+    """Describe ``frame``, of ``length`` octets on the wire, as far as it was captured."""
     packet = decode_frame(frame, wire_length=length)
     words = _uet(packet) if packet.is_uet else _rocev2(frame, packet)
     if packet.envelope.ecn == _CE:

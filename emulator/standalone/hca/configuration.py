@@ -1,4 +1,4 @@
-"""The configuration of a stand-alone endpoint, from its interface and what was asked for."""
+"""The configuration of a stand-alone endpoint, from its interface and the user's request."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def exchange(own: Card, place: CardExchange, stop: Stop, budget_s: float | None)
     """The peer's card, for one's own.
 
     Raises :class:`UserError` if there is none after ``budget_s`` (``None``: wait for ever), and
-    ``KeyboardInterrupt`` when ``stop`` says so.
+    ``KeyboardInterrupt`` when ``stop`` returns true.
     """
     end = None if budget_s is None else time.monotonic() + budget_s
     with contextlib.ExitStack() as opened:

@@ -1,1 +1,1 @@
-"""The operations that a user asks a standalone endpoint for, and what has come of them."""
+"""The operations that a user requests of a standalone endpoint, and their outcomes."""

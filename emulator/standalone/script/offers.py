@@ -69,7 +69,7 @@ def region(
     """A region from ``KEY[:SIZE][,fill=PATTERN][,index=N][,access=rw|r|w]``, and ``more`` fields.
 
     It is zero unless filled.  ``KEY`` may be ``default``; ``idempotent`` sets its bit 63, which
-    RUDI asks for (UES Table 2-13); ``address=N`` is where it begins for peers.
+    RUDI requires (UES Table 2-13); ``address=N`` is where it begins for peers.
     """
     reported = phrase(text)
     where = f"--region {text}"

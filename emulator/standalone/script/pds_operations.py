@@ -1,4 +1,4 @@
-"""Operations of PDS alone, which no request asks for: PROBE, and PDCs that control packets open."""
+"""Operations of PDS alone, outside of requests: PROBE, and PDCs that control packets open."""
 
 from __future__ import annotations
 

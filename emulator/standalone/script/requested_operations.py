@@ -1,7 +1,7 @@
 """Operations of an initiator: phrases and scripts as requests with expectations.
 
 A phrase such as ``write:3000,offset=4k,count=3`` and a script's object ``{"op": "write", "size":
-3000, "offset": 4096, "count": 3}`` say the same.
+3000, "offset": 4096, "count": 3}`` have the same meaning.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Around:
     """Defaults of an operation: its peer, its delivery, and the seed of random data.
 
     ``delivery`` is the endpoint's own delivery mode.  ``fields`` are the operations there are, with
-    what each may say; ``error`` takes the name of an error, and what to call the place it is in.
+    the fields of each; ``error`` takes the name of an error, and what to call the place it is in.
     """
 
     peer: str
