@@ -25,7 +25,7 @@ link while all senders are active, and its share of the payload that link can ca
 retransmissions and timeouts; the deepest queue, and its course in the telemetry of the run folder.
 
 What should be seen, and why: the ideal is the same for any N at equal total volume, because one
-link carries everything.  At the start no sender knows of the others, and each sends its whole
+link carries everything.  At the start no sender detects the others, and each sends its whole
 window: N - 1 windows have to wait, or are trimmed.  Then
 
 - with NSCC each sender reduces its window by ECN and delay until the queue stays around the target

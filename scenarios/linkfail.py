@@ -12,12 +12,12 @@
                |  |  |  |       |  |  |  |
               h0 h1 h2 h3      h0 h1 h2 h3      each sends to another host on the other rail
 
-Traffic: the permutation of the scenario of that name, on a fabric where each rail has four
-uplinks for four NICs. ``fail`` chooses what befalls the first rail switch: ``black`` its first
-uplink, ``slow`` its second, ``both``, or ``none`` to compare with; one row for each of these and
-each spraying policy of ``sprays``. Nobody tells the endpoints, and routing does not react: they
-only see packets that never arrive, or that are marked. The link heals after the iteration. Every
-octet is compared with what was sent.
+Traffic: the permutation of the scenario of that name, on a fabric where each rail has four uplinks
+for four NICs. ``fail`` chooses what befalls the first rail switch: ``black`` its first uplink,
+``slow`` its second, ``both``, or ``none`` to compare with; one row for each of these and each
+spraying policy of ``sprays``. The endpoints get no notice, and routing does not react: they only
+see packets that never arrive, or that are marked. The link heals after the iteration. Every octet
+is compared with what was sent.
 
 Measured: completion time against the ideal *of the remaining capacity*: each rail has three of four
 links left, or 3.25 (``emulator.measures.cuts``); timeouts, retransmissions, what the black port
@@ -36,11 +36,11 @@ Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 u
 failures.
 
 Came out (4 MiB): with the black link REPS needs 1.16 times the ideal of the remaining capacity
-(seed 1). Four round trips of silence go by before anybody knows, and again where the last packets
-were lost. With the slow link it needs 1.44 to 2.09 times the ideal (seeds 1 to 16, median 1.70):
-the queue before the slow link is trimmed, windows shrink where that strikes, and the flow that it
-struck most ends last. A few packets decide which flow that is; by the host's clock one seed gave
-1.44 and 1.80. Oblivious spraying needs 2.6 times the ideal with the slow link and 4.1 with the
+(seed 1). Four round trips of silence go by before anybody detects it, and again where the last
+packets were lost. With the slow link it needs 1.44 to 2.09 times the ideal (seeds 1 to 16, median
+1.70): the queue before the slow link is trimmed, windows shrink there, and the flow with the most
+trimmed packets ends last. A few packets decide which flow that is; by the host's clock one seed
+gave 1.44 and 1.80. Oblivious spraying needs 2.6 times the ideal with the slow link and 4.1 with the
 black one (seed 1): a quarter of all repeats is lost again, and what is lost several times over
 waits for timers that double. The order is that of the papers.
 """

@@ -22,8 +22,8 @@ What should be seen, and why: a transport that repeats only what is missing lose
 time per loss and RTT, as long as other packets go on: UET, which acknowledges selectively, and
 RoCEv2 with selective repeat. With go-back-N everything behind a loss is sent again: a window of
 bandwidth-delay product B and packets of P octets has B / P packets in flight. Each loss wastes as
-many, and goodput falls as 1 / (1 + loss * B / P). Where the last packets of a message are lost
-nothing behind tells the receiver, and a timer must.
+many, and goodput falls as 1 / (1 + loss * B / P). Where the last packets of a message are lost, no
+later packet reveals it to the receiver, and a timer must.
 
 Expected from public work: IRN (Mittal et al., SIGCOMM 2018) finds go-back-N the main reason why
 RoCE needs lossless Ethernet. Selective repeat with a bounded window is at least as good without it.

@@ -26,7 +26,7 @@ What should be seen, and why: two things can go wrong here.
 - *Port blackout* ("The TCP Outcast Problem", Prakash et al., NSDI 2012): where a full queue drops
   what arrives, a port that delivers packets back to back can lose a run of them while another gets
   through.  The sender's one flow comes through a port of its own and competes with N that share the
-  uplinks; with synchronised losses the few lose against the many.  Trimming tells every loss at
+  uplinks; with synchronised losses the few lose against the many.  Trimming reports every loss at
   once, and marking begins long before the queue is full: ``hot_share`` should be near 1.
 - *Collateral damage inside the sender*: if all its flows shared one window, congestion towards the
   hot receiver would hold back the others.  UET has a congestion control context for each

@@ -12,11 +12,11 @@ Traffic: GPU g of server i writes ``size`` octets to GPU g of the server at the 
 other half.  Pairs share no NIC and no port of a switch, so that each has its links for itself.
 Every octet is compared with what was sent.
 
-Measured: completion time against the ideal, goodput of all pairs together and its share of what
-the receiving NICs can carry (``goodput_share``), message times, and what the switches did.  With
+Measured: completion time against the ideal, goodput of all pairs together and its share of what the
+receiving NICs can carry (``goodput_share``), message times, and what the switches did.  With
 ``probes`` the times of small writes beside the bulk stand as those of victims.  With ``size`` equal
-to ``message`` a row has the time of a single write: that of an endpoint that knows
-nothing of its peer yet, or with ``--endpoints kept`` of one that has sent before.
+to ``message`` a row has the time of a single write: that of an endpoint that has no state for its
+peer yet, or with ``--endpoints kept`` of one that has sent before.
 
 What should be seen, and why: nothing is contended, so nothing is marked, trimmed or dropped.  Small
 messages are bound by headers and by how many may be under way, large ones by the link.  A

@@ -1,4 +1,4 @@
-"""Pfcstorm: one NIC asks for a pause again and again, and what stops is half of the fabric.
+"""Pfcstorm: one NIC requests a pause again and again, which stops half of the fabric.
 
 ::
 

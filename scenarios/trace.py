@@ -14,7 +14,7 @@ the last rank are idle.  An operation starts when what it depends on is over.  M
 of real data.  Collectives become rings, rounds and pairs as the scenarios of the collectives have
 them (``scenarios.traces.collective_replay``).  Every element that arrives is compared.
 
-Computations take ``compute_scale`` times as long as the file says, and those of one stream take
+Computations take ``compute_scale`` times as long as in the file, and those of one stream take
 turns.  ``size_scale`` makes messages smaller, since a job moves more than a machine holds.  What a
 file leaves open is refused with its place (the manual of the formats is
 ``scenarios/traces/README.md``).

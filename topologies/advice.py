@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def question(
     word: str, known: Iterable[str], *, otherwise: str = "", likeness: float = 0.6, most: int = 1
 ) -> str:
-    """Ask whether a near word was meant, or return ``otherwise`` where none is near.
+    """Return a question whether a near word was meant, or ``otherwise`` where none is near.
 
     ``likeness`` (0 to 1) is how near a word must be (:func:`difflib.get_close_matches`); ``most``
     is how many are named.
@@ -19,12 +19,12 @@ def question(
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Ask in brackets whether the nearest word of ``known`` was meant, or return nothing."""
+    """Return in brackets the question whether the nearest word of ``known`` was meant, if any."""
     asked = question(word, known)
     return f" ({asked})" if asked else ""
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """Ask whether the nearest word of ``known`` was meant, and list all of them."""
+    """Return the question whether the nearest word of ``known`` was meant, and a list of all."""
     words = list(known)
     return f"{meant(word, words)}; known are {', '.join(words)}"

@@ -99,8 +99,8 @@ class Node:
     default gateway, ``loopback`` a switch's router id.  A GPU with a ``loopback`` is reached at
     that fabric address (FA) over each of its ports, and has a gateway on each.
 
-    ``pod`` and ``plane`` say to which part of the fabric the node belongs, where there are several
-    (a group of a dragonfly is a pod).  ``summaries`` are what the others are told instead of the
+    ``pod`` and ``plane`` are the part of the fabric that the node belongs to, where there are
+    several (a group of a dragonfly is a pod). ``summaries`` are advertised to others instead of the
     subnets of this switch that they contain.  ``position`` are the coordinates of a router of a
     torus.
     """
@@ -230,10 +230,10 @@ class Server:
 class FabricProfile:
     """The settings of the whole fabric.
 
-    ``routing`` says which paths its routes take: ``shortest`` (all of them), or another way of
+    ``routing`` selects the paths of its routes: ``shortest`` (all of them), or another way of
     :mod:`topologies.routing`.  ``control_plane`` is ``NAME[:PARAMETER=VALUE,...]``, ``data_plane``
-    ``ethernet`` or ``vxlan``.  ``vlans`` says whether the bridges of a switch are VLANs of one
-    (``on``), are so where the kernel can (``auto``), or stand for themselves (``off``).
+    ``ethernet`` or ``vxlan``.  ``vlans``: the bridges of a switch are VLANs of one (``on``), are so
+    where the kernel can (``auto``), or stand for themselves (``off``).
     """
 
     control_plane: str = "static"

@@ -78,7 +78,7 @@ __all__ = [
 class Topology(Wiring):
     """A validated fabric: its parts agree, or making it raises TopologyError.
 
-    The switch's choice says ``switch_latency_ns``, not the designer's
+    The choice of the switch sets ``switch_latency_ns``, not the designer
     (:meth:`with_switch_latency`).
     """
 

@@ -1,8 +1,8 @@
 """The nodes, cables and servers of a fabric, and what can be read off them.
 
 :class:`Wiring` is what the rules of :mod:`topologies.validation` read, so it stands below them and
-knows none.  Whoever wants a fabric makes a :class:`topologies.model.Topology`, which is a wiring
-that has passed the rules.
+uses none. Users of a fabric make a :class:`topologies.model.Topology`, which is a wiring that has
+passed the rules.
 """
 
 from __future__ import annotations

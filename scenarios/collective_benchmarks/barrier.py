@@ -7,9 +7,9 @@
     0 -> 1 -> 2 -> 3 -> ...          0 ------> 2 ------> ...          0 ----------------> 4 ...
 
 Traffic: a dissemination barrier.  In step k each GPU sends a notice to the GPU 2^k ahead, once it
-has had the notice of the step before.  After ceil(log2 n) steps every GPU knows that all others
-have come (Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, 1988).  A notice has
-4 octets by default, and its value is compared.
+has had the notice of the step before.  After ceil(log2 n) steps every GPU has evidence that all
+others have come (Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, 1988).  A
+notice has 4 octets by default, and its value is compared.
 
 Measured: the time from a common start until the last GPU is done; ideal, a lower bound from link
 rates, header octets, cable and NVLink delays (``emulator.measures.ideal``); data packets.

@@ -39,7 +39,7 @@ from topologies.parts.scale_up import ScaleUpDomains
 class Program:
     """Collects the operations of ranks; ``servers[rank]`` names the server of a rank.
 
-    ``joins`` tells which ranks a scale-up network joins, by default those of one server.
+    ``joins`` returns whether a scale-up network joins two ranks, by default those of one server.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ Traffic: every GPU has the whole sequences and an equal number of heads of every
 what its heads add to the sequences, and a ring AllReduce adds the parts of all GPUs. Each GPU adds
 the sum to the sequences.  Backward each GPU has a part of the delta of a block's inputs, which
 another AllReduce adds up; the first block needs none.  Each GPU has the gradients of its own heads,
-and steps them without asking anybody.  This is how Megatron-LM divides attention (Shoeybi et al.,
+and steps them without communication.  This is how Megatron-LM divides attention (Shoeybi et al.,
 arXiv 1909.08053, section 3).
 
 Measured: the time of the training, its ideal, and the losses.  A training on one GPU in numpy gives

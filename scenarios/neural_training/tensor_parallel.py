@@ -11,10 +11,9 @@
 
 Traffic: the weight matrices have a row for each neuron: 4x8, and a 2x4 behind it.  Each GPU has
 1/``parts`` of the rows of every matrix, and computes those neurons from all inputs.  The outputs
-are joined by an AllGather, in which each GPU sends its share to each other one.  Backward a GPU
-knows only what its own neurons contribute to the delta of a layer's inputs.  So the GPUs exchange
-these deltas, and each adds all of them in the order of the GPUs.  The first layer needs no such
-delta.
+are joined by an AllGather, in which each GPU sends its share to each other one.  Backward a GPU has
+only what its own neurons contribute to the delta of a layer's inputs.  So the GPUs exchange these
+deltas, and each adds all of them in the order of the GPUs.  The first layer needs no such delta.
 
 Measured: the time of the training, its ideal, and the losses.  The losses of all epochs and the
 weights at the end are compared to the bit with a training on one GPU in numpy. Its sums have the

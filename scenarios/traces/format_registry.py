@@ -18,7 +18,7 @@ class ReadOptions:
 
     ``timeless``: computations take no time, so that a file need not state their durations.
     ``groups`` is the path of the file with the ranks of each group.  ``root`` is the position of
-    the root in its group.  ``gathered`` says what sizes of all-gathers are: ``whole`` or ``part``.
+    the root in its group.  ``gathered`` is what sizes of all-gathers mean: ``whole`` or ``part``.
     """
 
     ranks: int = 0

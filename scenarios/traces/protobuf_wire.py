@@ -14,7 +14,7 @@ _LONGEST_VARINT = 10
 
 
 class WireError(ValueError):
-    """Octets that are no message; the text says what is wrong with them."""
+    """Octets that are no message; the text names what is wrong with them."""
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:

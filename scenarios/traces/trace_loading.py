@@ -17,7 +17,7 @@ assert _ALL is FORMATS  # the formats have registered themselves
 def load_traces(paths: Sequence[str], form: str, options: ReadOptions) -> list[Trace]:
     """Return the trace of each file, or one of all that are one rank's each.
 
-    ``form`` names their format, if it is not for their names to say.
+    ``form`` names their format, if their names do not.
     """
     if not paths:
         raise TraceRefusal(

@@ -112,7 +112,7 @@ class TraceReceive(TraceOperation):
 class TraceCollective(TraceOperation):
     """A collective of the ``group`` with that name; ``root`` is a rank of the trace.
 
-    ``recorded_ns`` is the time that it took where the trace was recorded, 0 if nobody knows.
+    ``recorded_ns`` is the time that it took where the trace was recorded, 0 if unknown.
     """
 
     kind: Collective
@@ -151,7 +151,7 @@ def place(operation: TraceOperation, rank: int) -> str:
 def check(trace: Trace) -> None:
     """Raise TraceRefusal unless every operation of ``trace`` makes sense by itself.
 
-    Whether they fit together is for :func:`scenarios.traces.trace_order.in_order` to say.
+    :func:`scenarios.traces.trace_order.in_order` checks whether they fit together.
     """
     if not trace.ranks:
         raise TraceRefusal(f"{trace.name}: no rank has any operation; give a trace that has some")

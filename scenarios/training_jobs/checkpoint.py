@@ -37,8 +37,8 @@ with the same training on one GPU without any failure.
 
 What should be seen: the job loses by far the most time to detection. The work since the checkpoint
 is little beside it, and reading states back is about an incast the other way round. Meta's Llama 3
-report (arXiv 2407.21783, 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs,
-about 78 % of them by hardware, confirmed or suspected.
+report (arXiv 2407.21783, 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs.
+About 78 % of them are by hardware, confirmed or suspected.
 
 Came out: 203.6 us without a loss become 6.74 ms over UET and 1.30 ms over RoCEv2 with a dead GPU.
 6.48 and 1.05 ms of that are detection, by the default timers and retries of each; 28 us of work are

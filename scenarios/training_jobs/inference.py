@@ -10,12 +10,13 @@
                      +--------------------+ over the fabric
 
 Traffic: request r is computed by prefill instance r mod P, one after the other.  The keys and
-values of its prompt, 2 x layers x KV heads x head size x 2 octets a token, are written to the GPUs
-of decode instance r mod D: ``transfer=whole`` when the prompt is computed, ``layers`` layer by
-layer.  Each GPU has its heads; where both sides have unequally many GPUs, parts are divided.  Then
-decode makes ``output`` tokens, the first one included.  A step ends with an exchange: by tensor
-parallelism (``decode_by=tensor``) the AllReduces of all layers, by experts (``decode_by=experts``,
-of a model with experts) a dispatch from the GPU with the request to the others, and the combine.
+values of its prompt are 2 x layers x KV heads x head size x 2 octets a token. They are written to
+the GPUs of decode instance r mod D. ``transfer=whole`` writes them when the prompt is computed,
+``layers`` layer by layer.  Each GPU has its heads; where both sides have unequally many GPUs, parts
+are divided.  Then decode makes ``output`` tokens, the first one included.  A step ends with an
+exchange. With tensor parallelism (``decode_by=tensor``) it is the AllReduces of all layers. With
+experts (``decode_by=experts``, of a model with experts) it is a dispatch from the GPU with the
+request to the others, and the combine.
 
 ``scale`` divides octets and computing times alike, so that their ratio stays, and the exchanges of
 all layers of a token are one.  Latencies are not divided.  ``rate`` is that of the full-size job:
@@ -149,7 +150,7 @@ class Parameters:
             )
 
     def _check(self, name: str) -> None:
-        """Raise UserError unless the model ``name`` can be divided as the parameters say."""
+        """Raise UserError unless the model ``name`` can be divided by the parameters."""
         shape = SHAPES[name]
         if self.decode_by == "experts" and shape.experts % self.decode_gpus:
             raise UserError(

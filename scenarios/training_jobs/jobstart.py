@@ -10,14 +10,14 @@
 
 Traffic: rank 0 is the master. The ranks find each other at a rendezvous. Until there is a
 management network that passes in the kernel and takes no fabric time (column ``rendezvous``). The
-master then sends the communicator id to each rank, which answers with where it can be reached: 128
-and 64 octets are those of ncclUniqueId and of the bootstrap of NCCL. When all have checked in, the
-master broadcasts the initial weights by ``algorithms``, one row for each. Each GPU computes the
-gradient of its mini-batch, a ring AllReduce adds the gradients, and each GPU steps its weights.
+master then sends the communicator id to each rank, which answers with its address. 128 and 64
+octets are those of ncclUniqueId and of the bootstrap of NCCL. When all have checked in, the master
+broadcasts the initial weights by ``algorithms``, one row for each. Each GPU computes the gradient
+of its mini-batch, a ring AllReduce adds the gradients, and each GPU steps its weights.
 
 Measured: the time until all is done and acknowledged (``time``), and that of each phase from the
-end of the one before. At the end each rank must have the id, the master all check-ins, and each
-rank the weights and the loss of one step on one GPU in numpy, to the bit.
+end of the one before. At the end each rank must have the id, and the master all check-ins. Each
+rank must have the weights and the loss of one step on one GPU in numpy, to the bit.
 
 What should be seen: id and check-in cost a one-way trip each, however small they are, and the
 broadcast is bound by the links. A binomial tree has fewer steps, and sends all weights from the

@@ -28,18 +28,18 @@ expert changes its rows in a way of its own, so that a token at a wrong expert c
 
 Measured: the time of the step and its ideal, a lower bound from link rates, header octets and
 delays (``emulator.measures.ideal``).  ``dispatch`` is the first exchange, beside the bound that its
-busiest NIC sets: the larger of what it sends and receives, over its rate.  ``hot in`` and
-``hot out`` are octets of that exchange at the GPU to which most comes over the fabric, and
-``max/mean`` what it receives over the mean of all.  ``load`` is likewise of the work of GPUs.
-S_fabric are the payload octets that crossed NICs in the step.
+busiest NIC sets: the larger of what it sends and receives, over its rate.  ``hot in`` and ``hot
+out`` are octets of that exchange at the GPU that receives most over the fabric. ``max/mean`` is
+what it receives over the mean of all.  ``load`` is likewise of the work of GPUs. S_fabric are the
+payload octets that crossed NICs in the step.
 
 What should be seen: with ``skew`` the NIC of the most popular experts decides, and all others wait
 for it, in both exchanges.  ``dedup=node`` sends less, and spreads what a hot node receives over all
 of its NICs.  ``node_limit`` sends less still.  Neither changes the load.
 
-Here, over UET, with ``skew=1``: the GPU of the most popular experts has 3.1 times the mean work,
-and 3.08 times the mean arrives at it.  ``dedup=node`` brings that to 1.41, the first dispatch from
-10.8 to 4.4 us, and the step from 90.0 to 61.6 us.  Without skew the step goes from 56.7 to 33.5 us.
+Here, over UET, with ``skew=1``, the GPU of the most popular experts has 3.1 times the mean work.
+3.08 times the mean arrives at it.  ``dedup=node`` brings that to 1.41, the first dispatch from 10.8
+to 4.4 us, and the step from 90.0 to 61.6 us.  Without skew the step goes from 56.7 to 33.5 us.
 RoCEv2 takes as long, within 2 %: neither transport loses a frame here.
 """
 

@@ -1,8 +1,8 @@
 """Flows: so many octets from one GPU to another, as several messages, checked octet for octet.
 
-A flow is a chain of RDMA writes of ``message`` octets each, ``in_flight`` of them at a time: write
-k starts when write k - ``in_flight`` is acknowledged.  The payload is random and follows from the
-seed, so what a receiver must hold in the end is known.
+A flow is a chain of RDMA writes of ``message`` octets each, ``in_flight`` of them at a time. Write
+k starts when write k - ``in_flight`` is acknowledged. The payload is random and follows from the
+seed, so that a receiver's final memory is predictable.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class TrafficParameters(WriteParameters):
 class Flow:
     """``length`` octets from rank ``source`` to rank ``destination``, from ``start_ns`` on.
 
-    With ``every_ns`` a message leaves each time that is over, whatever became of those before it:
-    the flow is a victim, which only sees what the others do to it.
+    With ``every_ns`` a message leaves each time that is over, whatever became of those before it.
+    The flow is a victim, which only sees what the others do to it.
     """
 
     source: int

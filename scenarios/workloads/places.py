@@ -95,9 +95,9 @@ def fair_shares(
     """Return what is fair if load balancing were perfect.
 
     Flows share the NICs of their ends, and so does whoever shares these. Where they change the rail
-    switch they share all uplinks of the one switch upwards and all of the other downwards; with
-    several ports, those of all switches that the NIC hangs on.  With ``wire``, what tunnels put
-    around its packets takes its part of the uplinks.
+    switch they share all uplinks of the one switch upwards and all of the other downwards. With
+    several ports, they share those of all switches that the NIC hangs on.  With ``wire``, what
+    tunnels put around its packets takes its part of the uplinks.
     """
     capacities: dict[str, float] = {}
     used = []

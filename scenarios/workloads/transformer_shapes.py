@@ -1,10 +1,10 @@
 """Shapes of transformer language models: layers, widths, heads, experts, and what follows of them.
 
-A layer is that of Llama 3 (Grattafiori et al., arXiv 2407.21783): attention with h x h weights for
-queries and outputs and h x (KV heads x head size) for keys and for values, a gated feed-forward
-network of three h x f matrices, two norms of h weights.  The embedding and the output head have
-V x h weights each.  A mixture of experts has a feed-forward network for each expert, and a router
-of h weights for each (Jiang et al., arXiv 2401.04088).
+A layer is that of Llama 3 (Grattafiori et al., arXiv 2407.21783). Attention has h x h weights for
+queries and outputs, and h x (KV heads x head size) for keys and for values. A gated feed-forward
+network has three h x f matrices, and there are two norms of h weights.  The embedding and the
+output head have V x h weights each.  A mixture of experts has a feed-forward network for each
+expert, and a router of h weights for each (Jiang et al., arXiv 2401.04088).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def oversubscription(topology: Topology) -> dict[Role, Fraction]:
 
     1 is non-blocking, above 1 oversubscribed, below 1 has more uplinks than it can fill.  Links
     across count for neither: what they carry for others depends on the traffic, and
-    :func:`bisection_bandwidth` tells more of such a fabric.
+    :func:`bisection_bandwidth` describes such a fabric better.
     """
     ratios: dict[Role, Fraction] = {}
     for node in topology.nodes:

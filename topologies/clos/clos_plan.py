@@ -19,7 +19,7 @@ class ClosPlan:
     """The parts of one Clos fabric.
 
     ``cabling`` has the rates, delays and buffers of all designs, and ``pcie_rate`` that of a GPU's
-    way to a shared NIC (bit/s). ``vlans`` tells whether rails of a switch are VLANs of one bridge.
+    way to a shared NIC (bit/s). ``vlans``: whether rails of a switch are VLANs of one bridge.
     """
 
     cabling: CabledDesign

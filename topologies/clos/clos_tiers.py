@@ -32,7 +32,7 @@ class RailSwitchPlace:
 class ClosTiers:
     """The numbers of elements in each tier of a Clos fabric.
 
-    ``own_spines`` tells whether each plane has as many ``spines`` of its own.
+    ``own_spines``: whether each plane has as many ``spines`` of its own.
     """
 
     pods: int

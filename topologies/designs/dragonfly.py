@@ -14,7 +14,7 @@ routers=4, gpus_per_host=2, global_links=2 (two of nine groups drawn)::
 A group has a routers, each joined to the a - 1 others; every router has p GPUs (``hosts`` servers
 of ``gpus_per_host``) and h global links.  a h + 1 groups are joined by one link between any two;
 with fewer groups there are more links between two, as many as fit
-(:mod:`topologies.designs.global_links` says which ports).  Balanced is a = 2 p = 2 h, the default
+(:mod:`topologies.designs.global_links` selects the ports).  Balanced is a = 2 p = 2 h, the default
 for a given p (Kim et al., "Technology-Driven, Highly-Scalable Dragonfly Topology", ISCA 2008).  A
 router of it has p + a - 1 + h = 4 p - 1 ports.
 
@@ -34,8 +34,8 @@ is free of circles of waiting packets, and takes PFC; the others need virtual ch
 Valiant's choice of a group is made hop by hop, by the hash of a packet.  The router of its hosts
 takes one of its own h global links, or one of its a - 1 neighbours, all equally likely. A neighbour
 takes one of its h; so the own global links get h / (h + a - 1) of the packets, where even shares
-were 1 / a.  A rule of the kernel tells packets that come from the group's own subnets, and have to
-leave it, from others. The others only pass through (:mod:`topologies.routing`).
+were 1 / a.  A rule of the kernel selects packets that come from the group's own subnets and have to
+leave it. The others only pass through (:mod:`topologies.routing`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class DrawnPart:
 class Detail:
     """The properties besides kinds of parts that keep parts apart.
 
-    ``exact`` asks for the same cables, too; else parts of one kind (rail, pod) are taken together
+    ``exact`` requires the same cables, too; else parts of one kind (rail, pod) are taken together
     however they are wired.
     """
 

@@ -28,7 +28,7 @@ Two things that a fabric has are not for this file.  Queues: a size in it ends c
 a ``-q`` even if none is given, and uet-htsim with ``-q``; without, uet-htsim sets all sizes to a
 bandwidth-delay product after it has read them. It derives ECN thresholds from the longest round
 trip, and refuses them above ``-q``.  NICs send at ``-linkspeed`` (100 Gb/s if not given), however
-fast their links are.  So comments say what to give on the command line for a fabric as a run has
+fast their links are.  So comments state what to give on the command line for a fabric as a run has
 it: packets as long as they are on the wire there, and switches that trim what finds one
 bandwidth-delay product before it.
 """
@@ -71,7 +71,7 @@ class _Below:
 def to_htsim(topology: Topology) -> str:
     """``topology`` as a ``.topo`` file.
 
-    Raises TopologyError, which says what stands in the way, for a fabric that is no such tree.
+    Raises TopologyError, which names the obstacle, for a fabric that is no such tree.
     """
     return _Tree(topology).text()
 

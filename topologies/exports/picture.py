@@ -67,7 +67,7 @@ class Box:
 class PictureLine:
     """``lower`` and ``upper`` are keys of boxes; ``cell`` is where in ``lower`` it starts.
 
-    A line within one row has no cell, and tells its rate itself.
+    A line within one row has no cell, and carries its rate itself.
     """
 
     lower: str
@@ -254,7 +254,7 @@ class _Drawing:
     def _rate_within_rows(self) -> str | None:
         """The rate of all lines that stay in their row, if there are any and it is one.
 
-        It is said once then, instead of at every line.
+        It is written once then, instead of at every line.
         """
         rates = {
             _rate(links)
@@ -335,7 +335,7 @@ class _Drawing:
     def _seen(self, links: list[Link], upper: str) -> list[str]:
         """Return what left towards the box ``upper`` and from it, over the busiest of ``links``.
 
-        Within a row neither direction is up, and only the busier is told.
+        Within a row neither direction is up, and only the busier is shown.
         """
         if self.heat is None:
             return []

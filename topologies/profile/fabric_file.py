@@ -16,8 +16,8 @@
 
 All keys are in :mod:`topologies.profile.fabric_keys`.  What is left out has the default of
 :class:`~topologies.designs.clos.Clos`, and so has what is ``auto``, where it is one that is
-computed. Every wrong key and value of a text is told at once, each with its line; where there is
-none, every contradiction.
+computed. Every wrong key and value of a text is reported at once, each with its line; where there
+is none, every contradiction.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class FabricFile:
     """A fabric read from a file.
 
     ``switch`` is the choice of :mod:`emulator.asic.switch_choice`, None if the text has none;
-    ``names_switch`` tells whether the text has its name.  ``transport`` is the interconnect, None
-    if the text has none.  ``lines`` are those of the keys.
+    ``names_switch``: whether the text has its name.  ``transport`` is the interconnect, None if the
+    text has none.  ``lines`` are those of the keys.
     """
 
     topology: Topology
@@ -99,7 +99,7 @@ class FabricFile:
 
         ``stated`` is their sentence on the parameters of a switch, a control plane or a topology.
 
-        Where none is, that is the line which says what switch it is, or the first.
+        Where none is, that is the line which names the switch, or the first.
         """
         stated = self._in_own_words(stated)
         keys = [_KEY_OF.get(name.rpartition(".")[2], name) for name in parameters]
@@ -175,7 +175,7 @@ class _Reader:
     def line_about(self, stated: str) -> int:
         """Return the line of the first key that a message of the topology names.
 
-        The message knows nothing of switches' keys.
+        Keys of switches do not count, as no such message is about them.
         """
         named = (
             word

@@ -105,8 +105,8 @@ BFD_MULTIPLIER = ParameterKind("count", "", 2, 255, parse_count, str)
 class Key:
     """A key of a profile.
 
-    ``parameter`` says whether it is one of :class:`~topologies.designs.clos.Clos`, and
-    ``automatic`` whether it can be left to that (``auto``).
+    ``parameter``: it is one of :class:`~topologies.designs.clos.Clos`. ``automatic``: it can be
+    left to that (``auto``).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""YAML text as mappings that know the line of each key."""
+"""YAML text as mappings that keep the line of each key."""
 
 from __future__ import annotations
 

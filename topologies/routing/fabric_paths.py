@@ -17,8 +17,8 @@ def paths_from(
     """Find one shortest path (fewest hops, then least delay) from ``source`` to every node.
 
     The path is the shortest of those that the routing in force takes, which all have one length
-    except under ``valiant``.  With ``port`` all leave ``source`` through that one, which tells
-    something apart only on fabrics of shortest paths: no GPU has several ports on others.
+    except under ``valiant``.  With ``port`` all leave ``source`` through that one, which makes a
+    difference only on fabrics of shortest paths: no GPU has several ports on others.
     """
     if topology.profile.routing != SHORTEST:
         return forwarding_of(topology).paths(source)

@@ -72,8 +72,8 @@ class Forwarding:
     def tables(self, owner: str) -> Mapping[RouteTable, Hops]:
         """Return the next steps of every switch towards ``owner``, by table.
 
-        ``owner`` is a switch or a GPU with a fabric address.  A switch that a table leaves out does
-        as ``MAIN`` says.
+        ``owner`` is a switch or a GPU with a fabric address.  A switch that a table leaves out
+        follows ``MAIN``.
         """
         if owner not in self._hops:
             found = {RouteTable.MAIN: _MAIN_RULES[self.routing](self.graph, owner)}

@@ -24,7 +24,8 @@ _EVERYTHING = IPv4Network("0.0.0.0/0")
 class Hop:
     """Leave through ``port`` towards the neighbour's address ``via``.
 
-    ``on_link``: the port, a bridge's member, has no address that tells the kernel who is there.
+    ``on_link``: the port, a bridge's member, has no address from which the kernel could learn who
+    is there.
     """
 
     port: str
@@ -36,7 +37,7 @@ class Hop:
 class Route:
     """``destination`` over all of ``hops``, equally.  ``source`` is for packets made here.
 
-    Only packets for which a :class:`Rule` says so are looked up in a ``table`` other than ``MAIN``.
+    Only packets that a :class:`Rule` selects are looked up in a ``table`` other than ``MAIN``.
     """
 
     destination: IPv4Network
@@ -122,7 +123,7 @@ def static_rules(topology: Topology) -> Mapping[str, tuple[Rule, ...]]:
 
 
 def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]:
-    """Everything each node would otherwise ask for by ARP: peers of its subnets and its gateway.
+    """Return what each node would otherwise resolve by ARP: peers of its subnets and its gateway.
 
     A switch learns by its control plane of members of a stretched subnet that others have plugged
     in.

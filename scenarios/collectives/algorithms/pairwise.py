@@ -168,7 +168,8 @@ def scatter(call: CollectiveCall) -> None:
 def dissemination(call: CollectiveCall) -> None:
     """Notify the member 2^k ahead in step k, once the notice of the step before has come.
 
-    After ceil(log2 n) steps each member knows of all others (Hensgen, Finkel, Manber, 1988).
+    After ceil(log2 n) steps each member has a notice from all others, directly or through another
+    one (Hensgen, Finkel, Manber, 1988).
     """
     ranks = call.communicator.ranks
     notified: list[tuple[int, ...]] = [() for _ in ranks]

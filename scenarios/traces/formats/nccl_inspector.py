@@ -3,7 +3,7 @@
 A file belongs to one process.  Each record has a communicator (``id``, ``rank``, ``n_ranks``), the
 sequence number of the collective in it, its kind, its size and its time.  A collective that one
 rank has recorded ran at all of them, so files of some ranks are enough for the communicator of all
-processes.  For others the files say which process has which rank.
+processes.  For others the files record which process has which rank.
 
 The size is that of a rank's buffer; of all-gather and reduce-scatter it is the part of a rank.
 """
@@ -60,7 +60,7 @@ class _Call:
 
 @dataclass
 class _Communicator:
-    """The communicator ``id``, with what its records say."""
+    """The communicator ``id``, with the contents of its records."""
 
     name: str
     ranks: int

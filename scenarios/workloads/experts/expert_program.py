@@ -1,7 +1,7 @@
 """Layers of experts as schedules: each pass dispatches tokens, lets experts work, and combines.
 
 Everything that a GPU does to its memory is an operation on what has arrived there.  A GPU sends
-when its rows are gathered, its experts work when all their rows are there, and sums are made when
+when its rows are gathered. Its experts work when all their rows are there, and sums are made when
 all results are there.  Gathering and summing take no time.
 """
 

@@ -2,11 +2,11 @@
 
 The r-th most popular expert has a popularity of 1 / r^``skew`` (Zipf's law), and the seed draws
 which expert that is.  The affinity of a token to an expert is its popularity over a random number
-of the exponential distribution, so that the ``top_k`` experts of the highest affinity are a sample
+of the exponential distribution. So the ``top_k`` experts of the highest affinity are a sample
 without replacement by popularity (Efraimidis and Spirakis, 2006).
 
-With a ``node_limit`` of M a token goes to experts of M nodes at most: those whose top_k / M highest
-affinities have the largest sum (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+With a ``node_limit`` of M a token goes to experts of M nodes at most. These are the nodes whose
+top_k / M highest affinities have the largest sum (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
 """
 
 from __future__ import annotations

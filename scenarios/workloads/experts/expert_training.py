@@ -1,8 +1,8 @@
 """Training steps of layers of experts: their routing, their schedules, and what comes out.
 
-A micro-batch goes through the layers one after the other, and back through them in the other
-order: what travels backward are gradients, in the same exchanges.  The next micro-batch follows.
-The elements that a pass leaves are those that the next pass begins with.
+A micro-batch goes through the layers one after the other, and back through them in the other order.
+Gradients travel backward, in the same exchanges.  The next micro-batch follows. The elements that a
+pass leaves are those that the next pass begins with.
 """
 
 from __future__ import annotations

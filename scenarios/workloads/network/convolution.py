@@ -6,8 +6,8 @@ An image of one channel and side x side points goes through
     convolution  3x3, ``channels``    (side - 4) x (side - 4)     tanh
     dense        ``outputs`` neurons over all of that             linear
 
-A convolution is a product of matrices: each column is what lies under the kernel at one place, for
-all channels, and the kernels are the rows.
+A convolution is a product of matrices. Each column is the input under the kernel at one place, for
+all channels; the kernels are the rows.
 """
 
 from __future__ import annotations

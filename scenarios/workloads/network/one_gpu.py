@@ -1,7 +1,7 @@
 """The training of a plan on one GPU, in numpy: what the GPUs of a fabric are compared with.
 
 Nothing here is divided but sums.  Where several GPUs add up what each of them has, the one GPU adds
-the same parts in the same order: the deltas of the parts of a layer, the gradients of
+the same parts in the same order. These are the deltas of the parts of a layer, the gradients of
 micro-batches, and those of mini-batches.  So every result has to be the same to the bit.
 """
 

@@ -9,7 +9,7 @@ For each epoch, in each replica::
     AllReduce of gradients with the same stage and part of all replicas, then a step
 
 Inside a stage of several parts, each GPU computes its neurons.  An AllGather joins their outputs
-before the next layer.  Backward each part has a sum over its own neurons only: the GPUs exchange
+before the next layer.  Backward each part has a sum over its own neurons only. The GPUs exchange
 these deltas, and each adds all of them in the order of the parts.
 """
 

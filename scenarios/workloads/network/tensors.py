@@ -2,8 +2,8 @@
 
 Each GPU applies its functions one after the other, in the order in which they are written down, as
 a CUDA stream does.  Transfers and sums of arrivals start when what they need is there.  A tensor
-gets a region of its own whenever it is made, so that no transfer has to wait until a region is
-free; only weights are overwritten, by functions of their own GPU.
+gets a region of its own whenever it is made. So no transfer has to wait until a region is free.
+Only weights are overwritten, by functions of their own GPU.
 """
 
 from __future__ import annotations

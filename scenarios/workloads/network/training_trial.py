@@ -224,7 +224,7 @@ def learning_measures(topology: Topology, trial: Trial, outcome: Outcome) -> dic
 
 
 def _steps(topology: Topology, trial: Trial, outcome: Outcome) -> dict[str, object]:
-    """Return the numbers of the first epoch and who sent to whom when, if they are asked for."""
+    """Return the numbers of the first epoch, and who sent to whom when, if requested."""
     steps, first = trial.facts.get("steps"), trial.facts.get("first_exchanges")
     if not isinstance(steps, list) or not isinstance(first, list) or not outcome.iterations:
         return {}

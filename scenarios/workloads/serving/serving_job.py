@@ -90,8 +90,8 @@ class ServingJob:
         """Return what each GPU of a decode instance sends to each other one for a token.
 
         A layer has two AllReduces of a token's hidden state (Shoeybi et al., arXiv 1909.08053), in
-        which a GPU sends 2 (n-1)/n of it; those of all layers are one exchange.  It is one octet
-        at least.
+        which a GPU sends 2 (n-1)/n of it. Those of all layers are one exchange.  It is one octet at
+        least.
         """
         hidden = 2 * self.shape.layers * self.shape.hidden * NUMBER_BYTES
         return max(1, 2 * hidden // (self.decode_gpus * self.scale))
@@ -100,8 +100,8 @@ class ServingJob:
     def expert_bytes(self) -> int:
         """Return what a token's GPU sends to each of the others, and gets back of them.
 
-        A layer sends the hidden state to each expert of the token; those of all layers are one
-        exchange, spread evenly, of one octet at least.
+        A layer sends the hidden state to each expert of the token. The exchanges of all layers are
+        one, spread evenly, of one octet at least.
         """
         copies = self.shape.layers * self.shape.experts_per_token
         return max(1, copies * self.shape.hidden * NUMBER_BYTES // (self.decode_gpus * self.scale))

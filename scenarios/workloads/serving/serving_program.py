@@ -1,7 +1,7 @@
 """A serving job as schedules: prefill, transfer of keys and values, and decode of each request.
 
-Request r is served by prefill instance r mod P, one after the other in the order of arrival, and by
-decode instance r mod D.  There it takes the place that an earlier request leaves.
+Prefill instance r mod P serves request r, one after the other in the order of arrival. Decode
+instance r mod D serves it next.  There it takes the place that an earlier request leaves.
 """
 
 from __future__ import annotations

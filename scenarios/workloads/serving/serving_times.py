@@ -1,10 +1,10 @@
 """When requests of a serving job got their tokens, from the messages of an iteration.
 
-TTFT is the time from arrival to the first token, which decode makes.  It is the wait until prefill
-begins, T_prefill, T_transfer from the end of prefill until all keys and values are at the decode
-GPUs, and T_decode_init (draft-calabria-bmwg-ai-fabric-inference-bench, 6.1).  ITL is the time
-between two tokens.  GPUs compute exactly as long as the schedule says, so that the moments between
-messages follow from these.
+TTFT is the time from arrival to the first token, which decode makes.  It is the sum of the wait
+until prefill begins, T_prefill, T_transfer and T_decode_init
+(draft-calabria-bmwg-ai-fabric-inference-bench, 6.1). T_transfer lasts from the end of prefill until
+all keys and values are at the decode GPUs.  ITL is the time between two tokens.  GPUs compute
+exactly as long as in the schedule, so that the moments between messages follow from these.
 """
 
 from __future__ import annotations

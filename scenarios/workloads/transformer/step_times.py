@@ -65,8 +65,8 @@ def step_times(
 ) -> StepTimes:
     """Return the times of ``iteration``, whose messages are those of ``schedules``.
 
-    ``labels`` say by rank and index what receives are for, and ``streams`` which operations are
-    computing.  Messages of ``waited_for`` may come late because their sender had not begun.
+    ``labels`` are by rank and index what receives are for; ``streams`` are the operations that
+    compute.  Messages of ``waited_for`` may come late because their sender had not begun.
     """
     graph = MessageGraph(schedules)
     rank, index = graph.rank(graph.receive), graph.index(graph.receive)

@@ -202,7 +202,7 @@ class StepTrial(Trial):
 
 
 def measured(run: StepRun, outcome: Outcome, gpus: Iterable[int]) -> dict[str, object]:
-    """Return what a row says of the time of ``gpus``, and what crossed the NICs.
+    """Return a row's values for the time of ``gpus``, and for what crossed the NICs.
 
     ``fabric_bytes`` are octets of payload that arrived over the fabric in an iteration, from the
     counters of all endpoints.

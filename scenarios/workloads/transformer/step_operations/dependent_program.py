@@ -2,7 +2,7 @@
 
 An algorithm of :mod:`scenarios.collectives.algorithms` takes its data for ready from the start.
 Inside :meth:`DependentProgram.exchange` each send and each sum of a rank waits for that rank's
-``entry`` besides.  The record says what ended the exchange at each rank.
+``entry`` besides. The record has what ended the exchange at each rank.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Exchange:
 
 
 class DependentProgram(Program):
-    """A program that knows what each receive is for (``labels``, by rank and index)."""
+    """A program that records what each receive is for (``labels``, by rank and index)."""
 
     def __init__(
         self, servers: Sequence[object], *, joins: Callable[[int, int], bool] | None = None

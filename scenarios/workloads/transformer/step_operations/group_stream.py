@@ -185,7 +185,7 @@ class PendingExchange:
 
 
 class GpuBuffers:
-    """Buffers of all ranks that begin at their first octet, as large as what was asked for."""
+    """Buffers of all ranks that begin at their first octet, as large as requested."""
 
     def __init__(self, program: DependentProgram) -> None:
         self._program = program

@@ -1,4 +1,4 @@
-"""Tensors with contents that every GPU can tell, and the function that checks and makes them.
+"""Tensors with contents that every GPU can compute, and the function that checks and makes them.
 
 Element i of the part of member p in exchange ``number`` is
 
@@ -43,8 +43,8 @@ class FilledTensor:
 class CheckedTensor:
     """A result of exchange ``number``, complete when ``ready`` is over.
 
-    ``mode`` says how it follows from the ``members``.  ``place`` is the position of the member that
-    has it, or of the one that sent it.  Of a sum it is the first element.
+    ``mode`` is the way in which it follows from the ``members``.  ``place`` is the position of the
+    member that has it, or of the one that sent it.  Of a sum it is the first element.
     """
 
     region: Region
