@@ -35,7 +35,7 @@ _log = plain_logger(__name__)
 CAPABILITIES = {"NET_ADMIN": 12, "SYS_ADMIN": 21}
 SHARED_MEMORY = Path("/dev/shm")
 TERMINATE_GRACE_S = 0.5
-#: A run that is told to end saves its captures and removes its fabric first.
+#: A run that is to end saves its captures and removes its fabric first.
 OWNER_GRACE_S = 10.0
 KILL_BUDGET_S = 5.0
 
@@ -189,7 +189,7 @@ def end_processes(processes: Collection[Process], *, grace_s: float = TERMINATE_
         for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, number)
-                os.kill(process.pid, signal.SIGCONT)  # one that stands still would not hear of it
+                os.kill(process.pid, signal.SIGCONT)  # one that stands still would not get it
         _await_end(processes, budget)
     stubborn = [process.pid for process in processes if process.alive]
     if stubborn:

@@ -2,7 +2,7 @@
 
 ====================  ============================================================================
 ``result.json``       what was measured (below); written anew after each row, and until the run has
-                      ended its ``errors`` say so
+                      ended its ``errors`` state it
 ``events.jsonl``      one JSON object per line, flushed as things happen: what was finished before
                       a crash is there; for each row also what every port saw of it
                       (:mod:`emulator.run.report.row_ports`), and how long its messages took
@@ -15,7 +15,7 @@
 ``capture.pcapng``    packets of the chosen ports (with a virtual clock:
                       :mod:`emulator.engine.port_capture`)
 ``telemetry.csv``     queues and counts over time of every switch port that has the ASIC
-                      (:mod:`emulator.asic.telemetry`); a row's ``began_us`` says when, on the same
+                      (:mod:`emulator.asic.telemetry`); a row's ``began_us`` is when, on the same
                       clock, each of its iterations began, and ``time_us`` how long they took
 ====================  ============================================================================
 

@@ -156,7 +156,7 @@ def measures(
     fair = {pair: shares.payload_gbps(pair, outcome.wire) for pair in shares.rates}
     incast = [pair for pair in fair if pair != victim]
     expected = sum(fair[pair] for pair in incast)
-    # Nobody else sends to either of the receivers, so their ports tell the two apart.
+    # Nobody else sends to either of the receivers, so their ports separate the two.
     rate = traffic.carried_gbps(topology, outcome, {victim[1]})
     got = traffic.carried_gbps(topology, outcome, {to for _, to in incast})
     return row | {

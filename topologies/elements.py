@@ -21,7 +21,7 @@ ETHERNET, VXLAN, EVPN = "ethernet", "vxlan", "evpn"
 VLAN_USES = ("off", "auto", "on")
 MAX_VLAN = 4094
 AXES = "xyz"  # the dimensions of a torus
-SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
+SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes by default
 SCALE_UP_SHAPES = (SWITCH, MESH, RING) = ("switch", "mesh", "ring")
 ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 

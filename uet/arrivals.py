@@ -296,7 +296,7 @@ class FepArrivals:
             )
         pdc.destination.on_request(reception)
         if pdc.initiator and pdc.source.has_unsent:
-            self._endpoint.activate(pdc)  # data that has come lets it ask for more
+            self._endpoint.activate(pdc)  # data that has come lets it request more
 
     def _find_or_accept(self, reception: Reception, ordered: bool) -> Pdc | None:
         """Return the PDC of a SYN packet; any of them may be the first to arrive (UES 3.5.8)."""

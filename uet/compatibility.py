@@ -19,7 +19,7 @@ class Compatibility:
     trimmed_ack_nack: bool = False
 
     #: Meaning of ``mpr`` 0 in an ACK, in units of 128 PSNs (UES 1.0.3, Override_MPR_Zero_Value);
-    #: ``None``: it says nothing.
+    #: ``None``: it names none.
     override_mpr_zero_value: int | None = None
 
     #: Keep SYN and psn_offset in what was first sent with them, even once the target's
@@ -37,7 +37,7 @@ class Compatibility:
     #: (UEC reference provider).
     modified_length_in_default_response: bool = False
 
-    #: The response to a duplicate says NULL, rather than OK (UEC reference provider).
+    #: The response to a duplicate is NULL, rather than OK (UEC reference provider).
     null_response_to_duplicate: bool = False
 
     #: Answer each REQ_CLEAR with a CLEAR control packet at once (UEC reference provider).
@@ -103,7 +103,7 @@ class Compatibility:
     rudi_without_retx: bool = False
 
     #: A trimmed packet with SYN that belongs to no PDC is dropped in silence, so that only a timer
-    #: brings it again, rather than refused with spdcid 0 (UES does not say which).
+    #: brings it again, rather than refused with spdcid 0 (UES leaves it open).
     silent_trimmed_syn: bool = False
 
 

@@ -40,7 +40,7 @@ class FepConfig:
     mac: str
     neighbours: Mapping[str, str] = field(default_factory=dict)
 
-    # Addressing (UES 3.4.1) of the endpoint's first resource, and of requests that do not say.
+    # Addressing (UES 3.4.1) of the endpoint's first resource, and of requests that set none.
     job_id: int = 1
     pid_on_fep: int = 0
     resource_index: int = 15
@@ -65,7 +65,7 @@ class FepConfig:
 
     payload_mtu: int = 4096
 
-    # Delivery: the mode of requests that do not say, and whether an ordered PDC keeps what
+    # Delivery: the mode of requests that set none, and whether an ordered PDC keeps what
     # arrives early or refuses it (go-back-N).
     delivery: str = "rud"
     rod_reorder: bool = False
@@ -106,15 +106,15 @@ class FepConfig:
     nack_retx_time: int = 1_000_000
     max_nack_retx_cnt: int = 5
     pds_clear_time: int = 1_000_000
-    # After `tail_loss_time` without a word a PROBE asks what has arrived, `max_tail_loss_retx`
+    # After `tail_loss_time` without a word a PROBE queries what has arrived, `max_tail_loss_retx`
     # times at most; what left that long ago and is missing counts as lost (optional; 0 is off).
     tail_loss_time: int = 0
     max_tail_loss_retx: int = 5
-    # From newer packets that have arrived (UES: optional): by what SACK says of them, and on an
+    # From newer packets that have arrived (UES: optional): by what SACK reports of them, and on an
     # ordered PDC with a reorder buffer by the target, which sends NACK RCVR_INFER_LOSS.
     infer_loss: bool = True
 
-    # Life of a PDC (UES 3.5.8): how long a target waits for the CLOSE it has asked for
+    # Life of a PDC (UES 3.5.8): how long a target waits for the CLOSE it has requested
     # (Close_REQ_Time), how long it keeps a secured one that is half open (New_PDC_Time), and how
     # long the identifiers of a closed one whose SYN was lost are not used again
     # (Syn_Retx_Safety_Time; its default is not public).
@@ -157,7 +157,7 @@ class FepConfig:
     region_bits: int = 56
 
     # Local resources, not in the specification.  Initiators get half of the PDCs at most;
-    # `reserved_pdcs` of the pool go only to those that ask for them, as this endpoint does with
+    # `reserved_pdcs` of the pool go only to those that request them, as this endpoint does with
     # `use_reserved_pdcs`.
     max_pdcs: int = 1_000
     # An unordered message of at most so many packets takes a second PDC to its peer while a longer
@@ -168,7 +168,7 @@ class FepConfig:
     # PDC identifiers are 1..last_pdcid (0 is never assigned, UES 3.5.8.2).
     last_pdcid: int = 65_535
     max_inbound_messages: int = 4_096
-    # What READs to one peer in one delivery mode may have asked for and not received.
+    # What READs to one peer in one delivery mode may have requested and not received.
     max_read_octets: int = 4 * 2**20
     inbound_message_idle_time: int = 5_000_000_000  # as the UEC reference provider has it
 

@@ -365,7 +365,7 @@ class FabricEndpoint:
             except SealError:
                 continue  # counted: its answer must not leave without a fresh counter
 
-    # -- what SES asks of PDS ------------------------------------------------------------------
+    # -- what SES calls of PDS -----------------------------------------------------------------
 
     def carry(self, message: Outbound, peer: str, delivery: str) -> Context | None:
         """Queue a message on a PDC of its kind, or without one (:class:`Carrier`)."""
@@ -386,7 +386,7 @@ class FabricEndpoint:
         pdc.post(message)
         return pdc
 
-    # -- what PDS asks of SES ------------------------------------------------------------------
+    # -- what PDS calls of SES -----------------------------------------------------------------
 
     def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
         if isinstance(message, ReturnData):
@@ -403,7 +403,7 @@ class FabricEndpoint:
         self.initiator.pdc_closed(pdc)
         self.target.forget(pdc.id)
 
-    # -- what PDCs ask of their endpoint -------------------------------------------------------
+    # -- what PDCs call of their endpoint ------------------------------------------------------
 
     def activate(self, pdc: Pdc) -> None:
         """Note that ``pdc`` has, or may have, something to send."""

@@ -42,7 +42,7 @@ class Peer:
         self.key = ip_of(address).packed
         self.envelope = envelope
         self.congestion = congestion
-        #: what it has said last of the PSNs that it tracks, in units of 128; 0 if nothing yet
+        #: what it has reported last of the PSNs that it tracks, in units of 128; 0 if nothing yet
         self.mpr = 0
         around = envelope.transport_overhead + NOMINAL_OVERHEAD
         self._ways: dict[int | None, tuple[Wrap, int]] = {

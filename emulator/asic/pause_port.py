@@ -14,10 +14,10 @@ from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.shaping import KICK_CLASS, PAST_THE_QUEUES, Egress, gate_request
 
 SO_MARK, SO_PRIORITY = 36, 12
-#: What the switch program knows the emulator's own frames by (asic.bpf.c).
+#: What the switch program recognises the emulator's own frames by (asic.bpf.c).
 MARK_OWN, MARK_KICK = 0x75655403, 0x75655404
 IEEE_LOCAL_EXPERIMENT = 0x88B5
-#: How a port that has been knocked at says that it took nothing in, or that it is down.
+#: How a port that has been knocked at reports that it took nothing in, or that it is down.
 _REFUSALS = frozenset({errno.ENOBUFS, errno.ENETDOWN, errno.ENXIO, errno.EAGAIN})
 #: It never leaves its port, but has to be long enough for one.
 KICK = bytes(12) + IEEE_LOCAL_EXPERIMENT.to_bytes(2, "big") + bytes(46)
@@ -45,7 +45,7 @@ class PausePort:
         (self.counters,) = pause_counters.read(program, [index])
         self.pauser = Pauser(rules.rate_bps, self.counters)
         self.gate = Gate(rules, self.counters)
-        #: it asks for pauses without a reason
+        #: it requests pauses without a reason
         self.storming = False
         self._source = bytes.fromhex(mac.replace(":", ""))
         self._egress, self._kernel, self._program = egress, kernel, program
@@ -133,7 +133,7 @@ class PausePort:
 
 
 def _sender(interface: str, priority: int, mark: int) -> socket.socket:
-    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # it hears nothing
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # it receives nothing
     made.setsockopt(socket.SOL_SOCKET, SO_PRIORITY, priority)
     made.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
     made.bind((interface, 0))

@@ -52,7 +52,7 @@ from topologies.units import format_size, format_time
 
 #: Profiles of switches that have only the chip's own memory.
 ON_CHIP = frozenset({"shallow", "lossless"})
-#: How much larger the kernel's queue is than the model's: frames that are not yet told to have
+#: How much larger the kernel's queue is than the model's: frames that are not yet reported to have
 #: arrived, and those that one duplicates.
 MARGIN = 2
 DEEPEST = 2**31 - 1  # octets; twice that still fits the kernel's 32 bits
@@ -73,7 +73,7 @@ class FittedSwitch:
     pauses: Mapping[CableKind, PauseRules] = field(default_factory=dict)
     #: cables over which packets go in tunnels, where nothing is trimmed
     tunnelled: frozenset[Link] = frozenset()
-    #: sentences about what will not do what its name says
+    #: sentences about what will not do what its name implies
     warnings: tuple[str, ...] = ()
 
     def pause(self, cable: Link) -> PauseRules | None:

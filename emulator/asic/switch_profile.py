@@ -118,7 +118,7 @@ class ClassRules:
 NO_RULES = ClassRules()
 CLASS_NAMES = ("data", "retransmission", "untrimmed", "trimmed", "control")
 TRIMMED_NAMES = ("data", "retransmission")
-#: Where packets of a code point can be told to wait, and the parameter that tells it begins so.
+#: Where packets of a code point can be made to wait; the parameters for it begin so.
 CLASS_QUEUES = ("high", "low")
 DSCP = "dscp."
 PLAIN_NAMES = ("mtu", "trim_size", "trimmed_queue", "data_share", "last_hop_ecn")
@@ -389,7 +389,7 @@ def port_settings(
     trimmed = points.trimmed or 0
     if faces_nic and points.trimmed_last_hop is not None:
         trimmed = points.trimmed_last_hop
-    rate = max(1, round(host_rate / 8e9 * 2**RATE_SHIFT))  # 0 would be a port that is not told
+    rate = max(1, round(host_rate / 8e9 * 2**RATE_SHIFT))  # 0 would be a port without any
     head = PORT_HEAD.pack(rate, seed & SEED_MASK)
     marks = profile.last_hop_ecn or not faces_nic
     classes = (_packed_class(profile, traffic_class, marks) for traffic_class in TrafficClass)

@@ -18,7 +18,7 @@ finds a port changed; the last line of a port holds until its next.
 ``port``                 ``node:port``
 ``queue_bytes``          what waits in the data queue at that time
 ``peak_bytes``           deepest that the data queue was since the sample before, as far as can be
-                         told: exact with a virtual clock and where it is a new maximum, otherwise
+                         seen: exact with a virtual clock and where it is a new maximum, otherwise
                          within a bin of the histogram (a 32nd of the largest limit) below the
                          truth
 ``control_queue_bytes``  what waits in the queues of control and trimmed packets
@@ -29,7 +29,7 @@ finds a port changed; the last line of a port holds until its next.
 ``dropped``              packets that went no further, for whatever reason, faults included
 ``data_bytes``           of ``tx_bytes`` what was data, whole packets of any data class
 ``lost_bytes``           of ``data_bytes`` what a fault of the cable took, or what waited when it
-                         was pulled (told once it is plugged in again)
+                         was pulled (counted once it is plugged in again)
 =======================  =====================================================================
 
 Octets are those on the wire.  Counting began with the lab, or with the last reset, which a new
@@ -88,7 +88,7 @@ COLUMNS = (
     "data_bytes",
     "lost_bytes",
 )
-VALUES = COLUMNS[2:]  # what is told of one port at one time
+VALUES = COLUMNS[2:]  # what is recorded of one port at one time
 #: Host time that passes between two samples at least: a process does not wake up much faster.
 SHORTEST_PAUSE_NS = 5_000_000
 #: Of one processor, at most: a sample that takes longer (many ports) is taken less often.

@@ -30,7 +30,7 @@ PORT_WORDS = VIRTUAL_PORT.size // WORD_BYTES
 DEPTH, OVERTAKES, PEAK, KERNEL_DRAWS, KERNEL_LOST = 0, 3, 4, 5, 6
 PAUSE_WORDS = PAUSE_STATE.size // WORD_BYTES
 #: Words of a port's lossless buffer (pfc.h): octets held now, at most, and freed by a pulled cable;
-#: whether the other end is asked to wait.
+#: whether the other end is paused.
 HELD, DEEPEST, FREED, ASSERTED = 0, 1, 3, 4
 
 

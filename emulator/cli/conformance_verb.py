@@ -28,7 +28,7 @@ MUTATION_SCHEMA = "uetemu.mutation/1"
 _HOW = "sudo vagrant/provision.sh pytest"
 _MUTATE = "sudo vagrant/provision.sh python -m tests.mutation"
 
-#: What a statement can come to -> how the table says it.
+#: What a statement can come to -> how the table states it.
 RESULTS = {
     "passed": "passed",
     "failed": "FAILED",
@@ -40,7 +40,7 @@ RESULTS = {
     "missing": "no test known",
 }
 
-#: What is in order: proven, or said not to be.
+#: What is in order: proven, or stated not to be.
 _IN_ORDER = ("passed", "untested")
 
 

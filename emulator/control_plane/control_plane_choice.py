@@ -201,7 +201,7 @@ READERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "as": ("systems", _systems),
 }
 _DETECTION = ("bfd", "interval", "multiplier", "hold")
-#: What each control plane can be told.
+#: The parameters of each control plane.
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     STATIC: (),
     EBGP: (*_DETECTION, "summaries", "unnumbered", "as"),

@@ -31,9 +31,9 @@ VTYSH = Path("/usr/bin/vtysh")
 USER, GROUP = "frr", "frr"
 CONFIGURATION = "frr.conf"
 DIRECTORY = "frr"
-#: Where FRR looks without being told.
+#: Where FRR looks by default.
 FIXED_PLACES = (Path("/run/frr"), Path("/etc/frr"), Path("/var/lib/frr"))
-#: It makes a directory in there for what it would say in a crash.
+#: It makes a directory in there for what it would log in a crash.
 CRASHES = Path("/var/tmp")
 PROTOCOLS: Mapping[str, tuple[str, ...]] = {
     EBGP: ("bgpd",),
@@ -57,7 +57,7 @@ LINK_LOCAL = (
     ("accept_dad", 0),
     ("disable_ipv6", 0),
 )
-#: A daemon that takes longer (s) to tell of itself has stopped.
+#: A daemon that takes longer (s) to report itself has stopped.
 ANSWER_S = 60
 LAST_WORDS = 3  # lines of its log, of a daemon that died
 

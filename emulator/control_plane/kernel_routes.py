@@ -22,7 +22,7 @@ from emulator.kernel.kernel_objects import (
 )
 from emulator.kernel.netlink import RouteSocket, attributes
 
-#: What FRR makes of a neighbour that has IPv6 only; its neighbour table says where that is.
+#: What FRR makes of a neighbour that has IPv6 only; its neighbour table has where that is.
 UNNUMBERED = "169.254.0.1"
 
 

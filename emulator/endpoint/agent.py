@@ -349,7 +349,7 @@ def live(start_message: AgentStart, control: Connection) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the runner's to handle
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() == 1:
-        return 1  # the fork server died before we asked to die with it
+        return 1  # the fork server died before we requested to die with it
     _libc.prctl(_PR_SET_NAME, start_message.spec.node.encode()[:15], 0, 0, 0)
     _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # 50 us of slack would be 50 us of slip
     gc.disable()  # collected between executions instead, see Load
@@ -361,7 +361,7 @@ def live(start_message: AgentStart, control: Connection) -> int:
         agent.serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 1  # the runner is gone
-    except Exception as failure:  # noqa: BLE001  # whatever it is, the runner must hear of it
+    except Exception as failure:  # noqa: BLE001  # whatever it is, the runner must be notified
         try:
             control.send(_failed(failure))
         except OSError:

@@ -44,7 +44,7 @@ from emulator.endpoint.operations.schedule import Schedule
 
 __all__ = ["AgentError", "AgentPool"]
 
-#: How long agents may take to be ready: one that ends before is heard of at once, and what all of
+#: How long agents may take to be ready: one that ends before is noticed at once, and what all of
 #: them import takes an emulated processor that others use, too, half a minute.
 START_SECONDS = 120.0
 #: From the order to run until the common start, so that every agent has the order by then (s).

@@ -211,7 +211,7 @@ class AgentProcesses:
 
     def _take_agent_starts(self) -> None:
         rank = self._note(self._read_births())
-        # What an agent said last may explain its death better than how it ended.
+        # What an agent reported last may explain its death better than how it ended.
         if rank in self._deaths and not self.controls[rank].poll():
             self._bury(rank)
 

@@ -35,7 +35,7 @@ _GRACE_SECONDS = 1.0
 def serve(runner: socket.socket, preload: Sequence[str]) -> None:
     """Import ``preload``, then fork an agent for every request until the runner goes away."""
     for module in preload:
-        with contextlib.suppress(ImportError):  # the agent that needs it will say so
+        with contextlib.suppress(ImportError):  # the agent that needs it will report it
             importlib.import_module(module)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake_in, wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -41,7 +41,7 @@ from uet.transport import Transport
 
 #: Of a NIC with several ports: so many frames a port may wait for it while others are idle.
 _WAITING_PER_PORT = 4
-#: An endpoint that wants to be woken more often than this in one instant would be for ever.
+#: An endpoint that is to be woken more often than this in one instant would be for ever.
 _MOST_WAKES = 10_000
 #: While data may not leave, the timers of a transport that has data run this often at most.
 _STOPPED_LOOK_NS = 500
@@ -300,7 +300,7 @@ class GpuEndpoint:
     def settle(self) -> None:
         """Do all that can be done now, and see to it that the next deadline wakes this GPU."""
         if self._settling or self._retired or self._dead:
-            return  # settling: a frame that is sent makes its line ask for another
+            return  # settling: a frame that is sent makes its line request another
         self._settling = True
         now = self._events.now // PS
         transport, executor = self._transport, self.executor
@@ -318,7 +318,7 @@ class GpuEndpoint:
             if line is None:
                 lane.look()
             elif line.busy and not line.low_stopped:
-                continue  # it asks when it is idle
+                continue  # it polls when it is idle
             asked = True
             endpoint = lane.endpoint
             stopped = False
@@ -333,7 +333,7 @@ class GpuEndpoint:
                 if lane.stopped and (frames := endpoint.transmit(now, 0)):
                     self._send(lane, frames)
                 if not lane.stopped:
-                    continue  # the line asks when it is idle
+                    continue  # the line polls when it is idle
                 stopped = True
             if line is not None and line.busy and not line.low_stopped:
                 continue

@@ -41,7 +41,7 @@ _ETHERNET = 14
 _TUNNEL = 64
 _CODE_POINTS = 64
 
-#: By DSCP, where no switch program says more: control before data.
+#: By DSCP, where no switch program decides: control before data.
 PLAIN_QUEUES = bytes(
     HIGH if code_point << 2 in DSFIELDS_CONTROL else LOW for code_point in range(_CODE_POINTS)
 )

@@ -309,7 +309,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             kernel_object.bridge(
                 self.kernel, bridge.name, self.plan.indices[end], bridge.mac, subject=str(end)
             )
-            # before its members: a bridge that gets its carrier later says when it can send
+            # before its members: a bridge that gets its carrier later signals when it can send
             kernel_object.raise_link(
                 self.kernel, self.plan.indices[end], alias=self.plan.alias(end), subject=str(end)
             )

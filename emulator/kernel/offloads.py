@@ -16,7 +16,7 @@ from emulator.kernel.netlink import RouteSocket
 
 SIOCETHTOOL = 0x8946
 ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO = 0x17, 0x1F, 0x24, 0x2C
-#: Without checksums the kernel drops segmentation itself; asked for all the same.
+#: Without checksums the kernel drops segmentation itself; requested all the same.
 OFFLOADS = (ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO)
 REQUEST = struct.Struct("=16sQ16x")  # struct ifreq: name, address of the ethtool_value
 

@@ -61,7 +61,7 @@ PROGRAM = (
 ROUTED_EACH = 0x75655405
 #: And it reads DSCP and ECN for the outside where the first octets of a frame are.  Of a large one
 #: that an endpoint has sent these are the Ethernet header alone, and older kernels (6.1) read what
-#: lies behind, and tell nobody; so the IP header is brought there.
+#: lies behind, and report it nowhere; so the IP header is brought there.
 HEADERS = 14 + 40  # Ethernet, and IPv4 or IPv6
 FOR_TUNNELS = (
     instruction(MOVE, to=2, value=ROUTED_EACH),

@@ -198,7 +198,7 @@ def _requests(egress: Egress) -> Iterator[TcRequest]:
 def _classes(egress: Egress, *, flags: int) -> Iterator[TcRequest]:
     rate = max(1, round(egress.rate_bps / 8))
     frame = egress.mtu + PACKET_OVERHEAD_OCTETS
-    datas = max(1, round(rate * egress.data_share))  # HTB knows no class that owns nothing
+    datas = max(1, round(rate * egress.data_share))  # HTB accepts no class that owns nothing
     for handle, parent, own, priority in (
         (LINK_CLASS, HTB, rate, 0),
         (CONTROL_CLASS, LINK_CLASS, max(1, rate - datas), 0),

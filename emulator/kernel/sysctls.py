@@ -34,7 +34,7 @@ SILENT: tuple[tuple[str, str], ...] = (
 MULTIPATH = ("ipv4/fib_multipath_hash_policy", "1")
 FORWARDING: tuple[tuple[str, str], ...] = (("ipv4/ip_forward", "1"), MULTIPATH)
 HASH_SEED = "ipv4/fib_multipath_hash_seed"
-#: Absent on some kernels; what is lost is said by `uetemu doctor`.
+#: Absent on some kernels; `uetemu doctor` reports what is lost.
 OPTIONAL = frozenset(
     {
         "ipv6/conf/all/disable_ipv6",

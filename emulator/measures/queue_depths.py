@@ -15,7 +15,7 @@ from emulator.asic.telemetry import COLUMNS, Telemetry
 
 #: Samples kept of one trial, all ports together; later ones are not read into memory.
 KEPT = 2_000_000
-#: Samples may be this much further apart than asked for, before the run says so.
+#: Samples may be this much further apart than requested, before the run reports it.
 LATE = 3.0
 
 _T, _PORT = COLUMNS.index("t_us"), COLUMNS.index("port")
@@ -60,7 +60,7 @@ class QueueSeries:
         """Octets of data per ns that left between two times; None where samples do not reach."""
         if not len(self.admitted) or begin_ns < self.t_ns[0]:
             return None
-        end_ns = min(end_ns, float(self.t_ns[-1]))  # nothing is known of what left later
+        end_ns = min(end_ns, float(self.t_ns[-1]))  # there is no record of what left later
         if end_ns <= begin_ns:
             return None
         left = np.interp([begin_ns, end_ns], self.t_ns, self.admitted - self.octets)

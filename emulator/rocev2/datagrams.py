@@ -19,7 +19,7 @@ _IP_AT = 14
 _IPV4_SIZE = 20
 _MIGREQ = headers.BTH.mask("migreq")
 _OPCODE_SHIFT = headers.BTH.shift("opcode")
-_FROM_QP = 1 << 31  # in a Q_Key that is asked for
+_FROM_QP = 1 << 31  # in a Q_Key that is requested
 _ORDINARY, _WITH_IMMEDIATE = (
     int(Service.UD) | int(BthOperation.SEND_ONLY),
     int(Service.UD) | int(BthOperation.SEND_ONLY_IMM),

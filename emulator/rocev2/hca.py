@@ -272,7 +272,7 @@ class HostChannelAdapter:
         self._now = now
         self._arrivals.receive(frames, now)
 
-    # -- what queue pairs ask of it ------------------------------------------------------------
+    # -- what queue pairs call of it -----------------------------------------------------------
 
     def complete(self, completion: Completion) -> None:
         self._done.append(completion)

@@ -89,9 +89,9 @@ class HcaConfig:
     ecn_capable: bool = True
     ttl: int = 64
     pkey: int = DEFAULT_PKEY
-    #: the path migration state that packets carry ("migrated", as most hardware says)
+    #: the path migration state that packets carry ("migrated", as most hardware sets it)
     migreq: bool = True
-    #: whether sends and writes with immediate ask for an event at the peer (SE)
+    #: whether sends and writes with immediate request an event at the peer (SE)
     solicited: bool = False
 
     #: payload of a full packet: the path MTU
@@ -105,7 +105,7 @@ class HcaConfig:
     max_rd_atomic: int = 16
     max_dest_rd_atomic: int = 16
 
-    # Acknowledgement: packets after which a long message asks again; packets that may be
+    # Acknowledgement: packets after which a long message requests again; packets that may be
     # unacknowledged at most.
     ack_interval: int = 64
     window_packets: int = MAX_OUTSTANDING - 1
@@ -117,8 +117,8 @@ class HcaConfig:
     recovery: str = "go_back_n"
     reorder_window: int = 4_096
     reorder_tolerance: int = 0
-    #: "direct": every packet of a WRITE says where its data go (each is a WRITE Only with a RETH),
-    #: and the responder puts them there in whatever order they come; it tells in order.  WRITEs
+    #: "direct": each packet of a WRITE states where its data go (each is a WRITE Only with a RETH),
+    #: and the responder puts them there in whatever order they come; it reports in order.  WRITEs
     #: to one place may then overtake each other.
     placement: str = "in_order"
 
@@ -133,7 +133,7 @@ class HcaConfig:
     line_rate: int = 100 * 10**9
     pacing_burst: int = 8_192
 
-    # What peers may ask for.
+    # What peers may request.
     remote_access: tuple[str, ...] = ACCESSES
     #: writes with immediate find a receive always, as under a library that keeps its queue filled
     endless_receives: bool = False

@@ -24,7 +24,7 @@ STALLED = 0.03
 OWN_TIME = 0.03
 #: A fault may come this much of a base round-trip time late.
 FAULT_LATE = 1.0
-#: A pause (PFC) may be asked for, or take effect, this much of a base round-trip time late.
+#: A pause (PFC) may be requested, or take effect, this much of a base round-trip time late.
 PAUSE_LATE = 0.25
 #: Busy share of all processors during the measured iterations; above it queues form for the CPU.
 BUSY = 0.95

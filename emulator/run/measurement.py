@@ -28,7 +28,7 @@ from emulator.run.pxn import Pxn
 from emulator.run.time_base import Pool
 from emulator.scenario import Contents, Outcome, Trial
 
-#: So many elements are compared at a time: what numpy says of each takes an octet.
+#: So many elements are compared at a time: numpy's answer for each takes an octet.
 _COMPARED = 2**20
 
 #: Counters by rank, layer and name.

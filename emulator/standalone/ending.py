@@ -9,7 +9,7 @@ from emulator.standalone.report import EventReport
 from emulator.standalone.script.outcomes import Outcomes
 from emulator.standalone.session import EndpointSession, PeerLearner
 
-#: The reason for an end that neither the user nor the work has asked for.
+#: The reason for an end that neither the user nor the work has requested.
 BROKEN = "error"
 
 

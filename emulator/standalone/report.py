@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 _WIDTH = 10
-#: What a line for people leaves out, because it is long or said elsewhere.
+#: What a line for people leaves out, because it is long or reported elsewhere.
 _HIDDEN = frozenset({"config", "counters", "nic", "sha256", "unix_time"})
 
 

@@ -167,7 +167,7 @@ class EndpointSession:
             if self._capture is not None:
                 self._capture.received(frames)
             self._learn(frames)
-        endpoint.receive(frames, now)  # without frames too: it tells the time
+        endpoint.receive(frames, now)  # without frames too: it passes the time
         self._post(now)
         out = endpoint.transmit(now, nic.room())
         if out or nic.backlog:
@@ -223,7 +223,7 @@ class EndpointSession:
                 continue
             self._report.event("peer", peer=address, mac=mac)
 
-    # -- what is asked of it -------------------------------------------------------------------
+    # -- what is called of it ------------------------------------------------------------------
 
     def _post(self, now: int) -> None:
         self._post_receives(0 if self._first_at is None else now - self._first_at)
@@ -316,7 +316,7 @@ class EndpointSession:
             self._closing = False
             self._idle_since = now
         over = now >= self._idle_since + limits.linger
-        # Without PDCs nobody knows whether the peer misses something.
+        # Without PDCs nothing shows whether the peer misses something.
         return "done" if over or not self._endpoint.counters().get("pdcs_open", 1) else None
 
     def _done(self) -> bool:

@@ -136,7 +136,7 @@ def serve(
     )
     try:
         reason = session.run()
-    except UserError as error:  # what it has done so far is told all the same
+    except UserError as error:  # what it has done so far is reported all the same
         outcomes.tally.errors.append(str(error))
         reason = BROKEN
     return end(session, endpoint, port.nic, outcomes, report, reason, **at_end())

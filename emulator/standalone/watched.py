@@ -9,7 +9,7 @@ from uet.config import FepConfig
 from uet.fep import FabricEndpoint
 from uet.pds.pdc.pdc import Pdc
 
-#: (what happened, what is known of it)
+#: (what happened, its facts)
 Listener = Callable[[str, dict[str, object]], None]
 
 

@@ -42,7 +42,7 @@ from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 from uet.wire import headers as below
 
-#: What ``--transport rocev2:...`` can say, with the values of each; the first is the default.
+#: The parameters of ``--transport rocev2:...``, with the values of each; the first is the default.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "cc": ("dcqcn", *(name for name in RATE_CONTROLS if name != "dcqcn")),
     "dcqcn": ("mlx", *(name for name in NAMED if name != "mlx")),

@@ -26,7 +26,7 @@ from uet.wire.codes import MIN_TRIM_SIZE
 RTO_BASE_RTTS = 20
 
 Options = Mapping[str, str]
-#: The key under which options say which preset they come from.
+#: The key under which options name the preset they come from.
 PRESET = ""
 
 

@@ -45,7 +45,7 @@ from uet.tss.secure_domain import Mode, domain_from_data
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
 
-#: What ``--transport uet:...`` can say, with the values of each; the first is the default.
+#: The parameters of ``--transport uet:...``, with the values of each; the first is the default.
 UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "delivery": ("rud", "rod"),
     "reorder": ("off", "on"),
@@ -67,7 +67,7 @@ UET_MEANINGS: Mapping[str, str] = {
     "cc": f"congestion control: {'; '.join(f'{c.name}: {c.meaning}' for c in CONTROLS.values())}",
     "spray": "how unordered packets choose paths",
 }
-#: Tail_Loss_Time of a run in base RTTs: the slowest round trips of late tell what queues hold from
+#: Tail_Loss_Time of a run in base RTTs: the slowest round trips of late show what queues hold from
 #: what is lost.  A NIC that GPUs share holds the windows of all of them, whose ends nobody marks.
 TAIL_BASE_RTTS, TAIL_SHARED_NIC = 3, 16
 #: How long REPS takes only paths that were good after a loss, in base RTTs.  UES leaves it open;

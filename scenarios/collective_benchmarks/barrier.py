@@ -1,4 +1,4 @@
-"""Barrier over every GPU of the cluster: how long it takes until all know of all.
+"""Barrier over every GPU of the cluster: how long it takes until all know that all have come.
 
 ::
 

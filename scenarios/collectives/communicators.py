@@ -21,7 +21,7 @@ class Communicator:
 
     ranks: tuple[int, ...]
     topology: Topology
-    #: decides at random which members the library takes for those of a host; None: it knows
+    #: decides at random which members the library takes for those of a host; None: it finds them
     shuffled_by: int | None = None
 
     def __len__(self) -> int:

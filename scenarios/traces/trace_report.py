@@ -31,7 +31,7 @@ from scenarios.traces.trace_model import (
 )
 from scenarios.traces.trace_run import CollectiveRun, TraceRun
 
-#: Collectives whose times are told one by one.
+#: Collectives whose times are listed one by one.
 MOST_SHOWN = 10_000
 #: The stream of what takes no time, and of a GPU's computations.
 JOINS, COMPUTING = 1, 0

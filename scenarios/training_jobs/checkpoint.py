@@ -14,10 +14,10 @@
 
 Traffic: a recurrent network trains with data parallelism: a gradient on each GPU, a ring AllReduce
 over the replicas, a step. After every ``every`` epochs all replicas write their states (weights and
-losses) at once to the GPUs that store them, and wait until all is written. At ``fail_at`` a fault
-comes: ``gpu`` (the process on a GPU dies, its NIC keeps carrier), ``nic`` (its NIC loses carrier),
-or ``server`` (all of its GPUs and NICs). ``victim`` names the replica whose GPU it is. ``--fault``
-adds others.
+losses) at once to the GPUs that store them. They wait until all is written. At ``fail_at`` a fault
+comes. With ``gpu`` the process on a GPU dies, and its NIC keeps carrier. With ``nic`` its NIC loses
+carrier, and with ``server`` all of its GPUs and NICs fail. ``victim`` names the replica whose GPU
+it is. ``--fault`` adds others.
 
 No transport is notified. A rank learns it when a write to the lost GPU has no answer and all
 retries are over: RTO_RETRIES_EXHAUSTED over UET, RETRY_EXC_ERR over RoCEv2. In a ring that is the
@@ -41,7 +41,7 @@ report (arXiv 2407.21783, 3.3.4) counts 419 unexpected interruptions in 54 days 
 About 78 % of them are by hardware, confirmed or suspected.
 
 Came out: 203.6 us without a loss become 6.74 ms over UET and 1.30 ms over RoCEv2 with a dead GPU.
-6.48 and 1.05 ms of that are detection, by the default timers and retries of each; 28 us of work are
+6.48 and 1.05 ms of that are detection, by the default timers and retries of each. 28 us of work are
 lost, and reading back takes 5.3 us. With ``victim=3`` the rank before the dead one is its mate in
 the server: detection takes 0.5 us, and the job 244 us.
 """

@@ -40,9 +40,9 @@ prefill instances send to one decode instance at the same time (``arrivals=0us,0
 
 Here, over UET, at 6 requests a second: 36.7 us of wait, 360.9 of prefill, 10.3 of transfer and 10.9
 of decode.  Layer by layer the transfer takes 1.4 us.  Three transfers at once take 21.7 us each
-instead of 8.0, and 194 packets are trimmed and leave again; over RoCEv2, on its own switches, none
+instead of 8.0, and 194 packets are trimmed and leave again. Over RoCEv2, on its own switches, none
 is lost, and they take 21.3 us.  With the experts of 8x7b over two hosts (``models=8x7b
-decode_by=experts decode_gpus=8``) caches and tokens share NICs: at 6 requests a second ITL p99 is
+decode_by=experts decode_gpus=8``) caches and tokens share NICs. At 6 requests a second ITL p99 is
 14.7 us with whole transfers and 9.4 layer by layer, at a median of 9.1.
 """
 

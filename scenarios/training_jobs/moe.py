@@ -15,10 +15,10 @@ Traffic: every GPU of an expert-parallel group has ``tokens`` tokens in a micro-
 sends each to ``top_k`` experts.  The r-th most popular expert has a popularity of 1 / r^``skew``;
 the seed draws which one that is (``scenarios.workloads.experts.expert_routing``).  A layer
 dispatches tokens, ``dispatch_bytes`` an element, lets experts work, and combines their results,
-``combine_bytes`` an element.  The way back has the same two exchanges for gradients: four
-exchanges for each layer and micro-batch.  ``node_limit`` M restricts a token to experts of M nodes
+``combine_bytes`` an element.  The way back has the same two exchanges for gradients: four exchanges
+for each layer and micro-batch.  ``node_limit`` M restricts a token to experts of M nodes
 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2; 0: no limit).  With ``dedup=node`` a token crosses to
-each node once, on the sender's rail, and NVLink takes it on; results are added up on the way back.
+each node once, on the sender's rail, and NVLink takes it on. Results are added up on the way back.
 
 An expert takes 6 x hidden x ``feed_forward`` FLOPs for a token, and twice that backward.  Indices
 and counts of rows are known to the GPUs; they do not travel.

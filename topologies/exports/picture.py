@@ -196,9 +196,9 @@ class _Drawing:
         box_of = {part.name: key for key, group in self.groups.items() for part in group}
         self.pod_of = {node: part.pod for node, part in parts.part_of.items()}
         self.box_of = {node: box_of[part.name] for node, part in parts.part_of.items()}
-        #: cables by (lower box, upper box, what they start from, as far as boxes tell it apart)
+        #: cables by (lower box, upper box, what they start from, as far as boxes distinguish it)
         self.bundles: dict[tuple[str, str, str], list[Link]] = {}
-        #: those of servers, by the box of their switch, where that tells of them
+        #: those of servers, by the box of their switch, where that shows them
         self.folded: dict[str, list[Link]] = {}
         for link, a, b in parts.links:
             end, lower, upper = link.a, a, b

@@ -52,7 +52,7 @@ from topologies.profile.yaml_lines import Problem, TextError, line_of, parse_map
 from topologies.units import format_time
 
 Value = int | str
-#: Keys that say something of the switches, beside the topology.
+#: Keys that set something of the switches, beside the topology.
 OF_SWITCHES = (
     *("switch", "load_balancing", "flowlet_gap", "ecn", "ecn_kmin", "ecn_kmax", "ecn_pmax"),
     *("switch_latency", "pfc", "trimming", CLASSES),
@@ -72,7 +72,7 @@ _KEY_OF = {
     "interval": "bfd_interval",
     "multiplier": "bfd_multiplier",
 }
-#: The parameters of a class that keys say for all of :data:`MARKED_CLASSES`, and what ``ecn: off``
+#: The parameters of a class that keys set for all of :data:`MARKED_CLASSES`, and what ``ecn: off``
 #: sets of them.
 _MARKING = ("kmin_bytes", "kmax_bytes", "pmax")
 _MARKING_OFF = {"kmax_bytes": "none"}
@@ -192,7 +192,7 @@ class _Reader:
             if key in inner:
                 if isinstance(value, CommentedMap):
                     self._section((*path, key), value, line)
-                elif value is not None:  # an empty section says nothing
+                elif value is not None:  # an empty section sets nothing
                     self._wrong(
                         line, f"{key} is {_shown(value)}, not a mapping of {_known(path, key)}"
                     )

@@ -161,7 +161,7 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
             neighbours[member.node].append(
                 Neighbour(interface=member.port, address=_address(port), mac=port.mac)
             )
-        if gpu.bonds:  # heard of at both switches
+        if gpu.bonds:  # recorded at both switches
             neighbours[gpu.name] = list(dict.fromkeys(neighbours[gpu.name]))
     return {name: tuple(rows) for name, rows in neighbours.items()}
 

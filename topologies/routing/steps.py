@@ -48,7 +48,7 @@ class Graph:
         self.topology = topology
         self.steps: Mapping[str, tuple[Step, ...]] = _steps(topology)
         self.switches = {switch.name: switch for switch in topology.switches}
-        #: once known, what the routing of a torus says of (switch, dimension, place along it)
+        #: once known, the routing of a torus for (switch, dimension, place along it)
         self.turns: dict[tuple[str, int, int], tuple[tuple[int, int], tuple[Step, ...]]] = {}
 
     @cached_property

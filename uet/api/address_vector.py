@@ -76,7 +76,7 @@ class AddressVector:
     """
 
     def __init__(self, neighbours: Mapping[str, str]) -> None:
-        # An address may be spelled in several ways; the FEP knows that of its configuration.
+        # An address may be spelled in several ways; the FEP has that of its configuration.
         self._neighbours = {ipaddress.ip_address(peer): peer for peer in neighbours}
         self._entries: dict[int, ProviderAddress] = {}
         self._by_source: dict[tuple[str, int], list[int]] = {}

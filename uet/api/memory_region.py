@@ -11,7 +11,7 @@ from uet.transport import Completion
 #: Bits of the key proper, and of that of an optimized one (UES Table 2-13).
 RKEY_BITS: Final = 48
 OPTIMIZED_BITS: Final = 12
-#: Bits 55..48, which are 0 in keys that a user asked for: here 1 in those that are given out, so
+#: Bits 55..48, which are 0 in keys that a user requested: here 1 in those that are given out, so
 #: that the two never collide.
 _GIVEN_OUT: Final = 1 << RKEY_BITS
 

@@ -125,7 +125,7 @@ class CongestionContext:
         self.credit = credit
         #: a packet may leave while this gives a positive number; what leaves is to be taken off it
         self.room: Callable[[], int] = self._least_room
-        #: whether the next packet should ask for an ACK, where others coalesce so many octets
+        #: whether the next packet should request an ACK, where others coalesce so many octets
         #: (UES 3.6.13): without, none may come
         self.wants_ack: Callable[[int], bool] = _never
         if window is not None:
@@ -141,13 +141,13 @@ class CongestionContext:
         self.base_rtt = base_rtt
         #: the window that a context begins with (octets)
         self.max_wnd = max_wnd
-        #: how long credit is asked for in vain (ns)
+        #: how long credit is requested in vain (ns)
         self.credit_timeout = credit_timeout
         #: the window follows the network
         self.adaptive = adaptive
         #: a PROBE is still to be sent, to learn the base RTT before queues hide it
         self.probes = adaptive
-        #: octets that wait in all flows, as they said last
+        #: octets that wait in all flows, as they reported last
         self.backlog = 0
         #: PDCs that have something to send, the one whose turn it is first (uet.pds.turns), and
         #: whether one of them may be able to
@@ -255,7 +255,7 @@ class PdcFlow:
         self.paths = paths
         #: octets of this PDC in the network; below 0 by what counters round up
         self.inflight = 0
-        #: octets sent of which no CACK, SACK, NACK or loss has told; never less than in flight
+        #: octets sent of which no CACK, SACK, NACK or loss has reported; never less than in flight
         self.unsettled = 0
         self._waiting = 0
         self._received = ReceivedOctets()

@@ -25,7 +25,7 @@ _SANE_WINDOWS = 4
 #: Between two CREDIT_REQs lie at most so many RTTs, as a power of two.
 _MOST_DOUBLINGS = 3
 
-#: Who asks for credit: its peer and ccc_id.
+#: Who requests credit: its peer and ccc_id.
 K = TypeVar("K", bound=Hashable)
 
 
@@ -182,13 +182,13 @@ class CreditPacer(Generic[K]):
         self._ns_per_unit = _UNIT / (parameters.octets_per_ns * parameters.pacer_share)
         self._speculate = speculate
         self._sources: dict[K, _Grantee[K]] = {}
-        # Whose turn comes when: those that want credit, and the others.  A source is in one of
+        # Whose turn comes when: those that need credit, and the others.  A source is in one of
         # the two at most.
         self._active: OrderedDict[K, _Grantee[K]] = OrderedDict()
         self._idle: OrderedDict[K, _Grantee[K]] = OrderedDict()
         self._repeats: OrderedDict[K, _Grantee[K]] = OrderedDict()
         self._next = 0.0  # when the port can take more than what has been granted
-        self._resting = True  # nobody wanted anything at the last tick
+        self._resting = True  # nobody needed credit at the last tick
 
     def on_target(self, key: K, target: int) -> None:
         """``credit_target`` of a data packet, whether it was trimmed or not.

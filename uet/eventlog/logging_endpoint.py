@@ -100,7 +100,7 @@ class TracedEndpoint(FabricEndpoint):
         self._rooms: dict[str, int] = {}
         self._touched: set[str] = set()  # peers whose window may have changed
         self._ended = False
-        if seed is None:  # the log tells it
+        if seed is None:  # the log has it
             seed = secrets.randbits(64)
         self._parameters: Data | None = _parameters(config, seed)
         super().__init__(config, seed=seed, first_counter=first_counter)

@@ -197,7 +197,7 @@ EVENTS: Final[dict[str, Schema]] = {
         {**_PDC, "psn": _PSN, "pkt_id": _PSN},
     ),
     # Congestion, per peer; credit in units of 256 octets.  Base RTT and average queueing delay (ms)
-    # are told where the window follows them.
+    # are logged where the window follows them.
     "window_updated": _object(
         {"peer": _TEXT, "room": {"type": "integer"}, "window": _COUNT},
         {"base_rtt": _DURATION, "queueing_delay": _DURATION},
@@ -215,8 +215,8 @@ EVENTS: Final[dict[str, Schema]] = {
     "key_updated": _object({"sdi": _number(24), "an": _number(1), "epoch": _number(16)}),
     "domain_latched": _object({"sdi": _number(24), "failures": _COUNT}),
     "sealing_failed": _object({"trigger": _TEXT}),
-    # What the application asks for, the messages that carry it (numbered in this trace; one
-    # request may take several), and what the application is told.
+    # What the application requests, the messages that carry it (numbered in this trace; one
+    # request may take several), and the application's completions.
     "message_posted": _object(_REQUEST, _REQUEST_MORE),
     "receive_posted": _object(
         {"length": _COUNT},

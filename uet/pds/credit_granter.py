@@ -24,7 +24,7 @@ class CreditGranter:
 
     def __init__(self, parameters: RcccParameters, full: int) -> None:
         self._full = full
-        #: somebody has asked
+        #: somebody has requested credit
         self.asked = False
         self._pacer: CreditPacer[Key] = CreditPacer(parameters)
         self._ways: dict[Key, tuple[Pdc, int]] = {}  # the newest PDC of each, and its path
@@ -87,7 +87,7 @@ class CreditGranter:
             try:
                 out.append(pdc.credit(key[1] << 24 | granted, entropy))
             except SealError:
-                continue  # counted; the source asks again
+                continue  # counted; the source requests again
 
     def next_deadline(self) -> int | None:
         """Return when a CREDIT is due, or ``None`` if no source requests credit."""

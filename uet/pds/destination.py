@@ -143,7 +143,7 @@ class RequestDestination:
         self.busy: dict[int, Arrived] = {}
         self._early: dict[int, Arrived] = {}  # on an ordered PDC: kept until its turn
         self._asked: set[int] = set()  # what was not answered the first time
-        self._judged = start_psn  # those before it have arrived, or were asked for once more
+        self._judged = start_psn  # those before it have arrived, or were requested once more
         self._seen = (0, 0)  # octets received and since when no more
         self._owed = 0
         self._newest_ar = (start_psn - 1) & MASK
@@ -452,7 +452,7 @@ class RequestDestination:
     # -- clear -------------------------------------------------------------------------------
 
     def _apply_clear(self, psn: int) -> None:
-        for unanswered in self.busy:  # nobody can know a response that there is not
+        for unanswered in self.busy:  # nobody can have a response that there is not
             if ((psn - unanswered) & MASK) < HALF:
                 psn = (unanswered - 1) & MASK
         stored = self.stored

@@ -61,7 +61,7 @@ REISSUED: Final = frozenset(
         NackCode.UNEXP_EVENT,
     }
 )
-#: Those that do not say whether the request was carried out.
+#: Those that do not report whether the request was carried out.
 PROVES_NOTHING: Final = frozenset({NackCode.UNEXP_EVENT})
 #: Refusals of a target that has nothing left to make a PDC of.
 NO_ROOM_FOR_A_PDC: Final = frozenset(

@@ -214,7 +214,7 @@ class PacketWriter:
         signed = ((opaque + 0x8000) & 0xFFFF) - 0x8000
         cack = destination.window.cack
         if not -0x8000 <= distance(sack_base, cack) < 0x8000:
-            sack_base = cack  # no ACK could express the one that was asked for
+            sack_base = cack  # no ACK could express the one that was requested
         self._acknowledge(word, signed, cack, destination, sack_base, b"", ev)
 
     def _acknowledge(

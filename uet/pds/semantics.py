@@ -15,7 +15,7 @@ from uet.wire.codes import NextHeader
 #: Errors after which a message that may be carried out twice may be sent on another PDC.
 REISSUABLE_ERRORS = frozenset(code.name for code in REISSUED)
 
-#: SES took the request and has nothing to say but the default response, which is not stored.
+#: SES took the request and has nothing to return but the default response, which is not stored.
 ACCEPTED = 0
 #: SES has no room for a message now: the packet is refused (NACK NO_SES_MSG_AVAIL), not taken.
 NO_ROOM = -1

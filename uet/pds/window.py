@@ -115,7 +115,7 @@ class ReceiveWindow:
         ahead = (psn - self.base) & MASK
         if ahead < HALF:
             if ahead >= _run(self.received):
-                return False  # nobody can know the response to what has not arrived
+                return False  # nobody can have the response to what has not arrived
             self.guaranteed = self.guaranteed >> ahead + 1 << ahead + 1
             self._advance()
         self.max_clear = psn

@@ -66,7 +66,7 @@ from uet.transport import (
 
 PORT_DOWN = "PORT_DOWN"
 _SILENT = "RTO_RETRIES_EXHAUSTED"
-#: Ends of a PDC that say nothing about the request that it carried.
+#: Ends of a PDC that report nothing about the request that it carried.
 _OF_THE_WAY = frozenset(
     {
         PORT_DOWN,
@@ -85,7 +85,7 @@ _TRIES = 3
 COUNTERS = ("tx_messages_striped", "tx_messages_issued_again")
 _Route = tuple[str, ...]
 _Place = tuple[str, int]  # a peer in a plane
-_ALIVE = object()  # context of a NOOP message that only asks whether a peer lives
+_ALIVE = object()  # context of a NOOP message that only probes whether a peer lives
 
 
 class FabricInterface:
@@ -227,7 +227,7 @@ class FabricInterface:
                 self.counts["tx_messages_striped"] += 1
                 for part, plane in zip(parts, usable, strict=False):
                     self._issue(part, plane)
-        except ValueError:  # the first part says what is wrong with all
+        except ValueError:  # the first part shows what is wrong with all
             self._forget(work)
             raise
 
@@ -294,7 +294,7 @@ class FabricInterface:
             and self._is_safe(work.request)
             and part.failures < _TRIES * len(self._feps)
         ):
-            part.failures += error != PORT_DOWN  # which says nothing against the peer
+            part.failures += error != PORT_DOWN  # which is no evidence against the peer
             part.is_again = True
             due = self.now + self._config.quarantine
             self._held_until[peer] = due

@@ -13,7 +13,7 @@ from uet.transport import Frame
 class PlaneInterface(Protocol):
     """The parts of the interface that a plane uses."""
 
-    #: the latest time that it was told (ns)
+    #: the latest time that it was given (ns)
     now: int
 
     @property

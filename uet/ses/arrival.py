@@ -109,7 +109,7 @@ class RequestArrival:
         self.initiator = 0
         self.match_bits = 0
         self.header_data: int | None = None
-        #: place of this packet in the message, and octets that the header says it has; ``None``
+        #: place of this packet in the message, and octets that it has by the header; ``None``
         #: where that is what remains of the packet
         self.start = 0
         self.octets: int | None = None

@@ -21,7 +21,7 @@ _COUNTER_OCTETS = 1
 _IPV6_SIZE = 16
 _FIRST_BLOCK = (2).to_bytes(4, "big")
 
-#: What tells packet keys of one domain key apart: epoch, rekey number, identity.
+#: What distinguishes packet keys of one domain key: epoch, rekey number, identity.
 KeyIndex = tuple[int, int, bytes]
 
 

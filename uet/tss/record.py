@@ -58,7 +58,7 @@ _SSI_END = _SSI_AT + _SSI_SIZE
 _EPOCH_AT = _TSS.shift("epoch")
 _COUNTER_MASK = _TSS.mask("counter")
 _LEAST = _TSS.size + ICV_SIZE
-#: Octets that tell which request a trimmed packet was: the longest PDS header of one.
+#: Octets that show which request a trimmed packet was: the longest PDS header of one.
 PEEKED: Final = headers.RUD_REQ.size + headers.REQ_CC_STATE.size
 _TSC_BITS = 64
 _IPV4_SIZE, _IPV6_SIZE = 4, 16
@@ -66,7 +66,7 @@ _IPV4_SIZE, _IPV6_SIZE = 4, 16
 _LONGEST_IPV4_PREFIX = 2 * _IPV4_SIZE + headers.UDP_HEADER.size
 _NO_CHECKSUM = bytes(2)
 
-#: What sealing needs to know of one pair of addresses: SSI (or None), identity, IV word in place.
+#: What sealing needs of one pair of addresses: SSI (or None), identity, IV word in place.
 _Way = tuple["int | None", bytes, int]
 _WayIn = tuple[PacketKey, bytes, int, KeyRing, "KeyIndex | None"]
 

@@ -164,7 +164,7 @@ class CcType(IntEnum):
 SERVICE_TIME_UNIT_NS: Final = 128
 SERVICE_TIME_INVALID: Final = 0
 SERVICE_TIME_OVERFLOW: Final = 0xFFFF
-#: ``ooo_count`` value that says "not provided" (UES Table 3-74).
+#: ``ooo_count`` value for "not provided" (UES Table 3-74).
 OOO_COUNT_NONE: Final = 0xFFFF
 #: Octets per unit of ``rcvd_bytes``, ``credit`` and ``credit_target`` (UES Tables 3-74, 3-75).
 BYTE_COUNT_UNIT: Final = 256

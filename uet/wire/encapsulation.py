@@ -186,7 +186,7 @@ def _crc_of(first: Packet, octets: bytes) -> int:
 
 
 # The UDP source port is entropy and takes every value, those of other protocols too: the
-# destination port must be asked before any binding by source port.
+# destination port must be looked up before any binding by source port.
 UDP.payload_guess.insert(0, ({"dport": UDP_PORT}, UET))
 bind_top_down(UDP, UET, dport=UDP_PORT, chksum=0)
 bind_layers(IP, UET_ENTROPY, proto=NATIVE_PROTOCOL)

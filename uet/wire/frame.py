@@ -200,7 +200,7 @@ class _Decoder:
         self.end = envelope.end
         # Octets of the packet behind ``end`` that the capture does not have.
         self.missing = max(0, envelope.claimed_end - envelope.end) if envelope.cut else 0
-        # A trailer that the capture cut off cannot be told from payload.
+        # A trailer that the capture cut off cannot be distinguished from payload.
         self.unseen_crc = 0
         self.has_crc = False
 
@@ -250,7 +250,7 @@ class _Decoder:
             return
         fields["udp.sport"] = env.entropy
         fields["udp.dport"] = env.dport
-        # The length says something only where it differs from IP's, and then no checksum holds.
+        # The length has a meaning only where it differs from IP's, and then no checksum holds.
         if env.shortened:
             fields["udp.length"] = env.udp_length
         else:

@@ -94,7 +94,7 @@ class UET_SES_STD(_Request):
 
     name = "UET SES standard request"
     uet_name = "ses.request_std"
-    # The tokens stand at two places and scapy wants one name for each.
+    # The tokens stand at two places and scapy needs one name for each.
     uet_labels = {
         "rtr_initiator_restart_token": "initiator_restart_token",
         "rtr_target_restart_token": "target_restart_token",
@@ -130,7 +130,7 @@ class UET_SES_STD(_Request):
     ]
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes | None]:
-        # A trimmed packet says what it carried before; extensions do not count as payload.
+        # A trimmed packet states what it carried before; extensions do not count as payload.
         if self.som or self.opcode in RENDEZVOUS_OPCODES | ATOMIC_OPCODES:
             return s, None
         return s[: self.payload_length], s[self.payload_length :]

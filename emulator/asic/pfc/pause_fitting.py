@@ -28,7 +28,7 @@ from topologies.units import format_size
 #: What shares the queue that a pause stops.
 LOSSLESS_CLASSES = ("data", "retransmission", "untrimmed")
 DEFAULT_XOFF = Fraction(1, 2)
-#: Between XOFF and XON, so that a port does not ask and let go for each frame.
+#: Between XOFF and XON, so that a port does not pause and resume for each frame.
 HYSTERESIS_FRAMES = 2
 #: The kernel counts octets of a queue in 32 bits, and its queue is twice the model's.
 MOST_OCTETS = 2**31 - 1

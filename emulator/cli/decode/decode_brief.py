@@ -13,7 +13,7 @@ from uet.wire.frame import DecodedPacket, Layer
 from uet.wire.naming import meaning
 from uet.wire.wireshark.wireshark_names import CONTROL_PAYLOAD, NACK_PAYLOAD
 
-#: What a line about a layer says beside its name, where the layer has it.
+#: What a line about a layer has beside its name, where the layer has it.
 _TELLING = (
     "ctl_type",
     "psn",

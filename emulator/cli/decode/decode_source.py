@@ -163,7 +163,7 @@ def _records(reader: Any, watched: _Watched) -> Iterator[tuple[bytes, int, int, 
         watched.between_records = True
         try:
             if isinstance(reader, RawPcapNgReader):
-                # Block by block, so that the end between two blocks is told from one inside.
+                # Block by block, so that an end between two blocks differs from one inside.
                 record = reader._read_block()
                 if record is None:
                     continue

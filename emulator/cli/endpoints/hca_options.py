@@ -19,7 +19,7 @@ from emulator.standalone.script.phrases import ip
 
 #: Options that are a field of HcaConfig each: parameter name -> field.
 _FIELDS = {"mtu": "mtu", "dscp": "dscp_data", "ecn": "ecn_capable"}
-#: Options that say what is on the peer's card: parameter name -> its name there.
+#: Options that name what is on the peer's card: parameter name -> its name there.
 _CARD = {
     "peer_qpn": "qpn",
     "peer_psn": "psn",

@@ -33,7 +33,7 @@ from topologies.units import format_rate, format_size, format_time
 LONGEST_TABLE = 64
 #: Of more values than this the least and the largest are shown.
 MOST_VALUES = 6
-#: Directions of links that are told of a run.
+#: Directions of links that are listed of a run.
 MOST_LINKS = 24
 
 

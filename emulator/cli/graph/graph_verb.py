@@ -22,7 +22,7 @@ from topologies.exports.dot import to_dot
 from topologies.exports.heat import Heat
 from topologies.model import Topology
 
-#: Formats that are alike on a terminal and in a file, and know neither colours nor collapsing.
+#: Formats that are alike on a terminal and in a file, and have neither colours nor collapsing.
 EXPORTS: Mapping[str, Export] = {**exports.EXPORTS, CONTAINERLAB.name: CONTAINERLAB}
 #: The format that a file's suffix chooses.
 SUFFIXES: Mapping[str, str] = {

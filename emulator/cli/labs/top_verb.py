@@ -127,7 +127,7 @@ class TopWatch:
         except LabGone as gone:
             click.echo(f"uetemu: {gone}", err=True)
         except OSError as error:
-            if error.errno != errno.EIO:  # else the terminal is gone, and everybody knows
+            if error.errno != errno.EIO:  # else the terminal is gone, and nobody needs a notice
                 raise
             self._attention.ended = self._attention.ended or signal.SIGHUP
 

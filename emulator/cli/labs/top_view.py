@@ -16,7 +16,7 @@ LINE, HALF_LINE, BEYOND, TRACK = "━", "╸", "─", "·"
 PLAIN_LINE, PLAIN_BEYOND, PLAIN_TRACK = "#", "-", "."
 HEADING, NAME, FAINT = "bold", "bold cyan", "bright_black"
 CALM, BUSY, FULL = "green", "yellow", "red"
-BUSY_AT, FULL_AT = 0.5, 0.9  # of a link, or of a queue that knows no marking
+BUSY_AT, FULL_AT = 0.5, 0.9  # of a link, or of a queue without marking
 UNBALANCED_AT = 1.5
 FEWEST_ROWS = 3  # of links, however low the screen
 

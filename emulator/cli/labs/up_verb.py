@@ -84,7 +84,7 @@ def command(
     chosen = choose(topology)
     model, homed = homing.resolved(chosen.topology, plane)
     model = control_plane.chosen(model, plane)
-    # of a switch that the profile does not ask for, no line of it is to blame
+    # of a switch that the profile does not request, no line of it is to blame
     answering = chosen.answering() if switch is None else nullcontext()
     switch = switch or usual_switch(chosen.transport or DEFAULT_TRANSPORT, model, chosen)
     asic = choice.requested(switch)

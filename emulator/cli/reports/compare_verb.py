@@ -23,7 +23,7 @@ from emulator.run_compare.source_comparison import SourceComparison, compare
 from emulator.run_compare.source_reading import read_source
 from emulator.run_report.page import write_files
 
-#: Exit status where a condition of --fail-if holds: told apart from an error's.
+#: Exit status where a condition of --fail-if holds: distinct from an error's.
 CONDITION_HOLDS = 3
 
 

@@ -31,7 +31,7 @@ _NUD_FAILED = 0x20
 _ETHERNET, _LOOPBACK = 1, 0x8
 _IFF_UP = 0x1
 _LINK_SCOPE = 253
-#: How long a neighbour has to answer (s), and how often the kernel is asked meanwhile.
+#: How long a neighbour has to answer (s), and how often the kernel is polled meanwhile.
 NEIGHBOUR_S = 5.0
 _LOOK_S = 0.02
 
@@ -140,7 +140,7 @@ def _next_hop(kernel: Any, port: NetworkInterface, peer: str) -> str:
     if any(ip_address(peer) in network.network for network in port.networks):
         return peer
     try:
-        # Asked with the interface the kernel would take everybody to be on its link.
+        # Queried with the interface, the kernel would take everybody to be on its link.
         (usual, *_) = kernel.route("get", dst=peer)
         (route, *_) = kernel.route("get", dst=peer, oif=port.index)
     except NetlinkError as error:

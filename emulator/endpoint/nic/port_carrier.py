@@ -48,7 +48,7 @@ class CarrierWatch:
             except BlockingIOError:
                 break
             except OSError as failure:
-                if failure.errno != errno.ENOBUFS:  # told more at once than the socket holds
+                if failure.errno != errno.ENOBUFS:  # notified of more at once than the socket holds
                     raise
         return [has_carrier(self._socket, interface) for interface in self._interfaces]
 

@@ -43,7 +43,7 @@ from emulator.endpoint.operations.schedule import (
 )
 
 WRITE, COPY, RECEIVE, REDUCE, COMPUTE, BARRIER, APPLY = range(7)
-#: The columns, and what an operation has where its kind says nothing.
+#: The columns, and what an operation has where its kind sets nothing.
 COLUMNS = (
     "kind",
     "peer",
@@ -215,7 +215,7 @@ class OperationTable(Sequence[Operation]):
         made = Write if kind == WRITE else Copy
         return made(peer=peer, tag=tag, local=near, remote=far, after=after)
 
-    # -- what is asked of all ------------------------------------------------------------------
+    # -- what is read of all -------------------------------------------------------------------
 
     def where(self, *kinds: int) -> npt.NDArray[np.intp]:
         """The indices of all operations of ``kinds``, in order."""

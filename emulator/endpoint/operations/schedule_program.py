@@ -237,7 +237,7 @@ class ScheduleProgram:
         pairs = np.unique(earlier * count + later)
         return np.stack([pairs // count, pairs % count])
 
-    # -- one by one, to say what is wrong ------------------------------------------------------
+    # -- one by one, to name what is wrong -----------------------------------------------------
 
     def _check(self, index: int, operation: Operation) -> None:
         try:

@@ -296,7 +296,7 @@ class SwitchInlet:
 
         def all_arrived() -> bool:
             outlets.take(index)
-            return False  # nobody knows
+            return False  # unknown
 
         outlets.finish(all_arrived)
 

@@ -28,7 +28,7 @@ _USER, _VLAN_VALID = 1, 1 << 4
 _SLOT = struct.Struct("=IIIH10xHH8xi")
 _TAG = struct.Struct("!HH")
 _MACS = 12
-#: struct sockaddr_ll: family, protocol, interface index, and what binding does not ask for.
+#: struct sockaddr_ll: family, protocol, interface index, and what binding does not use.
 _ADDRESS = struct.Struct("=HHi12x")
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -108,10 +108,10 @@ class PauseWatch:
     def _circle(self, seen: PauseSnapshot) -> tuple[SwitchChannel, ...]:
         """Lines that wait for each other in a circle; empty if there is none.
 
-        A line waits for the buffer at its other end.  That waits for the lines that its frames are
-        to leave by, and can fall to XON unless too many of them wait for such buffers themselves
-        (Dally and Seitz 1987).  Lines that remain after all others are taken out can never
-        proceed.
+        A line waits for the buffer at its other end.  That buffer waits for the lines that its
+        frames are to leave by. It can fall to XON unless too many of them wait for such buffers
+        themselves (Dally and Seitz 1987).  Lines that remain after all others are taken out can
+        never proceed.
         """
         waiting, stuck = seen.waiting, set(seen.asserting)
         while True:

@@ -109,7 +109,7 @@ class PfcEnd:
         self.rules: PauseRules | None = None
         self.pauser = Pauser(line.rate_bps, self.counters)
         self.gate: Gate | None = None
-        #: it asks for pauses without a reason
+        #: it requests pauses without a reason
         self.storming = False
         self._dropping = False
         self._armed = _UNARMED

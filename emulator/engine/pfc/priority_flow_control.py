@@ -56,10 +56,9 @@ def pause_settings_of(asic: FabricAsic, end: CableEnd) -> PauseSettings:
 class PauseSnapshot:
     """The ports at which pauses hold frames at one instant.
 
-    ``waiting`` are the octets in each line of a switch that is stopped and that no watchdog opens,
-    by the port that they came in by. ``asserting`` are the ports whose buffer requests a pause,
-    ``stopped`` those that obey one.  ``frames`` is how many lines have begun with, but for PAUSE
-    frames.
+    ``waiting`` are the octets in each stopped line of a switch that no watchdog opens, by the port
+    that they came in by. ``asserting`` are the ports whose buffer requests a pause, ``stopped``
+    those that obey one.  ``frames`` is how many lines have begun with, but for PAUSE frames.
     """
 
     waiting: Mapping[CableEnd, Mapping[CableEnd, int]]
@@ -157,7 +156,7 @@ class PriorityFlowControl:
 
         return left
 
-    # What the ends ask
+    # What the ends call
 
     def swallows(self, name: str, *, arriving: bool) -> bool:
         """Return whether a fault drops all frames that leave port ``name``, or arrive there."""

@@ -76,7 +76,7 @@ class VirtualFabric:
             self.part.hear = self._take_news if wires.workers == 1 else None
             self.workers.insert(0, LocalWorker(self.part))
             self._following = [NEVER] * wires.workers
-            self._stale = True  # who has something to do next is to be asked
+            self._stale = True  # who has something to do next is to be queried
             self._watch_pauses()
         except BaseException:
             self.close()
@@ -281,12 +281,12 @@ class VirtualFabric:
 
     def under_way(self) -> int:
         """Frames that wait at ports, or are on cables."""
-        self.following()  # others hear of what was sent to them
+        self.following()  # others get what was sent to them
         return sum(self.each(".under_way"))
 
     def moving(self) -> bool:
         """Return whether a frame waits at a port, is on a cable or in a pipeline."""
-        self.following()  # others hear of what was sent to them
+        self.following()  # others get what was sent to them
         return any(self.each(".moving"))
 
     def states(self) -> LineStates:

@@ -17,7 +17,7 @@ MAP_NEXT_KEY, PROGRAM_RUN, MAP_LOOKUP_BATCH = 4, 10, 24
 MAP_TYPE_ARRAY = 2
 LOCKED = 4  # BPF_F_LOCK: take the value's spin lock
 ATTRIBUTE_BYTES = 128
-#: What kernels say that lack the batch operation, altogether (before 5.6) or for a kind of map.
+#: Errors of kernels that lack the batch operation, altogether (before 5.6) or for a kind of map.
 NO_BATCH = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, 524})  # 524: ENOTSUPP
 RUN = struct.Struct("=4I2Q")  # program, its result, sizes and places of the frame in and out
 MAP_INFO = struct.Struct("=IIIII")  # type, id, key size, value size, entries

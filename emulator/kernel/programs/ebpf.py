@@ -28,7 +28,7 @@ STORE_WORD, STORE_HALF_VALUE = 0x63, 0x6A
 MOVE, COPY, ADD, ADD_REGISTER, AND, OR = 0xB7, 0xBF, 0x07, 0x0F, 0x57, 0x47
 MULTIPLY, SHIFT_RIGHT, XOR_REGISTER = 0x27, 0x77, 0xAF
 JUMP_IF_ZERO, JUMP_UNLESS, CALL, EXIT = 0x15, 0x55, 0x85, 0x95
-LOAD_MAP, OF_DESCRIPTOR = 0x18, 1  # two instructions; the source says what the value is
+LOAD_MAP, OF_DESCRIPTOR = 0x18, 1  # two instructions; the source determines what the value is
 FRAME_POINTER = 10
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -197,7 +197,7 @@ _PAPER = DcqcnParameters(
 _HPCC = DcqcnParameters(
     variant="periodic",
     g=1 / 256,
-    # the models tell the sender of every mark; NICs space CNPs by this
+    # the models notify the sender of every mark; NICs space CNPs by this
     cnp_interval=4 * _US,
     alpha_interval=1 * _US,
     decrease_interval=4 * _US,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-#: Operation, whether it asks for an ACK, octets from the extension headers on, payload in them;
+#: Operation, whether it requests an ACK, octets from the extension headers on, payload in them;
 #: and whether the payload has been placed already, and is not among them.
 Kept = tuple[int, bool, bytes, int, bool]
 

@@ -44,7 +44,7 @@ class SendQueue:
         self._sent: deque[WorkRequest] = deque()
         self.fetches: deque[WorkRequest] = deque()
         self._ask_at = first_psn + config.ack_interval  # from this PSN on AckReq is due
-        self._asked = first_psn - 1  # the newest PSN whose answer was asked for
+        self._asked = first_psn - 1  # the newest PSN whose answer was requested
         self._lost: dict[int, None] = {}  # to retransmit by themselves, in this order
         self._repeated: dict[int, None] = {}  # PSNs that were
         self.held = False

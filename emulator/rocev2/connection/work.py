@@ -173,7 +173,7 @@ class Workshop:
         if request.memory.readonly:
             raise WorkError("a read needs memory that can be written")
         _reth(request.offset, request.key, length)
-        if request.offset + length > 1 << ADDRESS_BITS:  # what is missing is asked for again
+        if request.offset + length > 1 << ADDRESS_BITS:  # what is missing is requested again
             raise WorkError(
                 f"a read of {length} octets at {request.offset:#x} leaves the 64-bit address space"
             )

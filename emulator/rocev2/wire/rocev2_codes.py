@@ -26,7 +26,7 @@ FULL_MEMBER = 0x8000
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 #: RETH DMALen has 32 bits, but no message is longer than this.
 MAX_MESSAGE = 1 << 31
-#: PSNs that may be unacknowledged: half of the space tells new from old.
+#: PSNs that may be unacknowledged: half of the space separates new from old.
 MAX_OUTSTANDING = 1 << 23
 #: Octets in front of a datagram in its receive buffer: room for a GRH.
 GRH_SIZE = 40
@@ -122,7 +122,7 @@ _UD_EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
     _O.SEND_ONLY_IMM: (_X.DETH, _X.IMM_DT),
 }
 
-#: Extension headers by opcode, of every opcode that this stack knows.
+#: Extension headers by opcode, of every opcode that this stack supports.
 EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
     **{Service.RC | o: _EXTENSIONS.get(o, ()) for o in BthOperation},
     **{Service.UC | o: _EXTENSIONS.get(o, ()) for o in BthOperation if o <= _O.WRITE_ONLY_IMM},

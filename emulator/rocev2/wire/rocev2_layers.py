@@ -118,5 +118,5 @@ LAYERS: dict[Extension, type[Packet]] = {
 
 split_layers(BTH, _AETH, opcode=Service.RC | BthOperation.ACKNOWLEDGE)
 for _opcode, _headers in EXTENSIONS.items():
-    if _headers and _opcode != CNP_OPCODE:  # scapy knows a CNP
+    if _headers and _opcode != CNP_OPCODE:  # scapy recognises a CNP
         bind_layers(BTH, LAYERS[_headers[0]], opcode=int(_opcode))

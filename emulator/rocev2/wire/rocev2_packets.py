@@ -21,7 +21,7 @@ _IP_AT = 14
 _UDP_SIZE = 8
 _SOURCE_IN_IP = {4: 12, 6: 8}
 _IP_SIZE = {4: 20, 6: 40}
-#: Flows are told apart by these octets; a hostile sender may make up as many as it likes.
+#: Flows are distinguished by these octets; a hostile sender may make up as many as it likes.
 _KEPT_FLOWS = 4_096
 
 _PAD_SHIFT = headers.BTH.shift("padcount")

@@ -60,7 +60,7 @@ _PROBE_STEPS = 4
 _PROBE_LANES = 4
 _PROBE_RUNS = 2
 _SMALL, _LARGE = 1024, 65_536
-#: What one packet or operation costs at the least (s), should the probe's noise say less.
+#: What one packet or operation costs at the least (s), should the probe's noise be less.
 _LEAST_COST = 2e-6
 
 

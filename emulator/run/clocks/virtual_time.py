@@ -36,7 +36,7 @@ from emulator.scenario import Outcome
 from topologies.model import CableEnd
 from topologies.routing.static_routes import static_routes
 
-#: The capture of a run folder, and what it says of itself: no name of a lab, so that the files of
+#: The capture of a run folder, and what it states of itself: no name of a lab, so that the files of
 #: equal runs are equal.
 CAPTURE = "capture.pcapng"
 CAPTURE_COMMENT = (

@@ -2,12 +2,12 @@
 
 ``faults``
     for each episode of the timeline, which is all that came at one instant, or a flap
-    (:mod:`emulator.faults.episodes`): what was said, when it came on average (``at_us`` after the
+    (:mod:`emulator.faults.episodes`): its clauses, when it came on average (``at_us`` after the
     start, None if every iteration had ended before), which GPUs were cut off from then on, and
     ``goodput``, in words and as ``restored_us``, the time until it was restored (below).  It is
     that of all pairs but those of ``goodput_without``, which had no way then: how many there are,
     and at most 16 of them, senders first.  A flap has so many ``steps``; ``at_us`` is the first of
-    them, whoever any of them cut off is told, and goodput is that from the last one on, which came
+    them, GPUs that any of them cut off count, and goodput is that from the last one on, which came
     at ``judged_us`` (None if every iteration had ended before).
 ``undisturbed_us``, ``slowdown``
     completion time of an iteration of the same seed without the faults, and how many times as long

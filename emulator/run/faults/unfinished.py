@@ -11,7 +11,7 @@
     those whose schedule had not ended.
 ``cut_off_gpus``, ``cut_off_pairs``, ``faults``, ``lost_packets``, ``undisturbed_us``
     with faults of the user's (:mod:`emulator.run.faults.disturbance`): ``faults`` has what was
-    said.
+    requested.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from topologies.units import format_size
 #: with its interpreter, and those that it starts.
 AGENT_BYTES = 32 * 2**20
 ENDPOINT_BYTES = 2**20
-#: For each endpoint that another one knows.
+#: For each endpoint that another one has as a peer.
 PEER_BYTES = 1024
 RUNNER_BYTES = 128 * 2**20
 #: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps

@@ -62,7 +62,7 @@ class RunRequest:
     topology: str | None = None
     transport: str | None = None
     switch: str | None = None
-    #: how switches learn their routes; None: as the topology says
+    #: how switches learn their routes; None: as in the topology
     control_plane: str | None = None
     seed: int = 1
     #: how many seeds the scenario is run with, from ``seed`` on
@@ -275,7 +275,7 @@ def _planned(
         if request.clock == "virtual":
             dilation = 1.0
         others = request.switch is not None or any(trials[place].switch for place in stage.trials)
-        with nullcontext() if others else fabric.answering():  # who asked for the switch
+        with nullcontext() if others else fabric.answering():  # who requested the switch
             fitting.fit(switch, topology, dilation, clock=request.clock)
     for place in stage.trials:
         if trials[place].faults and switch is None:

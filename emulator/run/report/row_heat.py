@@ -18,7 +18,7 @@ class Measure:
 
     title: str
     unit: str
-    #: what must have been counted, and what is said if it was not
+    #: what must have been counted, and the refusal if it was not
     needs: str
     missing: str
     value: Callable[[RowPorts, str, Link], float]

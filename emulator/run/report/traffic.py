@@ -3,10 +3,10 @@
 ``goodput_gbps``
     payload that all flows together delivered while all of them were under way, which is the steady
     state: from when each has delivered its first message until the first of them ends.  None if
-    that was too short to tell (:func:`emulator.measures.metrics.steady_interval`).  It is what the
+    that was too short (:func:`emulator.measures.metrics.steady_interval`).  It is what the
     ports that the receivers are plugged into sent of data by the telemetry, without headers;
     without an ASIC it comes from the ends of messages, which come in bunches after losses and so
-    tell up to a tenth too much.  ``goodput_at`` is where it was observed: at those ports, the
+    show up to a tenth too much.  ``goodput_at`` is where it was observed: at those ports, the
     ``fabric boundary``, or at the ``endpoint``.  ``goodput_share`` is its share of what the links
     could carry.
 ``message_p50_us``, ``message_p99_us``
@@ -19,7 +19,7 @@
     by the switches (ECN; trimming; drops of any reason, which ``drops`` has by name; among them
     ``nic``, what did not fit into a shared NIC in front of its PCIe).
 ``pauses``, ``paused_us``
-    frames that asked for a pause (PFC), by switches and NICs, and how long ports were not let
+    frames that requested a pause (PFC), by switches and NICs, and how long ports were not let
     send data, all ports added up; None where the switches do not pause. ``paused_nics_us`` is the
     part of the NICs.
 ``timeouts``
@@ -33,7 +33,7 @@
     balance of parallel uplinks (:func:`emulator.measures.port_record.balance`).
 ``reordered_packets``
     packets that arrived after one that was sent later; None where endpoints do not count them.
-    Packets of RoCEv2 do not say whether they were sent before, so there it is those that came
+    Packets of RoCEv2 do not show whether they were sent before, so there it is those that came
     before an earlier one, which is all behind a loss as well: not to be held against UET's.
 """
 

@@ -11,7 +11,7 @@ from emulator.rocev2.wire.rocev2_codes import (
 )
 from uet.wire.frame import DecodedPacket, decode_frame
 
-#: Fields that are told, and flags that are told where they are set, by their names in captures.
+#: Fields that are shown, and flags that are shown where they are set, by their names in captures.
 _FIELDS = ("pds.psn", "pds.cack_psn", "pds.nack_code", "pds.nack_psn", "pds.ctl_type")
 _MESSAGE = ("ses.message_id", "ses.message_offset")
 _FLAGS = ("pds.flags.syn", "pds.flags.retx", "pds.flags.ar", "ses.som", "ses.eom")

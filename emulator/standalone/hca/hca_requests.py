@@ -18,7 +18,7 @@ from uet.wire.codes import AtomicOpcode, Datatype
 _COMMON = ("size", "count", "error", "after")
 _RMA = ("key", "offset", "step")
 _DATA = ("pattern", "index", "header_data")
-#: What each operation may say.
+#: The fields of each operation.
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "write": (*_COMMON, *_RMA, *_DATA),
     "read": (*_COMMON, *_RMA, "expect", "index"),

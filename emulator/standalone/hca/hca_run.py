@@ -107,7 +107,7 @@ def _work(requested: StandAloneHca, draft: HcaConfig, seed: int) -> StandAloneWo
         ],
         messages,
     )
-    _hca(draft, work)  # what is wrong with regions is told now
+    _hca(draft, work)  # what is wrong with regions is reported now
     return work
 
 
@@ -192,7 +192,7 @@ def _live(
         stop,
         found=found,
         configuration=config,
-        # without what the cards have said
+        # without what the cards have exchanged
         settings={name: value for name, value in settings.items() if name != "connections"},
         regions=[
             {"key": f"{one.key:#x}", "address": one.address, "size": len(one.memory)}

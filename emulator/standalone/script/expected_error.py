@@ -17,7 +17,7 @@ _OWN: Final = ("TIMEOUT", "RTO_RETRIES_EXHAUSTED", "NACK_RETRIES_EXHAUSTED", "PD
                "MALFORMED_RESPONSE", "REFUSED_HERE", "TSS_COUNTER_EXHAUSTED", "TSS_NEEDS_SSI",
                "TSS_UNKNOWN_CLIENT")  # fmt: skip
 _NO_ERRORS: Final = ("NULL", "OK")
-#: Reserved return codes are told by number.
+#: Reserved return codes are named by number.
 _NUMBERED: Final = re.compile(r"RETURN_CODE_0X[0-9A-F]{2}")
 
 

@@ -11,7 +11,7 @@ from emulator.standalone.script.requested_operations import DEFAULT_KEY
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import ReceiveRequest
 
-#: Octets of a region whose size is not said, and the most that one may have.
+#: Octets of a region whose size is not stated, and the most that one may have.
 _DEFAULT_SIZE = 1 << 20
 _LARGEST = 1 << 34
 _ACCESS = ("rw", "r", "w")

@@ -35,7 +35,7 @@ class ProbeOutcome:
         self._endpoint = endpoint
         self._pdc: Pdc | None = None
         self._psn = 0
-        #: ns; ``None``: its PDC knows when to give up
+        #: ns; ``None``: its PDC decides when to give up
         self.deadline: int | None = None
         if isinstance(request, ProbeRequest):
             self._before = endpoint.counts["rx_probe_acks"]

@@ -34,7 +34,7 @@ from uet.transport import (
 )
 from uet.wire.codes import AtomicOpcode, Datatype
 
-#: The key under which a target registers its memory unless told otherwise.
+#: The key under which a target registers its memory by default.
 DEFAULT_KEY: Final = 0x4000_0000_0000_0123
 
 _COMMON = ("size", "count", "peer", "delivery", "job_id", "pid_on_fep", "resource_index",
@@ -42,7 +42,7 @@ _COMMON = ("size", "count", "peer", "delivery", "job_id", "pid_on_fep", "resourc
 _RMA = ("key", "offset", "step")
 _DATA = ("pattern", "index", "header_data", "dc")
 _ATOMIC = ("operation", "type", "operand", "compare", "tag", "tag_step")
-#: The operations of UET, and what each may say.
+#: The operations of UET, and the fields of each.
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "write": (*_COMMON, *_RMA, *_DATA, "synchronise", "idempotent"),
     "read": (*_COMMON, *_RMA, "expect", "index", "idempotent"),

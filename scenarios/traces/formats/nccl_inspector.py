@@ -39,7 +39,7 @@ _NAMES = {
 _KINDS = {name: kind for kind, name in _NAMES.items()}
 #: Collectives whose records have the size of one rank's part.
 _PARTS = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
-#: The end of a name that says which process the file belongs to.
+#: The end of a name that names the process the file belongs to.
 _RANK = re.compile(r"(\.\d+)?\.(jsonl|log|json)$")
 _BLANK = re.compile(r"[\s,]*")
 _VERSION = "v4.0"

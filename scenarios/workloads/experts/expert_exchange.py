@@ -2,7 +2,7 @@
 
 Direct: a token is sent to the GPU of each of its experts, once for each expert.
 
-Once for each node: a token is sent once to each node that has experts of it, to the GPU with the
+Once for each node: a token is sent once to each node with experts of it, to the GPU with the
 sender's number there (its rail). From there NVLink takes it to the GPUs of its experts.  Inside its
 own node it goes straight to these.  The combine takes the same way back. Rows of one token are
 added up where ways meet, so that one result for each node and token crosses the fabric.

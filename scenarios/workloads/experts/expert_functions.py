@@ -2,7 +2,8 @@
 
 Elements are whole numbers without sign of the given octets, and all arithmetic wraps around.  So
 sums are the same in every order, and results are compared to the bit.  Expert e multiplies each
-element by 2e + 3 and adds e + 1: a token at another expert than its own comes back as another one.
+element by 2e + 3 and adds e + 1. So a token at another expert than its own comes back as another
+one.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Nscc:
                 gain = elapsed / self.base_rtt if elapsed < self.base_rtt else 1.0
             self.average += gain * (delay - self.average)
 
-        # Quick adapt: marks that date from before a cut say nothing new.
+        # Quick adapt: marks that date from before a cut show nothing new.
         if marked and self.ignored < self.to_ignore:
             self.pending = 0.0
             self.since_adjusted = 0
@@ -277,7 +277,7 @@ class Nscc:
             self._lower_base_rtt(rtt)
         if code != _TRIMMED and code != _TRIMMED_LASTHOP:
             return
-        # A header tells no delay, only that the queue was full.
+        # A header shows no delay, only that the queue was full.
         full, gain = self.parameters.base_rtt, self._delay_gain
         if gain is None:
             elapsed, self.last_sample = now - self.last_sample, now

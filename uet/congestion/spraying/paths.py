@@ -12,7 +12,7 @@ from typing import Protocol
 from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST, EV_SET_SIZE
 
 #: How a path was: in order, marked CE, trimmed there, lost without a word: by its timer, or as
-#: newer packets tell.  What was trimmed at the last hop says nothing bad about the path and counts
+#: newer packets reveal.  What was trimmed at the last hop is not held against the path and counts
 #: as ``CLEAN`` (UES 3.6.16).
 CLEAN, ECN, NACK, TIMEOUT, LOST = range(5)
 

@@ -31,7 +31,7 @@ class ClearDuty:
         self.due: int | None = None
         self._source = source
         self._time = clear_time
-        self._asked = source.requests.clear_sent  # the newest PSN the target has asked about
+        self._asked = source.requests.clear_sent  # the newest PSN in the target's requests
         self._forced = False
         self._half_way = False  # in a stall, between CLEAR and ACK_REQ
         self._stalls = 0  # attempts to end a stall, since there was progress

@@ -47,7 +47,7 @@ class PdcLife:
         self.locks = 0
         #: target: the PSN of the CLOSE
         self.closed_by: int | None = None
-        #: target: when its CLOSE_REQ counts as refused (ns), once it has asked for a close
+        #: target: when its CLOSE_REQ counts as refused (ns), once it has requested a close
         self.close_due: int | None = None
         #: name of the error that it ended with, if any
         self.failure: str | None = None
@@ -92,7 +92,7 @@ class PdcLife:
         """Close once everything posted is answered."""
         if self.takes_messages:
             if self.state is PdcState.CREATING and self._source.idle:
-                self.closed()  # the target has never heard of it
+                self.closed()  # the target has no record of it
             else:
                 self.enter(PdcState.QUIESCE)
 

@@ -129,7 +129,7 @@ class Pdc:
             counts=around.counts,
         )
         self.source = RequestSource(
-            # What a peer has said on another PDC holds for this one until it says so here.
+            # What a peer has reported on another PDC holds here until it reports anew.
             SourceSettings.of(config, ordered=ordered, full_size=around.full_size, mpr=peer.mpr),
             writer=self.writer,
             ends=self,
@@ -222,7 +222,7 @@ class Pdc:
         if self.life.state is PdcState.QUIESCE:
             self.activate()
 
-    # -- what its parts ask of the endpoint --------------------------------------------------
+    # -- what its parts call of the endpoint -------------------------------------------------
 
     def changed(self) -> None:
         """Note that the state has changed; CLOSED is the last."""

@@ -38,7 +38,7 @@ _RESPONSE_SIZES = {
 }
 #: First word of a default response of success: list expected, opcode 0, code NULL or OK.
 _PLAIN = frozenset({0, 1})
-#: A target that wants so many other first PSNs, one after the other, will not take any.
+#: A target that names so many other first PSNs, one after the other, will not take any.
 MOST_RENUMBERINGS = 64
 
 
@@ -119,7 +119,7 @@ class PdcFeedback:
                 service = state = 0
             else:
                 counter = state & 0xFF_FFFF
-                early = out_of_order(held) or None  # there are some, if SACK says so
+                early = out_of_order(held) or None  # there are some, if SACK reports them
         next_header = (word & _NEXT_HEADER) >> _NEXT_SHIFT
         response: memoryview | None = None
         if next_header:

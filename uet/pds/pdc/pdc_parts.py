@@ -34,7 +34,7 @@ class PdcIdentity:
     ordered: bool
     #: secure domain, or ``None``
     sdi: int | None
-    #: it may take one of the PDCs that a target keeps back for requests that ask so
+    #: it may take one of the PDCs that a target keeps back for requests that need one
     reserved: bool
 
 

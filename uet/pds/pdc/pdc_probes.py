@@ -55,7 +55,7 @@ class PdcProbes:
             return
         self._counts["rx_probe_acks"] += 1
         if kind == _PLAIN_ACK or len(packet) < at + _ACK_CC.size:
-            return  # it tells that the PDC is there, and no more
+            return  # it shows that the PDC is there, and no more
         *_, cc, sack_offset, bitmap, service, state, _ = _ACK_CC.unpack_from(packet, at)
         counter: int | None = state & 0xFF_FFFF
         if kind == _ACK_CCX or cc >> 12:

@@ -41,7 +41,7 @@ class SecureStarts:
         if config.expected_psn is not None:
             self._expected = {domain.sdi: config.expected_psn for domain in config.domains}
         self._reported: dict[tuple[bytes, int], int] = {}  # by (peer, SDI)
-        # (peer, its PDC id, SDI) -> (first PSN wanted, until when); the oldest first
+        # (peer, its PDC id, SDI) -> (first PSN named, until when); the oldest first
         self._pending: dict[tuple[bytes, int, int], tuple[int, int]] = {}
 
     # -- the target's side ---------------------------------------------------------------------

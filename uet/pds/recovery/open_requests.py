@@ -67,7 +67,7 @@ class OpenRequests:
         self.peer_range = peer_range
         #: the newest CLEAR_PSN that has left
         self.clear_sent = (start_psn - 1) & MASK
-        #: PSN of the newest packet that asked for an ACK
+        #: PSN of the newest packet that requested an ACK
         self.asked: int | None = None
         #: nominal size of the largest request so far
         self.largest = 1

@@ -47,7 +47,7 @@ class RecoverySettings:
     nack_retx_time: int
     max_nack_retx_cnt: int
     infer_loss: bool
-    #: how long nothing is heard before a PROBE asks (ns); 0 for never
+    #: how long nothing arrives before a PROBE leaves (ns); 0 for never
     tail_loss_time: int
     max_tail_loss_retx: int
 
@@ -225,7 +225,7 @@ class LossRecovery:
             credit.on_refusal(self._size[slot])
         self._size[slot] = 0
 
-    # -- what newer packets tell ---------------------------------------------------------------
+    # -- what newer packets show ---------------------------------------------------------------
 
     def infer_loss(self, now: int, held: int | None = None) -> None:
         """Send again what is missing while many newer packets have arrived.

@@ -38,10 +38,10 @@ class TailLoss:
         writer: PacketWriter,
         counters: dict[str, int],
     ) -> None:
-        #: when something was last heard, or began to be expected (ns)
+        #: when something last arrived, or began to be expected (ns)
         self.heard_at = 0
-        self._probes = 0  # since something was heard
-        self._reported = True  # something was heard since the last question
+        self._probes = 0  # since something arrived
+        self._reported = True  # something arrived since the last PROBE
         self._time = settings.tail_loss_time
         self._most = settings.max_tail_loss_retx
         self._requests = requests
@@ -67,7 +67,7 @@ class TailLoss:
             or self._probes >= self._most
             or (self._flow.unsettled <= 0 and window.base in self._retransmit)
         ):
-            return None  # who waits to send has nothing to hear
+            return None  # who waits to send has nothing to expect
         return self.heard_at + self._time
 
     def probed(self, now: int) -> None:

@@ -117,7 +117,7 @@ class RequestSource:
         )
         #: a packet with SYN left more than once: a late copy may outlive the PDC
         self.syn_resent = False
-        #: it needs credit (RCCC), and says in every request how much
+        #: it needs credit (RCCC), and states in every request how much
         self.credited = flow.context.credit is not None
         #: its window may shrink below what is in flight
         self.adaptive = flow.context.adaptive
@@ -253,7 +253,7 @@ class RequestSource:
         psn, clear_offset = first, -outstanding
         state = context.credit_word() if self.credited else None
         request_ack = self._ack_per_packet or context.wants_ack(self._trigger)
-        # Where the window is shared or shrinks, the last packet of a turn asks for the ACK that
+        # Where the window is shared or shrinks, the last packet of a turn requests the ACK that
         # opens it again.
         asks_at_end = self.adaptive or context.inflight > flow.inflight
         end = credit - octets if credit > octets else 0

@@ -25,7 +25,7 @@ __all__ = ["Initiator", "MessageError"]
 _BAD_GENERATION, _NO_MATCH = int(ReturnCode.BAD_GENERATION), int(ReturnCode.NO_MATCH)
 _DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
 _RENDEZVOUS = frozenset(map(int, RENDEZVOUS_OPCODES))
-#: A target has no more generations than these (UES 3.4.1): who has been told all of them in turn
+#: A target has no more generations than these (UES 3.4.1): who has been refused with all in turn
 #: will not come up to date by trying on.
 _MOST_GENERATIONS = 256
 
@@ -79,7 +79,7 @@ class Initiator:
         self._streams: dict[tuple[str, str], OperationStream] = {}
         self._blocked: dict[OperationStream, None] = {}  # waiting for a PDC
         self._starved: dict[OperationStream, None] = {}  # waiting for a message id
-        self._asking: dict[OperationStream, None] = {}  # waiting for data to come, to ask for more
+        self._asking: dict[OperationStream, None] = {}  # waiting for data to come, to request more
         self._ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
         self._peer_handles = PeerHandles(facilities.memory, self._home, rng)
         self._timers: Timers[PostedOperation] = Timers(facilities.time)
@@ -193,7 +193,7 @@ class Initiator:
         else:
             assert operation.message is not None
             asked = operation.message.requested
-            if asked < len(operation.settled):  # the rest of a read was never asked for
+            if asked < len(operation.settled):  # the rest of a read was never requested
                 del operation.settled[asked:]
                 operation.expect(asked - sum(operation.settled))
             self._advance(operation)
@@ -369,7 +369,7 @@ class Initiator:
             )
         )
 
-    # -- what the target side asks for ---------------------------------------------------------
+    # -- what the target side requests ---------------------------------------------------------
 
     def on_restart(
         self,

@@ -14,7 +14,7 @@ from uet.ses.octet_ranges import OctetRanges
 
 #: Called with ``None``, or the error's name, when an operation of the endpoint itself ends.
 Ended = Callable[[str | None], None]
-#: Messages that are told apart among those that read a rendezvous send; one is enough.
+#: Messages that are distinguished among those that read a rendezvous send; one is enough.
 _MOST_READS = 16
 
 
@@ -29,7 +29,7 @@ class PeerReads:
 
     def __init__(self) -> None:
         self._read: dict[object, OctetRanges] = {}
-        self._older = OctetRanges()  # of more messages than are told apart
+        self._older = OctetRanges()  # of more messages than are distinguished
         self._refused: dict[object, None] = {}
 
     def add(self, by: object, start: int, end: int) -> None:
@@ -105,7 +105,7 @@ class PostedOperation:
         self.is_out = False  # its message is with PDS
         self.pdc: Context | None = None
         self.locked: Context | None = None  # the PDC that return data keeps open
-        # What the target said
+        # What the target answered
         self.attempts = 0  # restarts after a refusal
         self.generations = 0  # restarts with another generation
         self.reissues = 0  # PDCs that have refused it for good
@@ -115,7 +115,7 @@ class PostedOperation:
         # Return data: packets whose fate is known, and how many others there are
         self.settled = bytearray()
         self.missing = 0
-        self.unit = 0  # octets that a packet asks for
+        self.unit = 0  # octets that a packet requests
         # Deferrable sends: both tokens, whether there was no buffer, and whether there is now
         self.token = 0
         self.target_token = 0
@@ -185,7 +185,7 @@ class OperationStream:
         self.hold = 0
         self.probe: PostedOperation | None = None
         self._queue: list[tuple[int, PostedOperation]] = []
-        # Where order does not count: what asks for data, and may be passed by.
+        # Where order does not count: what requests data, and may be passed by.
         self._asking: list[tuple[int, PostedOperation]] = []
 
     def __len__(self) -> int:

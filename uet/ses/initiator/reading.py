@@ -20,7 +20,7 @@ class OutstandingReads:
 
     def __init__(self, most_octets: int, mtu: int) -> None:
         self._most_octets = most_octets
-        #: packets that one message may have asked for
+        #: packets that one message may have requested
         self.ahead = max(1, min(READ_AHEAD, most_octets // mtu))
         self.packets = 0
         self.octets = 0

@@ -71,7 +71,7 @@ class Replies:
         self._mtu = mtu
         self._on_data = on_data
         self._counters = counters
-        #: what targets have said of their generations (UES 3.4.1)
+        #: what targets have reported of their generations (UES 3.4.1)
         self.generations: dict[tuple[str, Address], int] = {}
         #: by PDC: what waits for data and has no message id, in the order of posting
         self._unnamed: dict[int, dict[PostedOperation, None]] = {}
@@ -87,7 +87,7 @@ class Replies:
         operation.expect(packets if made.length else 0)
         ahead = operation.stream.reads.ahead
         if packets > ahead and operation.message is not None and made.delivery in RELIABLE:
-            # Each packet asks for one packet of data; those settled let as many follow.
+            # Each packet requests one packet of data; those settled let as many follow.
             operation.message.ready = ahead
         if made.delivery in RELIABLE:
             # A read or a fetching atomic operation keeps its PDC open (UES 3.5.8).
@@ -152,7 +152,7 @@ class Replies:
         """The target refused the message: send no more of it (UES 3.4.1, error responses)."""
         made = operation.plan
         if code == _BAD_GENERATION and generation is not None:
-            # To know the generation is worth more than another refusal.
+            # To learn the generation is worth more than another refusal.
             self.generations[made.peer, made.address] = generation
             operation.code = code
         elif code in _TEMPORARY:

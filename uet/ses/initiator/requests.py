@@ -109,7 +109,7 @@ class MessagePlan:
     header_data: int | None = None
     delivery_complete: bool = False
     extension: bytes = b""
-    #: IE: something went wrong here, and the message is told only for that
+    #: IE: something went wrong here, and the message is sent only to report that
     initiator_error: bool = False
     #: EOM marks its packet where it has but one
     single_eom: bool = True

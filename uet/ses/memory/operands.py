@@ -112,7 +112,7 @@ def unpack_operands(packet: Octets) -> AtomicOperands | None:
             return None
         *_, compare, swap = headers.SES_CSWAP.decode(packet)
         size = min(size_of(datatype) or FIELD_SIZE, FIELD_SIZE)
-        low = (1 << 8 * size) - 1  # what is left of a narrow operand says nothing
+        low = (1 << 8 * size) - 1  # what is left of a narrow operand has no meaning
         return AtomicOperands(
             operation,
             datatype,

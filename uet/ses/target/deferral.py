@@ -90,7 +90,7 @@ class Deferrals:
         self._give_back = give_back
         self._counters = counters
         self._by_token: OrderedDict[int, Deferred] = OrderedDict()  # by deadline, too
-        # 0 says that there is none, but some peers begin with it.
+        # 0 means that there is none, but some peers begin with it.
         self._lowest = 0 if config.compatibility.message_ids_from_zero else 1
         self._token = self._lowest
         self._to_index_zero = config.compatibility.restarts_at_index_zero

@@ -93,7 +93,7 @@ class InboundSend(InboundMessage):
         self.entry: UnexpectedMessage | None = None
         self.queue_of: Resource | None = None
         self.fetching = False
-        #: why it will not be complete; said once nothing writes to its memory any more
+        #: why it will not be complete; reported once nothing writes to its memory any more
         self.failure: str | None = None
         self.ended = False
         #: how it is tracked

@@ -244,7 +244,7 @@ UNITS = {
     "mpr": (MPR_UNIT, "PSNs"),
 }
 
-#: What the payload word says, as words with their place: (word, shift, bits).  By control type
+#: What the payload word means, as words with their place: (word, shift, bits).  By control type
 #: (UES Tables 3-64 to 3-66) and by NACK code (UES Table 3-58).
 CONTROL_PAYLOAD = {
     ControlType.ACK_REQ: (("msg", 0, 16),),

@@ -8,7 +8,7 @@ setup behind them; :mod:`uet.wire.wireshark.wireshark_carrier`,
 
 from __future__ import annotations
 
-#: Stands at the very beginning: ends the script in a Wireshark that knows UET already.
+#: Stands at the very beginning: ends the script in a Wireshark that supports UET already.
 GUARD = """\
 local free, uet = pcall(Proto, "uet", "Ultra Ethernet Transport (uetemu)")
 if not free then

@@ -147,7 +147,7 @@ class PendingExchange:
                 )
             )
         self.record = record
-        self.before = ()  # nothing asks for them any more, nor for those before them
+        self.before = ()  # nothing reads them any more, nor for those before them
         return {
             rank: self._result(position, rank, entry[rank])
             for position, rank in enumerate(communicator.ranks)
