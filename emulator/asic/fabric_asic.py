@@ -92,9 +92,7 @@ class FabricAsic:
         }
         #: port of a NIC -> port of the switch at the other end
         self._port_at = {str(nic): str(end) for nic, end in self._nic_cables().items()}
-        self._reported = (
-            self.measured and self.virtual is None
-        )  # ports get counts of what has arrived
+        self._reported = self.measured and self.virtual is None  # ports get what has arrived
         self._nics = self._nic_cables() if self._reported else {}
         self.pauses = Pauses(lab, topology, program, self._indices, clock)
         self._fitted: FittedSwitch | None = None

@@ -389,7 +389,7 @@ def port_settings(
     trimmed = points.trimmed or 0
     if faces_nic and points.trimmed_last_hop is not None:
         trimmed = points.trimmed_last_hop
-    rate = max(1, round(host_rate / 8e9 * 2**RATE_SHIFT))  # 0 would be a port without any
+    rate = max(1, round(host_rate / 8e9 * 2**RATE_SHIFT))  # 0 would be a port without a rate
     head = PORT_HEAD.pack(rate, seed & SEED_MASK)
     marks = profile.last_hop_ecn or not faces_nic
     classes = (_packed_class(profile, traffic_class, marks) for traffic_class in TrafficClass)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 #: Words in the names of counters that are no counts.
 _EXTREMES = frozenset({"max", "mean", "p99"})
-#: How the names of counters end that are how many there are now.
+#: How the names of counters end that show how many there are now.
 _NOW = "_open"
 
 

@@ -41,7 +41,7 @@ from uet.transport import Transport
 
 #: Of a NIC with several ports: so many frames a port may wait for it while others are idle.
 _WAITING_PER_PORT = 4
-#: An endpoint that is to be woken more often than this in one instant would be for ever.
+#: An endpoint that requests to be woken more often than this in one instant would be for ever.
 _MOST_WAKES = 10_000
 #: While data may not leave, the timers of a transport that has data run this often at most.
 _STOPPED_LOOK_NS = 500

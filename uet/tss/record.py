@@ -90,10 +90,9 @@ class SecureRecords:
 
     Every refusal is counted in ``counts`` under its reason, which may be shared among domains. The
     counters of packets live here, and begin ``first_counter`` after the domain's first one. Whoever
-    makes this object anew, for example after a restart, must bring keys that nothing was sent with.
-    Else a ``first_counter`` beyond every counter that was is needed (RFC 5116 section 3.1).
-    ``owners`` maps fingerprints of keys to the SDI that has or had them, for all domains of one
-    endpoint.
+    makes this object anew, as after a restart, must bring keys that nothing was sent with. Else a
+    ``first_counter`` beyond every counter that was is needed (RFC 5116 section 3.1).  ``owners``
+    maps fingerprints of keys to the SDI that has or had them, for all domains of one endpoint.
     """
 
     def __init__(
