@@ -70,7 +70,7 @@ class Clause:
 class Moment:
     """The condition of the fabric from ``at_ns`` after the common start on.
 
-    ``text`` says what happens then, as a clause could; ``clause`` is the one it comes from, which
+    ``text`` states what happens then, as a clause could; ``clause`` is the one it comes from, which
     has several moments if it is a flap.
     """
 

@@ -105,7 +105,7 @@ class HcaConfig:
     max_rd_atomic: int = 16
     max_dest_rd_atomic: int = 16
 
-    # Acknowledgement: packets after which a long message requests again; packets that may be
+    # Acknowledgement: packets after which a long message requests one; packets that may be
     # unacknowledged at most.
     ack_interval: int = 64
     window_packets: int = MAX_OUTSTANDING - 1

@@ -1,10 +1,10 @@
 """Fidelity: whether the fabric limited the run, as it should, or the computer underneath did.
 
 These things spoil an emulation without any error. Processes wake up too late or take long to
-answer, or processors are busy all the time. Packets that are lost or overtake each other where no
-modelled queue is, and faults, pauses or samples that are not on time.  Each is measured and held
-against a threshold; if one is above it, the verdict is ``host-limited`` and names the reason. Every
-row has a verdict of its own, and the run has one of all that it did.
+answer, or processors are busy all the time. Packets are lost or overtake each other where no
+modelled queue is, and faults, pauses or samples are not on time.  Each is measured and held against
+a threshold; if one is above it, the verdict is ``host-limited`` and names the reason. Every row has
+a verdict of its own, and the run has one of all that it did.
 """
 
 from __future__ import annotations

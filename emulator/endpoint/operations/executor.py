@@ -39,7 +39,7 @@ from uet.transport import WriteRequest as RmaWrite
 MEMORY_KEY = 1
 
 # Header data of a write: a label of execution number (8 bits) and tag (24), and the CRC32C of the
-# region (32).  Where the transport carries 32 bits they are label XOR CRC32C: the receiver has
+# region (32).  Where the transport carries 32 bits they are label XOR CRC32C: the receiver sees
 # where the data went, reckons their CRC32C, and gets a label that it waits for, or the data are
 # wrong.
 WIDE, NARROW = 64, 32

@@ -25,7 +25,7 @@ __all__ = ["Initiator", "MessageError"]
 _BAD_GENERATION, _NO_MATCH = int(ReturnCode.BAD_GENERATION), int(ReturnCode.NO_MATCH)
 _DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
 _RENDEZVOUS = frozenset(map(int, RENDEZVOUS_OPCODES))
-#: A target has no more generations than these (UES 3.4.1): who has been refused with all in turn
+#: A target has no more generations than these (UES 3.4.1): who has received all of them in turn
 #: will not come up to date by trying on.
 _MOST_GENERATIONS = 256
 

@@ -14,7 +14,7 @@ from uet.timekeeper import Timekeeper
 from uet.transport import Completion
 from uet.wire import headers
 
-#: Extension header of a member: group, and how many the group has where this one has it.
+#: Extension header of a member: group, and how many the group has where this one carries it.
 SYNC_HEADER: Final = headers.SES_SYNC
 #: Groups that may be open at once, and for how long (ns), as the UEC reference provider has it.
 MOST_GROUPS: Final = 4_096
