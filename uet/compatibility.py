@@ -19,7 +19,7 @@ class Compatibility:
     trimmed_ack_nack: bool = False
 
     #: Meaning of ``mpr`` 0 in an ACK, in units of 128 PSNs (UES 1.0.3, Override_MPR_Zero_Value);
-    #: ``None``: it names none.
+    #: ``None``: 0 reports nothing.
     override_mpr_zero_value: int | None = None
 
     #: Keep SYN and psn_offset in what was first sent with them, even once the target's

@@ -64,7 +64,9 @@ class OfBdp:
 
 @dataclass(frozen=True, kw_only=True)
 class PauseChoice:
-    """Priority flow control.  None: what the fabric needs (:mod:`emulator.asic.switch_fitting`).
+    """Priority flow control of the switch.
+
+    None: what the fabric needs (:mod:`emulator.asic.switch_fitting`).
 
     ``pfc_priority`` is the one that PAUSE frames name for the lossless class.
     ``pfc_watchdog_ns`` (fabric time) is how long a NIC may pause its switch on end, 0 for ever;

@@ -35,7 +35,7 @@ TRIAL = Egress(rate_bps=1e9, mtu=9000, buffer_bytes=65_536, delay_ns=1000)
 
 
 def for_kernel_traffic() -> CableDelay:
-    """``netem`` if the kernel has it (it loads the module on demand), otherwise ``nic``.
+    """Return ``netem`` if the kernel has it (it loads the module on demand), otherwise ``nic``.
 
     Tried on the loopback of a network namespace that has no name and ends with the attempt.
     Needs root.

@@ -17,7 +17,10 @@ MOST_SHOWN = 300
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind`` is one of GOOD, LIMITED, BAD; ``word`` and ``sentence`` express it."""
+    """The verdict of a run.
+
+    ``kind`` is one of GOOD, LIMITED, BAD; ``word`` and ``sentence`` express it.
+    """
 
     kind: str
     word: str

@@ -56,7 +56,10 @@ class SuiteTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """The result of a test.  ``deviations`` state where it differs from the draft."""
+    """The result of a test.
+
+    ``deviations`` state where it differs from the draft.
+    """
 
     tables: Sequence[SuiteTable] = ()
     deviations: Sequence[str] = ()
