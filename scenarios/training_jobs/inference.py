@@ -29,10 +29,10 @@ The seed draws all contents, and nobody computes them.  Every octet of keys and 
 exchange is compared at its receiver.
 
 Measured, by the IETF draft on inference fabrics (draft-calabria-bmwg-ai-fabric-inference-bench):
-TTFT = wait + T_prefill + T_transfer + T_decode_init, with its means and percentiles (nearest rank);
-the share of T_transfer in it (``fabric``); ITL between tokens; tokens/s of all requests together;
-the rate of transfers while they are under way (``KV``, GB/s); ideal, a lower bound of the time
-until all answers are done.
+TTFT = wait + T_prefill + T_transfer + T_decode_init, with its means and percentiles (nearest rank).
+``fabric`` is the share of T_transfer in it. ITL is the time between tokens, and tokens/s are those
+of all requests together. ``KV`` is the rate of transfers while they are under way (GB/s). Ideal is
+a lower bound of the time until all answers are done.
 
 What should be seen: prefill is most of TTFT, and at higher rates the wait for it.  Layer by layer
 the transfer hides behind the computing, all but its last layer.  A transfer is slowest when several

@@ -2,10 +2,10 @@
 
 Direct: a token is sent to the GPU of each of its experts, once for each expert.
 
-Once for each node: a token is sent once to each node with experts of it, to the GPU with the
-sender's number there (its rail). From there NVLink takes it to the GPUs of its experts.  Inside its
-own node it goes straight to these.  The combine takes the same way back. Rows of one token are
-added up where ways meet, so that one result for each node and token crosses the fabric.
+Once for each node: a token is sent once to each node with its experts, to the GPU with the sender's
+number there (its rail). From there NVLink takes it to the GPUs of its experts.  Inside its own node
+it goes straight to these.  The combine takes the same way back. Rows of one token are added up
+where ways meet, so that one result for each node and token crosses the fabric.
 """
 
 from __future__ import annotations
