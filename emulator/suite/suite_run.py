@@ -114,7 +114,8 @@ class SuiteRun:
         self._waiting.pop(number, None)
         record.outcomes += outcomes or ()
         try:
-            trials = self._procedures[number].send(outcomes)  # type: ignore[arg-type]
+            procedure = self._procedures[number]
+            trials = next(procedure) if outcomes is None else procedure.send(outcomes)
         except StopIteration as end:
             record.findings = end.value
         except UserError as refusal:

@@ -75,7 +75,7 @@ def sprayed(choice: SuiteChoice) -> list[NamedTrial]:
 def _procedure(choice: SuiteChoice, trials: Sequence[NamedTrial], title: str) -> Procedure:
     table = TrialTable(title=title, columns=COLUMNS, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 f"{', '.join(map(str, _paths(choice)))} paths between two rail switches, a"
                 f" permutation with {choice.seeds} seeds.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from emulator.suite.suite_model import (
@@ -40,21 +41,19 @@ def collective_fabric(choice: SuiteChoice) -> str:
 
 def _trials(choice: SuiteChoice, scenario: str) -> list[tuple[SuiteTrial, dict[str, Any]]]:
     sizes = choice.pick(small="64KiB,1MiB", medium="64KiB,1MiB,8MiB", full="64KiB,1MiB,8MiB,64MiB")
-    order = {"order": "shuffled"} if scenario != "alltoall" else {}
-    return [
-        (
-            choice.trial(
-                scenario,
-                collective_fabric(choice),
-                transport,
-                switch=switch,
-                sizes=sizes,
-                **order,  # type: ignore[arg-type]
-            ),
-            {"balancing": name, "collective": scenario},
+    named = []
+    for name, (transport, switch) in STRATEGIES.items():
+        make = partial(
+            choice.trial,
+            scenario,
+            collective_fabric(choice),
+            transport,
+            switch=switch,
+            sizes=sizes,
         )
-        for name, (transport, switch) in STRATEGIES.items()
-    ]
+        trial = make() if scenario == "alltoall" else make(order="shuffled")
+        named.append((trial, {"balancing": name, "collective": scenario}))
+    return named
 
 
 def collective_lines(

@@ -41,7 +41,7 @@ def marking(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="Marks of a 4:1 incast", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 "The queue is not held at a depth by a generator: senders react to marks. What the"
                 " switch marks at each depth is exact by construction, and tested packet by packet"
@@ -77,7 +77,7 @@ def pauses(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="N:1 on a lossless switch", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
             notes=["rocev2:cc=none sends at line rate until it is paused."],
         )
@@ -99,7 +99,7 @@ def dcqcn(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="2M flows, of which M begin later", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 SHORT_TRIALS,
                 "Fair is within 10 % of the flows' mean, in windows of 20 us, until the first flow"
@@ -121,7 +121,7 @@ def storm(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="PFC storm of one NIC", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 "The storm lasts 300 us of fabric time, not 300 s.",
                 "Fabrics whose routes allow a circle of buffers are refused before they are built."

@@ -98,7 +98,7 @@ def tenants(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="Two jobs, alone and at once", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 "The share of octets that two jobs send over spines follows from their placement,"
                 " and is shown. It is not set to 0, 25, 50 and 75 %.",
@@ -182,7 +182,7 @@ def _failures(choice: SuiteChoice, title: str) -> Procedure:
     )
     table = TrialTable(title=title, columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 f"A permutation of {size} a flow over four spines, not AllReduce of 1 GB over"
                 " 128: a ring in its own order crosses no spine.",

@@ -43,7 +43,7 @@ class TrialTable:
         rows = list(lines(outcomes, self.columns, facts))
         return SuiteTable(title=self.title, columns=self.columns, rows=rows)
 
-    def found(self, deviations: Sequence[str], notes: Sequence[str] = ()) -> Procedure:
+    def findings(self, deviations: Sequence[str], notes: Sequence[str] = ()) -> Procedure:
         """Run the trials, and return findings of this one table."""
         outcomes = yield [trial for trial, _ in self.trials]
         return Findings(tables=[self.measured(outcomes)], deviations=deviations, notes=notes)

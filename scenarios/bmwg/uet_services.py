@@ -55,7 +55,7 @@ def services(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="Goodput by service", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[NO_GENERATOR, SHORT_TRIALS, LESS_SERVICES],
             notes=[
                 "The first message's time stands in 6.2; how many contexts are sustained in 6.7."
@@ -88,7 +88,7 @@ def first_message(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="4 KiB write on an idle fabric", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 "Queue pairs of RoCEv2 are there before the run, as their set-up goes over another"
                 " network: a first message has none of it. UET opens its context with the data.",
@@ -124,7 +124,7 @@ def spray(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="Permutation across the spines", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 f"{', '.join(map(str, paths))} paths, {size} a flow, {choice.seeds} seeds.",
                 SHORT_TRIALS,
@@ -205,7 +205,7 @@ def trimming(choice: SuiteChoice) -> Procedure:
     )
     table = TrialTable(title="2:1 bottleneck with a fixed window", columns=columns, trials=trials)
     return (
-        yield from table.found(
+        yield from table.findings(
             deviations=[
                 "(a) Link-layer retry and (c) credit-based flow control are not implemented.",
                 SHORT_TRIALS,

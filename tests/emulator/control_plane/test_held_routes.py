@@ -1,4 +1,4 @@
-"""Who decides that routes have settled: the topology's own, or silence."""
+"""Routes have settled when they are the topology's, or by silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs jobs get."""
+"""Jobs get GPUs by their placement."""
 
 from __future__ import annotations
 

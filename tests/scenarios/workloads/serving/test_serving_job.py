@@ -1,4 +1,4 @@
-"""What GPUs of a serving job compute and exchange, from the published sizes of models."""
+"""GPUs of a serving job compute and exchange by the published sizes of models."""
 
 from __future__ import annotations
 
