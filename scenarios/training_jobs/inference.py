@@ -272,14 +272,13 @@ def measures(
     runs = [request_times(job, served, parts, one) for one in outcome.iterations]
     times = [one for run in runs for one in run]
     span = fmean(max(one.tokens_ns[-1] for one in run) for run in runs)
-    received = outcome.counters.get("rx_message_octets")
     return {
         **_latencies(times),
         "itl_exchange_us": _mean([gap - job.step_ns for one in times for gap in one.itl_ns]),
         "transfer_gbps": fmean(one.transfer_gbps for one in times),
         "tokens_per_second": 1e9 * len(arrivals) * job.output / (span * job.scale),
         "request_times": [_moments(one) for one in runs[-1]],
-        "fabric_bytes": None if received is None else received / len(outcome.times_ns),
+        "fabric_bytes": outcome.received_bytes,
         "fabric_bytes_derived": fabric_octets(compiled),
     }
 

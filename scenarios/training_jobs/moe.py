@@ -317,7 +317,6 @@ def measures(
 ) -> Mapping[str, object]:
     """Return the times and bounds of the exchanges, and what crossed NICs."""
     compiled = trial.compile()
-    received = outcome.counters.get("rx_message_octets")
     assert outcome.wire is not None
     parts = ExchangeParts(topology, compiled, outcome.wire)
     steps = [parts.times(iteration) for iteration in outcome.iterations]
@@ -326,6 +325,6 @@ def measures(
         "dispatch_us": fmean(one.end_ns - one.start_ns for one in first) / 1000,
         "dispatch_bound_us": first[0].bound_ns / 1000,
         "exchanges": [one.as_dict() for one in steps[-1]],
-        "fabric_bytes": None if received is None else received / len(outcome.times_ns),
+        "fabric_bytes": outcome.received_bytes,
         "fabric_bytes_derived": fabric_octets(compiled),
     }

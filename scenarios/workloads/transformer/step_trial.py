@@ -207,11 +207,8 @@ def measured(run: StepRun, outcome: Outcome, gpus: Iterable[int]) -> dict[str, o
     ``fabric_bytes`` are octets of payload that arrived over the fabric in an iteration, from the
     counters of all endpoints.
     """
-    received = outcome.counters.get("rx_message_octets")
-    if received is None and not any(run.sent(WRITE).values()):
-        received = 0  # an endpoint that nothing reaches counts nothing
     row: dict[str, object] = {
-        "fabric_bytes": None if received is None else received / len(outcome.times_ns),
+        "fabric_bytes": outcome.received_bytes,
         "jct_ratio": outcome.mean_ns / run.roofline_ns(),
     }
     if outcome.iterations:
