@@ -13,6 +13,10 @@
 172.16.0.0/13         links of bottom switches and between spines, one /31 (RFC 3021) each:
                       262,144 links
 172.24.0.0/13         spine - super-spine links, likewise
+100.64.0.0/13         the frontend: its subnets from 100.64.0.0/14, links between switches from
+                      100.68.0.0/15, loopbacks from 100.70.0.0/15 (shared address space, RFC 6598)
+100.72.0.0/13         storage, likewise
+100.80.0.0/13         management, likewise
 ====================  =========================================================================
 
 The ports of a NIC with a FEP each have one MAC, the first port's.
@@ -26,9 +30,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from topologies.elements import (
+    FRONTEND,
+    MANAGEMENT,
+    STORAGE,
     CableEnd,
     Node,
     Role,
@@ -53,9 +61,18 @@ LOOPBACKS: Mapping[Role, IPv4Network] = {
     Role.SUPER_SPINE: IPv4Network("10.255.128.0/18"),
     Role.GPU: IPv4Network("10.255.192.0/18"),
 }
+#: Of the networks of machines, whose first half has subnets; links and loopbacks share the second.
+NETWORK_BLOCKS: Mapping[str, IPv4Network] = {
+    FRONTEND: IPv4Network("100.64.0.0/13"),
+    STORAGE: IPv4Network("100.72.0.0/13"),
+    MANAGEMENT: IPv4Network("100.80.0.0/13"),
+}
+#: What the ports of a machine are named after, by network.
+PORT_PREFIXES: Mapping[str, str] = {FRONTEND: "front", STORAGE: "stor", MANAGEMENT: "mgmt"}
 _MAC_ROLE = {
     Role.GPU: 0x01,
     Role.NIC: 0x02,
+    Role.SERVER: 0x03,
     Role.RAIL: 0x11,
     Role.SPINE: 0x12,
     Role.SUPER_SPINE: 0x13,
@@ -70,6 +87,13 @@ def gpu_mac(*, host: int, local_rank: int, port: int = 0) -> str:
     """MAC of NIC ``port`` of a GPU."""
     _bounded("local rank", local_rank, 256, "gpus_per_host")
     return _mac(_MAC_ROLE[Role.GPU], host, local_rank << 8 | port)
+
+
+def machine_mac(network: str, *, machine: int, port: int = 0) -> str:
+    """MAC of port ``port`` of a machine in ``network``."""
+    _bounded("port", port, 256, "ports")
+    place = list(NETWORK_BLOCKS).index(network)
+    return _mac(_MAC_ROLE[Role.SERVER], machine, place << 8 | port)
 
 
 def switch_mac(role: Role, *, switch: int, port: int) -> str:
@@ -225,9 +249,50 @@ def check_links(upper: Role, count: int, fewer: str) -> None:
         )
 
 
-def fabric_link(upper: Role, number: int) -> tuple[IPv4Interface, IPv4Interface]:
-    """The /31 of the ``number``-th link below tier ``upper`` as (lower end, upper end)."""
-    block = FABRIC_LINKS[upper]
+@dataclass(frozen=True)
+class AddressBlocks:
+    """The blocks that a network's links and loopbacks come from, by role."""
+
+    links: Mapping[Role, IPv4Network]
+    loopbacks: Mapping[Role, IPv4Network]
+
+    @classmethod
+    def of(cls, network: str) -> AddressBlocks:
+        """Return the blocks of ``network``: a machine's, or those of the scale-out network."""
+        if network not in NETWORK_BLOCKS:
+            return cls(FABRIC_LINKS, LOOPBACKS)
+        _, second = NETWORK_BLOCKS[network].subnets(1)
+        links, loopbacks = second.subnets(1)
+        parts = loopbacks.subnets(2)
+        return cls(
+            {Role.SPINE: links},
+            dict(zip((Role.LEAF, Role.SPINE, Role.SERVER), parts, strict=False)),
+        )
+
+
+def network_subnet(network: str, number: int) -> IPv4Network:
+    """The ``number``-th subnet (/24) of a network of machines.
+
+    Raises TopologyError when the network's block has no room for it.
+    """
+    first, _ = NETWORK_BLOCKS[network].subnets(1)
+    room = 1 << (24 - first.prefixlen)
+    if number >= room:
+        raise TopologyError(
+            f"the addressing plan has {room} subnets for the network {network}, and not for number "
+            f"{number}; take fewer leaves"
+        )
+    return IPv4Network((int(first.network_address) + (number << 8), 24))
+
+
+def fabric_link(
+    upper: Role, number: int, blocks: AddressBlocks | None = None
+) -> tuple[IPv4Interface, IPv4Interface]:
+    """The /31 of the ``number``-th link below tier ``upper`` as (lower end, upper end).
+
+    It is one of ``blocks``, by default the scale-out network's.
+    """
+    block = FABRIC_LINKS[upper] if blocks is None else blocks.links[upper]
     if 2 * number >= block.num_addresses:
         raise TopologyError(
             f"{block} has no /31 left for link {number} to the {upper} tier; take fewer switches "
@@ -236,9 +301,12 @@ def fabric_link(upper: Role, number: int) -> tuple[IPv4Interface, IPv4Interface]
     return IPv4Interface(f"{block[2 * number]}/31"), IPv4Interface(f"{block[2 * number + 1]}/31")
 
 
-def loopback(role: Role, switch: int) -> IPv4Address:
-    """Loopback (router id) of the ``switch``-th switch of ``role``, or a GPU's fabric address."""
-    block = LOOPBACKS[role]
+def loopback(role: Role, switch: int, blocks: AddressBlocks | None = None) -> IPv4Address:
+    """Loopback (router id) of the ``switch``-th switch of ``role``, or a GPU's fabric address.
+
+    It is one of ``blocks``, by default the scale-out network's.
+    """
+    block = LOOPBACKS[role] if blocks is None else blocks.loopbacks[role]
     if switch + 1 >= block.num_addresses:
         what = "GPUs with several ports" if role is Role.GPU else "switches"
         raise TopologyError(f"{block} has no loopback left for {role} {switch}; take fewer {what}")

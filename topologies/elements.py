@@ -23,6 +23,11 @@ MAX_VLAN = 4094
 AXES = "xyz"  # the dimensions of a torus
 SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes by default
 SCALE_UP_SHAPES = (SWITCH, MESH, RING) = ("switch", "mesh", "ring")
+#: The networks of a cluster: the scale-out one, and those of its servers.
+NETWORKS = (BACKEND, FRONTEND, STORAGE, MANAGEMENT) = (
+    *("backend", "frontend"),
+    *("storage", "management"),
+)
 ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 
 
@@ -33,6 +38,8 @@ class TopologyError(ValueError):
 class Role(enum.StrEnum):
     """The role of a node.
 
+    ``SERVER`` is a machine as the networks beside the scale-out one see it: what ends there is a
+    port of the machine and not of one of its GPUs.
     ``NIC`` is one that several GPUs share: a bridge inside the server that holds its senders back
     instead of dropping.  ``LEAF`` is a bottom switch whose subnet is not a rail's, ``ROUTER`` one
     of a direct network (torus, dragonfly).
@@ -48,6 +55,8 @@ class Role(enum.StrEnum):
     SUPER_SPINE = "super-spine"
 
 
+#: Where cables end and nothing passes through.
+END_ROLES = frozenset({Role.GPU, Role.SERVER})
 SWITCH_ROLES = frozenset({Role.RAIL, Role.LEAF, Role.ROUTER, Role.SPINE, Role.SUPER_SPINE})
 
 
@@ -92,12 +101,15 @@ class Bridge:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A GPU or a switch; each becomes one network namespace.
+    """A GPU, a machine or a switch; each becomes one network namespace.
 
     ``hash_seed`` seeds this switch's ECMP hash; seeds differ between switches so that tiers do
     not all choose alike (polarisation).  ``gateway`` is the IPv4 address (no prefix) of a GPU's
     default gateway, ``loopback`` a switch's router id.  A GPU with a ``loopback`` is reached at
     that fabric address (FA) over each of its ports, and has a gateway on each.
+
+    ``reach`` are the networks that an end node sends to its gateway; it sends all where there are
+    none.
 
     ``pod`` and ``plane`` are the part of the fabric that the node belongs to, where there are
     several (a group of a dragonfly is a pod). ``summaries`` are advertised to others instead of the
@@ -119,6 +131,7 @@ class Node:
     plane: int | None = None
     summaries: tuple[IPv4Network, ...] = ()
     position: tuple[int, ...] = ()
+    reach: tuple[IPv4Network, ...] = ()
 
     @property
     def is_switch(self) -> bool:
@@ -218,7 +231,11 @@ class ScaleUp:
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """Servers of one ``domain`` share a scale-up network; by default each has its own."""
+    """Servers of one ``domain`` share a scale-up network; by default each has its own.
+
+    ``gpus`` are the end nodes that it has in the network: its GPUs, or in a network of machines
+    itself.
+    """
 
     name: str
     gpus: tuple[str, ...]

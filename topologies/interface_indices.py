@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.model import CableEnd, Node, Topology
+from topologies.model import NETWORKS, CableEnd, Node, Topology
 
 VLAN_BRIDGE = "br0"  # of a switch whose rails are VLANs
 FIRST_INDEX = 2  # the loopback has 1 in every namespace
+#: What the numbers of two networks of a cluster differ by at least: machines have ports in several.
+INDICES_OF_A_NETWORK = 1 << 20
 
 
 def interface_indices(topology: Topology) -> Mapping[CableEnd, int]:
@@ -15,7 +17,7 @@ def interface_indices(topology: Topology) -> Mapping[CableEnd, int]:
 
     Bridges and bonds are named as ``CableEnd(node, bridge)``; each stretched bridge has one tunnel
     port.  They depend on the topology
-    alone: whoever has it can compute them.
+    alone: whoever has it can compute them.  Those of other networks of the cluster differ.
     """
     ends: list[CableEnd] = [end for link in topology.links for end in link.ends]
     bridges = [(node.name, bridge) for node in topology.nodes for bridge in node.bridges]
@@ -23,7 +25,8 @@ def interface_indices(topology: Topology) -> Mapping[CableEnd, int]:
     ends += [CableEnd(node, tunnel_port(b.vni)) for node, b in bridges if b.vni is not None]
     ends += [CableEnd(node.name, bond) for node in topology.nodes for bond in node.bonds]
     ends += filter(None, (vlan_bridge_of(topology, node) for node in topology.nodes))
-    return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
+    first = FIRST_INDEX + NETWORKS.index(topology.network) * INDICES_OF_A_NETWORK
+    return {end: index for index, end in enumerate(ends, start=first)}
 
 
 def tunnel_port(vni: int) -> str:

@@ -12,18 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from topologies.cluster.network_validation import validate_networks
 from topologies.elements import (
     AXES,
+    BACKEND,
+    END_ROLES,
     ETHERNET,
     EVPN,
+    FRONTEND,
+    MANAGEMENT,
     MAX_MTU,
     MAX_VLAN,
     MESH,
     MIN_MTU,
+    NETWORKS,
     RING,
     ROUTINGS,
     SCALE_UP_SHAPES,
     SHORTEST,
+    STORAGE,
     SWITCH,
     SWITCH_ROLES,
     VLAN_USES,
@@ -45,16 +52,22 @@ from topologies.wiring import Wiring
 
 __all__ = [
     "AXES",
+    "BACKEND",
+    "END_ROLES",
     "ETHERNET",
     "EVPN",
+    "FRONTEND",
+    "MANAGEMENT",
     "MAX_MTU",
     "MAX_VLAN",
     "MESH",
     "MIN_MTU",
+    "NETWORKS",
     "RING",
     "ROUTINGS",
     "SCALE_UP_SHAPES",
     "SHORTEST",
+    "STORAGE",
     "SWITCH",
     "SWITCH_ROLES",
     "VLAN_USES",
@@ -79,12 +92,24 @@ class Topology(Wiring):
     """A validated fabric: its parts agree, or making it raises TopologyError.
 
     The choice of the switch sets ``switch_latency_ns``, not the designer
-    (:meth:`with_switch_latency`).
+    (:meth:`with_switch_latency`).  ``networks`` are the other networks of its servers, each a
+    fabric of its own (:mod:`topologies.cluster`).
     """
+
+    networks: tuple[Topology, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
         validate(self)
+        validate_networks(self, self.networks)
+
+    def network_named(self, name: str) -> Topology:
+        """Return the network ``name`` of the cluster; TopologyError if it has none."""
+        for one in (self, *self.networks):
+            if one.network == name:
+                return one
+        names = ", ".join(one.network for one in (self, *self.networks))
+        raise TopologyError(f"topology {self.name} has no network {name!r}; it has {names}")
 
     def with_switch_latency(self, latency_ns: int) -> Topology:
         """Return this fabric with switches whose pipeline takes ``latency_ns``."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from topologies.elements import (
+    END_ROLES,
     EVPN,
     SHORTEST,
     VXLAN,
@@ -20,7 +21,6 @@ from topologies.elements import (
     CableEnd,
     Link,
     Node,
-    Role,
     TopologyError,
 )
 from topologies.multihoming import segments_of
@@ -115,7 +115,7 @@ class Stretch:
     def paths(self, source: str, *, longest: bool = False) -> Mapping[str, Path]:
         """One of the ways to each GPU, and a shortest path to all other nodes."""
         found = dict(self._paths(source))
-        if self.topology.node(source).role is not Role.GPU:
+        if self.topology.node(source).role not in END_ROLES:
             return found
         for gpu in self.topology.gpus:
             ways = self.ways(source, gpu.name) if gpu.name != source else ()

@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from topologies import layer2
 from topologies.elements import (
+    END_ROLES,
     MAX_MTU,
     MIN_MTU,
     ROUTINGS,
@@ -20,7 +21,6 @@ from topologies.elements import (
     FabricProfile,
     Node,
     Port,
-    Role,
     ScaleUp,
     TopologyError,
 )
@@ -256,7 +256,7 @@ def _validate_servers(topology: Wiring, nodes: Mapping[str, Node]) -> None:
     names: set[str] = set()
     for server in topology.servers:
         for gpu in server.gpus:
-            if gpu not in nodes or nodes[gpu].role is not Role.GPU:
+            if gpu not in nodes or nodes[gpu].role not in END_ROLES:
                 raise TopologyError(f"server {server.name}: {gpu!r} is not a GPU node")
             if gpu in placed:
                 raise TopologyError(f"{gpu} stands in two servers")
@@ -282,5 +282,5 @@ def _validate_servers(topology: Wiring, nodes: Mapping[str, Node]) -> None:
     if not placed:
         raise TopologyError(f"topology {topology.name} has no GPUs: give it a server with one")
     for node in nodes.values():
-        if node.role is Role.GPU and node.name not in placed:
+        if node.role in END_ROLES and node.name not in placed:
             raise TopologyError(f"{node.name} stands in no server")

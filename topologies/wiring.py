@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from topologies.elements import (
+    BACKEND,
     Bridge,
     CableEnd,
     FabricProfile,
@@ -31,6 +32,7 @@ class Wiring(ABC):
     """The fields of a fabric, and look-ups in them.
 
     ``parameters`` are what the designer of the fabric chose, for the run's record.
+    ``network`` is which one of the cluster's it is.
     ``switch_latency_ns`` is the time that a packet takes through the pipeline of each switch.  The
     class is abstract: only :class:`topologies.model.Topology` has objects.
     """
@@ -41,6 +43,7 @@ class Wiring(ABC):
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
     profile: FabricProfile = field(default_factory=FabricProfile)
+    network: str = BACKEND
     switch_latency_ns: int = 0
 
     @abstractmethod
@@ -69,7 +72,10 @@ class Wiring(ABC):
 
     @property
     def gpus(self) -> tuple[Node, ...]:
-        """GPUs in rank order: servers in order, local ranks within each server."""
+        """GPUs in rank order: servers in order, local ranks within each server.
+
+        In a network of machines they are the machines.
+        """
         return tuple(self.by_name[gpu] for server in self.servers for gpu in server.gpus)
 
     @property

@@ -19,6 +19,8 @@ from ipaddress import IPv4Interface, IPv4Network
 from topologies import addressing as plan
 from topologies.ethernet import HEADER_OCTETS
 from topologies.model import (
+    BACKEND,
+    END_ROLES,
     EVPN,
     MAX_MTU,
     VXLAN,
@@ -57,12 +59,17 @@ class _Draft:
 class Assembly:
     """A fabric in the making, all of whose links have the same MTU and buffers.
 
-    With ``tunnels`` those between switches have room for what a tunnel adds.
+    With ``tunnels`` those between switches have room for what a tunnel adds.  ``network`` is which
+    one of the cluster's it is; the blocks of its addresses follow from that.
 
     Raises TopologyError where a buffer cannot hold a frame.
     """
 
-    def __init__(self, *, mtu: int, buffer_bytes: int, tunnels: bool = False) -> None:
+    def __init__(
+        self, *, mtu: int, buffer_bytes: int, tunnels: bool = False, network: str = BACKEND
+    ) -> None:
+        self.network = network
+        self._blocks = plan.AddressBlocks.of(network)
         self.mtu, self.buffer_bytes = mtu, buffer_bytes
         self.tunnels = tunnels
         self._fabric_mtu = mtu + (VXLAN_OVERHEAD if tunnels else 0)
@@ -79,7 +86,7 @@ class Assembly:
             )
         self._nodes: dict[str, _Draft] = {}
         self._servers: list[Server] = []
-        self._gpus = 0
+        self._gpus = self._machines = 0
         self._links: list[Link] = []
         self._members: Counter[IPv4Network] = Counter()
         self._numbers: Counter[Role] = Counter()
@@ -125,6 +132,28 @@ class Assembly:
             self._nodes[gpu] = _Draft(node, host, fep_per_port)
         return names
 
+    def machine(
+        self, name: str, *, homed: int = 1, reach: tuple[IPv4Network, ...] = ()
+    ) -> str:
+        """A machine as an end node of a network of machines; ``reach`` is as in its node.
+
+        With ``homed`` > 1 ports it has an address of its own, which each port leads to.
+        """
+        number = self._machines
+        self._machines += 1
+        self._servers.append(Server(name=name, gpus=(name,)))
+        node = Node(
+            name=name,
+            role=Role.SERVER,
+            ports=(),
+            server=name,
+            local_rank=0,
+            reach=reach,
+            loopback=plan.loopback(Role.SERVER, number, self._blocks) if homed > 1 else None,
+        )
+        self._nodes[name] = _Draft(node, number)
+        return name
+
     def switch(
         self,
         role: Role,
@@ -145,7 +174,7 @@ class Assembly:
             rail=rail,
             pod=pod,
             plane=plane,
-            loopback=plan.loopback(role, number),
+            loopback=plan.loopback(role, number, self._blocks),
             hash_seed=plan.hash_seed(name),
             position=position,
         )
@@ -255,10 +284,10 @@ class Assembly:
     ) -> None:
         """A routed cable between two switches; the next free port of each is named by ``names``."""
         role = self._nodes[upper].node.role
-        block = plan.FABRIC_LINKS[role]
+        block = self._blocks.links[role]
         number = self._joined[block]
         self._joined[block] += 1
-        near, far = plan.fabric_link(role, number)
+        near, far = plan.fabric_link(role, number, self._blocks)
         ends = (
             self._port(lower, names[0], address=near),
             self._port(upper, names[1], address=far),
@@ -290,25 +319,29 @@ class Assembly:
     def _gpu_port(self, gpu: str, switch: str, bridge: str, bond: str | None = None) -> CableEnd:
         draft = self._nodes[gpu]
         first = next((port for port in draft.ports if bond and port.bond == bond), None)
+        name = f"{plan.PORT_PREFIXES.get(self.network, 'eth')}{len(draft.ports)}"
         if first is not None:
-            draft.ports.append(replace(first, name=f"eth{len(draft.ports)}"))
+            draft.ports.append(replace(first, name=name))
             return CableEnd(gpu, draft.ports[-1].name)
         gateway = self._nodes[switch].bridges[bridge].gateway
         assert gateway is not None
         number = self._members[gateway.network]
         self._members[gateway.network] += 1
         port = len(draft.ports)
-        assert draft.node.local_rank is not None
-        mac = plan.gpu_mac(
-            host=draft.number,
-            local_rank=draft.node.local_rank,
-            port=0 if draft.fep_per_port else port,
-        )
+        if draft.node.role is Role.SERVER:
+            mac = plan.machine_mac(self.network, machine=draft.number, port=port)
+        else:
+            assert draft.node.local_rank is not None
+            mac = plan.gpu_mac(
+                host=draft.number,
+                local_rank=draft.node.local_rank,
+                port=0 if draft.fep_per_port else port,
+            )
         address = plan.rail_address(gateway.network, number)
-        draft.ports.append(Port(name=f"eth{port}", mac=mac, address=address, bond=bond))
+        draft.ports.append(Port(name=name, mac=mac, address=address, bond=bond))
         if draft.node.gateway is None:
             draft.node = replace(draft.node, gateway=str(gateway.ip))
-        return CableEnd(gpu, f"eth{port}")
+        return CableEnd(gpu, name)
 
     def _member(
         self,
@@ -376,7 +409,7 @@ class Assembly:
             replace(draft.node, ports=tuple(draft.ports), bridges=tuple(draft.bridges.values()))
             for draft in self._nodes.values()
         ]
-        nodes.sort(key=lambda node: node.role is not Role.GPU)
+        nodes.sort(key=lambda node: node.role not in END_ROLES)
         return Topology(
             name=name,
             parameters=parameters,
@@ -384,6 +417,7 @@ class Assembly:
             nodes=tuple(nodes),
             links=tuple(self._links),
             profile=profile or self.profile,
+            network=self.network,
         )
 
     @property

@@ -70,7 +70,7 @@ class Neighbour:
 def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
     """Routes of every node, by node name.
 
-    A GPU has its default route, over each port that has a gateway; where it has an endpoint in each
+    A GPU has its default route, or those to what it reaches, over each port with a gateway; where it has an endpoint in each
     plane, each plane has a route of its own, by its port.  A switch has a route to every endpoint
     subnet (or its summary), loopback and fabric address that it does not own and can reach. The
     route goes over all paths of the routing in force, by default those of the fewest hops. Each
@@ -81,8 +81,10 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
     for gpu in topology.gpus:
         hops = tuple(dict.fromkeys(_exits(topology, gpu)))
         if hops:
-            default = Route(destination=_EVERYTHING, hops=hops, source=gpu.loopback)
-            routes[gpu.name].append(default)
+            routes[gpu.name] += [
+                Route(destination=network, hops=hops, source=gpu.loopback)
+                for network in gpu.reach or (_EVERYTHING,)
+            ]
         for fep, hop in zip(gpu.feps, hops, strict=False):
             routes[gpu.name] += [
                 Route(destination=network, hops=(hop,))

@@ -1,0 +1,161 @@
+"""The networks of the machines of a cluster, built beside its scale-out network.
+
+::
+
+    frontend     user0 -- border0        head0, h0, h1 ...    100G, shared by all of a server
+                             |             |
+                      front-spine0,1 -- front-leaf0,1         routed leaf-spine, eBGP
+
+    storage      storage0,1, head0, h0, h1 ... -- stor-leaf0,1 -- stor-spine0,1
+
+    management   all machines -- mgmt-switch0                 one subnet, 1G
+
+A machine stands in several of them.  Only the frontend leads further: its servers have their
+default route there, and a route to the others' blocks in those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from topologies import addressing as plan
+from topologies.elements import FRONTEND, MANAGEMENT, STORAGE, FabricProfile, Role, TopologyError
+from topologies.model import Topology
+from topologies.parts.assembly import Assembly
+
+HEAD, TELEMETRY, BORDER = "head0", "telemetry0", "border0"
+MANAGEMENT_SWITCH = "mgmt-switch0"
+#: Ethernet's own, on links that no jumbo frame passes (octets).
+ORDINARY_MTU = 1500
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCabling:
+    """The cables of one network of machines: bit/s, ns, octets."""
+
+    rate_bps: int
+    delay_ns: int
+    mtu: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafSpine:
+    """Leaves and spines of a routed network; each leaf has ``uplinks`` to every spine."""
+
+    leaves: int
+    spines: int
+    uplinks: int = 1
+
+    def check(self, network: str) -> None:
+        """Raise TopologyError unless the machines of ``network`` reach each other."""
+        if self.leaves > 1 and not self.spines:
+            raise TopologyError(
+                f"{network}_spines is 0 and {network}_leaves {self.leaves}: nothing joins the "
+                "leaves; take a spine, or one leaf"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """The machines of a cluster: servers with GPUs, and those that serve them."""
+
+    servers: tuple[str, ...]
+    storage_nodes: int
+    users: int
+
+    @property
+    def storage(self) -> tuple[str, ...]:
+        """Return the names of the storage nodes."""
+        return tuple(f"storage{number}" for number in range(self.storage_nodes))
+
+    @property
+    def user_names(self) -> tuple[str, ...]:
+        """Return the names of the machines of users, outside."""
+        return tuple(f"user{number}" for number in range(self.users))
+
+
+def frontend(machines: Machines, shape: LeafSpine, cabling: NetworkCabling) -> Topology:
+    """The frontend: servers and the head node behind leaves, users behind the border router."""
+    shape.check(FRONTEND)
+    fabric = _assembly(FRONTEND, cabling)
+    inside = [fabric.machine(name) for name in (*machines.servers, HEAD)]
+    users = [fabric.machine(name) for name in machines.user_names]
+    leaves, spines = _leaf_spine(fabric, FRONTEND, shape, cabling)
+    _plug_in(fabric, inside, leaves, cabling)
+    if users:
+        fabric.switch(Role.LEAF, BORDER)
+        fabric.bridge(BORDER, "users", rail=0, subnet=plan.network_subnet(FRONTEND, len(leaves)))
+        for user in users:
+            _attach(fabric, user, BORDER, "users", cabling)
+        for spine in spines or leaves:
+            fabric.join(BORDER, spine, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)
+    return _whole(fabric, FRONTEND, "ebgp" if spines else "static")
+
+
+def storage(machines: Machines, shape: LeafSpine, cabling: NetworkCabling) -> Topology:
+    """The storage network: storage nodes, the head node and servers behind leaves."""
+    shape.check(STORAGE)
+    fabric = _assembly(STORAGE, cabling)
+    reach = (plan.NETWORK_BLOCKS[STORAGE],)
+    names = (*machines.servers, HEAD, *machines.storage)
+    joined = [fabric.machine(name, reach=reach) for name in names]
+    leaves, spines = _leaf_spine(fabric, STORAGE, shape, cabling)
+    _plug_in(fabric, joined, leaves, cabling)
+    return _whole(fabric, STORAGE, "ebgp" if spines else "static")
+
+
+def management(machines: Machines, cabling: NetworkCabling) -> Topology:
+    """The management network: one switch and one subnet, with a port of every machine."""
+    fabric = _assembly(MANAGEMENT, cabling)
+    reach = (plan.NETWORK_BLOCKS[MANAGEMENT],)
+    names = (*machines.servers, HEAD, *machines.storage, TELEMETRY)
+    joined = [fabric.machine(name, reach=reach) for name in names]
+    fabric.switch(Role.LEAF, MANAGEMENT_SWITCH)
+    fabric.bridge(
+        MANAGEMENT_SWITCH, "mgmt", rail=0, subnet=plan.network_subnet(MANAGEMENT, 0)
+    )
+    for machine in joined:
+        _attach(fabric, machine, MANAGEMENT_SWITCH, "mgmt", cabling)
+    return _whole(fabric, MANAGEMENT, "static")
+
+
+def _assembly(network: str, cabling: NetworkCabling) -> Assembly:
+    return Assembly(mtu=cabling.mtu, buffer_bytes=cabling.buffer_bytes, network=network)
+
+
+def _leaf_spine(
+    fabric: Assembly, network: str, shape: LeafSpine, cabling: NetworkCabling
+) -> tuple[list[str], list[str]]:
+    """Make the switches and the cables between them; return the names of leaves and spines."""
+    prefix = plan.PORT_PREFIXES[network]
+    leaves = [fabric.switch(Role.LEAF, f"{prefix}-leaf{each}") for each in range(shape.leaves)]
+    spines = [fabric.switch(Role.SPINE, f"{prefix}-spine{each}") for each in range(shape.spines)]
+    for number, leaf in enumerate(leaves):
+        fabric.bridge(
+            leaf, "servers", rail=number, subnet=plan.network_subnet(network, number)
+        )
+        for spine in spines:
+            for _ in range(shape.uplinks):
+                fabric.join(leaf, spine, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)
+    return leaves, spines
+
+
+def _plug_in(
+    fabric: Assembly, machines: Sequence[str], leaves: Sequence[str], cabling: NetworkCabling
+) -> None:
+    """Plug ``machines`` into ``leaves`` in turn."""
+    for number, machine in enumerate(machines):
+        _attach(fabric, machine, leaves[number % len(leaves)], "servers", cabling)
+
+
+def _attach(
+    fabric: Assembly, machine: str, switch: str, bridge: str, cabling: NetworkCabling
+) -> None:
+    fabric.attach(machine, switch, bridge, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)
+
+
+def _whole(fabric: Assembly, network: str, control_plane: str) -> Topology:
+    return fabric.topology(network, {}, profile=FabricProfile(control_plane=control_plane))

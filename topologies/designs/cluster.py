@@ -1,0 +1,93 @@
+"""A whole cluster: its scale-out fabric, and the other networks of its servers.
+
+Numbers in the docstring are those of the defaults; a test computes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from topologies.cluster import machine_networks
+from topologies.cluster.machine_networks import LeafSpine, Machines, NetworkCabling
+from topologies.designs.clos import Clos
+from topologies.elements import BACKEND, FRONTEND, MANAGEMENT, NETWORKS, STORAGE
+from topologies.model import Topology, TopologyError
+from topologies.parts.design import parameter
+from topologies.parts.design_parameters import COUNT, NUMBER, RATE, TextKind
+
+ALL = "+".join(name for name in NETWORKS if name != BACKEND)
+NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster(Clos):
+    """A cluster with all four of its networks.
+
+    ::
+
+        backend       h0g0 h0g1 ... h3g1       the GPUs, on rails, as in the design clos
+        frontend      h0 ... h3, head0         leaf-spine, 100G; users behind a border router
+        storage       h0 ... h3, storage0      leaf-spine, 200G
+        management    every machine            one switch, 1G
+
+    Runs use the backend alone. ``uetemu up`` builds all networks, each as a lab of its own.
+
+    8 GPUs, 4 switches, 24 links; bisection: servers 1.6 Tbps, rails 1.6 Tbps.
+    """
+
+    NAME = "cluster"
+
+    hosts: int = parameter(4, COUNT, "servers of each segment")
+    gpus_per_host: int = parameter(2, COUNT, "GPUs of each server")
+    networks: str = parameter(ALL, TextKind("names joined by +"), "networks beside the backend")
+    frontend_rate: int = parameter("100Gbps", RATE, "rate of each cable of the frontend")
+    frontend_leaves: int = parameter(2, COUNT, "leaves of the frontend")
+    frontend_spines: int = parameter(2, NUMBER, "spines of the frontend")
+    users: int = parameter(1, NUMBER, "machines of users, outside the border router")
+    storage_rate: int = parameter("200Gbps", RATE, "rate of each cable of the storage network")
+    storage_leaves: int = parameter(2, COUNT, "leaves of the storage network")
+    storage_spines: int = parameter(2, NUMBER, "spines of the storage network")
+    storage_nodes: int = parameter(2, COUNT, "storage nodes")
+    management_rate: int = parameter("1Gbps", RATE, "rate of each cable of the management network")
+
+    def topology(self) -> Topology:
+        backend = super().topology()
+        chosen = self._chosen()
+        servers = tuple(server.name for server in backend.servers)
+        machines = Machines(servers=servers, storage_nodes=self.storage_nodes, users=self.users)
+        frontend = LeafSpine(leaves=self.frontend_leaves, spines=self.frontend_spines)
+        storage = LeafSpine(leaves=self.storage_leaves, spines=self.storage_spines)
+        builders = {
+            FRONTEND: lambda: machine_networks.frontend(
+                machines, frontend, self._cabling(self.frontend_rate)
+            ),
+            STORAGE: lambda: machine_networks.storage(
+                machines, storage, self._cabling(self.storage_rate)
+            ),
+            MANAGEMENT: lambda: machine_networks.management(
+                machines, self._cabling(self.management_rate, machine_networks.ORDINARY_MTU)
+            ),
+        }
+        return replace(
+            backend, networks=tuple(build() for name, build in builders.items() if name in chosen)
+        )
+
+    def _cabling(self, rate_bps: int, mtu: int | None = None) -> NetworkCabling:
+        return NetworkCabling(
+            rate_bps=rate_bps,
+            delay_ns=self.nic_delay,
+            mtu=mtu or self.mtu,
+            buffer_bytes=self.buffer,
+        )
+
+    def _chosen(self) -> frozenset[str]:
+        """Return the names in ``networks``; TopologyError for one that cannot be."""
+        names = [] if self.networks == NONE else self.networks.split("+")
+        known = [name for name in NETWORKS if name != BACKEND]
+        for name in names:
+            if name not in known:
+                raise TopologyError(
+                    f"networks is {self.networks!r}; it is {NONE}, or of {', '.join(known)} some "
+                    "that are joined by +"
+                )
+        return frozenset(names)
