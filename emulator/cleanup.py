@@ -62,6 +62,7 @@ def leftovers() -> list[str]:
     """Names of labs that nobody is responsible for any more.
 
     One without a record is a leftover only if no process lives in it or has its memory mapped.
+    The networks of a cluster that is one go with it and are not listed.
     """
     known = set(lab_record.recorded()) | set(namespaces.everywhere()) | _labs_with_memory()
     known |= set(asic_program.labs())
@@ -70,7 +71,8 @@ def leftovers() -> list[str]:
         record = lab_record.load(lab)
         if record.abandoned if record is not None else not _inhabited(lab):
             abandoned.append(lab)
-    return abandoned
+    together = {item.lab for lab in abandoned for item in lab_record.members(lab)}
+    return [lab for lab in abandoned if lab not in together]
 
 
 def _inhabited(lab: str) -> bool:
@@ -113,6 +115,13 @@ def take_down(lab: str, *, force: bool = False) -> Removed:
     if not exists(lab):
         raise UserError(f"there is no lab {lab!r}; uetemu status lists those that run")
     record = lab_record.load(lab)
+    if record is not None and record.membership is not None and not record.abandoned:
+        cluster = record.membership.cluster
+        if lab_record.load(cluster) is not None:
+            raise UserError(
+                f"lab {lab} is a network of cluster {cluster}, whose machines it shares: take the "
+                f"whole down with uetemu down {cluster}"
+            )
     extra: tuple[Process, ...] = ()
     if record is not None and record.in_use and record.owner.pid != os.getpid():
         if not force:
@@ -122,12 +131,19 @@ def take_down(lab: str, *, force: bool = False) -> Removed:
             )
         end_processes({record.owner}, grace_s=OWNER_GRACE_S)
         extra = (record.owner,)
+    for member in lab_record.members(lab):
+        _remove_locked(member.lab)
+    return _remove_locked(lab, ended=len(extra))
+
+
+def _remove_locked(lab: str, *, ended: int = 0) -> Removed:
+    """Remove ``lab`` under its lock; ``ended`` processes have been ended for that already."""
     try:
         lock = Lock(lab_record.directory_of(lab))
     except FileNotFoundError:
-        return remove(lab, ended=len(extra))
+        return remove(lab, ended=ended)
     try:
-        return remove(lab, ended=len(extra))
+        return remove(lab, ended=ended)
     finally:
         lock.release()
 

@@ -47,7 +47,7 @@ from emulator.kernel import namespaces
 from emulator.kernel.default_signals import popen_options
 from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.port_counters import PortCounters, read_ports, unrouted_packets
-from emulator.lab_record import Clock, LabRecord, Lock, Phase
+from emulator.lab_record import Clock, LabRecord, Lock, Membership, Phase
 from emulator.logs import plain_logger
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Topology
@@ -98,6 +98,8 @@ class Lab:
         persistent: bool = False,
         clock: Clock = "host",
         worker_of: Mapping[str, int] | None = None,
+        membership: Membership | None = None,
+        shared: Mapping[str, Path] | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Build ``topology`` in the kernel; return when its ports and routes are ready.
@@ -111,6 +113,8 @@ class Lab:
         none, and frames of the transport pass a cable when a packet socket in
         :attr:`wires_namespace` lets them; ``dilation`` must be 1. The inner ends of the cables of a
         node are numbered as those of its worker in ``worker_of`` (0 unless it is there).
+        ``membership`` is the lab's place in a cluster, and ``shared`` the namespaces of machines
+        that its other networks have made.
 
         Raises UserError if the name is taken, this is not root, or ``switch`` cannot be in this
         fabric or on this machine.  Whatever is raised, an interrupt included, nothing of the lab
@@ -148,6 +152,7 @@ class Lab:
             switch=None if switch is None else switch.spec,
             clock=clock,
             worker_of=None if worker_of is None else dict(worker_of),
+            membership=membership,
         )
         lock: Lock | None = None
         asic: FabricAsic | None = None
@@ -173,6 +178,7 @@ class Lab:
                 cable_delay=cable_delay,
                 asic=asic,
                 wires=lab.wires,
+                shared=shared,
                 progress=progress,
             )
             lab.fabric, lab._asic = fabric, asic
@@ -232,6 +238,13 @@ class Lab:
                 atexit.unregister(self.close)
                 cleanup.remove(self.name)
                 self._lock.release()
+
+    def discard(self) -> None:
+        """Take down the lab that this process made, also if it is persistent."""
+        persistent, name = self.record.persistent, self.name
+        self.close()
+        if persistent:
+            cleanup.remove(name)
 
     def __enter__(self) -> Self:
         return self

@@ -68,13 +68,21 @@ class Process:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Membership:
+    """The place of a lab in a cluster: it is the ``network`` of that name of lab ``cluster``."""
+
+    cluster: str
+    network: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LabRecord:
     """``dilation`` is host time per fabric time; ``persistent`` labs outlive their owner.
 
     ``identity`` distinguishes this lab from another of the same name.  ``switch`` is what the
     switch ASIC does (as :func:`emulator.asic.switch_choice.parse` reads it), None where there is
     none. ``worker_of`` are the workers of nodes with a virtual clock, where they are not all the
-    first.
+    first.  ``membership`` is there if the lab is one of the networks of a cluster.
     """
 
     lab: str
@@ -91,12 +99,15 @@ class LabRecord:
     switch: str | None = None
     clock: Clock = "host"
     worker_of: Mapping[str, int] | None = None
+    membership: Membership | None = None
     schema: str = SCHEMA
 
     @property
     def abandoned(self) -> bool:
         """Nobody will take this lab down: its owner died while it was responsible for it."""
         settled = self.persistent and self.phase is Phase.UP
+        if settled and self.membership is not None and load(self.membership.cluster) is None:
+            settled = False  # its cluster is gone, or never came to be
         return not settled and not self.owner.alive
 
     @property
@@ -226,6 +237,8 @@ def load(lab: str) -> LabRecord | None:
         fields["owner"] = Process(**fields["owner"])
         fields["phase"] = Phase(fields["phase"])
         fields["nodes"] = tuple(fields["nodes"])
+        if fields.get("membership") is not None:
+            fields["membership"] = Membership(**fields["membership"])
         return LabRecord(**fields)
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -247,6 +260,16 @@ def recorded() -> list[str]:
     with suppress(FileNotFoundError):
         return sorted(entry.name for entry in STATE.iterdir() if LAB_NAME.fullmatch(entry.name))
     return []
+
+
+def members(cluster: str) -> list[LabRecord]:
+    """Return the records of the other networks of the lab ``cluster``, by name."""
+    loaded = (load(lab) for lab in recorded())
+    return [
+        item
+        for item in loaded
+        if item is not None and item.membership is not None and item.membership.cluster == cluster
+    ]
 
 
 def add_process(lab: str, pid: int) -> None:

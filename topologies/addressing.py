@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from topologies.elements import (
+    END_ROLES,
     FRONTEND,
     MANAGEMENT,
     STORAGE,
@@ -364,7 +365,7 @@ def next_hops(topology: Wiring, gpu: str, port: str | None = None) -> dict[str, 
 def gpu_node(topology: Wiring, name: str) -> Node:
     """Return the GPU ``name``; TopologyError if it is none."""
     node = topology.node(name)
-    if node.role is not Role.GPU:
+    if node.role not in END_ROLES:
         raise TopologyError(f"{name} is a {node.role} node, not a GPU")
     return node
 

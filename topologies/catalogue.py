@@ -13,7 +13,7 @@ from topologies import designs
 from topologies.advice import question
 from topologies.model import Topology, TopologyError
 from topologies.parts.design import Design
-from topologies.parts.design_parameters import AUTO, ParameterKind, WordKind
+from topologies.parts.design_parameters import AUTO, ParameterKind, TextKind, WordKind
 
 DEFAULT = "rail_clos"
 
@@ -23,7 +23,7 @@ class Parameter:
     """One parameter of a design, as its field declares it."""
 
     name: str
-    kind: ParameterKind | WordKind
+    kind: ParameterKind | WordKind | TextKind
     default: str
     help: str
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from topologies.cluster.network_validation import validate_networks
 from topologies.elements import (
     AXES,
     BACKEND,
@@ -47,6 +46,7 @@ from topologies.elements import (
     Server,
     TopologyError,
 )
+from topologies.network_validation import validate_networks
 from topologies.validation import validate
 from topologies.wiring import Wiring
 

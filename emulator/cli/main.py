@@ -47,6 +47,9 @@ VERBS = {
         "emulator.cli.labs.top_verb",
         "watch the links of a running lab: rates, queues, marks, trims, drops",
     ),
+    "services": Verb(
+        "emulator.cli.labs.services_verb", "list the services of clusters, and whether they run"
+    ),
     "inject": Verb("emulator.cli.labs.inject_verb", "pull a cable of a running lab, or mend it"),
     "exec": Verb("emulator.cli.labs.exec_verb", "run a command inside a node of a running lab"),
     "capture": Verb(

@@ -76,6 +76,8 @@ def checked(what: str) -> tuple[list[str], str]:
 
 def _stated(chosen: FabricChoice) -> str:
     stated = inventory(chosen.topology)
+    for one in chosen.topology.networks:
+        stated += f"; {one.network}: {inventory(one)}"
     if chosen.transport is not None:
         stated += f", transport {chosen.transport}"
     return stated if chosen.switch is None else f"{stated}, switch {chosen.switch}"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from mininet.net import Mininet
@@ -144,6 +146,7 @@ def build_fabric(
     cable_delay: CableDelay = "nic",
     asic: FabricAsic | None = None,
     wires: Wires | None = None,
+    shared: Mapping[str, Path] | None = None,
     progress: Progress | None = None,
 ) -> Fabric:
     """Build ``topology`` as the lab named ``lab`` and bring it to work.
@@ -158,6 +161,7 @@ def build_fabric(
         cable_delay=cable_delay,
         asic=asic,
         wires=wires,
+        shared=shared,
         progress=progress,
     )
     fabric = Fabric(FabricTopo(topology), plan=plan)

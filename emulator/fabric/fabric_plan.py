@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from emulator.asic.fabric_asic import FabricAsic
 from emulator.control_plane import control_plane_choice as control_plane
@@ -33,7 +34,8 @@ class FabricPlan:
     ``cable_delay`` is who delays frames by the length of a cable: ``netem`` at each port, or
     ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is
     explained in :mod:`emulator.fabric.cable_delay`.  ``asic`` attaches to every port that it
-    selects. With ``wires`` the clock is virtual: no port has queues, and cables are in two parts.
+    selects.  ``shared`` are the namespaces of nodes that another lab has made.
+    With ``wires`` the clock is virtual: no port has queues, and cables are in two parts.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class FabricPlan:
         cable_delay: CableDelay = "nic",
         asic: FabricAsic | None = None,
         wires: Wires | None = None,
+        shared: Mapping[str, Path] | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.asic = asic
         self.wires = wires
+        self.shared = dict(shared or {})
         self.topology = topology
         self.lab = lab
         self.dilation = dilation

@@ -58,10 +58,16 @@ class NamespaceNode(MininetNode):
         super().__init__(name, **parameters | {"inNamespace": True})
 
     def startShell(self, mnopts: str | None = None) -> None:
-        """Make the namespace, quiet it, and keep a netlink socket and a handle to it."""
+        """Make the namespace, quiet it, and keep a netlink socket and a handle to it.
+
+        One that another lab has made gets a second name.
+        """
 
         def make() -> None:
-            namespaces.make(self.path)
+            if self.name in self.plan.shared:
+                namespaces.name_again(self.plan.shared[self.name], self.path)
+            else:
+                namespaces.make(self.path)
             for name, value in self.sysctls():
                 write_sysctl(name, value)
             self.kernel = RouteSocket()

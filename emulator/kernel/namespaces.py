@@ -94,6 +94,16 @@ def make(path: Path) -> None:
     _check(_mount(OWN.encode(), os.fsencode(path), MS_BIND), path)
 
 
+def name_again(path: Path, second: Path) -> None:
+    """Move the calling thread into the namespace at ``path`` and give that a ``second`` name.
+
+    It lives as long as one of its names.  Raises FileExistsError when the name is taken.
+    """
+    os.close(os.open(second, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+    enter(path)
+    _check(_mount(OWN.encode(), os.fsencode(second), MS_BIND), second)
+
+
 def leave_for_unnamed() -> None:
     """Move the calling thread into a new network namespace without a name."""
     if _libc.unshare(CLONE_NEWNET) != 0:

@@ -16,9 +16,8 @@ default route there, and a route to the others' blocks in those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from topologies import addressing as plan
 from topologies.elements import FRONTEND, MANAGEMENT, STORAGE, FabricProfile, Role, TopologyError
@@ -114,9 +113,7 @@ def management(machines: Machines, cabling: NetworkCabling) -> Topology:
     names = (*machines.servers, HEAD, *machines.storage, TELEMETRY)
     joined = [fabric.machine(name, reach=reach) for name in names]
     fabric.switch(Role.LEAF, MANAGEMENT_SWITCH)
-    fabric.bridge(
-        MANAGEMENT_SWITCH, "mgmt", rail=0, subnet=plan.network_subnet(MANAGEMENT, 0)
-    )
+    fabric.bridge(MANAGEMENT_SWITCH, "mgmt", rail=0, subnet=plan.network_subnet(MANAGEMENT, 0))
     for machine in joined:
         _attach(fabric, machine, MANAGEMENT_SWITCH, "mgmt", cabling)
     return _whole(fabric, MANAGEMENT, "static")
@@ -134,9 +131,7 @@ def _leaf_spine(
     leaves = [fabric.switch(Role.LEAF, f"{prefix}-leaf{each}") for each in range(shape.leaves)]
     spines = [fabric.switch(Role.SPINE, f"{prefix}-spine{each}") for each in range(shape.spines)]
     for number, leaf in enumerate(leaves):
-        fabric.bridge(
-            leaf, "servers", rail=number, subnet=plan.network_subnet(network, number)
-        )
+        fabric.bridge(leaf, "servers", rail=number, subnet=plan.network_subnet(network, number))
         for spine in spines:
             for _ in range(shape.uplinks):
                 fabric.join(leaf, spine, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)

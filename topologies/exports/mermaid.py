@@ -16,7 +16,7 @@ from topologies.analysis.capacity import (
 from topologies.analysis.failure_domain import failure_domains
 from topologies.designs.planes import fep_number
 from topologies.exports.export_registry import Export, register
-from topologies.model import Link, Node, Role, Topology
+from topologies.model import BACKEND, Link, Node, Role, Topology
 from topologies.units import format_rate
 
 SCHEMA = "uetemu.topology/1"
@@ -115,11 +115,12 @@ def _node_data(topology: Topology, node: Node) -> dict[str, object]:
 
 
 def inventory(topology: Topology) -> str:
-    """``24 GPUs, 1 switch, 24 links``."""
+    """``24 GPUs, 1 switch, 24 links``; machines where the network is one of machines."""
+    end = "GPU" if topology.network == BACKEND else "machine"
     return ", ".join(
         f"{len(things)} {one if len(things) == 1 else several}"
         for one, several, things in (
-            ("GPU", "GPUs", topology.gpus),
+            (end, f"{end}s", topology.gpus),
             ("switch", "switches", topology.switches),
             ("link", "links", topology.links),
         )

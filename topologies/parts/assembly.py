@@ -132,9 +132,7 @@ class Assembly:
             self._nodes[gpu] = _Draft(node, host, fep_per_port)
         return names
 
-    def machine(
-        self, name: str, *, homed: int = 1, reach: tuple[IPv4Network, ...] = ()
-    ) -> str:
+    def machine(self, name: str, *, homed: int = 1, reach: tuple[IPv4Network, ...] = ()) -> str:
         """A machine as an end node of a network of machines; ``reach`` is as in its node.
 
         With ``homed`` > 1 ports it has an address of its own, which each port leads to.

@@ -14,10 +14,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from topologies.model import SCALE_UP_SHAPES, SWITCH, ScaleUp, Topology
-from topologies.parts.design_parameters import COUNT, MTU, RATE, SIZE, TIME, ParameterKind, WordKind
+from topologies.parts.design_parameters import (
+    COUNT,
+    MTU,
+    RATE,
+    SIZE,
+    TIME,
+    ParameterKind,
+    TextKind,
+    WordKind,
+)
 
 
-def parameter(default: int | str | None, kind: ParameterKind | WordKind, help: str) -> Any:
+def parameter(
+    default: int | str | None, kind: ParameterKind | WordKind | TextKind, help: str
+) -> Any:
     """A field of a design; the default None stands for what the design computes (``auto``)."""
     return dataclasses.field(default=default, metadata={"kind": kind, "help": help})
 

@@ -71,6 +71,10 @@ class TextKind:
         """Return ``value`` as a text."""
         return str(value)
 
+    def format(self, value: str) -> str:
+        """Return ``value`` as it is."""
+        return value
+
 
 @dataclass(frozen=True)
 class WordKind:

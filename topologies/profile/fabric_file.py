@@ -13,6 +13,9 @@
     global:
       load_balancing: packet
       mtu: 4096
+    networks:
+      frontend: {frontend_rate: 100Gbps}
+      management: {}
 
 All keys are in :mod:`topologies.profile.fabric_keys`.  What is left out has the default of
 :class:`~topologies.designs.clos.Clos`, and so has what is ``auto``, where it is one that is
@@ -34,14 +37,17 @@ from ruamel.yaml.comments import CommentedMap, TaggedScalar
 from topologies.advice import question
 from topologies.clos.nic_homing import AUTO_HOMING, PATHS
 from topologies.designs.clos import Clos
+from topologies.designs.cluster import Cluster
 from topologies.model import FabricProfile, Topology, TopologyError
 from topologies.parts.design_parameters import AUTO
 from topologies.profile.cross_checks import cross_checks
 from topologies.profile.fabric_keys import (
     CLASSES,
     CLOS,
+    CLUSTER,
     KEYS,
     LOSSLESS,
+    NETWORKS,
     NO_SWITCH,
     SECTIONS,
     STATIC,
@@ -144,7 +150,7 @@ def read(text: str, name: str) -> FabricFile:
         shape: dict[str, Any] = {key: value for key, value in stated.items() if key in CLOS}
         if shape.get("homing") == AUTO_HOMING and stated.get("control_plane", STATIC) != STATIC:
             shape["homing"] = PATHS  # bonds take static routes
-        built = Clos(**shape).topology()
+        built = _design(shape, stated, reader.sections).topology()
         profile = dataclasses.replace(_profile(stated), vlans=built.profile.vlans)
         topology = dataclasses.replace(built, profile=profile)
     except TopologyError as error:
@@ -160,6 +166,19 @@ def read(text: str, name: str) -> FabricFile:
     )
 
 
+def _design(
+    shape: Mapping[str, Any], stated: Mapping[str, Value], sections: Set[tuple[str, ...]]
+) -> Clos:
+    """Return the Clos fabric of ``shape``, with the networks whose sections there are."""
+    networks = [section[-1] for section in SECTIONS if section[0] == NETWORKS and section[1:]]
+    chosen = [name for name in networks if (NETWORKS, name) in sections]
+    if not chosen:
+        return Clos(**shape)
+    of_clos: dict[str, Any] = {name: CLOS[name].default for name in ("hosts", "gpus_per_host")}
+    own: dict[str, Any] = {key: value for key, value in stated.items() if key in CLUSTER}
+    return Cluster(**of_clos | dict(shape), **own, networks="+".join(chosen))
+
+
 class _Reader:
     """The keys of a text, and the ``problems`` of keys and values on their own."""
 
@@ -167,6 +186,7 @@ class _Reader:
         self.stated: dict[str, Value] = {}
         self.problems: list[Problem] = []
         self.lines: dict[str, int] = {}
+        self.sections: set[tuple[str, ...]] = set()
         self._section((), content, 1)
 
     def line(self, key: str) -> int:
@@ -190,6 +210,7 @@ class _Reader:
         for key, value in content.items():
             line = line_of(content, key, above)
             if key in inner:
+                self.sections.add((*path, key))
                 if isinstance(value, CommentedMap):
                     self._section((*path, key), value, line)
                 elif value is not None:  # an empty section sets nothing

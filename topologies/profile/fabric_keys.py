@@ -1,14 +1,17 @@
 """The keys of a fabric profile: three domains and what holds for all of them (figure 13-13).
 
+Beside them stand the other networks of the servers.
+
 =============  ==========================================================================
 ``segment``    servers, their GPU I/O profile, and the rail switch profile
 ``pod``        how many segments, and the spine profile
 ``multi_pod``  how many pods, and the super-spine profile
 ``global``     control plane, data plane, load balancing, ECN, PFC, BFD, MTU
+``networks``   frontend, storage and management, each there if it is named
 =============  ==========================================================================
 
-A key that is a parameter of :class:`~topologies.designs.clos.Clos` has its name, kind, default and
-help.
+A key that is a parameter of :class:`~topologies.designs.clos.Clos`, or of
+:class:`~topologies.designs.cluster.Cluster`, has its name, kind, default and help.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from topologies.designs.clos import Clos
-from topologies.model import EVPN, TopologyError
+from topologies.designs.cluster import Cluster
+from topologies.model import EVPN, FRONTEND, MANAGEMENT, STORAGE, TopologyError
 from topologies.parts.design_parameters import TIME, ParameterKind, WordKind, parse_count
 from topologies.units import UnitError, format_time, parse_size, parse_time_ns
 
@@ -105,7 +109,7 @@ BFD_MULTIPLIER = ParameterKind("count", "", 2, 255, parse_count, str)
 class Key:
     """A key of a profile.
 
-    ``parameter``: it is one of :class:`~topologies.designs.clos.Clos`. ``automatic``: it can be
+    ``parameter``: it is one of the design's. ``automatic``: it can be
     left to that (``auto``).
     """
 
@@ -117,16 +121,19 @@ class Key:
 
 
 CLOS = {field.name: field for field in dataclasses.fields(Clos)}
+#: Of the networks of machines alone.
+CLUSTER = {field.name: field for field in dataclasses.fields(Cluster) if field.name not in CLOS}
+PARAMETERS = {**CLOS, **CLUSTER}
 
 
-def _clos(*names: str) -> tuple[Key, ...]:
+def _parameters(*names: str) -> tuple[Key, ...]:
     return tuple(
         Key(
             name,
-            CLOS[name].metadata["kind"],
-            CLOS[name].metadata["help"],
+            PARAMETERS[name].metadata["kind"],
+            PARAMETERS[name].metadata["help"],
             parameter=True,
-            automatic=CLOS[name].default is None,
+            automatic=PARAMETERS[name].default is None,
         )
         for name in names
     )
@@ -136,23 +143,24 @@ STATIC = "static"
 LOSSLESS, NO_SWITCH = "lossless", "none"
 UET, ROCEV2 = "uet", "rocev2"
 CLASSES = "classes"
+NETWORKS = "networks"
 
 #: Every section by its path, with its own keys.
 SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
-    ("segment",): _clos("hosts", "gpus_per_host"),
+    ("segment",): _parameters("hosts", "gpus_per_host"),
     ("segment", "gpu_io"): (
         Key(
             "interconnect",
             Interconnect((UET, ROCEV2)),
             "what GPUs speak, unless a run is told otherwise; default uet",
         ),
-        *_clos(
+        *_parameters(
             *("nic_rate", "nic_ports", "homing", "nic_delay", "gpus_per_nic", "pcie_rate"),
             *("scale_up", "scale_up_rate", "scale_up_latency", "scale_up_hosts"),
         ),
     ),
     ("segment", "rail_switch"): (
-        *_clos(
+        *_parameters(
             *("rails_per_switch", "switch_ports", "port_order", "subnet_prefix", "subnets"),
             *("vlans", "uplink_rate", "uplinks_per_spine"),
         ),
@@ -163,10 +171,10 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
             "cut packets high, all others low",
         ),
     ),
-    ("pod",): _clos("segments"),
-    ("pod", "spine"): _clos("spines", "planes"),
-    ("multi_pod",): _clos("pods"),
-    ("multi_pod", "super_spine"): _clos("super_spines", "super_rate", "uplinks_per_super"),
+    ("pod",): _parameters("segments"),
+    ("pod", "spine"): _parameters("spines", "planes"),
+    ("multi_pod",): _parameters("pods"),
+    ("multi_pod", "super_spine"): _parameters("super_spines", "super_rate", "uplinks_per_super"),
     ("global",): (
         Key(
             "control_plane",
@@ -198,8 +206,16 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
         Key("pfc", ON_OFF, "pauses for the lossless class; default on if switch is lossless"),
         Key("trimming", ON_OFF, "packets that find no room are cut; default as the switch has it"),
         Key("control_class", ON_OFF, "a class of its own for acknowledgements and cut packets"),
-        *_clos("mtu", "buffer", "uplink_delay"),
+        *_parameters("mtu", "buffer", "uplink_delay"),
     ),
+    (NETWORKS,): (),
+    (NETWORKS, FRONTEND): _parameters(
+        "frontend_rate", "frontend_leaves", "frontend_spines", "users"
+    ),
+    (NETWORKS, STORAGE): _parameters(
+        "storage_rate", "storage_leaves", "storage_spines", "storage_nodes"
+    ),
+    (NETWORKS, MANAGEMENT): _parameters("management_rate"),
 }
 KEYS: Mapping[str, Key] = {key.name: key for keys in SECTIONS.values() for key in keys}
 

@@ -70,9 +70,11 @@ class Neighbour:
 def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
     """Routes of every node, by node name.
 
-    A GPU has its default route, or those to what it reaches, over each port with a gateway; where it has an endpoint in each
-    plane, each plane has a route of its own, by its port.  A switch has a route to every endpoint
-    subnet (or its summary), loopback and fabric address that it does not own and can reach. The
+    A GPU has its default route, or those to what it reaches, over each port that has a gateway.
+    Where it has an endpoint in each plane, each plane has a route of its own, by its port.
+
+    A switch has a route to every endpoint subnet (or its summary), loopback and fabric address that
+    it does not own and can reach. The
     route goes over all paths of the routing in force, by default those of the fewest hops. Each
     parallel link is a path.  Of the switches that have a stretched subnet it takes the nearest.
     Raises TopologyError for a cable between switches whose ports have no addresses.

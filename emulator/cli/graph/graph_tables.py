@@ -23,7 +23,7 @@ from topologies.analysis.failure_domain import failure_domains
 from topologies.clos.nic_homing import AUTO_HOMING
 from topologies.exports import address_table
 from topologies.exports.heat import number
-from topologies.exports.mermaid import bundle_rate, bundles
+from topologies.exports.mermaid import bundle_rate, bundles, inventory
 from topologies.exports.picture import span
 from topologies.model import SHORTEST, SWITCH, Bridge, CableEnd, Port, Role, Topology
 from topologies.routing.path_delays import path_delays
@@ -40,7 +40,7 @@ MOST_LINKS = 24
 def text(topology: Topology, *, to_terminal: bool = False) -> str:
     """Summary, tiers, failures, rails and uplinks as tables, coloured only for a terminal."""
     shown: list[object] = [_summary(topology), ""]
-    for made in (_tiers, _failures, _rails, _summaries, _uplinks):
+    for made in (_tiers, _failures, _rails, _summaries, _uplinks, _networks):
         table = made(topology)
         if table.row_count > LONGEST_TABLE:
             shown.append(f"{table.title}: {table.row_count} rows, see --format json")
@@ -124,6 +124,14 @@ def _summary(topology: Topology) -> Table:
         table.add_row(f"bisection, {name}", f"{format_rate(bps)} each way")
     if delays := path_delays(topology, topology.gpus[0].name).values():
         table.add_row("one-way delay", f"{_span_of(delays, format_time)} (sum of link delays)")
+    return table
+
+
+def _networks(topology: Topology) -> Table:
+    """The other networks of a cluster, each to be drawn with ``--network``."""
+    table = plain_table("Other networks (--network)", "network", "what", "control plane")
+    for one in topology.networks:
+        table.add_row(one.network, inventory(one), one.profile.control_plane)
     return table
 
 

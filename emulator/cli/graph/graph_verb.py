@@ -20,7 +20,7 @@ from topologies.advice import question
 from topologies.exports import Export
 from topologies.exports.dot import to_dot
 from topologies.exports.heat import Heat
-from topologies.model import Topology
+from topologies.model import BACKEND, NETWORKS, Topology
 
 #: Formats that are alike on a terminal and in a file, and have neither colours nor collapsing.
 EXPORTS: Mapping[str, Export] = {**exports.EXPORTS, CONTAINERLAB.name: CONTAINERLAB}
@@ -76,6 +76,13 @@ DEFAULT_COLOUR = "utilisation"
     help="RUN: row of the run's table, 1 the first, -1 the last; default the last.",
 )
 @click.option(
+    "--network",
+    type=click.Choice(NETWORKS),
+    default=BACKEND,
+    show_default=True,
+    help="Of a cluster: which of its networks.",
+)
+@click.option(
     "--prices",
     type=click.Path(dir_okay=False),
     help="bom: YAML file with prices of switches, cables, optics and NICs.",
@@ -87,6 +94,7 @@ def command(
     full: bool,
     colour: str | None,
     row: int | None,
+    network: str,
     prices: str | None,
 ) -> None:
     """Draw or export a topology, a fabric profile, the fabric of a lab, or the links of a run.
@@ -125,6 +133,8 @@ def command(
     if run is None and asked:
         raise UserError(f"--colour and --row need the folder of a run, which {what} is not")
     topology = find_topology(what) if run is None else run.topology
+    if topology.network != network:
+        topology = topology.network_named(network)
     write(render(topology, form, full=full, to_terminal=output == "-"), output)
 
 

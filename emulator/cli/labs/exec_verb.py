@@ -8,7 +8,7 @@ import click
 
 from emulator import lab_record
 from emulator.cleanup import require_root
-from emulator.cli.labs.lab_choice import agreed, choose_lab
+from emulator.cli.labs.lab_choice import agreed, choose_lab, with_node
 from emulator.control_plane.daemons import shown_at
 from emulator.errors import UserError
 from emulator.kernel import namespaces
@@ -35,7 +35,7 @@ def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
         raise UserError("no command is given: uetemu exec NODE -- COMMAND...")
     lab_of_node, colon, name = node.rpartition(":")
     named = agreed(lab, {node: lab_of_node} if colon else {})
-    record = choose_lab(named, "as LAB:NODE or with --lab")
+    record = with_node(choose_lab(named, "as LAB:NODE or with --lab"), name)
     if name not in record.nodes:
         listed = f"uetemu status {record.lab} lists them"
         hint = question(name, record.nodes, otherwise=listed)

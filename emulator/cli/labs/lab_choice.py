@@ -26,13 +26,27 @@ def choose_lab(name: str | None, how: str) -> LabRecord:
     labs = up()
     if name in labs:
         return labs[name]
-    running = [item for item in labs.values() if not item.abandoned]
+    running = [item for item in labs.values() if not item.abandoned and not _joined(item, labs)]
     if name is None and len(running) == 1:
         return running[0]
     names = ", ".join(item.lab for item in running)
     listed = f"running: {names}" if running else "none is running, start one: uetemu up"
     wrong = f"say which lab, {how}" if name is None else f"there is no lab {name!r}"
     raise UserError(f"{wrong} ({listed})")
+
+
+def _joined(record: LabRecord, labs: Mapping[str, LabRecord]) -> bool:
+    """Return whether the lab is a network of a cluster that runs, which is named in its place."""
+    return record.membership is not None and record.membership.cluster in labs
+
+
+def with_node(record: LabRecord, node: str) -> LabRecord:
+    """Return the record of the lab that has ``node``: this one, or another network of its cluster.
+
+    It is ``record`` itself if none has.
+    """
+    networks = (record, *lab_record.members(record.lab))
+    return next((item for item in networks if node in item.nodes), record)
 
 
 def agreed(option: str | None, words: Mapping[str, str]) -> str | None:

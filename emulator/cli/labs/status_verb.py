@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from emulator import lab_record
 from emulator.asic.switch_counters import AsicCounters
 from emulator.faults.condition import Condition, described
 from emulator.faults.fault_injector import recorded
@@ -38,15 +39,19 @@ def command(lab: str | None, form: str) -> None:
         else:
             click.echo("no lab is running; start one: uetemu up")
         return
-    with Lab.attach(lab) as running:
-        counters = running.counters()
-        switches = running.asic.counters() if running.asic is not None else {}
-        faulted = recorded(running.name, running.topology)
-        if form == "json":
-            facts = _facts(running, counters, switches) | {"struck": faulted.words()}
-            click.echo(json.dumps(facts, indent=2))
-        else:
-            _show_ports(running, counters, switches, faulted)
+    found: list[dict[str, object]] = []
+    for each in (lab, *(member.lab for member in lab_record.members(lab))):
+        with Lab.attach(each) as running:
+            counters = running.counters()
+            switches = running.asic.counters() if running.asic is not None else {}
+            faulted = recorded(running.name, running.topology)
+            if form == "json":
+                found.append(_facts(running, counters, switches) | {"struck": faulted.words()})
+            else:
+                _show_ports(running, counters, switches, faulted)
+    if found:
+        first, *others = found
+        click.echo(json.dumps(first | ({"networks": others} if others else {}), indent=2))
 
 
 def state_of(record: LabRecord) -> str:

@@ -15,12 +15,16 @@ from emulator import homing
 from emulator.asic import switch_choice as choice
 from emulator.cleanup import require_root
 from emulator.cli.progress_bar import progress_bar
+from emulator.cluster.cluster_lab import ClusterLab, member_name
+from emulator.cluster.network_dilation import DEFAULTS, dilations
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.fabric.cable_delay import for_kernel_traffic
 from emulator.fabric_choice import choose
-from emulator.lab import Lab
 from emulator.run.plan.run_plan import usual_switch
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.services.machine_map import MachineMap
+from emulator.services.service_plan import ALL, NONE, plan_services
+from emulator.services.service_runner import Services
 from topologies import catalogue
 from topologies.exports.mermaid import inventory
 from topologies.model import Topology
@@ -47,6 +51,22 @@ DEFAULT_DILATION = 1000.0
     help="Host time per fabric time: at 1000 a 400 Gb/s link runs at 400 Mb/s.",
 )
 @click.option(
+    "--network-dilation",
+    "stretched",
+    metavar="NETWORK=NUMBER",
+    multiple=True,
+    help="Of a cluster: host time per time of a network beside the backend; default: "
+    + ", ".join(f"{name}={value:g}" for name, value in DEFAULTS.items())
+    + ".",
+)
+@click.option(
+    "--services",
+    metavar="SERVICES",
+    default=NONE,
+    show_default=True,
+    help=f"Of a cluster: {ALL}, or NAME[@MACHINE+...],...; uetemu services lists them.",
+)
+@click.option(
     "--switch",
     metavar="SWITCH",
     help="What the switches do: PROFILE or PROFILE:param=value,...; none: plain queues "
@@ -71,6 +91,8 @@ def command(
     topology: str,
     name: str | None,
     dilation: float,
+    stretched: tuple[str, ...],
+    services: str,
     switch: str | None,
     plane: str | None,
     seed: int,
@@ -89,28 +111,33 @@ def command(
     switch = switch or usual_switch(chosen.transport or DEFAULT_TRANSPORT, model, chosen)
     asic = choice.requested(switch)
     lab = chosen.lab if name is None else name
+    planned = plan_services(services, MachineMap(model))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    started = time.monotonic()
+    began = time.monotonic()
+    settings = {
+        "dilation": dilation,
+        "seed": seed,
+        "spec": topology,
+        "cable_delay": "nic" if asic is not None and asic.pausing else for_kernel_traffic(),
+        "switch": asic,
+        "persistent": True,
+    }
     with (
         answering,
         progress_bar(f"building {lab}") as progress,
-        Lab.create(
-            lab,
-            model,
-            dilation=dilation,
-            seed=seed,
-            spec=topology,
-            cable_delay="nic" if asic is not None and asic.pausing else for_kernel_traffic(),
-            switch=asic,
-            persistent=True,
-            progress=progress,
-        ),
+        ClusterLab.create(
+            lab, model, dilations=dilations(model, stretched), backend=settings, progress=progress
+        ) as cluster,
     ):
-        pass
-    took = time.monotonic() - started
+        try:
+            started = Services.start(cluster, planned, progress)
+        except BaseException:
+            cluster.discard()
+            raise
+    took = time.monotonic() - began
     if form == "json":
-        facts = _facts(lab, topology, model, switch, took)
+        facts = _facts(lab, topology, model, switch, took) | {"services": started.rows()}
         if homed is not None:
             facts["homing"] = dataclasses.asdict(homed)
         click.echo(json.dumps(facts, indent=2))
@@ -119,7 +146,12 @@ def command(
             f"lab {lab} is up: {inventory(model)}, switch {switch}, "
             f"control plane {model.profile.control_plane}, "
             f"{f'homing {homed}, ' if homed else ''}in {took:.1f} s\n"
-            f"  uetemu status {lab}\n"
+            + "".join(
+                f"  {one.network}, lab {member_name(lab, one.network)}: {inventory(one)}\n"
+                for one in model.networks
+            )
+            + "".join(f"  service {row['service']}\n" for row in started.rows())
+            + f"  uetemu status {lab}\n"
             f"  uetemu exec {lab}:{model.gpus[0].name} -- ip route\n"
             f"  uetemu down {lab}"
         )
@@ -139,5 +171,6 @@ def _facts(lab: str, spec: str, model: Topology, switch: str, took: float) -> di
         "gpus": len(model.gpus),
         "switches": len(model.switches),
         "links": len(model.links),
+        "networks": {one.network: member_name(lab, one.network) for one in model.networks},
         "seconds": round(took, 3),
     }

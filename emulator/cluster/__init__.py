@@ -1,0 +1,1 @@
+"""Clusters that run: a lab for each of their networks, joined by the machines in them."""

@@ -1,0 +1,145 @@
+"""A running cluster: its networks as labs, whose machines stand in several of them.
+
+::
+
+    cluster          the backend: GPUs and rails
+    cluster-front    the frontend           \\
+    cluster-stor     the storage network     |  one namespace for each machine, which has
+    cluster-mgmt     the management network /   a name in every lab that it is in
+
+Each is an ordinary lab, to be captured, faulted and looked at by its name.  They are built together
+and go together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from emulator import lab_record
+from emulator.errors import UserError
+from emulator.fabric.cable_delay import for_kernel_traffic
+from emulator.fabric.fabric_plan import Progress
+from emulator.lab import Lab
+from emulator.lab_record import Membership
+from topologies.addressing import PORT_PREFIXES
+from topologies.model import BACKEND, Topology, TopologyError
+
+
+def member_name(cluster: str, network: str) -> str:
+    """Return the name of the lab of ``network``; UserError if that is too long for one."""
+    name = f"{cluster}-{PORT_PREFIXES[network]}"
+    if not lab_record.LAB_NAME.fullmatch(name):
+        raise UserError(
+            f"the networks of cluster {cluster!r} would be labs with names such as {name!r}, which "
+            "is too long: take --name with fewer letters"
+        )
+    return name
+
+
+class ClusterLab:
+    """The labs of a cluster by the network's name, the backend's last.
+
+    Make one with :meth:`create` or find one with :meth:`attach`.
+    """
+
+    def __init__(self, name: str, labs: Mapping[str, Lab]) -> None:
+        self.name = name
+        self.labs = labs
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        topology: Topology,
+        *,
+        dilations: Mapping[str, float],
+        backend: Mapping[str, Any],
+        progress: Progress | None = None,
+    ) -> Self:
+        """Build every network of ``topology``; return when all routes are there.
+
+        ``dilations`` are those of the networks beside the backend, and ``backend`` the settings of
+        :meth:`emulator.lab.Lab.create` for that.  The others have its seed and persistence.
+
+        Raises UserError as that does.  Whatever is raised, nothing of the cluster is left.
+        """
+        names = {one.network: member_name(name, one.network) for one in topology.networks}
+        shared: dict[str, Path] = {}
+        labs: dict[str, Lab] = {}
+        with ExitStack() as undo:
+            for network in topology.networks:
+                label = names[network.network]
+                lab = Lab.create(
+                    label,
+                    network,
+                    dilation=dilations[network.network],
+                    seed=backend["seed"],
+                    spec=f"{backend['spec']} ({network.network})",
+                    cable_delay=for_kernel_traffic(),
+                    persistent=backend.get("persistent", False),
+                    membership=Membership(cluster=name, network=network.network),
+                    shared={n: p for n, p in shared.items() if n in network.by_name},
+                    progress=progress,
+                )
+                undo.callback(lab.discard)
+                labs[network.network] = lab
+                for node in network.gpus:
+                    shared.setdefault(node.name, lab.netns(node.name))
+            labs[BACKEND] = Lab.create(name, topology, progress=progress, **backend)
+            undo.pop_all()
+        return cls(name, labs)
+
+    @classmethod
+    def attach(cls, name: str) -> Self:
+        """The running cluster ``name``.  Raises UserError if there is none, or it is not whole."""
+        backend = Lab.attach(name)
+        labs = {
+            one.network: Lab.attach(member_name(name, one.network))
+            for one in backend.topology.networks
+        }
+        return cls(name, labs | {BACKEND: backend})
+
+    @property
+    def backend(self) -> Lab:
+        """Return the lab of the scale-out network, whose name is the cluster's."""
+        return self.labs[BACKEND]
+
+    def discard(self) -> None:
+        """Take down what this process made, also if it is persistent."""
+        for lab in reversed(tuple(self.labs.values())):
+            lab.discard()
+
+    def lab_of(self, node: str) -> Lab:
+        """Return the first lab that has ``node``; TopologyError if none has."""
+        for lab in self.labs.values():
+            if node in lab.topology.by_name:
+                return lab
+        raise TopologyError(f"cluster {self.name} has no node {node!r}")
+
+    def addresses(self, machine: str) -> Iterator[tuple[str, str]]:
+        """Yield the networks that ``machine`` is in, each with the address that it has there."""
+        for network, lab in self.labs.items():
+            node = lab.topology.by_name.get(machine)
+            for port in node.ports if node is not None else ():
+                if port.address is not None:
+                    yield network, str(port.address.ip)
+
+    def close(self) -> None:
+        """Take down what this process made and is not persistent; let go of the rest."""
+        for lab in reversed(tuple(self.labs.values())):
+            lab.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

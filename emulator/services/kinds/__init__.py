@@ -1,0 +1,1 @@
+"""Every kind of service, a module for each, which registers it."""

@@ -1,0 +1,62 @@
+"""The machines of a cluster and the addresses that they have in its networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from topologies.model import FRONTEND, Topology, TopologyError
+
+
+@dataclass(frozen=True)
+class MachineMap:
+    """The machines of the cluster ``topology``, in the order of its networks."""
+
+    topology: Topology
+
+    @cached_property
+    def addresses(self) -> Mapping[str, Mapping[str, str]]:
+        """Machine -> network -> its IPv4 address there."""
+        found: dict[str, dict[str, str]] = {}
+        for network in self.topology.networks:
+            for node in network.gpus:
+                address = node.loopback or next(
+                    (port.address.ip for port in node.ports if port.address is not None), None
+                )
+                if address is not None:
+                    found.setdefault(node.name, {})[network.network] = str(address)
+        return MappingProxyType(found)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Return the machines with GPUs."""
+        names = {server.name for server in self.topology.servers}
+        return tuple(name for name in self.addresses if name in names)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Return the machines outside the border router."""
+        return tuple(
+            name
+            for name, networks in self.addresses.items()
+            if set(networks) == {FRONTEND} and name.startswith("user")
+        )
+
+    def named(self, prefix: str) -> tuple[str, ...]:
+        """Return the machines whose names are ``prefix`` and a number."""
+        return tuple(name for name in self.addresses if name.rstrip("0123456789") == prefix)
+
+    def address(self, machine: str, network: str) -> str:
+        """Return the address of ``machine`` in ``network``; TopologyError if it has none."""
+        networks = self.addresses.get(machine)
+        if networks is None:
+            raise TopologyError(
+                f"there is no machine {machine!r}; there are {', '.join(self.addresses) or 'none'}"
+            )
+        if network not in networks:
+            raise TopologyError(
+                f"{machine} is not in the network {network}; it is in {', '.join(networks)}"
+            )
+        return networks[network]

@@ -1,0 +1,76 @@
+"""The services that a user requests, checked before anything is built.
+
+::
+
+    all                       every kind, where it runs by default
+    files,dns                 these kinds
+    files@h0+h1               that kind, on these machines
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+
+from emulator.errors import UserError
+from emulator.services.machine_map import MachineMap
+from emulator.services.service_registry import ServiceKind, service_kinds
+from topologies.advice import near
+from topologies.model import TopologyError
+
+ALL, NONE = "all", "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedService:
+    """One service to be started: its kind, its machine, and the address there."""
+
+    kind: ServiceKind
+    machine: str
+    address: str
+
+    @property
+    def name(self) -> str:
+        """Return what the service is called: ``files@head0``."""
+        return f"{self.kind.name}@{self.machine}"
+
+
+def plan_services(text: str, machines: MachineMap) -> tuple[PlannedService, ...]:
+    """Return the services of ``text``, in the order of the kinds.
+
+    Raises UserError for a kind or a machine that is not there, a machine that is not in the
+    service's network, or a program that is missing.
+    """
+    kinds = service_kinds()
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if words == [NONE] or not words:
+        return ()
+    if words == [ALL]:
+        words = list(kinds)
+    placed: dict[str, list[str]] = {}
+    for word in words:
+        name, at, where = word.partition("@")
+        if name not in kinds:
+            raise UserError(f"there is no service {name!r}{near(name, kinds)}")
+        if name in placed:
+            raise UserError(f"service {name} is given twice: join its machines by +")
+        chosen = where.split("+") if at else list(kinds[name].machines(machines))
+        placed[name] = list(dict.fromkeys(chosen))
+    found = []
+    for name, names in placed.items():
+        kind = kinds[name]
+        if not names:
+            raise UserError(f"no machine of this cluster has a place for service {name}")
+        for machine in names:
+            try:
+                address = machines.address(machine, kind.network)
+            except TopologyError as error:
+                raise UserError(f"service {name}: {error}") from None
+            found.append(PlannedService(kind=kind, machine=machine, address=address))
+        for program in kind.programs:
+            if shutil.which(program.command) is None:
+                raise UserError(
+                    f"service {name} needs {program.command}, which is not installed: install "
+                    f"Debian's package {program.package}, or leave the service out"
+                )
+    return tuple(found)

@@ -1,0 +1,74 @@
+"""The form of a kind of service, and all kinds by name.
+
+A kind registers itself in a module of :mod:`emulator.services.kinds`: that is all it takes to have
+a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+from emulator.services import kinds
+from emulator.services.machine_map import MachineMap
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A program that a service needs, and the package of Debian that has it."""
+
+    command: str
+    package: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServicePlace:
+    """One service of a machine: where it runs and what it can see.
+
+    ``directory`` is its own, for configuration and data; it goes with the lab.  ``address`` is that
+    of the machine in the service's network.
+    """
+
+    machine: str
+    address: str
+    directory: Path
+    machines: MachineMap
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceKind:
+    """A kind of service.
+
+    ``machines`` chooses where it runs unless the user says.  ``command`` writes what the service
+    reads into its directory, and returns what to run; the process must stay in the foreground.
+    ``port`` is the TCP port at which it answers once it is ready; None: it is ready when it runs.
+    """
+
+    name: str
+    summary: str
+    network: str
+    machines: Callable[[MachineMap], Sequence[str]]
+    command: Callable[[ServicePlace], Sequence[str]]
+    port: int | None = None
+    programs: tuple[Program, ...] = ()
+
+
+_KINDS: dict[str, ServiceKind] = {}
+
+
+def register(kind: ServiceKind) -> ServiceKind:
+    """Make ``kind`` known by its name."""
+    assert kind.name not in _KINDS, kind.name
+    _KINDS[kind.name] = kind
+    return kind
+
+
+def service_kinds() -> Mapping[str, ServiceKind]:
+    """Return all kinds by name, in the order of their modules."""
+    for module in iter_modules(kinds.__path__):
+        import_module(f"{kinds.__name__}.{module.name}")
+    return _KINDS
