@@ -17,7 +17,7 @@ from emulator.services.machine_map import MachineMap
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class NeededProgram:
     """A program that a service needs, and the package of Debian that has it."""
 
     command: str
@@ -54,7 +54,7 @@ class ServiceKind:
     machines: Callable[[MachineMap], Sequence[str]]
     command: Callable[[ServicePlace], Sequence[str]]
     port: int | None = None
-    programs: tuple[Program, ...] = ()
+    programs: tuple[NeededProgram, ...] = ()
 
 
 _KINDS: dict[str, ServiceKind] = {}

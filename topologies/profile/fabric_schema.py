@@ -19,6 +19,10 @@ TITLES = {
     "multi_pod": "pods under super-spines",
     "super_spine": "super-spine profile",
     "global": "what holds for the whole fabric",
+    "networks": "the other networks of the servers, each there if it is named",
+    "frontend": "the network to users",
+    "storage": "the network to storage nodes",
+    "management": "the network of all machines that carries no data of jobs",
 }
 
 

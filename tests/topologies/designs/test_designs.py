@@ -33,6 +33,7 @@ NAMED = [
     "dual_rail_per_switch",
     "single_rail_per_switch",
     "fabric_planes",
+    "cluster",
 ]
 TBPS = 10**12
 
