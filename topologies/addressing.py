@@ -81,6 +81,8 @@ _MAC_ROLE = {
     Role.ROUTER: 0x15,
 }
 _MAC_BRIDGE, _MAC_SEGMENT = 0x10, 0x20
+#: Numbers that the switches of a network of machines have to themselves.
+SWITCHES_OF_A_NETWORK = 1 << 14
 _ANYCAST = 0xFFFF  # the node number of all switches; no single one has so high a number
 
 
@@ -88,6 +90,16 @@ def gpu_mac(*, host: int, local_rank: int, port: int = 0) -> str:
     """MAC of NIC ``port`` of a GPU."""
     _bounded("local rank", local_rank, 256, "gpus_per_host")
     return _mac(_MAC_ROLE[Role.GPU], host, local_rank << 8 | port)
+
+
+def first_switch(network: str) -> int:
+    """Return the number of the first switch of each role in ``network``, by which it has its MACs.
+
+    No two networks of a cluster have a MAC in common.
+    """
+    if network not in NETWORK_BLOCKS:
+        return 0
+    return SWITCHES_OF_A_NETWORK * (1 + list(NETWORK_BLOCKS).index(network))
 
 
 def machine_mac(network: str, *, machine: int, port: int = 0) -> str:

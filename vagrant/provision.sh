@@ -42,7 +42,14 @@ packages=(
     clang           # compiles the switch ASIC program to eBPF
     libbpf-dev      # the headers that program includes
     bpftool         # a look at loaded programs and maps
+    dnsmasq-base    # DNS and DHCP of a cluster's management network
+    lldpd           # its LLDP
+    openssh-server  # its logins
 )
+
+# Services that Debian's packages enable, each of a package above.  They run in namespaces of labs
+# only: where the package was not there before, the machine's own is kept from starting.
+readonly -A service_of=([frr]=frr [chrony]=chrony [lldpd]=lldpd [openssh-server]=ssh)
 
 # What the tests need beyond that: Debian's own kernel in a virtual machine, for what the running
 # kernel may lack.  The kernel is unpacked, never installed: this machine goes on booting its own.
@@ -54,6 +61,7 @@ readonly packages_for_tests=(
     rdma-core       # names and rules of RDMA devices: Soft-RoCE, which RoCEv2 is tested against
     ibverbs-providers # its userspace driver
     python3-pyverbs # verbs, for the peer in that machine
+    chrony          # NTP of a cluster; on a machine of yours it would replace the clock's own
     chromium        # a browser without a screen, which opens reports
 )
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
@@ -251,12 +259,15 @@ install_packages() {
     apt_get install "$@" || { apt_update && apt_get install "$@"; }
 }
 
-# Debian's package enables its service; ours is not the machine's router.
-disable_frr() {
-    rm -f /etc/systemd/system/multi-user.target.wants/frr.service
-    if [[ -e /etc/init.d/frr ]]; then
-        update-rc.d frr disable || return # for machines without systemd, which Debian 13 leaves out
-    fi
+# disable_services NAME...: none of them starts with the machine.
+disable_services() {
+    local service
+    for service in "$@"; do
+        rm -f "/etc/systemd/system/multi-user.target.wants/$service.service"
+        if [[ -e /etc/init.d/$service ]]; then
+            update-rc.d "$service" disable || return # without systemd; Debian 13 has no such file
+        fi
+    done
     if command -v systemctl; then
         systemctl daemon-reload || true # none is running in a container
     fi
@@ -275,17 +286,20 @@ let_root_run_lua() {
 }
 
 install_missing_packages() {
-    local missing had_frr=
+    local missing package unwanted=()
     mapfile -t missing < <(missing_packages)
     ((${#missing[@]})) || return 0
-    [[ " ${missing[*]} " == *" frr "* ]] || had_frr=1
+    for package in "${missing[@]}"; do
+        [[ -z ${service_of[$package]:-} ]] || unwanted+=("${service_of[$package]}")
+    done
     # Fabrics run daemons of their own in their namespaces; the machine's own must not start.
     if [[ ! -e $policy ]] || grep -q "$policy_mark" "$policy"; then
         forbid_services
     fi
     have_package_lists || step "reading Debian's package lists" apt_update
     step "installing Debian packages: ${missing[*]}" install_packages "${missing[@]}"
-    [[ -n $had_frr ]] || step "keeping FRR's own service from starting" disable_frr
+    ((! ${#unwanted[@]})) ||
+        step "keeping services from starting: ${unwanted[*]}" disable_services "${unwanted[@]}"
     [[ " ${missing[*]} " != *" tshark "* ]] || step "letting root's tshark run Lua" let_root_run_lua
     tidy
 }

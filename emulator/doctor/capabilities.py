@@ -301,6 +301,15 @@ FEATURES: Mapping[str, Feature] = {
         _tool("mnexec", "mininet", "Mininet's own command mn"),
         _tool("clang", "clang", "switch ASIC", stands_in="--switch none"),
         _tool("bpftool", "bpftool", "switch ASIC", stands_in="--switch none"),
-        _tool("vtysh", "frr", "nothing yet"),
+        _tool("vtysh", "frr", "routing protocols", stands_in="--control-plane static"),
+        *(
+            _tool(command, package, f"service {name} of a cluster", stands_in="its other services")
+            for name, command, package in (
+                ("dns", "dnsmasq", "dnsmasq-base"),
+                ("ntp", "chronyd", "chrony"),
+                ("lldp", "lldpd", "lldpd"),
+                ("ssh", "sshd", "openssh-server"),
+            )
+        ),
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import IPv4Network
 from types import MappingProxyType
 
 from topologies.model import FRONTEND, Topology, TopologyError
@@ -44,9 +45,25 @@ class MachineMap:
             if set(networks) == {FRONTEND} and name.startswith("user")
         )
 
+    def nodes(self) -> tuple[str, ...]:
+        """Return all nodes of the networks of machines: the machines, and the switches."""
+        names = (node.name for network in self.topology.networks for node in network.nodes)
+        return tuple(dict.fromkeys(names))
+
     def named(self, prefix: str) -> tuple[str, ...]:
         """Return the machines whose names are ``prefix`` and a number."""
         return tuple(name for name in self.addresses if name.rstrip("0123456789") == prefix)
+
+    def within(self, network: str) -> tuple[str, ...]:
+        """Return the machines that are in ``network``."""
+        return tuple(name for name, networks in self.addresses.items() if network in networks)
+
+    def subnet(self, machine: str, network: str) -> IPv4Network:
+        """Return the subnet of the first port of ``machine`` in ``network``."""
+        self.address(machine, network)
+        port = self.topology.network_named(network).node(machine).ports[0]
+        assert port.address is not None  # an end node's port has one
+        return port.address.network
 
     def address(self, machine: str, network: str) -> str:
         """Return the address of ``machine`` in ``network``; TopologyError if it has none."""

@@ -2,7 +2,7 @@
 
 ::
 
-    all                       every kind, where it runs by default
+    all                       every kind whose programs are there, where it runs by default
     files,dns                 these kinds
     files@h0+h1               that kind, on these machines
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from emulator.errors import UserError
 from emulator.services.machine_map import MachineMap
-from emulator.services.service_registry import ServiceKind, service_kinds
+from emulator.services.service_registry import NeededProgram, ServiceKind, service_kinds
 from topologies.advice import near
 from topologies.model import TopologyError
 
@@ -46,7 +46,7 @@ def plan_services(text: str, machines: MachineMap) -> tuple[PlannedService, ...]
     if words == [NONE] or not words:
         return ()
     if words == [ALL]:
-        words = list(kinds)
+        words = [name for name, kind in kinds.items() if not missing(kind)]
     placed: dict[str, list[str]] = {}
     for word in words:
         name, at, where = word.partition("@")
@@ -63,14 +63,28 @@ def plan_services(text: str, machines: MachineMap) -> tuple[PlannedService, ...]
             raise UserError(f"no machine of this cluster has a place for service {name}")
         for machine in names:
             try:
-                address = machines.address(machine, kind.network)
+                address = _address(kind, machine, machines)
             except TopologyError as error:
                 raise UserError(f"service {name}: {error}") from None
             found.append(PlannedService(kind=kind, machine=machine, address=address))
-        for program in kind.programs:
-            if shutil.which(program.command) is None:
-                raise UserError(
-                    f"service {name} needs {program.command}, which is not installed: install "
-                    f"Debian's package {program.package}, or leave the service out"
-                )
+        for program in missing(kind):
+            raise UserError(
+                f"service {name} needs {program.command}, which is not installed: install "
+                f"Debian's package {program.package}, or leave the service out"
+            )
     return tuple(found)
+
+
+def missing(kind: ServiceKind) -> tuple[NeededProgram, ...]:
+    """Return the programs of ``kind`` that this machine lacks."""
+    return tuple(one for one in kind.programs if shutil.which(one.command) is None)
+
+
+def _address(kind: ServiceKind, machine: str, machines: MachineMap) -> str:
+    """Return the address of ``machine`` in the network of ``kind``, empty if that has none."""
+    if kind.network is not None:
+        return machines.address(machine, kind.network)
+    nodes = machines.nodes()
+    if machine not in nodes:
+        raise TopologyError(f"there is no node {machine!r}; there are {', '.join(nodes)}")
+    return ""

@@ -32,6 +32,7 @@ class ServicePlace:
     of the machine in the service's network.
     """
 
+    cluster: str
     machine: str
     address: str
     directory: Path
@@ -44,13 +45,14 @@ class ServiceKind:
     """A kind of service.
 
     ``machines`` chooses where it runs unless the user says.  ``command`` writes what the service
-    reads into its directory, and returns what to run; the process must stay in the foreground.
+    reads into its directory, and returns what to run; the process must stay in the foreground.  A
+    kind without a ``network`` listens at no address, and may run on switches too.
     ``port`` is the TCP port at which it answers once it is ready; None: it is ready when it runs.
     """
 
     name: str
     summary: str
-    network: str
+    network: str | None
     machines: Callable[[MachineMap], Sequence[str]]
     command: Callable[[ServicePlace], Sequence[str]]
     port: int | None = None

@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ READY_S = 60.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.2
 LAST_WORDS = 3  # lines of its log, of a service that died
 CONNECT_S = 1.0
+MOST_NAMED = 4  # machines in a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,7 @@ class Services:
             folder = services.folder(one.name)
             folder.mkdir(parents=True, exist_ok=True)
             place = ServicePlace(
+                cluster=cluster.name,
                 machine=one.machine,
                 address=one.address,
                 directory=folder,
@@ -134,6 +136,15 @@ class Services:
             target = folder / DIRECTORY / record.name
             target.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.folder(record.name) / LOG, target / LOG)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each kind, with the machines that it runs on."""
+        machines: dict[str, list[str]] = {}
+        for record in self.records:
+            machines.setdefault(record.name.partition("@")[0], []).append(record.machine)
+        for kind, names in machines.items():
+            listed = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} nodes"
+            yield f"service {kind}: {listed}"
 
     def rows(self) -> list[Mapping[str, object]]:
         """Return every service as JSON types, with its state."""

@@ -176,7 +176,7 @@ class Assembly:
             hash_seed=plan.hash_seed(name),
             position=position,
         )
-        self._nodes[name] = _Draft(node, number)
+        self._nodes[name] = _Draft(node, number + plan.first_switch(self.network))
         return name
 
     def shared_nic(self, server: str, name: str) -> str:

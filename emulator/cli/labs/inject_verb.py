@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import click
 
-from emulator.cleanup import require_root, uninterrupted
 from emulator.errors import UserError
 from emulator.faults import grammar
-from emulator.faults.condition import SOUND, Condition
-from emulator.faults.fault_injector import FaultInjector, recorded
+from emulator.faults.fault_injector import recorded
+from emulator.faults.live_injection import inject
 from emulator.lab import Lab
-from emulator.lab_record import Lock, Phase, load
 
 
 @click.command("inject", epilog=f"\b\n{grammar.describe()}")
@@ -35,66 +32,10 @@ def command(lab: str, fault: str | None, listing: bool, form: str) -> None:
         if fault is None:
             condition = recorded(running.name, running.topology)
         else:
-            condition = _inject(running, fault)
+            condition = inject(running, fault)
     if form == "json":
         click.echo(json.dumps({"lab": lab, "struck": condition.words(), **condition.as_data()}))
     elif condition.sound:
         click.echo(f"lab {lab}: nothing is struck")
     else:
         click.echo("\n".join(f"lab {lab}: {words}" for words in condition.words()))
-
-
-def _inject(lab: Lab, fault: str) -> Condition:
-    require_root("strike a lab")
-    if not lab.record.persistent:
-        raise UserError(
-            f"lab {lab.name} is that of a uetemu run, which would not know why it suffers: give "
-            f"that run --fault {fault!r}, or strike a lab of uetemu up"
-        )
-    requested = _reader(lab, fault)
-    gone = f"lab {lab.name} was taken down meanwhile"
-    try:
-        lock = Lock(lab.directory)
-    except FileNotFoundError:
-        raise UserError(gone) from None
-    try:
-        record = load(lab.name)
-        if record is None or record.identity != lab.record.identity or record.phase is not Phase.UP:
-            raise UserError(gone)
-        injector = FaultInjector(lab)
-        condition = requested(injector.condition)
-        with uninterrupted():
-            injector.apply(condition)
-    finally:
-        lock.release()
-    return condition
-
-
-def _reader(lab: Lab, fault: str) -> Callable[[Condition], Condition]:
-    """Return what ``fault`` makes of the lab's condition; it is read before anything is locked."""
-    if fault.strip() == "heal":
-        return lambda _: SOUND
-    clauses = grammar.parse(fault, lab.topology)
-    for clause in clauses:
-        if clause.at_ns is not None:
-            raise UserError(
-                f"{clause.text!r}: inject strikes at once; take t= away, or give the time to "
-                "uetemu run --fault"
-            )
-        if clause.element.kind == "gpu":
-            raise UserError(
-                f"{clause.text!r}: a lab of uetemu up runs no process on its GPUs that could die; "
-                "take nic or server, or uetemu run --fault"
-            )
-        if clause.verb == "flap":
-            raise UserError(
-                f"{clause.text!r}: inject does not wait between one state and the next; take down "
-                "and up in turn, or uetemu run --fault"
-            )
-
-    def change(condition: Condition) -> Condition:
-        for clause in clauses:
-            condition = grammar.after(condition, clause)
-        return condition
-
-    return change

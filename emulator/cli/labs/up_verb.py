@@ -6,6 +6,7 @@ import dataclasses
 import json
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from types import FrameType
 
@@ -23,7 +24,8 @@ from emulator.fabric_choice import choose
 from emulator.run.plan.run_plan import usual_switch
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
 from emulator.services.machine_map import MachineMap
-from emulator.services.service_plan import ALL, NONE, plan_services
+from emulator.services.service_plan import ALL, NONE, missing, plan_services
+from emulator.services.service_registry import service_kinds
 from emulator.services.service_runner import Services
 from topologies import catalogue
 from topologies.exports.mermaid import inventory
@@ -150,11 +152,18 @@ def command(
                 f"  {one.network}, lab {member_name(lab, one.network)}: {inventory(one)}\n"
                 for one in model.networks
             )
-            + "".join(f"  service {row['service']}\n" for row in started.rows())
+            + "".join(f"  {line}\n" for line in (*started.lines(), *_left_out(services)))
             + f"  uetemu status {lab}\n"
             f"  uetemu exec {lab}:{model.gpus[0].name} -- ip route\n"
             f"  uetemu down {lab}"
         )
+
+
+def _left_out(services: str) -> Iterator[str]:
+    """Yield a line for each kind of service that ``all`` does without."""
+    for kind in service_kinds().values() if services == ALL else ():
+        for program in missing(kind):
+            yield f"service {kind.name}: left out, Debian's package {program.package} has it"
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
