@@ -221,6 +221,26 @@ def parameter(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def parameter_values(kind: Any, scenario: str, given: Mapping[str, str]) -> dict[str, object]:
+    """Return the values of ``given`` by the names of the fields of ``kind``.
+
+    Each is read in the unit of its kind.  Raises UserError, which names ``scenario``.
+    """
+    fields = {item.name: item for item in dataclasses.fields(kind)}
+    names = {alias: name for name, item in fields.items() for alias in _aliases(item)}
+    values: dict[str, object] = {}
+    stated: dict[str, str] = {}
+    for written, text in given.items():
+        name = names.get(written, written)
+        if stated.setdefault(name, written) != written:
+            raise UserError(f"{stated[name]} and {written} are one parameter; keep one of them")
+        if (item := fields.get(name)) is None:
+            hint = f"{meant(name, fields)}; it takes {', '.join(fields)}"
+            raise UserError(f"scenario {scenario} has no parameter {name!r}{hint}")
+        values[name] = _read(item, text)
+    return values
+
+
 class Scenario:
     """A loaded scenario module; every call into it turns an exception into one sentence."""
 
@@ -258,21 +278,7 @@ class Scenario:
 
     def parameters(self, given: Mapping[str, str]) -> Any:
         """``Parameters`` with the values of ``given``, each read in the unit of its kind."""
-        fields = {item.name: item for item in dataclasses.fields(self.module.Parameters)}
-        names = {alias: name for name, item in fields.items() for alias in _aliases(item)}
-        values: dict[str, object] = {}
-        stated: dict[str, str] = {}
-        for written, text in given.items():
-            name = names.get(written, written)
-            if stated.setdefault(name, written) != written:
-                raise UserError(f"{stated[name]} and {written} are one parameter; keep one of them")
-            item = fields.get(name)
-            if item is None:
-                raise UserError(
-                    f"scenario {self.name} has no parameter {name!r}"
-                    f"{meant(name, fields)}; it takes {', '.join(fields)}"
-                )
-            values[name] = _read(item, text)
+        values = parameter_values(self.module.Parameters, self.name, given)
         return self._call("Parameters", **values)
 
     def topology(self, parameters: Any) -> str | Topology:

@@ -47,6 +47,9 @@ VERBS = {
         "emulator.cli.labs.top_verb",
         "watch the links of a running lab: rates, queues, marks, trims, drops",
     ),
+    "cluster": Verb(
+        "emulator.cli.cluster_verb", "run a scenario of a cluster with all of its networks"
+    ),
     "services": Verb(
         "emulator.cli.labs.services_verb", "list the services of clusters, and whether they run"
     ),

@@ -24,7 +24,7 @@ def inject(lab: Lab, fault: str) -> Condition:
             f"lab {lab.name} is that of a uetemu run, which would not know why it suffers: give "
             f"that run --fault {fault!r}, or strike a lab of uetemu up"
         )
-    requested = _reader(lab, fault)
+    requested = change_of(lab, fault)
     gone = f"lab {lab.name} was taken down meanwhile"
     try:
         lock = Lock(lab.directory)
@@ -43,7 +43,7 @@ def inject(lab: Lab, fault: str) -> Condition:
     return condition
 
 
-def _reader(lab: Lab, fault: str) -> Callable[[Condition], Condition]:
+def change_of(lab: Lab, fault: str) -> Callable[[Condition], Condition]:
     """Return what ``fault`` makes of the lab's condition; it is read before anything is locked."""
     if fault.strip() == "heal":
         return lambda _: SOUND

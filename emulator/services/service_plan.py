@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from emulator.errors import UserError
@@ -28,6 +29,7 @@ class PlannedService:
     kind: ServiceKind
     machine: str
     address: str
+    parameters: Mapping[str, float]
 
     @property
     def name(self) -> str:
@@ -35,13 +37,18 @@ class PlannedService:
         return f"{self.kind.name}@{self.machine}"
 
 
-def plan_services(text: str, machines: MachineMap) -> tuple[PlannedService, ...]:
+def plan_services(
+    text: str, machines: MachineMap, changed: Iterable[str] = ()
+) -> tuple[PlannedService, ...]:
     """Return the services of ``text``, in the order of the kinds.
 
-    Raises UserError for a kind or a machine that is not there, a machine that is not in the
-    service's network, or a program that is missing.
+    ``changed`` are parameters, each as ``SERVICE.NAME=NUMBER``.
+
+    Raises UserError for a kind, a machine or a parameter that is not there, a machine that is not
+    in the service's network, or a program that is missing.
     """
     kinds = service_kinds()
+    parameters = _parameters(kinds, changed)
     words = [word.strip() for word in text.split(",") if word.strip()]
     if words == [NONE] or not words:
         return ()
@@ -66,13 +73,41 @@ def plan_services(text: str, machines: MachineMap) -> tuple[PlannedService, ...]
                 address = _address(kind, machine, machines)
             except TopologyError as error:
                 raise UserError(f"service {name}: {error}") from None
-            found.append(PlannedService(kind=kind, machine=machine, address=address))
+            found.append(
+                PlannedService(
+                    kind=kind, machine=machine, address=address, parameters=parameters[name]
+                )
+            )
         for program in missing(kind):
             raise UserError(
                 f"service {name} needs {program.command}, which is not installed: install "
                 f"Debian's package {program.package}, or leave the service out"
             )
     return tuple(found)
+
+
+def _parameters(
+    kinds: Mapping[str, ServiceKind], changed: Iterable[str]
+) -> dict[str, dict[str, float]]:
+    """Return the parameters of every kind, with those that ``changed`` sets."""
+    found = {name: dict(kind.parameters) for name, kind in kinds.items()}
+    for word in changed:
+        where, equals, value = (part.strip() for part in word.partition("="))
+        name, _, key = where.partition(".")
+        if not equals or key not in found.get(name, {}):
+            known = [f"{kind}.{one}" for kind, keys in found.items() for one in keys]
+            raise UserError(
+                f"{word!r} is no parameter of a service as SERVICE.NAME=NUMBER; there are "
+                f"{', '.join(known)}"
+            )
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < float("inf"):
+            raise UserError(f"{where} is {value!r}; it is a number of 0 or more")
+        found[name][key] = number
+    return found
 
 
 def missing(kind: ServiceKind) -> tuple[NeededProgram, ...]:

@@ -7,7 +7,7 @@ a new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -29,7 +29,7 @@ class ServicePlace:
     """One service of a machine: where it runs and what it can see.
 
     ``directory`` is its own, for configuration and data; it goes with the lab.  ``address`` is that
-    of the machine in the service's network.
+    of the machine in the service's network, and ``dilation`` that network's, 1 where it has none.
     """
 
     cluster: str
@@ -38,6 +38,8 @@ class ServicePlace:
     directory: Path
     machines: MachineMap
     seed: int
+    dilation: float
+    parameters: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,9 @@ class ServiceKind:
     ``machines`` chooses where it runs unless the user says.  ``command`` writes what the service
     reads into its directory, and returns what to run; the process must stay in the foreground.  A
     kind without a ``network`` listens at no address, and may run on switches too.
-    ``port`` is the TCP port at which it answers once it is ready; None: it is ready when it runs.
+    ``parameters`` are numbers that users may change, with their defaults; times are in seconds of
+    the network.  ``port`` is the TCP port at which it answers once it is ready; None: it is ready
+    when it runs.
     """
 
     name: str
@@ -57,6 +61,7 @@ class ServiceKind:
     command: Callable[[ServicePlace], Sequence[str]]
     port: int | None = None
     programs: tuple[NeededProgram, ...] = ()
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 _KINDS: dict[str, ServiceKind] = {}

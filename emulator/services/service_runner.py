@@ -88,6 +88,8 @@ class Services:
                 directory=folder,
                 machines=machines,
                 seed=backend.seed,
+                dilation=_dilation(cluster, one),
+                parameters=one.parameters,
             )
             process = _started(cluster, one, place)
             services.records.append(
@@ -124,11 +126,18 @@ class Services:
         """Return the directory of the service ``name``."""
         return self.directory / DIRECTORY / name
 
+    def died(self) -> list[str]:
+        """Return a sentence for each service that has died, with its last words."""
+        return [
+            f"service {record.name} has died; {self._last_words(record)}"
+            for record in self.records
+            if not record.alive
+        ]
+
     def check_alive(self) -> None:
         """Raise UserError, which names it and has its last words, if a service has died."""
-        for record in self.records:
-            if not record.alive:
-                raise UserError(f"service {record.name} has died; {self._last_words(record)}")
+        for stated in self.died():
+            raise UserError(stated)
 
     def save(self, folder: Path) -> None:
         """Copy what every service printed to ``folder``/services."""
@@ -209,6 +218,11 @@ def _started(cluster: ClusterLab, planned: PlannedService, place: ServicePlace) 
         )
     found = Process.of(process.pid)
     return found if found is not None else Process(process.pid, 0)
+
+
+def _dilation(cluster: ClusterLab, planned: PlannedService) -> float:
+    network = planned.kind.network
+    return 1.0 if network is None else cluster.labs[network].dilation
 
 
 def _answers(record: ServiceRecord) -> bool:

@@ -26,6 +26,8 @@ from topologies.parts.assembly import Assembly
 
 HEAD, TELEMETRY, BORDER = "head0", "telemetry0", "border0"
 MANAGEMENT_SWITCH = "mgmt-switch0"
+USERS_BRIDGE = "users"  # of the border router
+MODEL_PORT = 8080  # of servers, which users may reach (TCP)
 #: Ethernet's own, on links that no jumbo frame passes (octets).
 ORDINARY_MTU = 1500
 
@@ -86,9 +88,11 @@ def frontend(machines: Machines, shape: LeafSpine, cabling: NetworkCabling) -> T
     _plug_in(fabric, inside, leaves, cabling)
     if users:
         fabric.switch(Role.LEAF, BORDER)
-        fabric.bridge(BORDER, "users", rail=0, subnet=plan.network_subnet(FRONTEND, len(leaves)))
+        fabric.bridge(
+            BORDER, USERS_BRIDGE, rail=0, subnet=plan.network_subnet(FRONTEND, len(leaves))
+        )
         for user in users:
-            _attach(fabric, user, BORDER, "users", cabling)
+            _attach(fabric, user, BORDER, USERS_BRIDGE, cabling)
         for spine in spines or leaves:
             fabric.join(BORDER, spine, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)
     return _whole(fabric, FRONTEND, "ebgp" if spines else "static")

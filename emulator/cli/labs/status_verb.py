@@ -14,11 +14,13 @@ from rich.table import Table
 
 from emulator import lab_record
 from emulator.asic.switch_counters import AsicCounters
+from emulator.cluster import border_firewall
 from emulator.faults.condition import Condition, described
 from emulator.faults.fault_injector import recorded
 from emulator.kernel.port_counters import PortCounters
 from emulator.lab import Lab, labs
 from emulator.lab_record import LabRecord
+from topologies.cluster.machine_networks import BORDER
 from topologies.model import CableEnd, Link
 from topologies.units import format_rate
 
@@ -131,6 +133,9 @@ def _show_ports(
     )
     for words in faulted.words():
         click.echo(f"struck: {words}")
+    if lab.record.membership is not None and border_firewall.is_there(lab):
+        packets, octets = border_firewall.refused(lab)
+        click.echo(f"firewall of {BORDER}: {packets} packets of users refused, {octets} octets")
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("port", "to", "address", "rate"):
         table.add_column(column)

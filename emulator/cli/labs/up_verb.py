@@ -69,6 +69,13 @@ DEFAULT_DILATION = 1000.0
     help=f"Of a cluster: {ALL}, or NAME[@MACHINE+...],...; uetemu services lists them.",
 )
 @click.option(
+    "--service-param",
+    "changed",
+    metavar="SERVICE.NAME=NUMBER",
+    multiple=True,
+    help="A parameter of a service, such as llm.ttft=0.1: seconds of its network's time.",
+)
+@click.option(
     "--switch",
     metavar="SWITCH",
     help="What the switches do: PROFILE or PROFILE:param=value,...; none: plain queues "
@@ -95,6 +102,7 @@ def command(
     dilation: float,
     stretched: tuple[str, ...],
     services: str,
+    changed: tuple[str, ...],
     switch: str | None,
     plane: str | None,
     seed: int,
@@ -113,7 +121,7 @@ def command(
     switch = switch or usual_switch(chosen.transport or DEFAULT_TRANSPORT, model, chosen)
     asic = choice.requested(switch)
     lab = chosen.lab if name is None else name
-    planned = plan_services(services, MachineMap(model))
+    planned = plan_services(services, MachineMap(model), changed)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     began = time.monotonic()

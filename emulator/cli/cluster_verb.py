@@ -1,0 +1,128 @@
+"""``uetemu cluster``: a scenario of a whole cluster, from its name to its table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import click
+
+from emulator.cleanup import require_root
+from emulator.cli.plain_tables import page, plain_table
+from emulator.cli.progress_bar import progress_bar
+from emulator.cluster_run import cluster_scenario as scenarios
+from emulator.cluster_run.cluster_runner import ClusterRequest, ClusterResult, execute
+from emulator.errors import UserError
+
+WIDTH = 140
+
+
+@click.command("cluster")
+@click.argument("scenario", required=False)
+@click.option("--topology", metavar="SPEC|FILE", help="The cluster; default: the scenario's.")
+@click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="Of the scenario.")
+@click.option(
+    "--network-dilation",
+    "stretched",
+    metavar="NETWORK=NUMBER",
+    multiple=True,
+    help="Host time per time of a network.",
+)
+@click.option(
+    "--service-param",
+    "changed",
+    metavar="SERVICE.NAME=NUMBER",
+    multiple=True,
+    help="A parameter of a service.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for the results.")
+@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+def command(
+    scenario: str | None,
+    topology: str | None,
+    pairs: Sequence[str],
+    stretched: Sequence[str],
+    changed: Sequence[str],
+    seed: int,
+    output: Path | None,
+    form: str,
+) -> None:
+    """Run SCENARIO on a cluster with all of its networks, by the host's clock.
+
+    Without SCENARIO: list them, with their parameters.
+    """
+    if scenario is None:
+        click.echo(_listed())
+        return
+    loaded = scenarios.load(scenario)
+    parameters = loaded.parameters(_texts(pairs))
+    require_root("build a cluster")
+    request = ClusterRequest(
+        scenario=loaded,
+        parameters=parameters,
+        topology=topology,
+        stretched=stretched,
+        changed=changed,
+        seed=seed,
+        output=output,
+    )
+    with progress_bar(f"cluster {scenario}") as progress:
+        folder, result = execute(request, progress)
+    click.echo(json.dumps(vars(result), indent=2) if form == "json" else _shown(result, folder))
+    if not result.succeeded:
+        raise click.exceptions.Exit(1)
+
+
+def _texts(pairs: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not name:
+            raise UserError(f"--param {pair!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _listed() -> str:
+    lines = []
+    for name in scenarios.names():
+        one = scenarios.load(name)
+        lines.append(f"{name}: {one.title}")
+        for item in fields(one.module.Parameters):
+            lines.append(f"  {f'{item.name}={item.default}':<24} {item.metadata['help']}")
+    return "\n".join(lines)
+
+
+def _shown(result: ClusterResult, folder: Path) -> str:
+    """Return the rows in tables, one for each set of columns, with clocks and errors below."""
+    shown: list[object] = [f"# {result.scenario} on {result.topology}, seed {result.seed}"]
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
+    for row in result.rows:
+        groups.setdefault(tuple(row), []).append([_cell(value) for value in row.values()])
+    for columns, rows in groups.items():
+        table = plain_table(None, *columns, right=1)
+        for cells in rows:
+            table.add_row(*cells)
+        shown += ["", table]
+    clocks = ", ".join(
+        f"{one['network']} {one['dilation']:g}" for one in result.networks if one["used"]
+    )
+    shown += [
+        "",
+        f"# Clock    : the host's; seconds of it for one of the network's: {clocks}; no digest",
+        *(f"# Event    : {event['at_s']:.1f} s  {event['text']}" for event in result.events),
+        *(f"# Error    : {error}" for error in result.errors),
+        f"# Folder   : {folder}",
+    ]
+    return page(shown, to_terminal=False, width=WIDTH)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

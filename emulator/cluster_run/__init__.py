@@ -1,0 +1,1 @@
+"""Scenarios of a whole cluster: real clients and services in its networks, on the host's clock."""

@@ -1,0 +1,98 @@
+"""The running cluster as a scenario sees it: machines to work on, networks to look at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulator.cluster.cluster_lab import ClusterLab
+from emulator.cluster_run.network_samples import NetworkSamples
+from emulator.errors import UserError
+from emulator.faults.fault_injector import FaultInjector
+from emulator.faults.live_injection import change_of
+from emulator.services.machine_map import MachineMap
+from emulator.services.service_runner import Services
+
+#: What a client may take of the machine's time (s) before it counts as hung.
+CLIENT_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterContext:
+    """One run: ``folder`` takes what it leaves behind, ``seed`` is that of all its choices."""
+
+    cluster: ClusterLab
+    services: Services
+    samples: NetworkSamples
+    folder: Path
+    seed: int
+
+    @property
+    def machines(self) -> MachineMap:
+        """Return the machines and their addresses."""
+        return MachineMap(self.cluster.backend.topology)
+
+    def dilation(self, network: str) -> float:
+        """Return the machine's seconds for a second of ``network``."""
+        return self.cluster.labs[network].dilation
+
+    def event(self, text: str) -> None:
+        """Note that ``text`` happens now."""
+        self.samples.event(text)
+
+    def execute(self, machine: str, argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str:
+        """Run a command on ``machine`` to its end and return what it printed.
+
+        Raises UserError with its last words if it fails or takes longer than ``timeout_s``.
+        """
+        name = f"{Path(argv[0]).name} on {machine}"
+        try:
+            done = self.cluster.lab_of(machine).exec(machine, argv, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise UserError(f"{name} has not ended after {timeout_s:g} s") from None
+        if done.returncode:
+            words = done.stderr.strip().splitlines() or ["it gave no reason"]
+            raise UserError(f"{name} failed: {words[-1]}")
+        return done.stdout
+
+    def client(self, machine: str, module: str, given: Mapping[str, object]) -> Any:
+        """Run the Python ``module`` on ``machine`` with ``given`` as JSON; return its JSON."""
+        argv = [sys.executable, "-m", module, json.dumps(given)]
+        return json.loads(self.execute(machine, argv))
+
+    def strike(self, network: str, fault: str) -> None:
+        """Apply ``fault`` to ``network``, in the words of ``uetemu inject``."""
+        lab = self.cluster.labs[network]
+        injector = FaultInjector(lab)
+        injector.apply(change_of(lab, fault)(injector.condition))
+        self.event(f"{network}: {fault}")
+
+    @contextmanager
+    def watched(self, node: str, name: str, condition: str = "") -> Iterator[Path]:
+        """Capture what passes all ports of ``node`` during the block, into a pcap file.
+
+        ``condition`` is a filter of tcpdump.  The file is ``name``.pcap of the folder.
+        """
+        path = self.folder / f"{name}.pcap"
+        argv = ["tcpdump", "-i", "any", "-n", "-U", "-w", str(path), *condition.split()]
+        lab = self.cluster.lab_of(node)
+        with lab.popen(
+            node, argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            while line and "listening on" not in line:
+                line = process.stderr.readline()
+            if not line:
+                raise UserError(f"tcpdump on {node} did not start; run uetemu doctor")
+            try:
+                yield path
+            finally:
+                process.terminate()
+                process.communicate()

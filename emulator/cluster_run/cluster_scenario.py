@@ -1,0 +1,76 @@
+"""The form of a scenario of a whole cluster, and how one is loaded by name.
+
+It is a module with a docstring that reads like a lab sheet and these names:
+
+``Parameters``
+    A frozen dataclass, as a scenario of a fabric has it (:mod:`emulator.scenario`).
+``TOPOLOGY``
+    The cluster that it runs on unless the user names another.
+``SERVICES``
+    The services that it needs, as ``uetemu up --services`` takes them.
+``conduct(run, parameters)``
+    Yields the rows of the result, as mappings with a key ``what``, while it works in ``run``
+    (:class:`~emulator.cluster_run.cluster_context.ClusterContext`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.errors import UserError
+from emulator.scenario import parameter_values
+from topologies.advice import near
+
+Row = Mapping[str, object]
+ROOM = "scenarios.cluster_tests"
+
+
+class ClusterScenario:
+    """A loaded module."""
+
+    def __init__(self, module: ModuleType, name: str) -> None:
+        self.module = module
+        self.name = name
+
+    @property
+    def title(self) -> str:
+        """Return the first line of the docstring."""
+        return (self.module.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
+
+    @property
+    def topology(self) -> str:
+        """Return the specification of the cluster that it runs on."""
+        return str(self.module.TOPOLOGY)
+
+    @property
+    def services(self) -> str:
+        """Return the services that it needs."""
+        return str(self.module.SERVICES)
+
+    def parameters(self, given: Mapping[str, str]) -> Any:
+        """Return ``Parameters`` with the values of ``given``; UserError for what cannot be."""
+        return self.module.Parameters(**parameter_values(self.module.Parameters, self.name, given))
+
+    def conduct(self, run: ClusterContext, parameters: Any) -> Iterator[Row]:
+        """Work in ``run`` and yield the rows of the result."""
+        rows: Iterator[Row] = self.module.conduct(run, parameters)
+        return rows
+
+
+def names() -> list[str]:
+    """List the scenarios of clusters that come with uetemu."""
+    room = importlib.import_module(ROOM)
+    return sorted(found.name for found in pkgutil.iter_modules(room.__path__) if not found.ispkg)
+
+
+def load(name: str) -> ClusterScenario:
+    """Return the scenario ``name``.  Raises UserError if there is none."""
+    known = names()
+    if name not in known:
+        raise UserError(f"there is no scenario of a cluster {name!r}{near(name, known)}")
+    return ClusterScenario(importlib.import_module(f"{ROOM}.{name}"), name)
