@@ -7,10 +7,9 @@ they send is dropped and counted.
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import NamedTuple
 
-from emulator.errors import UserError
+from emulator.cluster.node_filter import nft
 from emulator.lab import Lab
 from topologies.cluster.machine_networks import BORDER, MODEL_PORT, USERS_BRIDGE
 
@@ -29,7 +28,6 @@ table inet {TABLE} {{
   }}
 }}
 """
-ANSWER_S = 20.0
 
 
 class Refused(NamedTuple):
@@ -46,27 +44,11 @@ def is_there(lab: Lab) -> bool:
 
 def build(lab: Lab) -> None:
     """Put the rules into the border router of ``lab``.  Raises UserError if nft refuses them."""
-    _nft(lab, "-f", "-", text=RULES)
+    nft(lab, BORDER, "-f", "-", text=RULES)
 
 
 def refused(lab: Lab) -> Refused:
     """Return what the border router of ``lab`` has refused since it was built."""
-    answer = json.loads(_nft(lab, "-j", "list", "counter", "inet", TABLE, COUNTER))
+    answer = json.loads(nft(lab, BORDER, "-j", "list", "counter", "inet", TABLE, COUNTER))
     (counter,) = (row["counter"] for row in answer["nftables"] if "counter" in row)
     return Refused(counter["packets"], counter["bytes"])
-
-
-def _nft(lab: Lab, *arguments: str, text: str = "") -> str:
-    with lab.popen(
-        BORDER,
-        ["nft", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        out, err = process.communicate(text, timeout=ANSWER_S)
-    if process.returncode:
-        stated = err.strip().splitlines() or ["no reason"]
-        raise UserError(f"the firewall of {BORDER} cannot be set or read: {stated[0]}")
-    return str(out)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from emulator import lab_record
-from emulator.cluster import border_firewall
+from emulator.cluster import border_firewall, tenant_isolation
 from emulator.errors import UserError
 from emulator.fabric.cable_delay import for_kernel_traffic
 from emulator.fabric.fabric_plan import Progress
@@ -90,6 +90,7 @@ class ClusterLab:
                 labs[network.network] = lab
                 if border_firewall.is_there(lab):
                     border_firewall.build(lab)
+                tenant_isolation.build(lab)
                 for node in network.gpus:
                     shared.setdefault(node.name, lab.netns(node.name))
             labs[BACKEND] = Lab.create(name, topology, progress=progress, **backend)

@@ -80,7 +80,17 @@ class ClusterContext:
         ``condition`` is a filter of tcpdump.  The file is ``name``.pcap of the folder.
         """
         path = self.folder / f"{name}.pcap"
-        argv = ["tcpdump", "-i", "any", "-n", "-U", "-w", str(path), *condition.split()]
+        argv = [
+            "tcpdump",
+            "--immediate-mode",
+            "-i",
+            "any",
+            "-n",
+            "-U",
+            "-w",
+            str(path),
+            *condition.split(),
+        ]
         lab = self.cluster.lab_of(node)
         with lab.popen(
             node, argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -20,7 +20,7 @@ from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.offloads import switch_off
 from emulator.kernel.release import release_requests
 from topologies.interface_indices import tunnel_port
-from topologies.model import Bridge, CableEnd, Node
+from topologies.model import VXLAN_OVERHEAD, Bridge, CableEnd, Node
 
 
 def configure_tunnel(
@@ -58,9 +58,9 @@ def configure_tunnel(
 
 
 def _mtu_inside(plan: FabricPlan, switch: Node, bridge: Bridge) -> int:
-    """The MTU of the bridge's other ports."""
-    return min(
-        plan.topology.link_at(CableEnd(switch.name, port.name)).mtu
-        for port in switch.ports
-        if port.bridge == bridge.name
-    )
+    """The MTU of the bridge's other ports; of a bridge without any what fits into a tunnel."""
+    mtus = {
+        port: plan.topology.link_at(CableEnd(switch.name, port.name)).mtu for port in switch.ports
+    }
+    members = [mtu for port, mtu in mtus.items() if port.bridge == bridge.name]
+    return min(members) if members else min(mtus.values()) - VXLAN_OVERHEAD

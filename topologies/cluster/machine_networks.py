@@ -27,6 +27,10 @@ from topologies.parts.assembly import Assembly
 HEAD, TELEMETRY, BORDER = "head0", "telemetry0", "border0"
 MANAGEMENT_SWITCH = "mgmt-switch0"
 USERS_BRIDGE = "users"  # of the border router
+SERVERS_BRIDGE = "servers"  # of a leaf
+TENANT_PREFIX = "tenant"
+#: Of the first tenant of a frontend: the number of its subnet, and its VNI.
+FIRST_TENANT_SUBNET, FIRST_TENANT_VNI = 512, 20_000
 MODEL_PORT = 8080  # of servers, which users may reach (TCP)
 #: Ethernet's own, on links that no jumbo frame passes (octets).
 ORDINARY_MTU = 1500
@@ -61,16 +65,24 @@ class LeafSpine:
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """The machines of a cluster: servers with GPUs, and those that serve them."""
+    """The machines of a cluster: servers with GPUs, and those that serve them.
+
+    The servers belong to ``tenants`` in turn; 0: to nobody in particular.
+    """
 
     servers: tuple[str, ...]
     storage_nodes: int
     users: int
+    tenants: int = 0
 
     @property
     def storage(self) -> tuple[str, ...]:
         """Return the names of the storage nodes."""
         return tuple(f"storage{number}" for number in range(self.storage_nodes))
+
+    def tenant_of(self, server: str) -> int:
+        """Return the number of the tenant that has ``server``."""
+        return self.servers.index(server) % self.tenants
 
     @property
     def user_names(self) -> tuple[str, ...]:
@@ -79,23 +91,64 @@ class Machines:
 
 
 def frontend(machines: Machines, shape: LeafSpine, cabling: NetworkCabling) -> Topology:
-    """The frontend: servers and the head node behind leaves, users behind the border router."""
+    """The frontend: servers and the head node behind leaves, users behind the border router.
+
+    With tenants each has a subnet of its own, which lies on all leaves (VXLAN, BGP EVPN).
+    """
     shape.check(FRONTEND)
-    fabric = _assembly(FRONTEND, cabling)
+    if machines.tenants and not shape.spines:
+        raise TopologyError(
+            f"tenants is {machines.tenants} and frontend_spines 0: tunnels between leaves need a "
+            "spine; take one, or tenants=0"
+        )
+    fabric = _assembly(FRONTEND, cabling, tunnels=machines.tenants > 0)
     inside = [fabric.machine(name) for name in (*machines.servers, HEAD)]
     users = [fabric.machine(name) for name in machines.user_names]
     leaves, spines = _leaf_spine(fabric, FRONTEND, shape, cabling)
-    _plug_in(fabric, inside, leaves, cabling)
+    _tenants(fabric, machines, leaves)
+    head_leaf = _leaf_of(machines, len(inside) - 1, len(leaves))
+    for number, leaf in enumerate(leaves):
+        if not machines.tenants or number == head_leaf:
+            _common_subnet(fabric, FRONTEND, leaf, number)
+    for number, machine in enumerate(inside):
+        owned = machines.tenants and machine in machines.servers
+        bridge = tenant_bridge(machines.tenant_of(machine)) if owned else SERVERS_BRIDGE
+        _attach(fabric, machine, leaves[_leaf_of(machines, number, len(leaves))], bridge, cabling)
     if users:
         fabric.switch(Role.LEAF, BORDER)
-        fabric.bridge(
-            BORDER, USERS_BRIDGE, rail=0, subnet=plan.network_subnet(FRONTEND, len(leaves))
-        )
+        subnet = plan.network_subnet(FRONTEND, len(leaves))
+        fabric.bridge(BORDER, USERS_BRIDGE, rail=0, subnet=subnet)
         for user in users:
             _attach(fabric, user, BORDER, USERS_BRIDGE, cabling)
         for spine in spines or leaves:
             fabric.join(BORDER, spine, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)
+    if machines.tenants:
+        return fabric.topology(FRONTEND, {})
     return _whole(fabric, FRONTEND, "ebgp" if spines else "static")
+
+
+def tenant_bridge(tenant: int) -> str:
+    """Return the name of the bridge that a leaf has for ``tenant``."""
+    return f"{TENANT_PREFIX}{tenant}"
+
+
+def _leaf_of(machines: Machines, number: int, leaves: int) -> int:
+    """Return the leaf of the ``number``-th machine: each tenant has some at every leaf."""
+    return number // (machines.tenants or 1) % leaves
+
+
+def _tenants(fabric: Assembly, machines: Machines, leaves: Sequence[str]) -> None:
+    """Give every leaf a part of each tenant's subnet."""
+    for tenant in range(machines.tenants):
+        subnet = plan.network_subnet(FRONTEND, FIRST_TENANT_SUBNET + tenant)
+        for leaf in leaves:
+            fabric.bridge(
+                leaf,
+                tenant_bridge(tenant),
+                rail=FIRST_TENANT_SUBNET + tenant,
+                subnet=subnet,
+                vni=FIRST_TENANT_VNI + tenant,
+            )
 
 
 def storage(machines: Machines, shape: LeafSpine, cabling: NetworkCabling) -> Topology:
@@ -123,31 +176,43 @@ def management(machines: Machines, cabling: NetworkCabling) -> Topology:
     return _whole(fabric, MANAGEMENT, "static")
 
 
-def _assembly(network: str, cabling: NetworkCabling) -> Assembly:
-    return Assembly(mtu=cabling.mtu, buffer_bytes=cabling.buffer_bytes, network=network)
+def _assembly(network: str, cabling: NetworkCabling, *, tunnels: bool = False) -> Assembly:
+    return Assembly(
+        mtu=cabling.mtu, buffer_bytes=cabling.buffer_bytes, tunnels=tunnels, network=network
+    )
 
 
 def _leaf_spine(
     fabric: Assembly, network: str, shape: LeafSpine, cabling: NetworkCabling
 ) -> tuple[list[str], list[str]]:
-    """Make the switches and the cables between them; return the names of leaves and spines."""
+    """Make the switches and the cables between them; return the names of leaves and spines.
+
+    Leaves have no subnet yet: one that nobody is in would not be advertised.
+    """
     prefix = plan.PORT_PREFIXES[network]
     leaves = [fabric.switch(Role.LEAF, f"{prefix}-leaf{each}") for each in range(shape.leaves)]
     spines = [fabric.switch(Role.SPINE, f"{prefix}-spine{each}") for each in range(shape.spines)]
-    for number, leaf in enumerate(leaves):
-        fabric.bridge(leaf, "servers", rail=number, subnet=plan.network_subnet(network, number))
+    for leaf in leaves:
         for spine in spines:
             for _ in range(shape.uplinks):
                 fabric.join(leaf, spine, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)
     return leaves, spines
 
 
+def _common_subnet(fabric: Assembly, network: str, leaf: str, number: int) -> None:
+    """Give ``leaf``, the ``number``-th, the subnet of the machines there that are no tenant's."""
+    subnet = plan.network_subnet(network, number)
+    fabric.bridge(leaf, SERVERS_BRIDGE, rail=number, subnet=subnet)
+
+
 def _plug_in(
     fabric: Assembly, machines: Sequence[str], leaves: Sequence[str], cabling: NetworkCabling
 ) -> None:
     """Plug ``machines`` into ``leaves`` in turn."""
+    for number, leaf in enumerate(leaves):
+        _common_subnet(fabric, STORAGE, leaf, number)
     for number, machine in enumerate(machines):
-        _attach(fabric, machine, leaves[number % len(leaves)], "servers", cabling)
+        _attach(fabric, machine, leaves[number % len(leaves)], SERVERS_BRIDGE, cabling)
 
 
 def _attach(

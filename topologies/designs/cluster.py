@@ -43,6 +43,9 @@ class Cluster(Clos):
     frontend_rate: int = parameter("100Gbps", RATE, "rate of each cable of the frontend")
     frontend_leaves: int = parameter(2, COUNT, "leaves of the frontend")
     frontend_spines: int = parameter(2, NUMBER, "spines of the frontend")
+    tenants: int = parameter(
+        2, NUMBER, "tenants of the frontend, a VXLAN each; 0: one network for all"
+    )
     users: int = parameter(1, NUMBER, "machines of users, outside the border router")
     storage_rate: int = parameter("200Gbps", RATE, "rate of each cable of the storage network")
     storage_leaves: int = parameter(2, COUNT, "leaves of the storage network")
@@ -54,7 +57,12 @@ class Cluster(Clos):
         backend = super().topology()
         chosen = self._chosen()
         servers = tuple(server.name for server in backend.servers)
-        machines = Machines(servers=servers, storage_nodes=self.storage_nodes, users=self.users)
+        machines = Machines(
+            servers=servers,
+            storage_nodes=self.storage_nodes,
+            users=self.users,
+            tenants=self.tenants,
+        )
         frontend = LeafSpine(leaves=self.frontend_leaves, spines=self.frontend_spines)
         storage = LeafSpine(leaves=self.storage_leaves, spines=self.storage_spines)
         builders = {

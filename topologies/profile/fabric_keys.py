@@ -210,7 +210,7 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
     ),
     (NETWORKS,): (),
     (NETWORKS, FRONTEND): _parameters(
-        "frontend_rate", "frontend_leaves", "frontend_spines", "users"
+        "frontend_rate", "frontend_leaves", "frontend_spines", "tenants", "users"
     ),
     (NETWORKS, STORAGE): _parameters(
         "storage_rate", "storage_leaves", "storage_spines", "storage_nodes"

@@ -23,7 +23,10 @@ from topologies.model import FRONTEND, MANAGEMENT, STORAGE
 
 pytestmark = pytest.mark.root
 
-SPEC = "cluster:hosts=2,gpus_per_host=1,spines=0,storage_leaves=1,storage_spines=0,storage_nodes=1"
+SPEC = (
+    "cluster:hosts=2,gpus_per_host=1,spines=0,tenants=0,"
+    "storage_leaves=1,storage_spines=0,storage_nodes=1"
+)
 
 
 @pytest.fixture(scope="module")

@@ -45,9 +45,10 @@ def test_only_the_frontend_leads_everywhere() -> None:
     }
 
 
-def test_users_and_servers_have_two_ways_to_each_other() -> None:
-    frontend = CLUSTER.network_named(FRONTEND)
-    leaf_subnet = IPv4Network("100.64.1.0/24")
+@pytest.mark.parametrize(("tenants", "subnet"), [(0, "100.64.1.0/24"), (2, "100.66.1.0/24")])
+def test_users_and_servers_have_two_ways_to_each_other(tenants: int, subnet: str) -> None:
+    frontend = catalogue.load(f"cluster:tenants={tenants}").network_named(FRONTEND)
+    leaf_subnet = IPv4Network(subnet)
     (route,) = (r for r in static_routes(frontend)["border0"] if r.destination == leaf_subnet)
     assert len(route.hops) == 2
 
@@ -79,6 +80,11 @@ def test_networks_can_be_left_out(names: str, networks: list[str]) -> None:
 def test_a_network_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TopologyError, match="networks is 'front'; it is none, or of frontend"):
         catalogue.load("cluster:networks=front")
+
+
+def test_tenants_need_a_spine() -> None:
+    with pytest.raises(TopologyError, match="tunnels between leaves need a spine"):
+        catalogue.load("cluster:frontend_leaves=1,frontend_spines=0")
 
 
 def test_leaves_that_nothing_joins_are_refused() -> None:
