@@ -30,8 +30,8 @@ table inet {TABLE} {{
 """
 
 
-class Refused(NamedTuple):
-    """What the firewall has dropped."""
+class RefusedByBorder(NamedTuple):
+    """The packets and octets that the firewall has dropped."""
 
     packets: int
     octets: int
@@ -47,8 +47,8 @@ def build(lab: Lab) -> None:
     nft(lab, BORDER, "-f", "-", text=RULES)
 
 
-def refused(lab: Lab) -> Refused:
+def refused(lab: Lab) -> RefusedByBorder:
     """Return what the border router of ``lab`` has refused since it was built."""
     answer = json.loads(nft(lab, BORDER, "-j", "list", "counter", "inet", TABLE, COUNTER))
     (counter,) = (row["counter"] for row in answer["nftables"] if "counter" in row)
-    return Refused(counter["packets"], counter["bytes"])
+    return RefusedByBorder(counter["packets"], counter["bytes"])

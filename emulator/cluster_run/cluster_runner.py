@@ -41,7 +41,7 @@ DILATION = 1000.0  # of the backend
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRequest:
-    """What the user requests: a scenario with its parameters on a cluster."""
+    """The request of a user: a scenario with its parameters on a cluster."""
 
     scenario: ClusterScenario
     parameters: Any

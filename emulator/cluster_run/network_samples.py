@@ -1,4 +1,4 @@
-"""What the ports of a cluster's networks have sent, sampled over the machine's time."""
+"""Samples of what the ports of a cluster's networks have sent, over the machine's time."""
 
 from __future__ import annotations
 

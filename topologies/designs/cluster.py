@@ -32,7 +32,8 @@ class Cluster(Clos):
 
     Runs use the backend alone. ``uetemu up`` builds all networks, each as a lab of its own.
 
-    8 GPUs, 4 switches, 16 links; bisection: servers 1.6 Tbps, rails 1.6 Tbps.
+    8 GPUs, 4 switches, 16 links; bisection: servers 1.6 Tbps, rails 1.6 Tbps;
+    oversubscription: rail 1:1.
     """
 
     NAME = "cluster"

@@ -31,7 +31,7 @@ from emulator.cluster import border_firewall
 from emulator.cluster_run.cluster_context import ClusterContext
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from emulator.services.kinds.llm import LLM
+from emulator.services.kinds.model_servers import LLM
 from emulator.services.llm import request_load
 from topologies.cluster.machine_networks import BORDER, MODEL_PORT
 from topologies.model import FRONTEND, STORAGE
