@@ -323,6 +323,7 @@ class Lab:
                 indices=self.interface_indices(),
                 kernels=self._kernel,
                 popen=self.popen,
+                vlans=vlans.requested(self.topology),
             )
         return self._routing
 

@@ -84,8 +84,8 @@ class PausePort:
             self._set_dropping(self.gate.ignoring)
         return began
 
-    def is_late(self, late_ns: int) -> None:
-        """Record that a pause was requested, or the queue stopped, so late."""
+    def record_lateness(self, late_ns: int) -> None:
+        """Count that a pause was requested, or the queue stopped, so late."""
         self.counters.late_ns = max(self.counters.late_ns, late_ns)
 
     def publish(self, now: int) -> None:

@@ -162,7 +162,7 @@ class PauseAgent:
         at = self._clock.from_host(event.time)
         if event.kind is EventKind.XOFF:
             port.ask(self._clock.now())
-            port.is_late(self._clock.now() - at)
+            port.record_lateness(self._clock.now() - at)
         elif event.kind is EventKind.XON:
             if not port.storming:
                 port.let_go()
@@ -184,7 +184,7 @@ class PauseAgent:
             if due is None or due > now:
                 continue
             if port.advance(now):
-                port.is_late(self._clock.now() - port.gate.closed_at)
+                port.record_lateness(self._clock.now() - port.gate.closed_at)
             port.publish(self._clock.now())
             if port.next_deadline() is None:
                 self._active.discard(port)

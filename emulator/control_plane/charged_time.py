@@ -23,10 +23,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from emulator.control_plane.control_plane_choice import EXTERNAL, ControlPlane
+from emulator.control_plane.control_plane_choice import ControlPlane
 from emulator.control_plane.convergence import ConvergedState
 from emulator.control_plane.failure import without
-from emulator.control_plane.speakers import as_numbers
 from emulator.errors import UserError
 from topologies.model import Link, Topology
 from topologies.units import UnitError, format_time, parse_time_ns
@@ -83,34 +82,52 @@ class Broken:
     def links(self) -> frozenset[Link]:
         return self.dead | self.black
 
+    def noticed(self, topology: Topology) -> frozenset[Link]:
+        """Return the cables that some switch misses: none listens for a GPU that keeps carrier."""
+        return self.dead | {
+            link
+            for link in self.black
+            if all(topology.node(end.node).is_switch for end in link.ends)
+        }
+
 
 class ChargedTime:
-    """Computes the time for changes of the fabric ``topology`` under ``plane``."""
+    """Computes the time for changes of the fabric ``topology`` under ``plane``.
 
-    def __init__(self, topology: Topology, plane: ControlPlane) -> None:
-        self._topology, self._plane = topology, plane
-        self._systems = as_numbers(topology, plane) if plane.name in EXTERNAL else None
+    ``vlans``: the rails of a switch are VLANs of one bridge.
+    """
+
+    def __init__(self, topology: Topology, plane: ControlPlane, *, vlans: bool = False) -> None:
+        self._topology, self._plane, self._vlans = topology, plane, vlans
         self._expected: dict[frozenset[Link], ConvergedState] = {}
 
-    def expected(self, links: frozenset[Link]) -> ConvergedState:
-        """Return the routes of all switches once they have rerouted without ``links``."""
+    def expected(self, broken: Broken) -> ConvergedState:
+        """Return the routes of all switches once they have rerouted without what is ``broken``."""
+        links = broken.noticed(self._topology)
         if links not in self._expected:
-            left = self._topology
-            for link in sorted(links, key=lambda one: one.a):
-                left = without(left, link)
-            self._expected[links] = ConvergedState(left, self._plane, self._systems)
+            left = self.left(broken)
+            self._expected[links] = ConvergedState(
+                left, self._plane, self._topology, vlans=self._vlans
+            )
         return self._expected[links]
+
+    def left(self, broken: Broken) -> Topology:
+        """Return what the switches take the fabric for, without what is ``broken``."""
+        left = self._topology
+        for link in sorted(broken.noticed(left), key=lambda one: one.a):
+            left = without(left, link)
+        return left
 
     def of(self, before: Broken, after: Broken) -> int:
         """The computed time (ns) from the change of ``before`` to ``after`` to the new routes."""
-        changed = before.links ^ after.links
+        changed = before.noticed(self._topology) ^ after.noticed(self._topology)
         detection_ns = 0
         if any(link in before.black ^ after.black for link in changed):
             detection_ns = round(self._plane.detection_s * NS_PER_S)
         return detection_ns + HOP_NS * self._hops(before, after, changed)
 
     def _hops(self, before: Broken, after: Broken, changed: Collection[Link]) -> int:
-        old, new = self.expected(before.links).requested, self.expected(after.links).requested
+        old, new = self.expected(before).requested, self.expected(after).requested
         names = {switch.name for switch in self._topology.switches}
         affected = {name for name in names if old[name] != new[name]}
         front = sorted({end.node for link in changed for end in link.ends} & names)

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import IPv4Network
 
-from emulator.control_plane.control_plane_choice import EXTERNAL, PER_TIER, ControlPlane
+from emulator.control_plane.control_plane_choice import EXTERNAL, ControlPlane
 from emulator.control_plane.kernel_routes import UNNUMBERED, Hops, NextHop, Routes
-from emulator.control_plane.speakers import as_numbers, speakers, subnets_apart
-from topologies.model import Node, Topology
-from topologies.routing.static_routes import Hop, behind_bridges, static_routes
+from emulator.control_plane.path_vector import PathVector
+from emulator.control_plane.speakers import (
+    Speaker,
+    as_numbers,
+    parts,
+    speakers,
+    subnets_apart,
+)
+from topologies.model import SWITCH_ROLES, Node, Topology
+from topologies.routing.static_routes import (
+    Hop,
+    Route,
+    attached,
+    behind_bridges,
+    destinations,
+    static_routes,
+)
 
 NAMED = 3  # ports of a hop list, in a sentence
+
+Learned = Mapping[str, Mapping[IPv4Network, tuple[Hop, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,51 +62,55 @@ class Difference:
 class ConvergedState:
     """The routes that every switch of ``topology`` has when ``plane`` has converged.
 
-    All shortest paths to every endpoint subnet, loopback and fabric address, as
-    :func:`~topologies.routing.static_routes.static_routes` computes them; but no switch learns what
-    only paths through its own AS lead to.  With summaries a route may be to more than that. Beyond
-    that no switch has any route.  ``systems`` are the AS numbers of a fabric that has lost
-    something since they were given, by switch.
+    ``topology`` is what faults have left, ``built`` the fabric that the switches were configured
+    for, the same by default.  BGP between neighbours brings what
+    :class:`~emulator.control_plane.path_vector.PathVector` computes. OSPF brings all shortest paths
+    to the owners of what route reflectors advertise.  A subnet whose last port is gone has no
+    carrier, and is advertised no more; with ``vlans`` its bridge has the ports of all rails.  The
+    routes to GPUs behind a switch's own ports stay, and are advertised, whatever the ports.  With
+    summaries a switch has the route to the summary and none to what is in it.  Beyond that no
+    switch has any route.
     """
 
     def __init__(
-        self, topology: Topology, plane: ControlPlane, systems: Mapping[str, int] | None = None
+        self,
+        topology: Topology,
+        plane: ControlPlane,
+        built: Topology | None = None,
+        *,
+        vlans: bool = False,
     ) -> None:
-        self._summaries = {
-            block for switch in topology.switches if plane.summaries for block in switch.summaries
+        built = built or topology
+        external = plane.name in EXTERNAL
+        if not (external and plane.summaries):
+            topology = subnets_apart(topology)
+        fixed = {
+            switch.name: list(attached(switch, static_routes(built)[switch.name]))
+            for switch in built.switches
         }
-        unheard = _unheard(topology, plane, systems)
-        routes = static_routes(subnets_apart(topology))
+        networks = _advertised(topology, fixed, vlans=vlans)
+        routes = static_routes(topology)
+        if external:
+            learned = _by_neighbours(topology, networks, as_numbers(built, plane))
+        else:
+            learned = _by_reflectors(topology, networks, routes, speakers(built, plane))
         self.requested: dict[str, Mapping[IPv4Network, Hops]] = {}
         for switch in topology.switches:
+            own = {route.destination: route.hops for route in fixed[switch.name]}
             self.requested[switch.name] = {
-                route.destination: tuple(sorted(_seen(switch, hop, plane) for hop in route.hops))
-                for route in routes[switch.name]
-                if route.destination not in unheard[switch.name]
+                destination: tuple(sorted(_seen(switch, hop, plane) for hop in hops))
+                for destination, hops in sorted({**learned[switch.name], **own}.items())
             }
 
     def differences(self, switch: str, routes: Routes) -> Iterator[Difference]:
         """Yield where ``routes``, the kernel's, are not what ``switch`` is to have."""
-        for destination, requested in self.requested[switch].items():
-            found = routes.get(destination)
-            if found is None:
-                found = self._covering(destination, routes)
-            if found != requested:
+        requested = self.requested[switch]
+        for destination in sorted(requested.keys() | routes.keys()):
+            wanted, found = requested.get(destination, ()), routes.get(destination, ())
+            if found != wanted:
                 yield Difference(
-                    switch=switch, destination=destination, requested=requested, found=found
+                    switch=switch, destination=destination, requested=wanted, found=found
                 )
-        for destination in routes.keys() - self.requested[switch].keys() - self._summaries:
-            found = routes[destination]
-            yield Difference(switch=switch, destination=destination, requested=(), found=found)
-
-    def _covering(self, destination: IPv4Network, routes: Routes) -> Hops:
-        """The hops of the longest summary that holds ``destination``."""
-        if self._summaries:
-            for length in range(destination.prefixlen - 1, 0, -1):
-                hops = routes.get(destination.supernet(new_prefix=length))
-                if hops is not None:
-                    return hops
-        return ()
 
 
 def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
@@ -98,40 +119,93 @@ def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
     return NextHop(hop.port, UNNUMBERED if unnumbered else str(hop.via))
 
 
-def _unheard(
-    topology: Topology, plane: ControlPlane, systems: Mapping[str, int] | None
-) -> Mapping[str, Collection[IPv4Network]]:
-    """Return for each switch the routes that it cannot learn, as each path has its own AS."""
-    names = [switch.name for switch in topology.switches]
-    if plane.name not in EXTERNAL or plane.systems != PER_TIER:
-        return dict.fromkeys(names, ())
-    systems = systems or as_numbers(topology, plane)
-    reported: dict[IPv4Network, set[str]] = {}
-    for speaker in speakers(topology, plane).values():
-        hearing = _hearing(topology, speaker.name, systems)
-        for network in speaker.networks:
-            reported.setdefault(network, set()).update(hearing)
-    return {
-        name: {network for network, hearing in reported.items() if name not in hearing}
-        for name in names
+def _advertised(
+    topology: Topology, fixed: Mapping[str, Collection[Route]], *, vlans: bool
+) -> Mapping[IPv4Network, list[str]]:
+    """Return the networks that switches advertise, each with its owners.
+
+    ``fixed`` are routes that stay, by switch.
+    """
+    found: dict[IPv4Network, list[str]] = {}
+    owned = destinations(topology)
+    for switch in topology.switches:
+        gone = _without_carrier(switch, vlans=vlans)
+        networks = [network for network in owned.get(switch.name, ()) if network not in gone]
+        for network in (*networks, *(route.destination for route in fixed[switch.name])):
+            found.setdefault(network, []).append(switch.name)
+    return found
+
+
+def _without_carrier(switch: Node, *, vlans: bool) -> Collection[IPv4Network]:
+    """Return the subnets and summaries of ``switch`` that no port is left for.
+
+    A tunnel is a port that no cable can take away.
+    """
+    alive = {port.bridge for port in switch.ports if port.bridge is not None}
+    if vlans and alive:
+        return ()
+    networks = {bridge: bridge.gateway.network for bridge in switch.bridges if bridge.gateway}
+    gone = {
+        network
+        for bridge, network in networks.items()
+        if bridge.name not in alive and bridge.vni is None
     }
+    staying = set(networks.values()) - gone
+    summaries = {
+        block for block in switch.summaries if not any(map(block.supernet_of, staying))
+    }
+    return gone | summaries
 
 
-def _hearing(topology: Topology, origin: str, systems: Mapping[str, int]) -> Collection[str]:
-    """Return who learns what ``origin`` owns: nobody takes a path with its own AS in it."""
-    path = {origin: frozenset({systems[origin]})}
-    front = [origin]
-    while front:
-        reached = []
-        for name in front:
-            for _, _, far in topology.neighbours(name):
-                system = systems.get(far.node)
-                if system is None or far.node in path or system in path[name]:
-                    continue
-                path[far.node] = path[name] | {system}
-                reached.append(far.node)
-        front = reached
-    return path.keys()
+def _by_neighbours(
+    topology: Topology,
+    networks: Mapping[IPv4Network, Sequence[str]],
+    systems: Mapping[str, int],
+) -> Learned:
+    """Return what BGP between neighbours brings."""
+    found: dict[str, dict[IPv4Network, tuple[Hop, ...]]] = {name: {} for name in systems}
+    vector = PathVector(topology, systems)
+    leading = cache(vector.hops)
+    for network, owners in networks.items():
+        for name, hops in leading(tuple(owners)).items():
+            found[name][network] = hops
+    return found
+
+
+def _by_reflectors(
+    topology: Topology,
+    networks: Mapping[IPv4Network, Sequence[str]],
+    routes: Mapping[str, Collection[Route]],
+    built: Mapping[str, Speaker],
+) -> Learned:
+    """Return what OSPF brings, and BGP where a reflector passes it on (RFC 4456).
+
+    A session lives while OSPF has a path for it.  A reflector passes the route of any peer on to
+    its clients; to the other reflectors, of one cluster, it passes none.
+    """
+    part = parts(topology, SWITCH_ROLES)
+    told: dict[str, set[str]] = {}
+    for name in built:
+        peers = [s.peer for s in built[name].sessions if part[s.peer] == part[name]]
+        told[name] = {name, *peers}
+        for peer in peers:
+            told[name].update(
+                s.peer for s in built[peer].sessions if s.client and part[s.peer] == part[peer]
+            )
+    loopbacks = {speaker.router_id for speaker in built.values()}
+    heard = {
+        network: set().union(*(told[owner] for owner in owners))
+        for network, owners in networks.items()
+        if network.network_address not in loopbacks
+    }
+    return {
+        name: {
+            route.destination: route.hops
+            for route in routes[name]
+            if route.destination in networks and name in heard.get(route.destination, built)
+        }
+        for name in built
+    }
 
 
 def _ports(hops: Counter[NextHop]) -> str:

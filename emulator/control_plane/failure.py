@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from emulator.control_plane.control_plane_choice import EXTERNAL, ControlPlane
+from emulator.control_plane.control_plane_choice import ControlPlane
 from emulator.control_plane.convergence import ConvergedState
 from emulator.control_plane.daemons import given_up
 from emulator.control_plane.lab_routing import Routing, not_converged
-from emulator.control_plane.speakers import as_numbers
 from emulator.errors import UserError
 from topologies.model import CableEnd, Link, Topology
 
@@ -110,8 +109,7 @@ def expected_without(topology: Topology, link: Link, plane: ControlPlane) -> Con
 
     Spines keep the AS that they share though the link may have been all that joined them.
     """
-    systems = as_numbers(topology, plane) if plane.name in EXTERNAL else None
-    return ConvergedState(without(topology, link), plane, systems)
+    return ConvergedState(without(topology, link), plane, topology)
 
 
 def without(topology: Topology, link: Link) -> Topology:

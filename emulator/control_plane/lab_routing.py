@@ -62,8 +62,9 @@ class Routing:
     """The control plane of the switches of one lab.
 
     ``directory`` is the lab's, ``indices`` the kernel's number of each port, ``kernels`` opens a
-    netlink socket in a node's namespace, ``popen`` starts a process there.  ``converged_s`` is how
-    long the process that started it waited, daemons included (s of this machine).
+    netlink socket in a node's namespace, ``popen`` starts a process there; ``vlans``: the rails of
+    a switch are VLANs of one bridge.  ``converged_s`` is how long the process that started it
+    waited, daemons included (s of this machine).
     """
 
     def __init__(
@@ -75,12 +76,15 @@ class Routing:
         indices: Mapping[CableEnd, int],
         kernels: Callable[[str], RouteSocket],
         popen: Callable[..., subprocess.Popen[Any]],
+        vlans: bool = False,
     ) -> None:
         self.plane = plane
         self.topology = topology
         self.directory = directory
+        self.vlans = vlans
         self._speakers = speakers.speakers(topology, plane)
         self.expectation = ConvergedState(topology, plane)
+        self._indices = indices
         self._members = Members(topology, indices)
         self.converged_s: float | None = None
         self._logged = dict.fromkeys((switch.name for switch in topology.switches), 0)
@@ -171,17 +175,20 @@ class Routing:
             for difference in requested.differences(name, self.routes(name))
         ]
 
-    @property
-    def has_members(self) -> bool:
-        """Return whether switches are to learn who is behind which tunnel."""
-        return bool(self._members.requested)
+    def members_of(self, left: Topology) -> Members:
+        """Return the members that switches have to know behind tunnels of what faults have left."""
+        return Members(left, self._indices, self.topology)
 
-    def member_differences(self) -> list[str]:
-        """Return the wrong or missing members behind tunnels, a sentence each."""
+    def member_differences(self, members: Members | None = None) -> list[str]:
+        """Return the wrong or missing members behind tunnels, a sentence each.
+
+        The expectation is that of the topology unless ``members`` are given.
+        """
+        requested = members or self._members
         return [
             stated
             for name in self.switches
-            for stated in self._members.differences(name, self._kernels(name))
+            for stated in requested.differences(name, self._kernels(name))
         ]
 
     def await_convergence(

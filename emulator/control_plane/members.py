@@ -17,6 +17,7 @@ from socket import AF_BRIDGE, AF_INET, AF_UNSPEC
 
 from pyroute2.netlink.rtnl import RTM_GETNEIGH
 
+from emulator.control_plane.speakers import parts
 from emulator.kernel.kernel_objects import (
     NDA_DST,
     NDA_LLADDR,
@@ -35,7 +36,7 @@ from emulator.kernel.kernel_objects import (
 )
 from emulator.kernel.netlink import RouteSocket, attributes
 from topologies.interface_indices import tunnel_port
-from topologies.model import Bridge, CableEnd, Port, Topology
+from topologies.model import SWITCH_ROLES, Bridge, CableEnd, Port, Topology
 from topologies.multihoming import segments_of
 from topologies.stretch import stretch_of
 
@@ -57,17 +58,26 @@ class MemberEntry:
 class Members:
     """The members of stretched rails that every switch of ``topology`` has to learn.
 
-    It must have no other entries for tunnels.
+    It must have no other entries for tunnels.  The topology may be what faults have left of
+    ``built``, for which ``indices`` are.  A GPU stays a member behind a port without carrier, as
+    its entry there is static; but an Ethernet segment leaves a switch with its port.
     """
 
-    def __init__(self, topology: Topology, indices: Mapping[CableEnd, int]) -> None:
-        self._topology = topology
+    def __init__(
+        self,
+        topology: Topology,
+        indices: Mapping[CableEnd, int],
+        built: Topology | None = None,
+    ) -> None:
+        self._topology, self._built = topology, built or topology
+        self._homes = _homes(topology, self._built)
         self._indices = indices
         self.requested: dict[str, Mapping[MemberEntry, str]] = {}
         self._tunnels: dict[str, Mapping[int, int]] = {}  # switch -> index -> VNI
         self._allowed: dict[str, frozenset[MemberEntry]] = {}
         if stretch_of(topology) is None:
             return
+        self._part = parts(topology, SWITCH_ROLES)
         for switch in topology.switches:
             requested: dict[MemberEntry, str] = {}
             tunnels: dict[int, int] = {}
@@ -123,15 +133,16 @@ class Members:
         tunnel = self._indices[CableEnd(switch, tunnel_port(bridge.vni))]
         yield from self._plugged_in(switch, bridge)
         for owner in stretch.owners[bridge.vni]:
-            if owner == switch:
+            if owner == switch or not self._joined(switch, owner):
                 continue
             end = self._loopback(owner)
             lacks = f"{switch} does not know that VNI {bridge.vni} is at {owner}"
             yield MemberEntry(interface=tunnel, mac=EVERYBODY, address=end), lacks
-        for gpu, (owners, vni) in stretch.homes.items():
+        for gpu, (owners, vni) in self._homes.items():
             if switch in owners or vni != bridge.vni:
                 continue
-            for owner, port in product(owners, self._topology.node(gpu).ports):
+            joined = [owner for owner in owners if self._joined(switch, owner)]
+            for owner, port in product(joined, self._built.node(gpu).ports):
                 assert port.address is not None
                 lacks = f"{switch} does not know that {gpu} is behind {owner} (VNI {vni})"
                 end = self._loopback(owner)
@@ -139,14 +150,19 @@ class Members:
                 yield MemberEntry(interface=tunnel, mac=port.mac, address=end), lacks
                 yield MemberEntry(interface=inside, mac=port.mac, address=port.address.ip), lacks
 
+    def _joined(self, switch: str, other: str) -> bool:
+        """Return whether what ``other`` advertises comes to ``switch``."""
+        return self._part[switch] == self._part[other]
+
     def _plugged_in(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
         """Yield the members of its own that ``switch`` must have, whatever others advertise."""
         inside = self._indices[CableEnd(switch, bridge.name)]
-        for port in self._topology.node(switch).ports:
-            if port.bridge != bridge.name:
+        left = {port.name for port in self._topology.node(switch).ports}
+        for port in self._built.node(switch).ports:
+            if port.bridge != bridge.name or (port.bond is not None and port.name not in left):
                 continue
             member = self._indices[CableEnd(switch, port.interface)]
-            for end, item in self._topology.beyond(CableEnd(switch, port.name)):
+            for end, item in self._built.beyond(CableEnd(switch, port.name)):
                 if isinstance(item, Port) and item.address is not None:
                     lacks = f"{switch} does not know that {end.node} is behind its {port.interface}"
                     yield MemberEntry(interface=member, mac=item.mac), lacks
@@ -159,7 +175,8 @@ class Members:
         """Yield who else is on the Ethernet segments of ``switch``."""
         for segment in segments_of(self._topology):
             others = [end.node for end in segment.ports if end.node != switch]
-            if len(others) == len(segment.ports):
+            others = [other for other in others if self._joined(switch, other)]
+            if all(end.node != switch for end in segment.ports):
                 continue
             for other in others:
                 lacks = f"{switch} does not know that {segment.gpu.node} is behind {other}, too"
@@ -171,11 +188,9 @@ class Members:
         They name the tunnel by which it sent on.  Now its bridge has the GPU behind the port, and
         sends nothing there.
         """
-        stretch = stretch_of(self._topology)
-        assert stretch is not None
-        for gpu, (owners, vni) in stretch.homes.items():
+        for gpu, (owners, vni) in self._homes.items():
             for owner in owners if switch in owners else ():
-                for port in self._topology.node(gpu).ports if owner != switch else ():
+                for port in self._built.node(gpu).ports if owner != switch else ():
                     tunnel = self._indices[CableEnd(switch, tunnel_port(vni))]
                     yield MemberEntry(interface=tunnel, mac=port.mac, address=self._loopback(owner))
 
@@ -183,6 +198,16 @@ class Members:
         address = self._topology.node(switch).loopback
         assert address is not None  # the topology is valid
         return address
+
+
+def _homes(left: Topology, built: Topology) -> Mapping[str, tuple[tuple[str, ...], int]]:
+    """Return the switches that advertise each GPU, and the VNI of its subnet."""
+    before, now = stretch_of(built), stretch_of(left)
+    if before is None or now is None:
+        return {}
+    segments = {segment.gpu.node for segment in segments_of(built)}
+    staying = {gpu: home for gpu, home in before.homes.items() if gpu not in segments}
+    return staying | {gpu: home for gpu, home in now.homes.items() if gpu in segments}
 
 
 def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[MemberEntry]:

@@ -78,8 +78,8 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
     systems = as_numbers(topology, plane) if external else _one_system(topology)
     apart = subnets_apart(topology)
     owned, routes = destinations(apart), static_routes(apart)
-    parts = _parts(topology, SWITCH_ROLES)
-    clusters = _clusters(topology, parts)
+    part_of = parts(topology, SWITCH_ROLES)
+    clusters = _clusters(topology, part_of)
     found = {}
     for switch in topology.switches:
         assert switch.loopback is not None
@@ -87,7 +87,7 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
         sessions = (
             _to_neighbours(topology, switch, systems, plane.unnumbered)
             if external
-            else _to_reflectors(topology, switch, systems, parts)
+            else _to_reflectors(topology, switch, systems, part_of)
         )
         found[switch.name] = Speaker(
             name=switch.name,
@@ -154,14 +154,14 @@ def reflectors(switches: Iterable[Node]) -> tuple[str, ...]:
 
 def reflectors_of(topology: Topology) -> frozenset[str]:
     """All switches that reflect iBGP's routes: those of each part that hangs together."""
-    return frozenset(_clusters(topology, _parts(topology, SWITCH_ROLES)))
+    return frozenset(_clusters(topology, parts(topology, SWITCH_ROLES)))
 
 
-def _clusters(topology: Topology, parts: Mapping[str, int]) -> dict[str, IPv4Address]:
+def _clusters(topology: Topology, part_of: Mapping[str, int]) -> dict[str, IPv4Address]:
     """The cluster of every reflector: the router id of the first of them in its part."""
     found = {}
-    for part in set(parts.values()):
-        reflecting = reflectors(s for s in topology.switches if parts[s.name] == part)
+    for part in set(part_of.values()):
+        reflecting = reflectors(s for s in topology.switches if part_of[s.name] == part)
         first = topology.node(reflecting[0]).loopback
         assert first is not None
         found.update(dict.fromkeys(reflecting, first))
@@ -174,7 +174,7 @@ def _one_system(topology: Topology) -> dict[str, int]:
 
 def _tiers(topology: Topology) -> list[tuple[str, ...]]:
     """Switches in groups that share an AS, in the topology's order."""
-    pod_of = _parts(topology, SWITCH_ROLES - {Role.SUPER_SPINE})
+    pod_of = parts(topology, SWITCH_ROLES - {Role.SUPER_SPINE})
     groups: dict[object, list[str]] = {}
     for switch in topology.switches:
         key: object = switch.name
@@ -186,7 +186,7 @@ def _tiers(topology: Topology) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def _parts(topology: Topology, roles: Collection[Role]) -> dict[str, int]:
+def parts(topology: Topology, roles: Collection[Role]) -> dict[str, int]:
     """Switches of ``roles``, each with the number of the part that hangs together over them."""
     part_of: dict[str, int] = {}
     for number, first in enumerate(topology.switches):
@@ -218,10 +218,10 @@ def _to_neighbours(
 
 
 def _to_reflectors(
-    topology: Topology, switch: Node, systems: Mapping[str, int], parts: Mapping[str, int]
+    topology: Topology, switch: Node, systems: Mapping[str, int], part_of: Mapping[str, int]
 ) -> Iterator[BgpSession]:
     """A reflector has everybody for a peer, a client the reflectors; between loopbacks."""
-    part = [peer for peer in topology.switches if parts[peer.name] == parts[switch.name]]
+    part = [peer for peer in topology.switches if part_of[peer.name] == part_of[switch.name]]
     reflecting = reflectors(part)
     reflects = switch.name in reflecting
     for peer in part:

@@ -128,8 +128,9 @@ class Attempt:
     def _uncounted(self) -> dict[str, int]:
         """Packets lost so far that no switch port counts."""
         lost = {"in_queue": self.injector.flushed, "no_route": self.lab.unrouted()}
+        nics = [layers["nic"] for layers in self.pool.counters().values()]
+        lost["no_carrier"] = sum(nic["link_down"] + nic.get("discarded", 0) for nic in nics)
         if any(moment.condition.dead_gpus for moment in self.moments):
-            nics = [layers["nic"] for layers in self.pool.counters().values()]
             lost["gpu_dead"] = sum(nic["gpu_dead"] for nic in nics)
         in_flight = self.injector.lost_in_flight
         return lost if in_flight is None else {**lost, "in_flight": in_flight}

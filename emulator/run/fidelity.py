@@ -93,7 +93,8 @@ class _Kind:
     """A kind of evidence, with the sentence for a value above its limit.
 
     ``limit`` is in base round trips where ``unit`` is ns.  ``reason`` is given value and limit as
-    the user shall read them.
+    the user shall read them; ``of_iterations``: as numbers of iterations, of which one may cost
+    more than its own time.
     """
 
     name: str
@@ -102,6 +103,7 @@ class _Kind:
     meaning: str
     value: Callable[[Evidence], float]
     reason: Callable[[Evidence, str, str], str]
+    of_iterations: bool = False
 
     def held(self, evidence: Evidence, base_rtt_ns: int) -> Input:
         limit = self.limit * base_rtt_ns if self.unit == "ns" else self.limit
@@ -111,6 +113,8 @@ class _Kind:
     def sentence(self, evidence: Evidence, held: Input) -> str:
         if self.unit == "ns":
             shown = (f"{held.value:.0f} ns of fabric time", f"{held.threshold:.0f} ns")
+        elif self.of_iterations:
+            shown = (f"{held.value:.2f}", f"{held.threshold:.2f}")
         else:
             shown = (f"{100 * held.value:.0f} %", f"{100 * held.threshold:.0f} %")
         return self.reason(evidence, *shown)
@@ -150,8 +154,10 @@ KINDS = (
         meaning="share of an iteration that an agent lost in wake-ups at least half a microsecond "
         "late",
         value=lambda seen: seen.machine.slip.stalled,
+        of_iterations=True,
         reason=lambda _, value, limit: (
-            f"an agent lost {value} of an iteration in late wake-ups (limit {limit}); {_ALONE}"
+            f"late wake-ups cost an agent the time of {value} iterations for each one measured "
+            f"(limit {limit}); {_ALONE}"
         ),
     ),
     _Kind(
@@ -160,9 +166,10 @@ KINDS = (
         limit=OWN_TIME,
         meaning="share of an iteration that agents compute along its longest chain of messages",
         value=lambda seen: seen.machine.own_time,
+        of_iterations=True,
         reason=lambda _, value, limit: (
-            f"endpoints computed for {value} of an iteration along its longest chain of messages "
-            f"(limit {limit}); {_SLOWER}"
+            f"endpoints computed for the time of {value} iterations along the longest chain of "
+            f"messages of each (limit {limit}); {_SLOWER}"
         ),
     ),
     _Kind(

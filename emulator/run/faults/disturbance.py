@@ -17,11 +17,11 @@
     without carrier was to send them), ``in_queue`` (they waited at a port when its cable was
     pulled), ``in_flight`` (they were on it; not known with the host's clock), ``no_route`` (a
     switch had no way left for them), ``gpu_dead`` (the NIC of a dead GPU dropped them),
-    ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``,
-    where cables were pulled: what a NIC sent while its own had no carrier, and what a bridge had
-    for such a port of its own.  Nobody counts these: they are the packets that NICs have sent and
-    neither received nor any of the other counts has, nor those of drops in queues.  Of an
-    iteration that failed they are not known.
+    ``no_carrier`` (a NIC was to send them and no port of it had carrier: Linux drops them before
+    the device, and no frame leaves), ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``,
+    where cables were pulled: what a bridge had for a port of its own without carrier.  Nobody
+    counts these: they are the packets that NICs have sent and neither received nor any of the
+    other counts has, nor those of drops in queues.  Of an iteration that failed they are not known.
 ``undisturbed_retransmitted_packets``
     what the undisturbed iteration sent again, to hold ``retransmitted_packets`` against.
 ``cut_off_gpus``
@@ -54,6 +54,8 @@ from topologies.parts.scale_up import ScaleUpDomains
 
 #: So many pairs of GPUs are named in ``result.json``.
 NAMED_PAIRS = 16
+#: Reasons for losses at NICs, of frames that none of them has counted as sent, or all have.
+AT_NICS = ("gpu_dead", "no_carrier")
 
 
 def reported(
@@ -168,7 +170,7 @@ def _at_dead_ports(
     """Return what of the ``missing`` frames no counter has, if there were ports without carrier."""
     if not any(moment.condition.down for moment in expected.moments):
         return {}
-    counted = sum(count for reason, count in lost.items() if reason != "gpu_dead")
+    counted = sum(count for reason, count in lost.items() if reason not in AT_NICS)
     for port in disturbed.ports.values():
         counted += port.dropped
         if port.asic is None:

@@ -61,12 +61,15 @@ def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(tmp_path: Path) -> 
 @pytest.mark.root
 @needs_root
 def test_all_that_a_dead_nic_costs_is_told(tmp_path: Path) -> None:
-    """Its own frames, and those that its switch has for it, which nobody counts."""
+    """Its own frames, which never leave, and those that its switch has for it."""
     timeline = "t=5us nic h0g0 down; t=30us up"
-    content = run(tmp_path, "permutation", *FABRIC, "--fault", timeline, **FLOWS)
+    flows = {**FLOWS, "in_flight": "32"}  # more than the NIC has sent by then
+    content = run(tmp_path, "permutation", *FABRIC, "--fault", timeline, **flows)
     (row,) = content["rows"]
     lost = row["lost_packets"]
     assert lost["dead_port"] > 0
+    unsent = {name: row["nic.link_down"] for name, row in content["endpoints"].items()}
+    assert lost["no_carrier"] == unsent["h0g0"] == sum(unsent.values()) > 0
     down, up = row["faults"]
     assert down["cut_off_gpus"] == ["h0g0"]
     without = down["goodput_without"]
@@ -81,7 +84,7 @@ def test_all_that_a_dead_nic_costs_is_told(tmp_path: Path) -> None:
     assert lost.get("link_down", 0) == row["drops"].get("link_down", 0)
     assert "black_hole" not in row["drops"]
     in_queues = sum(row["drops"].values()) - row["drops"].get("link_down", 0)
-    assert sum(lost.values()) == frames[0] - frames[1] - in_queues
+    assert sum(lost.values()) - lost["no_carrier"] == frames[0] - frames[1] - in_queues
 
 
 @pytest.mark.root

@@ -129,7 +129,7 @@ class TestRuns:
 
         result, _, second = in_second_row(run, hold)
         assert {"stalled", "timer_slip_max"} & tripped(result["fidelity"])
-        assert "of an iteration in late wake-ups" in second or "one wake-up was" in second
+        assert "late wake-ups cost an agent" in second or "one wake-up was" in second
         assert 2 in result["fidelity"]["limited_rows"]
 
     def test_a_dilation_that_is_too_small(self, start: Callable[..., Run]) -> None:

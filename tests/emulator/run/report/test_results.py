@@ -157,8 +157,14 @@ def test_a_calm_run_is_ok() -> None:
     [
         ({"machine": replace(IDLE, slip=fidelity.Slip(1000, 900, 950))}, "1 % of wake-ups"),
         ({"machine": replace(IDLE, slip=fidelity.Slip(1000, 20, 50_000))}, "one wake-up"),
-        ({"machine": replace(IDLE, slip=fidelity.Slip(1000, 20, 300, 0.08))}, "lost 8 %"),
-        ({"machine": replace(IDLE, own_time=0.07)}, "computed for 7 % of an iteration"),
+        (
+            {"machine": replace(IDLE, slip=fidelity.Slip(1000, 20, 300, 1.194))},
+            "an agent the time of 1.19 iterations for each one measured (limit 0.03)",
+        ),
+        (
+            {"machine": replace(IDLE, own_time=0.07)},
+            "for the time of 0.07 iterations along the longest chain",
+        ),
         ({"machine": replace(IDLE, busy=0.97)}, "97 % busy"),
         ({"late_pause_ns": 700}, "took effect 700 ns of fabric time late (limit 600 ns)"),
         ({"late_fault_ns": 2500}, "2500 ns of fabric time late (limit 2400 ns)"),
