@@ -241,6 +241,10 @@ class SwitchDaemons:
         except FileNotFoundError:
             return ""
 
+    def ready_daemons(self) -> int:
+        """Return how many daemons have written their process id, which they do when ready."""
+        return sum((self.directory / f"{name}.pid").exists() for name in programs(self.plane))
+
     def check_alive(self) -> None:
         """Raise UserError with its last words if a daemon has died."""
         for name in programs(self.plane):

@@ -69,6 +69,13 @@ class HeldRoutes:
         self.judged_by_silence = False
         self.charged = ChargedTime(routing.topology, routing.plane, vlans=routing.vlans)
 
+    def begin(self) -> None:
+        """Hold the routes of the whole fabric, which has converged."""
+        self.hold()
+        whole = Broken()
+        if Expected(self._routing, self.charged, whole).missing():
+            self.settle(whole)  # something has changed since
+
     def hold(self) -> None:
         """Let no route change from now on."""
         self._signal(signal.SIGSTOP)
@@ -104,7 +111,10 @@ class HeldRoutes:
                     exact = True
             finally:
                 self.hold()
-            settled = not exact or not expected.missing()
+            missing = expected.missing() if exact else []
+            settled = not missing
+            if missing and time.monotonic() - began > BUDGET_S + expected.longest_timer_s:
+                raise UserError(not_converged(missing, time.monotonic() - began))
         return time.monotonic() - began
 
     def _await(self, expected: Expected) -> bool:

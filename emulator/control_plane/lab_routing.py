@@ -38,10 +38,12 @@ Progress = Callable[[int, int, str], None]
 
 #: Switches whose daemons start at the same time.
 AT_ONCE = 4
-#: What the daemons of one switch may take to start (s).
+#: No daemon of any switch that starts has got ready for so long (s): one has stopped.  An emulated
+#: processor takes some ten seconds for each.
 START_S = 120
 #: No switch has got a route right for so long (s): it will not happen any more.
 TIME_LIMIT_S = 90.0
+PATIENCE_LOOKS = 24
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
 NAMED = 3  # differences in an error
 
@@ -126,6 +128,10 @@ class Routing:
         self.converged_s = time.monotonic() - began
         self._logged = {name: len(switch.log()) for name, switch in self.switches.items()}
 
+    def _ready_daemons(self) -> int:
+        """Return how many daemons of all switches have gone to the background so far."""
+        return sum(switch.ready_daemons() for switch in self.switches.values())
+
     def _begin(
         self, switch: SwitchDaemons, library: Path | None
     ) -> tuple[SwitchDaemons, subprocess.Popen[Any]]:
@@ -143,13 +149,20 @@ class Routing:
         return switch, process
 
     def _await_start(self, switch: SwitchDaemons, process: subprocess.Popen[Any]) -> None:
-        try:
-            process.wait(timeout=START_S)
-        except subprocess.TimeoutExpired:
-            raise UserError(
-                f"FRR of {switch.switch} was not ready after {START_S} s: a daemon of it has "
-                "stopped or the machine is overloaded; try again"
-            ) from None
+        ready, since = self._ready_daemons(), time.monotonic()
+        while True:
+            try:
+                process.wait(timeout=START_S / PATIENCE_LOOKS)
+                break
+            except subprocess.TimeoutExpired:
+                now = self._ready_daemons()
+                if now != ready:
+                    ready, since = now, time.monotonic()
+            if time.monotonic() - since > START_S:
+                raise UserError(
+                    f"FRR of {switch.switch} is not ready, and no daemon got ready for {START_S} "
+                    "s: one of them has stopped or the machine is overloaded; try again"
+                ) from None
         if process.returncode:
             switch.check_alive()
             words = " / ".join(switch.last_words()) or "it gave no reason"

@@ -127,7 +127,7 @@ class Attempt:
 
     def _uncounted(self) -> dict[str, int]:
         """Packets lost so far that no switch port counts."""
-        lost = {"in_queue": self.injector.flushed, "no_route": self.lab.unrouted()}
+        lost = {"in_queue": self.injector.flushed, "no_route": self.time.unrouted(self.lab)}
         nics = [layers["nic"] for layers in self.pool.counters().values()]
         lost["no_carrier"] = sum(nic["link_down"] + nic.get("discarded", 0) for nic in nics)
         if any(moment.condition.dead_gpus for moment in self.moments):

@@ -10,6 +10,7 @@ from emulator.endpoint.agent_processes import Progress
 from emulator.endpoint.operations.gpu_memory import GpuMemory
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
+from emulator.lab import Lab
 
 #: Has the kernel undo what was struck last (False), or strikes it again (True).
 Repeat = Callable[[bool], None]
@@ -35,6 +36,9 @@ class TimeBase(Protocol):
     @property
     def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
         """Schedule work at a time (ns); None: the caller waits for the time itself."""
+
+    def unrouted(self, lab: Lab) -> int:
+        """Return how many packets switches had no way for, since the lab was built."""
 
     def faulted(self, before: Broken, after: Broken, repeat: Repeat) -> None:
         """Have routes follow that other cables carry nothing now than ``before``."""

@@ -13,11 +13,15 @@ from typing import Protocol
 
 from emulator.kernel.netlink import KernelRefusal, RouteSocket, attribute
 
+NO_ROUTE = "no route"
+#: A tunnelled packet whose next switch has routed it back: the kernel takes its source for forged,
+#: and counts it nowhere that a namespace shows.
+CAME_BACK = "packet of its own that came back"
 #: MIB-II groups (RFC 4293) as Linux shows them, and the counters of drops in them.
 _FILES = ("/proc/thread-self/net/snmp", "/proc/thread-self/net/netstat")
 _NO_ROUTE, _HEADER = "InNoRoutes", "InHdrErrors"
 _COUNTED: Mapping[str, str] = {
-    _NO_ROUTE: "no route",
+    _NO_ROUTE: NO_ROUTE,
     _HEADER: "time to live exceeded",
     "InAddrErrors": "address that is none here",
     "InTruncatedPkts": "packet cut short",
@@ -27,12 +31,12 @@ _COUNTED: Mapping[str, str] = {
     "IPReversePathFilter": "source that is not reached that way",
 }
 # linux/rtnetlink.h, linux/socket.h
-_RTM_GETROUTE, _RTA_DST, _AF_INET = 26, 1, 2
+_RTM_GETROUTE, _RTA_DST, _AF_INET, _RTN_LOCAL = 26, 1, 2, 2
 _RTMSG = struct.Struct("=8BI")
 _GROUPS = frozenset({"Ip:", "IpExt:", "TcpExt:"})
 _LONGEST_FILE = 1 << 16
 #: IPv4 in a frame without VLAN tag: EtherType, time to live, destination.
-_TYPE_AT, _TTL_AT, _DESTINATION_AT = 12, 22, 30
+_TYPE_AT, _TTL_AT, _SOURCE_AT, _DESTINATION_AT = 12, 22, 26, 30
 _IPV4 = b"\x08\x00"
 
 
@@ -62,18 +66,21 @@ class KernelDrops:
         routed = frame[:6] in self._macs and frame[_TYPE_AT : _TYPE_AT + 2] == _IPV4
         if routed and frame[_TTL_AT] <= 1 and _HEADER in grown:
             return _COUNTED[_HEADER]
-        if routed and not self._has_route(frame[_DESTINATION_AT : _DESTINATION_AT + 4]):
-            return _COUNTED[_NO_ROUTE]
+        if routed and self._kind(frame[_SOURCE_AT : _SOURCE_AT + 4]) == _RTN_LOCAL:
+            return CAME_BACK
+        if routed and self._kind(frame[_DESTINATION_AT : _DESTINATION_AT + 4]) is None:
+            return NO_ROUTE
         others = (name for name in grown if name not in (_NO_ROUTE, _HEADER))
         return next((_COUNTED[name] for name in others), None)
 
-    def _has_route(self, destination: bytes) -> bool:
-        body = _RTMSG.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(_RTA_DST, destination)
+    def _kind(self, address: bytes) -> int | None:
+        """The type of the route to ``address``, None without one."""
+        body = _RTMSG.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(_RTA_DST, address)
         try:
-            self._kernel.ask(_RTM_GETROUTE, body, "a route")
+            answer = self._kernel.ask(_RTM_GETROUTE, body, "a route")
         except KernelRefusal:
-            return False
-        return True
+            return None
+        return int(_RTMSG.unpack_from(answer)[7])
 
     def _read(self) -> dict[str, int]:
         """The counters of all drops so far."""

@@ -135,6 +135,10 @@ class HostTime:
         """The endpoints: a process for each GPU."""
         return AgentPool(self._plan.lab, specs, self.clock)
 
+    def unrouted(self, lab: Lab) -> int:
+        """Packets that switches had no way for, those of routing daemons too."""
+        return lab.unrouted()
+
     def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
         """Return what reads the counters of all ports of ``lab``."""
         return lab.counters

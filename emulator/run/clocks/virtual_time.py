@@ -16,6 +16,7 @@ from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frame_digest import digest, digest_of_row
+from emulator.engine.frames.kernel_drops import CAME_BACK, NO_ROUTE
 from emulator.engine.line_faults import LineFaults
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.sampling import Sampling
@@ -116,7 +117,7 @@ class VirtualTime:
         }
         self._routes = HeldRoutes(routing, self._warn)
         stack.callback(self._routes.release)
-        self._routes.hold()
+        self._routes.begin()
 
     def _warn(self, stated: str) -> None:
         if stated not in self._result.warnings:
@@ -192,6 +193,14 @@ class VirtualTime:
         """The endpoints, in the processes of the workers."""
         self._pool = VirtualPool(self._plan.lab, specs, self.fabric)
         return self._pool
+
+    def unrouted(self, lab: Lab) -> int:
+        """Frames that switches had no way for, by the account, which knows of no other packets."""
+        return sum(
+            count
+            for cause, count in self.fabric.account().dropped.items()
+            if cause.partition(": ")[2] in (NO_ROUTE, CAME_BACK)
+        )
 
     def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
         """The function that reads the counters of all ports of ``lab``."""

@@ -13,12 +13,12 @@
     completion time of an iteration of the same seed without the faults, and how many times as long
     the disturbed ones took.
 ``lost_packets``
-    packets lost to the faults, those of routing protocols too, by reason: ``link_down`` (a port
-    without carrier was to send them), ``in_queue`` (they waited at a port when its cable was
-    pulled), ``in_flight`` (they were on it; not known with the host's clock), ``no_route`` (a
-    switch had no way left for them), ``gpu_dead`` (the NIC of a dead GPU dropped them),
-    ``no_carrier`` (a NIC was to send them and no port of it had carrier: Linux drops them before
-    the device, and no frame leaves), ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``,
+    packets lost to the faults, with the host's clock those of routing protocols, too.  The reasons
+    are ``link_down`` (a port without carrier was to send them), ``in_queue`` (they waited at a port
+    when its cable was pulled), ``in_flight`` (they were on it; not known with the host's clock),
+    ``no_route`` (a switch had no way left for them), ``gpu_dead`` (the NIC of a dead GPU dropped
+    them), ``no_carrier`` (a NIC was to send them and no port of it had carrier: as in Linux no
+    frame leaves), ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``,
     where cables were pulled: what a bridge had for a port of its own without carrier.  Nobody
     counts these: they are the packets that NICs have sent and neither received nor any of the
     other counts has, nor those of drops in queues.  Of an iteration that failed they are not known.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from ipaddress import IPv4Network
 
 import pytest
@@ -12,7 +13,7 @@ from emulator.control_plane.convergence import ConvergedState
 from emulator.control_plane.failure import expected_without, without
 from emulator.control_plane.kernel_routes import Hops, NextHop
 from topologies import catalogue
-from topologies.model import CableEnd
+from topologies.model import CableEnd, Topology
 from topologies.routing.static_routes import static_routes
 
 SMALL = catalogue.load("rail_clos:hosts=2,gpus_per_host=2")
@@ -127,3 +128,54 @@ def test_spines_keep_their_as_when_a_failure_parts_them() -> None:
     network = rail.bridges[0].gateway.network
     assert network in ConvergedState(without(pods, cable), plane).requested[spine]
     assert network not in expected_without(pods, cable, plane).requested[spine]
+
+
+def left_of(topology: Topology, *cut: str) -> Topology:
+    """``topology`` without the cables at the ports ``cut``."""
+    links = [topology.link_at(CableEnd(*port.split(":"))) for port in cut]
+    return reduce(without, links, topology)
+
+
+@pytest.mark.parametrize(("vlans", "advertised"), [(False, False), (True, True)])
+def test_subnet_goes_with_the_last_port_of_its_bridge(vlans: bool, advertised: bool) -> None:
+    two_rails = catalogue.load("clos:hosts=1,gpus_per_host=4,rails_per_switch=2,spines=1")
+    bridge = two_rails.node("rail0").bridges[0]
+    gone = [
+        str(theirs)
+        for _, theirs, end in two_rails.neighbours("rail0")
+        if two_rails.bridge_of(theirs) == bridge
+    ]
+    assert bridge.gateway is not None
+    network = bridge.gateway.network
+    assert network in ConvergedState(two_rails, EBGP).requested["spine0"]
+    for plane in (EBGP, ControlPlane(name="ibgp")):
+        state = ConvergedState(left_of(two_rails, *gone), plane, two_rails, vlans=vlans)
+        assert (network in state.requested["spine0"]) is advertised
+
+
+def test_summary_goes_with_its_last_subnet() -> None:
+    divided = catalogue.load(
+        "clos:hosts=1,gpus_per_host=4,rails_per_switch=2,subnets=divided,subnet_prefix=25"
+    )
+    (block,) = divided.node("rail0").summaries
+    ports = [str(near) for _, near, _ in divided.neighbours("rail0") if divided.bridge_of(near)]
+    one = ConvergedState(left_of(divided, ports[0]), EBGP, divided)
+    assert block in one.requested["spine0"]
+    none = ConvergedState(left_of(divided, *ports), EBGP, divided)
+    assert block not in none.requested["spine0"]
+
+
+def test_address_of_a_gpu_stays_behind_a_dead_port() -> None:
+    homed = catalogue.load("clos:hosts=2,gpus_per_host=2,nic_ports=2")
+    state = ConvergedState(left_of(homed, "h0g0:eth0"), EBGP, homed)
+    assert state.requested == ConvergedState(homed, EBGP).requested
+
+
+def test_routes_of_a_part_without_reflector_are_those_of_ospf() -> None:
+    pods = catalogue.load("clos:pods=2,hosts=1,gpus_per_host=2,spines=1,super_spines=1")
+    ibgp = ControlPlane(name="ibgp")
+    ups = [str(end) for _, _, end in pods.neighbours("super0")]
+    requested = ConvergedState(left_of(pods, *ups), ibgp, pods).requested
+    assert {network.prefixlen for network in requested["rail0"]} == {32}
+    assert len(requested["rail0"]) == 2  # the loopbacks of the other rail and of the spine
+    assert {24, 32} <= {n.prefixlen for n in ConvergedState(pods, ibgp).requested["rail0"]}

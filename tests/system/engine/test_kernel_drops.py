@@ -22,7 +22,7 @@ pytestmark = pytest.mark.root
 SPINES = "rail_clos:hosts=1,gpus_per_host=2,spines=1,uplinks_per_spine=1"
 #: Nobody's (RFC 5737).
 NOBODY = bytes((203, 0, 113, 9))
-_IP_AT, _TTL_AT, _CHECKSUM_AT, _DESTINATION_AT = 14, 22, 24, 30
+_IP_AT, _TTL_AT, _CHECKSUM_AT, _SOURCE_AT, _DESTINATION_AT = 14, 22, 24, 26, 30
 FORWARD = "{ type filter hook forward priority 0; policy drop; }"
 
 
@@ -72,6 +72,14 @@ def test_a_frame_at_the_end_of_its_life(network: Network) -> None:
 def test_a_frame_for_nobody(network: Network) -> None:
     frame = changed(across(network.lab), _DESTINATION_AT, NOBODY)
     assert send(network, frame, frame) == {"rail0: no route": 2}
+
+
+def test_a_packet_of_its_own_that_came_back(network: Network) -> None:
+    """As a tunnel's, which the next switch sends back while routes change."""
+    own = network.lab.topology.node("rail0").loopback
+    assert own is not None
+    frame = changed(across(network.lab), _SOURCE_AT, own.packed)
+    assert send(network, frame) == {"rail0: packet of its own that came back": 1}
 
 
 def test_what_others_lose_explains_nothing(network: Network) -> None:

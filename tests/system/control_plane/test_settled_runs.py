@@ -1,0 +1,72 @@
+"""Runs whose switches learn their routes come again to the bit, with faults and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator.doctor import capabilities
+from tests.harness.runs.processes import Run
+
+pytestmark = pytest.mark.root
+
+RAILS = "rail_clos:hosts=2,gpus_per_host=2,spines=2,uplinks_per_spine=1"
+STRETCHED = "clos:segments=2,hosts=1,gpus_per_host=2,spines=2,subnets=stretched"
+SEGMENTS = "clos:segments=2,hosts=1,gpus_per_host=1,nic_ports=2,spines=1,subnets=stretched,homing=esi"
+PLANES = [
+    ("ebgp:bfd=off", RAILS, "permutation"),
+    ("ibgp:bfd=off", RAILS, "permutation"),
+    ("evpn:bfd=off", STRETCHED, "permutation"),
+    ("evpn:bfd=off", SEGMENTS, "allreduce"),
+]
+NAMES = ["ebgp", "ibgp", "evpn", "segments"]
+#: New routes come 1 us after each change: without the cable, with it, and without the switch.
+CABLE = "t=2us link {link} down; t=6us up"
+SWITCH = "t=10us switch {switch} down"
+
+
+def ran(tmp_path: Path, scenario: str, *arguments: str) -> Run:
+    common = ("--sizes", "256KiB", "--iterations", "1", "--capture", "none")
+    run = Run(tmp_path, *common, *arguments, scenario=scenario)
+    status, _, errors = run.finish()
+    assert status == 0, errors
+    return run
+
+
+def silences(result: dict[str, Any]) -> list[str]:
+    return [one for one in result["warnings"] if "nothing has changed" in one]
+
+
+@pytest.mark.parametrize(("plane", "topology", "scenario"), PLANES, ids=NAMES)
+def test_routes_change_at_the_same_frame_in_every_run(
+    plane: str, topology: str, scenario: str, tmp_path: Path
+) -> None:
+    segments = "homing=esi" in topology
+    if segments and not capabilities.has("bonding"):
+        pytest.skip("this kernel has no bonding")
+    fault = "; ".join((CABLE, SWITCH)).format(
+        link="h0g0:eth0" if segments else "rail0:up0", switch="rail1" if segments else "spine1"
+    )
+    faulted = ("--control-plane", plane, "--convergence", "1us", "--fault", fault)
+    runs = [ran(tmp_path, scenario, "--topology", topology, *faulted) for _ in range(2)]
+    one, other = (run.result for run in runs)
+    assert one["digest"] == other["digest"]
+    for run, result in zip(runs, (one, other), strict=True):
+        settled = [row["charged_us"] for row in run.events() if row["event"] == "converged"]
+        assert settled == [1.0] * 3
+        assert result["fidelity"]["repeatable"]
+        assert silences(result) == []
+    assert one["rows"] == other["rows"]
+
+
+def test_learned_routes_of_a_whole_fabric_are_worth_static_ones(tmp_path: Path) -> None:
+    planes = ("static", *(plane for plane, topology, _ in PLANES if topology == RAILS))
+    found = {
+        plane: ran(
+            tmp_path, "permutation", "--topology", RAILS, "--control-plane", plane
+        ).result["digest"]
+        for plane in planes
+    }
+    assert len(set(found.values())) == 1, found
