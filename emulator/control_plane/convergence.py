@@ -151,9 +151,7 @@ def _without_carrier(switch: Node, *, vlans: bool) -> Collection[IPv4Network]:
         if bridge.name not in alive and bridge.vni is None
     }
     staying = set(networks.values()) - gone
-    summaries = {
-        block for block in switch.summaries if not any(map(block.supernet_of, staying))
-    }
+    summaries = {block for block in switch.summaries if not any(map(block.supernet_of, staying))}
     return gone | summaries
 
 

@@ -11,6 +11,9 @@ fault applies to the kernel and the cables at its virtual instant, and::
       the kernel leaves out next hops             zebra goes on, virtual time stands still until
       whose own port lost carrier                 all switches have their routes, zebra is stopped
 
+The routes that switches must end with are computed (:mod:`emulator.control_plane.convergence`), and
+so are members (:mod:`emulator.control_plane.members`), so that no silence of this machine decides.
+
 So a switch avoids its own dead port at once, as one does whose hardware prunes a group of next hops
 when carrier goes. The others send to it on the old routes for the time of
 :mod:`emulator.control_plane.charged_time`; into a black hole all do. A second fault before that
@@ -43,7 +46,7 @@ STOP_BUDGET_S = 10.0
 ZEBRA = "zebra"
 
 
-class Expected:
+class SettledState:
     """The routes and members of ``routing`` without what is ``broken``."""
 
     def __init__(self, routing: Routing, charged: ChargedTime, broken: Broken) -> None:
@@ -73,7 +76,7 @@ class HeldRoutes:
         """Hold the routes of the whole fabric, which has converged."""
         self.hold()
         whole = Broken()
-        if Expected(self._routing, self.charged, whole).missing():
+        if SettledState(self._routing, self.charged, whole).missing():
             self.settle(whole)  # something has changed since
 
     def hold(self) -> None:
@@ -99,7 +102,7 @@ class HeldRoutes:
         machine).
         """
         began = time.monotonic()
-        expected = Expected(self._routing, self.charged, broken)
+        expected = SettledState(self._routing, self.charged, broken)
         settled = False
         while not settled:
             self.release()
@@ -117,7 +120,7 @@ class HeldRoutes:
                 raise UserError(not_converged(missing, time.monotonic() - began))
         return time.monotonic() - began
 
-    def _await(self, expected: Expected) -> bool:
+    def _await(self, expected: SettledState) -> bool:
         """Return when the routes are as ``expected``, or have not changed for long: False."""
         began = changed = time.monotonic()
         before: Sequence[str] = ()

@@ -1,9 +1,9 @@
 """The routes that BGP between neighbours brings, computed as its speakers choose (RFC 4271, 9.1).
 
-Every switch passes on the one route that it takes for the best, by a longer AS path, and takes none
-whose AS path has its own AS.  All else being equal in a fabric, the best has the shortest AS path,
-then the least router id of the peer, then the least address of the peer.  A switch forwards over all
-routes whose AS path is as short.  So the end is the same whatever comes first.
+Every switch advertises its best route, with its own AS in front of the path, and accepts no path
+that has its own AS.  Other attributes are equal in a fabric, so the best route has the shortest AS
+path, then the lowest router id of the peer, then the lowest address of the peer.  A switch forwards
+over all routes whose AS path is as short.  The end does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topologies.routing.static_routes import Hop
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Offer:
+class PeerRoute:
     """A route by ``peer``, in the order in which BGP prefers those of one length."""
 
     router_id: IPv4Address
@@ -31,7 +31,7 @@ class PathVector:
 
     def __init__(self, topology: Topology, systems: Mapping[str, int]) -> None:
         self._systems = systems
-        self._heard_by: dict[str, list[tuple[str, Offer]]] = {name: [] for name in systems}
+        self._heard_by: dict[str, list[tuple[str, PeerRoute]]] = {name: [] for name in systems}
         for switch in topology.switches:
             for _, ours, theirs in topology.neighbours(switch.name):
                 peer = topology.node(theirs.node)
@@ -39,7 +39,7 @@ class PathVector:
                 if address is None or switch.port(ours.port).address is None:
                     continue
                 assert peer.loopback is not None
-                offer = Offer(peer.loopback, address.ip, peer.name, Hop(ours.port, address.ip))
+                offer = PeerRoute(peer.loopback, address.ip, peer.name, Hop(ours.port, address.ip))
                 self._heard_by[peer.name].append((switch.name, offer))
 
     def hops(self, owners: Collection[str]) -> Mapping[str, tuple[Hop, ...]]:
@@ -51,7 +51,7 @@ class PathVector:
         found: dict[str, tuple[Hop, ...]] = {}
         front: Collection[str] = sorted(passed)
         while front:
-            offers: dict[str, list[Offer]] = {}
+            offers: dict[str, list[PeerRoute]] = {}
             for peer in front:
                 for name, offer in self._heard_by[peer]:
                     if name not in passed and self._systems[name] not in passed[peer]:

@@ -94,7 +94,7 @@ def check_learning(losses: Sequence[float], rate: float) -> None:
     if len(losses) > 1 and not losses[-1] < losses[0]:
         raise UserError(
             f"with a learning rate of {rate:g} the loss goes from {losses[0]:g} to {losses[-1]:g} "
-            f"in {len(losses)} epochs; take a smaller rate, such as {rate / 4:g}"
+            f"in {len(losses)} epochs; take a smaller rate, such as --param rate={rate / 4:g}"
         )
 
 

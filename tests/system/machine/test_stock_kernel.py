@@ -26,6 +26,7 @@ from tests import CHECKOUT
 from tests.harness.lab import stock_kernel
 from tests.harness.lab.stock_kernel import Outcome
 from tests.harness.lab.traffic import within
+from tests.system.control_plane.test_settled_runs import SEGMENTS
 from tests.system.fabric.test_bonds import SHAPE as BONDED
 from topologies import catalogue
 
@@ -71,21 +72,40 @@ def lacking() -> str | None:
     return stock_kernel.lacking()
 
 
+#: Runs of a fabric whose GPUs are Ethernet segments, while a switch of one fails: five switches
+#: with FRR's daemons.
+SEGMENTS_CHECK = (
+    "tests/system/control_plane/test_settled_runs.py::"
+    "test_routes_change_at_the_same_frame_in_every_run[segments]"
+)
+
+
 def boot() -> Outcome:
-    pytest_there = (
-        f"{sys.executable} -m pytest -p no:cacheprovider --basetemp=/tmp/pytest"
-        f" --timeout={BUDGET_S:g}"  # an emulated processor is slow
-        f" --junitxml=/run/out/results.xml --durations=0 {shlex.join(CHECKS)}"
-    )
-    # nothing may be left: no namespace, no lab, no process that one of them started
     for size in (Size(), size_of(catalogue.load(BONDED))):
         with asic_program.built(size):
             pass  # into the cache of this machine: an emulated processor takes long to compile
     for spec in OF_DIGESTS:
         with asic_program.built(size_of(catalogue.load(spec)), clock="virtual"):
             pass
+    return booted(*CHECKS)
+
+
+def boot_for_segments() -> Outcome:
+    with asic_program.built(size_of(catalogue.load(SEGMENTS)), clock="virtual"):
+        pass
+    return booted(SEGMENTS_CHECK)
+
+
+def booted(*checks: str) -> Outcome:
+    """Run the tests ``checks`` in the machine; what zebra has preloaded is compiled before."""
     with static_entries.built():
         pass
+    pytest_there = (
+        f"{sys.executable} -m pytest -p no:cacheprovider --basetemp=/tmp/pytest"
+        f" --timeout={BUDGET_S:g}"  # an emulated processor is slow
+        f" --junitxml=/run/out/results.xml --durations=0 {shlex.join(checks)}"
+    )
+    # nothing may be left: no namespace, no lab, no process that one of them started
     script = f"uname -r; {pytest_there}; status=$?; ls -A /run/netns /run/uetemu; exit $status"
     return stock_kernel.run(
         script, directory=CHECKOUT, files=stock_kernel.folder(), budget_s=BUDGET_S
@@ -126,12 +146,24 @@ def machines_on(files: Path) -> list[int]:
 def test_fabrics_work_on_debians_kernel() -> None:
     if reason := lacking():
         pytest.skip(reason)
-    outcome = stock_kernel.ended(boot)
+    assert_passed(stock_kernel.ended(boot), len(CHECKS))
+
+
+@pytest.mark.lengthy
+@pytest.mark.timeout(BUDGET_S + 300)
+def test_segments_outlive_a_switch_on_debians_kernel() -> None:
+    if reason := lacking():
+        pytest.skip(reason)
+    assert_passed(stock_kernel.ended(boot_for_segments), 1)
+
+
+def assert_passed(outcome: Outcome, tests: int) -> None:
+    """The machine ended, at least so many ``tests`` passed there, and nothing is left of them."""
     story = outcome.console[-2000:] + outcome.output[-8000:]
     assert outcome.status is not None, f"not done after {outcome.seconds:.0f} s:\n{story}"
     assert outcome.status == 0, story
     cases = ElementTree.parse(outcome.files / "results.xml").findall(".//testcase")
-    assert len(cases) >= len(CHECKS)
+    assert len(cases) >= tests
     skipped = [case.get("name") for case in cases if case.find("skipped") is not None]
     assert skipped == [], story
     assert outcome.output.rstrip().endswith("/run/netns:\n\n/run/uetemu:"), story

@@ -181,7 +181,9 @@ def test_plans_that_make_no_sense_are_refused(given: dict, message: str) -> None
 
 def test_a_loss_that_rises_is_refused() -> None:
     check_learning([2.0, 1.0], 0.1)
-    with pytest.raises(UserError, match=r"from 1 to 2 in 2 epochs; take a smaller rate, such as 1"):
+    with pytest.raises(
+        UserError, match=r"from 1 to 2 in 2 epochs; take a smaller rate, such as --param rate=1"
+    ):
         check_learning([1.0, 2.0], 4.0)
 
 
