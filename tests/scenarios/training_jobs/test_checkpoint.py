@@ -8,6 +8,7 @@ from emulator import scenario
 from emulator.errors import UserError
 from emulator.faults.grammar import timeline
 from emulator.scenario import Trial
+from scenarios.training_jobs.checkpoint import check_size
 from topologies.catalogue import load
 
 FABRIC = "rail_clos:hosts=4,gpus_per_host=2,spines=1"
@@ -41,6 +42,14 @@ def test_states_and_gradients_make_up_the_traffic() -> None:
     assert one.facts["checkpoints"] == 2
     rings = 4 * 2 * 3 * 4 * weights
     assert one.size_bytes == rings + 2 * 4 * state
+
+
+@pytest.mark.parametrize(("replicas", "hint"), [(124, "epochs=4"), (400, "fewer GPUs")])
+def test_job_that_would_take_many_minutes_is_refused(replicas: int, hint: str) -> None:
+    parts = 2 * replicas * (replicas - 1) * 6
+    with pytest.raises(UserError, match=f"{replicas} replicas send {parts} parts.*take {hint}, or"):
+        check_size(replicas, 6)
+    check_size(replicas // 4, 6)
 
 
 @pytest.mark.parametrize(
