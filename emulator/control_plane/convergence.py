@@ -89,11 +89,10 @@ class ConvergedState:
             for switch in built.switches
         }
         networks = _advertised(topology, fixed, vlans=vlans)
-        routes = static_routes(topology)
         if external:
             learned = _by_neighbours(topology, networks, as_numbers(built, plane))
         else:
-            learned = _by_reflectors(topology, networks, routes, speakers(built, plane))
+            learned = _by_reflectors(topology, networks, speakers(built, plane))
         self.requested: dict[str, Mapping[IPv4Network, Hops]] = {}
         for switch in topology.switches:
             own = {route.destination: route.hops for route in fixed[switch.name]}
@@ -171,15 +170,13 @@ def _by_neighbours(
 
 
 def _by_reflectors(
-    topology: Topology,
-    networks: Mapping[IPv4Network, Sequence[str]],
-    routes: Mapping[str, Collection[Route]],
-    built: Mapping[str, Speaker],
+    topology: Topology, networks: Mapping[IPv4Network, Sequence[str]], built: Mapping[str, Speaker]
 ) -> Learned:
     """Return what OSPF brings, and BGP where a reflector passes it on (RFC 4456).
 
     A session lives while OSPF has a path for it.  A reflector passes the route of any peer on to
-    its clients; to the other reflectors, of one cluster, it passes none.
+    its clients; to the other reflectors, of one cluster, it passes none.  Of several owners the
+    nearest by OSPF count, whose links cost the same.
     """
     part = parts(topology, SWITCH_ROLES)
     told: dict[str, set[str]] = {}
@@ -191,19 +188,16 @@ def _by_reflectors(
                 s.peer for s in built[peer].sessions if s.client and part[s.peer] == part[peer]
             )
     loopbacks = {speaker.router_id for speaker in built.values()}
-    heard = {
-        network: set().union(*(told[owner] for owner in owners))
-        for network, owners in networks.items()
-        if network.network_address not in loopbacks
-    }
-    return {
-        name: {
-            route.destination: route.hops
-            for route in routes[name]
-            if route.destination in networks and name in heard.get(route.destination, built)
-        }
-        for name in built
-    }
+    nearest = cache(PathVector(topology, {name: number for number, name in enumerate(built)}).hops)
+    found: dict[str, dict[IPv4Network, tuple[Hop, ...]]] = {name: {} for name in built}
+    for network, owners in networks.items():
+        by_ospf = network.network_address in loopbacks
+        for name in built.keys() - set(owners):
+            heard = tuple(owner for owner in owners if by_ospf or name in told[owner])
+            hops = nearest(heard).get(name) if heard else None
+            if hops:
+                found[name][network] = hops
+    return found
 
 
 def _ports(hops: Counter[NextHop]) -> str:

@@ -165,10 +165,12 @@ def test_summary_goes_with_its_last_subnet() -> None:
     assert block not in none.requested["spine0"]
 
 
-def test_address_of_a_gpu_stays_behind_a_dead_port() -> None:
+@pytest.mark.parametrize("name", ["ebgp", "ibgp"])
+def test_address_of_a_gpu_stays_behind_a_dead_port(name: str) -> None:
     homed = catalogue.load("clos:hosts=2,gpus_per_host=2,nic_ports=2")
-    state = ConvergedState(left_of(homed, "h0g0:eth0"), EBGP, homed)
-    assert state.requested == ConvergedState(homed, EBGP).requested
+    plane = ControlPlane(name=name)
+    state = ConvergedState(left_of(homed, "h0g0:eth0"), plane, homed)
+    assert state.requested == ConvergedState(homed, plane).requested
 
 
 def test_routes_of_a_part_without_reflector_are_those_of_ospf() -> None:
