@@ -84,10 +84,8 @@ class ConvergedState:
         external = plane.name in EXTERNAL
         if not (external and plane.summaries):
             topology = subnets_apart(topology)
-        fixed = {
-            switch.name: list(attached(switch, static_routes(built)[switch.name]))
-            for switch in built.switches
-        }
+        static = static_routes(built)
+        fixed = {s.name: list(attached(s, static[s.name])) for s in built.switches}
         networks = _advertised(topology, fixed, vlans=vlans)
         if external:
             learned = _by_neighbours(topology, networks, as_numbers(built, plane))
@@ -161,8 +159,7 @@ def _by_neighbours(
 ) -> Learned:
     """Return what BGP between neighbours brings."""
     found: dict[str, dict[IPv4Network, tuple[Hop, ...]]] = {name: {} for name in systems}
-    vector = PathVector(topology, systems)
-    leading = cache(vector.hops)
+    leading = cache(PathVector(topology, systems).hops)
     for network, owners in networks.items():
         for name, hops in leading(tuple(owners)).items():
             found[name][network] = hops
@@ -179,12 +176,12 @@ def _by_reflectors(
     nearest by OSPF count, whose links cost the same.
     """
     part = parts(topology, SWITCH_ROLES)
-    told: dict[str, set[str]] = {}
+    informed: dict[str, set[str]] = {}  # by owner
     for name in built:
         peers = [s.peer for s in built[name].sessions if part[s.peer] == part[name]]
-        told[name] = {name, *peers}
+        informed[name] = {name, *peers}
         for peer in peers:
-            told[name].update(
+            informed[name].update(
                 s.peer for s in built[peer].sessions if s.client and part[s.peer] == part[peer]
             )
     loopbacks = {speaker.router_id for speaker in built.values()}
@@ -193,7 +190,7 @@ def _by_reflectors(
     for network, owners in networks.items():
         by_ospf = network.network_address in loopbacks
         for name in built.keys() - set(owners):
-            heard = tuple(owner for owner in owners if by_ospf or name in told[owner])
+            heard = tuple(owner for owner in owners if by_ospf or name in informed[owner])
             hops = nearest(heard).get(name) if heard else None
             if hops:
                 found[name][network] = hops
