@@ -36,6 +36,9 @@ VERBS = {
         "emulator.cli.reports.compare_verb",
         "compare runs with each other, or with a cluster's measurements",
     ),
+    "follow": Verb(
+        "emulator.cli.reports.follow_verb", "follow one packet through every hop of a run"
+    ),
     "doctor": Verb(
         "emulator.cli.doctor_verb",
         "what this machine and kernel offer, and what stands in for the rest",

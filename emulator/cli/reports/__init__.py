@@ -1,1 +1,1 @@
-"""Verbs that read run folders: ``uetemu report`` and ``uetemu compare``."""
+"""Verbs that read run folders: ``uetemu report``, ``uetemu compare`` and ``uetemu follow``."""

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from emulator.asic.telemetry import COLUMNS
-from emulator.capture.pcapng import ENHANCED_PACKET, block, interface, section
+from emulator.capture.pcapng import (
+    ENHANCED_PACKET,
+    FLAGS,
+    INBOUND,
+    OUTBOUND,
+    block,
+    interface,
+    options,
+    section,
+)
 from emulator.results import SCHEMA
 from topologies import catalogue
 from topologies.exports.mermaid import as_data
@@ -96,6 +105,23 @@ def capture(frames: list[tuple[float, int, bytes]]) -> bytes:
         at = EPOCH_NS + round(time_us * 1000)
         head = struct.pack("<IIIII", port, at >> 32, at & 0xFFFFFFFF, len(octets), len(octets))
         content += block(ENHANCED_PACKET, head + octets + bytes(-len(octets) % 4))
+    return content
+
+
+def directed_capture(ports: list[str], frames: list[tuple[float, str, bytes, int]]) -> bytes:
+    """Return a pcapng file; a frame is its time (us), ``port out`` or ``port in``, octets, length.
+
+    The length is that on the wire.
+    """
+    content = section("uetemu") + b"".join(interface(port) for port in ports)
+    for time_us, place, octets, length in frames:
+        port, way = place.split()
+        at = EPOCH_NS + round(time_us * 1000)
+        number = ports.index(port)
+        head = struct.pack("<IIIII", number, at >> 32, at & 0xFFFFFFFF, len(octets), length)
+        flags = (OUTBOUND if way == "out" else INBOUND).to_bytes(4, "little")
+        tail = bytes(-len(octets) % 4) + options((FLAGS, flags))
+        content += block(ENHANCED_PACKET, head + octets + tail)
     return content
 
 

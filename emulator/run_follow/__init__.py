@@ -1,0 +1,1 @@
+"""One packet followed through every hop of a run, from the files of its folder."""

@@ -1,0 +1,78 @@
+"""The frames of a run's capture, one at a time, each with its time and the port that it passed."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scapy.error import Scapy_Exception
+from scapy.utils import RawPcapNgReader
+
+from emulator.capture.pcapng import OUTBOUND
+from emulator.errors import UserError
+from topologies.model import CableEnd
+
+
+@dataclass(frozen=True, slots=True)
+class PortFrame:
+    """A frame at a port: when (ns of the file's clock), whether it leaves, and its full length."""
+
+    at_ns: int
+    end: CableEnd
+    leaves: bool
+    octets: bytes
+    length: int
+
+
+class CaptureStream:
+    """A capture file that is read from its start as often as wanted, never whole.
+
+    ``ports`` are the captured ports, known after a reading.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise UserError(
+                f"{path.parent} has no {path.name}, which a packet is followed in; repeat the run "
+                "with --capture all"
+            )
+        self.path = path
+        self.ports: frozenset[CableEnd] = frozenset()
+
+    def frames(self) -> Iterator[PortFrame]:
+        """Yield all frames in the order of the file; UserError where it is damaged."""
+        number = 0
+        try:
+            with RawPcapNgReader(str(self.path)) as reader:
+                for octets, meta in reader:
+                    number += 1
+                    if meta.direction is None or not meta.ifname:
+                        raise UserError(
+                            f"{self.path} does not say at which port and which way a frame went; "
+                            "repeat the run where dumpcap is installed (Debian package tshark)"
+                        )
+                    ticks = (meta.tshigh << 32) + meta.tslow
+                    yield PortFrame(
+                        ticks * 10**9 // meta.tsresol,
+                        _end(meta.ifname),
+                        meta.direction == OUTBOUND,
+                        octets,
+                        meta.wirelen,
+                    )
+                self.ports = frozenset(
+                    _end(options["name"])
+                    for _, _, options in reader.interfaces
+                    if "name" in options
+                )
+        except (Scapy_Exception, OSError, EOFError, ValueError, struct.error) as error:
+            raise UserError(
+                f"{self.path} is damaged after frame {number} ({error or 'it ends there'}); "
+                "repeat the run"
+            ) from None
+
+
+def _end(name: bytes) -> CableEnd:
+    node, _, port = name.decode(errors="replace").partition(":")
+    return CableEnd(node, port)

@@ -1,0 +1,282 @@
+"""The whole story of a packet that a user asks for: found, followed, and explained."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from emulator.errors import UserError
+from emulator.run_follow.capture_stream import CaptureStream
+from emulator.run_follow.packet_search import (
+    Followed,
+    FoundFlow,
+    PacketWish,
+    find_flows,
+    follow,
+    holds_secure,
+    owners,
+)
+from emulator.run_follow.packet_view import UET, FlowKey, PacketKind
+from emulator.run_follow.repeat_causes import repeat_causes
+from emulator.run_follow.run_clock import Iteration, RunClock
+from emulator.run_follow.trail_steps import Journey, StepReader
+from emulator.run_report.port_series import CAPTURE
+from emulator.run_report.run_record import RunRecord
+from topologies.model import Topology
+from uet.wire.frame import OpenSecure
+
+#: Candidates that a refusal lists, at most.
+_MOST_LISTED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryChoice:
+    """The packet that is asked for, and the iteration of a row (from 1; 0: any)."""
+
+    wish: PacketWish
+    row: int = 0
+    iteration: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacketStory:
+    """Journeys of one packet, or of the packets of a message, in the order of their departure."""
+
+    flow: FlowKey
+    source: str
+    destination: str
+    psns: Sequence[int]
+    message: int | None
+    iteration: Iteration
+    journeys: Sequence[Journey]
+    notes: Sequence[str]
+    display_filter: str
+
+
+def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> PacketStory:
+    """Return the story; UserError where there is no such packet, or more than one."""
+    record = RunRecord.read(folder)
+    topology = record.topology
+    if topology is None:
+        raise UserError(f"{record.missing['fabric.json']}; name the folder of a whole run")
+    stream, clock = CaptureStream(folder / CAPTURE), RunClock(record)
+    found = find_flows(stream, choice.wish, clock.period, open_secure)
+    names = owners(topology)
+    flow, period = _chosen(found, choice, clock, names)
+    if flow is None:
+        raise UserError(_nothing(stream, choice, found, clock, open_secure))
+    followed = follow(
+        stream, flow, topology, lambda at_ns: clock.period(at_ns) == period, open_secure
+    )
+    origin = clock.origin_ns(period, flow.begun_ns)
+    source = names.get(flow.flow.source, flow.flow.source)
+    target = names.get(flow.flow.destination, flow.flow.destination)
+    reader = StepReader(topology, stream.ports, clock, origin)
+    journeys, notes = [], list(_notes(stream, followed, flow, topology, clock))
+    others = {key: one for key, one in found.items() if key[1] != period}
+    if others:
+        notes.append(
+            f"Such packets are also in {_periods(others, clock)}; --row and --iteration choose."
+        )
+    for one in followed:
+        told = [each for each in reader.journeys(one, target) if each.steps]
+        journeys += _explained(folder, source, flow.flow, told, clock, origin, notes)
+    return PacketStory(
+        flow=flow.flow,
+        source=source,
+        destination=target,
+        psns=list(flow.psns),
+        message=next((one for one in flow.psns.values() if one is not None), None),
+        iteration=clock.iterations[period],
+        journeys=journeys,
+        notes=list(dict.fromkeys(notes)),
+        display_filter=_filter(flow.flow, journeys, clock, period),
+    )
+
+
+def _chosen(
+    found: dict[tuple[FlowKey, int], FoundFlow],
+    choice: StoryChoice,
+    clock: RunClock,
+    names: Mapping[str, str],
+) -> tuple[FoundFlow | None, int]:
+    """Return the flow that fits in the last period that has one, and this period."""
+    fitting = {
+        key: one
+        for key, one in found.items()
+        if choice.row in (0, clock.iterations[key[1]].row)
+        and choice.iteration in (0, clock.iterations[key[1]].number)
+    }
+    if not fitting:
+        return None, 0
+    last = max(period for _, period in fitting)
+    candidates = {key: one for key, one in fitting.items() if key[1] == last}
+    if len(candidates) > 1:
+        raise UserError(_ambiguous(candidates, clock, names))
+    return next(iter(candidates.values())), last
+
+
+def _ambiguous(
+    fitting: dict[tuple[FlowKey, int], FoundFlow], clock: RunClock, names: Mapping[str, str]
+) -> str:
+    lines = []
+    for (flow, _), one in list(fitting.items())[:_MOST_LISTED]:
+        lines.append(f"{_flow_words(flow, names)}, PSN {_few(one)}")
+    where = clock.iterations[next(iter(fitting))[1]]
+    more = len(fitting) - len(lines)
+    rest = f"; and {more} more" if more > 0 else ""
+    return (
+        f"{len(fitting)} flows of {where} have such a packet: {'; '.join(lines)}{rest}: choose by "
+        "--source, --flow, --pdc, --qp, --row or --iteration"
+    )
+
+
+def _few(one: FoundFlow) -> str:
+    first, *others = one.psns
+    return f"{first}" + (f" and {len(others) + one.more} more" if others else "")
+
+
+def _flow_words(flow: FlowKey, names: Mapping[str, str]) -> str:
+    ends = f"{names.get(flow.source, flow.source)}:{names.get(flow.destination, flow.destination)}"
+    what = f"PDC {flow.context}" if flow.protocol == UET else f"to QP {flow.context:#x}"
+    return f"{flow.protocol} {ends}, {what}"
+
+
+def _periods(found: dict[tuple[FlowKey, int], FoundFlow], clock: RunClock) -> str:
+    shown = list(dict.fromkeys(str(clock.iterations[period]) for _, period in found))
+    more = len(shown) - _MOST_LISTED
+    return "; ".join(shown[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _nothing(
+    stream: CaptureStream,
+    choice: StoryChoice,
+    found: dict[tuple[FlowKey, int], FoundFlow],
+    clock: RunClock,
+    open_secure: OpenSecure | None,
+) -> str:
+    wish = choice.wish
+    what = " and ".join(
+        f"{name} {value}"
+        for name, value in (("PSN", wish.psn), ("message ID", wish.message))
+        if value is not None
+    )
+    if found:
+        return f"the packet with {what} is in other iterations: {_periods(found, clock)}"
+    if open_secure is None and holds_secure(stream):
+        return (
+            f"{stream.path} is encrypted (TSS) and there are no keys for it, so that no PSN shows; "
+            "give them by --keys, or repeat the run with --snaplen full and keep its tss_keys.json"
+        )
+    hint = "RoCEv2 has no message ID; " if wish.psn is None else ""
+    return (
+        f"no captured packet of data has {what} here; {hint}uetemu decode --brief {stream.path} "
+        "lists what there is, and --capture all of a repeated run sees every port"
+    )
+
+
+def _notes(
+    stream: CaptureStream,
+    followed: Sequence[Followed],
+    flow: FoundFlow,
+    topology: Topology,
+    clock: RunClock,
+) -> list[str]:
+    """Return what a reader must know about the gaps of the story."""
+    notes = []
+    everything = sum(len(node.ports) for node in topology.nodes)
+    if len(stream.ports) < everything:
+        notes.append(
+            f"{len(stream.ports)} of {everything} ports were captured; repeat the run with "
+            "--capture all to see every hop."
+        )
+    if not clock.virtual:
+        notes.append(
+            "Times are those of --clock host divided by its dilation, from the first sighting on: "
+            "they contain what this machine needed."
+        )
+    if flow.more:
+        notes.append(f"{flow.more} more sightings of packets of this message were left out.")
+    left_out = sum(one.packet.left_out for one in followed)
+    if left_out:
+        notes.append(f"{left_out} more sightings of this packet were left out.")
+    for one in followed:
+        kinds = {each.attempts[0].first.seen.kind for each in one.answers if each.attempts}
+        if not kinds - {PacketKind.NACK}:
+            notes.append(f"No acknowledgement of PSN {one.packet.psn} passed a captured port.")
+    return notes
+
+
+def _explained(
+    folder: Path,
+    source: str,
+    flow: FlowKey,
+    told: Sequence[Journey],
+    clock: RunClock,
+    origin_ns: int,
+    notes: list[str],
+) -> list[Journey]:
+    """Return journeys with the cause of each repeat; of many acknowledgements the first to arrive.
+
+    Refusals and acknowledgements that were lost before stay.
+    """
+    journeys, settled = [], False
+    sent = [one for one in told if one.label.startswith("attempt")]
+    causes = None
+    if len(sent) > 1:
+        causes = repeat_causes(folder, source, flow, sent[0].psn) if clock.virtual else None
+        if causes is None and flow.protocol == UET:
+            notes.append(
+                f"Why it was repeated is in the event log of {source}: repeat the run with "
+                f"--event-log {source}."
+            )
+    for one in sorted(told, key=lambda each: each.steps[0].t_us):
+        if one.label.startswith("attempt"):
+            if one is not sent[0] and causes:
+                at = origin_ns + round(one.steps[0].t_us * 1000)
+                before = bisect_right(causes, at, key=lambda cause: cause.at_ns)
+                if before:
+                    one = replace(one, cause=f"repeated after {causes[before - 1].reason}")
+        elif one.kind is not PacketKind.NACK:
+            if settled:
+                continue
+            settled = one.fate in ("delivered", "unseen")
+        journeys.append(one)
+    return journeys
+
+
+def _filter(flow: FlowKey, journeys: Sequence[Journey], clock: RunClock, period: int) -> str:
+    """Return Wireshark's display filter for the frames of all journeys."""
+    version = "ipv6" if ":" in flow.source else "ip"
+    ends = f"{version}.addr == {flow.source} && {version}.addr == {flow.destination}"
+    sent = _set(one.number for one in journeys if one.context == flow.context)
+    answers = [one for one in journeys if one.context != flow.context]
+    if flow.protocol == UET:
+        named = f"(uet.pds.psn in {sent} && uet.pds.spdcid == {flow.context})"
+        if answers:
+            acked = _set(one.number for one in answers)
+            named += f" || ((uet.pds.ack_psn in {acked} || uet.pds.nack.psn in {acked})"
+            named += f" && uet.pds.dpdcid == {flow.context})"
+    else:
+        numbers = _set(one.number for one in journeys)
+        pairs = _set(one.context for one in journeys)
+        named = f"infiniband.bth.psn in {numbers} && infiniband.bth.destqp in {pairs}"
+    return f"{ends} && ({named}){_window(clock, period)}"
+
+
+def _set(numbers: Iterable[int]) -> str:
+    return "{" + ", ".join(map(str, dict.fromkeys(numbers))) + "}"
+
+
+def _window(clock: RunClock, period: int) -> str:
+    """Return the part of a filter that keeps to an iteration, where the file tells them apart."""
+    if not clock.virtual:
+        return ""
+    begin = clock.iterations[period].begun_ns
+    text = f" && frame.time_epoch >= {begin // 10**9}.{begin % 10**9:09d}"
+    if period + 1 < len(clock.iterations):
+        end = clock.iterations[period + 1].begun_ns
+        text += f" && frame.time_epoch < {end // 10**9}.{end % 10**9:09d}"
+    return text

@@ -1,0 +1,64 @@
+"""The times of a capture as fabric time, and the iteration of the run that each belongs to."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+from emulator.run_report.port_series import EPOCH_S
+from emulator.run_report.run_record import RunRecord
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """An iteration of a row, both counted from 1; ``row`` 0 is what was before the first one."""
+
+    row: int
+    number: int
+    begun_ns: int
+
+    def __str__(self) -> str:
+        return f"row {self.row}, iteration {self.number}" if self.row else "the warm-up"
+
+
+class RunClock:
+    """The clock of a run's capture.
+
+    On the virtual clock a time in the file is fabric time since 2000-01-01.  On the host's clock it
+    is the machine's, ``dilation`` times as long, and belongs to no iteration.
+    """
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self.virtual = record.result.get("digest") is not None
+        dilation = record.result.get("dilation")
+        usable = isinstance(dilation, int | float) and dilation > 0 and not self.virtual
+        self.dilation = float(dilation) if usable and dilation is not None else 1.0
+
+    @cached_property
+    def iterations(self) -> list[Iteration]:
+        """Return the measured iterations in order of time, after the time before the first."""
+        begins = [Iteration(0, 0, EPOCH_S * 10**9 if self.virtual else 0)]
+        if self.virtual:
+            for number, row in enumerate(self._record.rows, 1):
+                for count, at_us in enumerate(row.get("began_us") or (), 1):
+                    begun = EPOCH_S * 10**9 + round(at_us * 1000)
+                    begins.append(Iteration(number, count, begun))
+        return sorted(begins, key=lambda one: one.begun_ns)
+
+    def period(self, at_ns: int) -> int:
+        """Return the index of the iteration that was the last to begin before ``at_ns``."""
+        return max(0, bisect_right(self.iterations, at_ns, key=lambda one: one.begun_ns) - 1)
+
+    def origin_ns(self, period: int, first_ns: int) -> int:
+        """Return the time that a reader's times count from: the iteration's begin, if it is known.
+
+        It is the first sighting of the packet else.
+        """
+        one = self.iterations[period]
+        return one.begun_ns if one.row else first_ns
+
+    def fabric_us(self, duration_ns: int) -> float:
+        """Return a duration of the file as fabric time."""
+        return duration_ns / self.dilation / 1000

@@ -1,0 +1,143 @@
+"""The way of a packet, step by step: waits, marks, trims, and where an attempt ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from emulator.run_follow.packet_search import Followed
+from emulator.run_follow.packet_trail import Attempt, Sighting
+from emulator.run_follow.packet_view import CE, PacketKind
+from emulator.run_follow.run_clock import RunClock
+from topologies.model import CableEnd, Topology
+
+DELIVERED, DROPPED, LOST, UNSEEN = "delivered", "dropped", "lost", "unseen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrailStep:
+    """A packet passes a port at ``t_us`` after the origin.
+
+    ``wait_us`` is the time between its last octet into the switch and its first octet out, without
+    the pipeline's latency.  ``wire_us`` is the time from the port before.
+    """
+
+    t_us: float
+    end: CableEnd
+    leaves: bool
+    octets: int
+    wait_us: float | None = None
+    wire_us: float | None = None
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journey:
+    """One transmission: of the packet (``kind`` data), or of what answered it.
+
+    ``number`` is the PSN that it carries, ``context`` the PDC or QP that it names.  ``fate`` is one
+    of the words above, and ``ending`` a clause about it.
+    """
+
+    psn: int
+    number: int
+    context: int
+    kind: PacketKind
+    label: str
+    words: str
+    retransmission: bool
+    steps: Sequence[TrailStep]
+    fate: str
+    ending: str
+    cause: str = ""
+
+
+class StepReader:
+    """Makes journeys of trails, in the terms of one run."""
+
+    def __init__(
+        self, topology: Topology, captured: frozenset[CableEnd], clock: RunClock, origin_ns: int
+    ) -> None:
+        self._topology, self._captured = topology, captured
+        self._clock, self._origin = clock, origin_ns
+
+    def journeys(self, one: Followed, target: str) -> Iterator[Journey]:
+        """Yield the attempts of a packet to the node ``target``, then each answer that was sent."""
+        for number, attempt in enumerate(one.packet.attempts, 1):
+            yield self._journey(one.packet.psn, attempt, f"attempt {number}", target)
+        for answer in one.answers:
+            for attempt in answer.attempts:
+                kind = attempt.first.seen.kind
+                label = "response" if kind is PacketKind.DATA else kind.value
+                yield self._journey(one.packet.psn, attempt, label, None)
+
+    def _journey(self, psn: int, attempt: Attempt, label: str, target: str | None) -> Journey:
+        seen = attempt.first.seen
+        fate, ending = self._fate(attempt, target)
+        return Journey(
+            psn=psn,
+            number=seen.psn,
+            context=seen.flow.context,
+            kind=seen.kind,
+            label=label,
+            words=seen.words,
+            retransmission=seen.retransmission,
+            steps=list(self._steps(attempt)),
+            fate=fate,
+            ending=ending,
+        )
+
+    def _steps(self, attempt: Attempt) -> Iterator[TrailStep]:
+        before: Sighting | None = None
+        for one in attempt.sightings:
+            wait = wire = None
+            if before is not None and one.leaves and before.end.node == one.end.node:
+                passed = self._clock.fabric_us(one.at_ns - before.at_ns)
+                wait = passed - self._topology.switch_latency_ns / 1000
+            elif before is not None:
+                wire = self._clock.fabric_us(one.at_ns - before.at_ns)
+            yield TrailStep(
+                t_us=self._clock.fabric_us(one.at_ns - self._origin),
+                end=one.end,
+                leaves=one.leaves,
+                octets=one.length,
+                wait_us=wait,
+                wire_us=wire,
+                changes=tuple(_changes(before, one)),
+            )
+            before = one
+
+    def _fate(self, attempt: Attempt, target: str | None) -> tuple[str, str]:
+        last = attempt.last
+        node = self._topology.by_name.get(last.end.node)
+        if node is None:
+            return UNSEEN, "the fabric has no such node any more"
+        if last.leaves:
+            far = self._far_end(last.end)
+            if far is None or far not in self._captured:
+                return UNSEEN, f"no port beyond {last.end} was captured"
+            return LOST, f"it does not arrive at {far}: lost on the cable, or the capture ends"
+        if not node.forwards:
+            wrong = target is not None and node.name != target
+            return DELIVERED, f"it arrives at {node.name}{', relayed' if wrong else ''}"
+        if {CableEnd(node.name, port.name) for port in node.ports} <= self._captured:
+            return DROPPED, f"it does not leave {node.name}: dropped there, or the capture ends"
+        return UNSEEN, f"not all ports of {node.name} were captured"
+
+    def _far_end(self, end: CableEnd) -> CableEnd | None:
+        try:
+            return self._topology.far_end(end)
+        except KeyError:
+            return None
+
+
+def _changes(before: Sighting | None, one: Sighting) -> Iterator[str]:
+    """Yield what a switch changed on the packet since the sighting ``before``."""
+    by = f"by {one.end}" if one.leaves else "on the way"
+    if one.seen.ecn == CE and (before is None or before.seen.ecn != CE):
+        yield "marked CE before" if before is None else f"marked CE {by}"
+    if one.seen.trimmed and (before is None or not before.seen.trimmed):
+        if before is None:
+            yield "trimmed before"
+        else:
+            yield f"trimmed {by} from {before.length} octets"

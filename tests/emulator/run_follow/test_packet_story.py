@@ -1,0 +1,288 @@
+"""A packet is found, followed from port to port, and what became of it is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from emulator.cli.reports.follow_verb import command
+from emulator.errors import UserError
+from emulator.rocev2.wire.rocev2_layers import AETH, BTH
+from emulator.run_follow import packet_search
+from emulator.run_follow.ladder_drawing import ladder_spec, ladder_svg
+from emulator.run_follow.packet_search import PacketWish
+from emulator.run_follow.packet_story import PacketStory, StoryChoice, tell
+from emulator.run_follow.story_data import as_data, story_rows
+from tests.harness.runs.written_folder import (
+    BEGAN_US,
+    directed_capture,
+    result,
+    row,
+    write_folder,
+)
+from uet.wire import pds, ses
+from uet.wire.codes import NackCode
+
+SENDER, RECEIVER = "10.0.1.3", "10.0.1.2"
+PORTS = ["h1g0:eth0", "rail0:down1", "rail0:down0", "rail0:up0", "h0g0:eth0"]
+FORTH = ["h1g0:eth0 out", "rail0:down1 in", "rail0:down0 out", "h0g0:eth0 in"]
+BACK = ["h0g0:eth0 out", "rail0:down0 in", "rail0:down1 out", "h1g0:eth0 in"]
+PSN, FULL = 70_001, 4194
+
+Placed = list[tuple[float, str, bytes, int]]
+
+
+def packet(
+    inner: Packet,
+    *,
+    back: bool = False,
+    ecn: int = 2,
+    dscp: int = 0,
+    port: int = 4793,
+    udp_length: int | None = None,
+) -> bytes:
+    ends = (RECEIVER, SENDER) if back else (SENDER, RECEIVER)
+    ip = IP(src=ends[0], dst=ends[1], tos=dscp << 2 | ecn)
+    return bytes(Ether() / ip / UDP(sport=50000, dport=port, len=udp_length) / inner)
+
+
+def request(psn: int = PSN, *, retx: int = 0, spdcid: int = 5, ecn: int = 2) -> bytes:
+    head = pds.UET_RUD_REQ(psn=psn, spdcid=spdcid, dpdcid=6, retx=retx)
+    return packet(head / ses.UET_SES_STD(message_id=9) / bytes(32), ecn=ecn)
+
+
+def trimmed() -> bytes:
+    """Return what is left of a packet whose UDP header still has its length (UES 4.1)."""
+    head = pds.UET_RUD_REQ(psn=PSN, spdcid=5, dpdcid=6)
+    return packet(head, dscp=10, udp_length=FULL - 34)
+
+
+def ack(cumulative: int = PSN) -> bytes:
+    return packet(pds.UET_ACK(cack_psn=cumulative, spdcid=6, dpdcid=5), back=True)
+
+
+def nack() -> bytes:
+    refused = pds.UET_NACK(nack_code=NackCode.TRIMMED, nack_psn=PSN, spdcid=6, dpdcid=5)
+    return packet(refused, back=True)
+
+
+def passing(times: list[float], places: list[str], octets: bytes, length: int = FULL) -> Placed:
+    """Return a frame at each of ``places``; times count from the last iteration's begin (us)."""
+    pairs = zip(times, places, strict=False)
+    return [(BEGAN_US + time, place, octets, length) for time, place in pairs]
+
+
+def story(
+    tmp_path: Path, frames: Placed, *, psn: int | None = PSN, message: int | None = None
+) -> PacketStory:
+    folder = folder_of(tmp_path, frames)
+    return tell(folder, StoryChoice(wish=PacketWish(psn=psn, message=message)), None)
+
+
+def folder_of(tmp_path: Path, frames: Placed, ports: list[str] = PORTS) -> Path:
+    folder = write_folder(tmp_path / "run", result(row()))
+    (folder / "capture.pcapng").write_bytes(directed_capture(ports, sorted(frames)))
+    return folder
+
+
+def trimmed_once() -> Placed:
+    """Return the frames of a packet that is trimmed, refused, repeated, marked and acknowledged."""
+    return [
+        *passing([1.0, 1.5], FORTH, request()),
+        *passing([2.5, 2.75], FORTH[2:], trimmed(), 58),
+        *passing([2.75, 3.0, 3.0, 3.25], BACK, nack(), 58),
+        *passing([3.5, 4.0], FORTH, request(retx=1)),
+        *passing([4.25, 4.75], FORTH[2:], request(retx=1, ecn=3)),
+        *passing([4.75, 5.0, 5.0, 5.25], BACK, ack(), 58),
+        *passing([5.5, 5.75, 5.75, 6.0], BACK, ack(PSN + 3), 58),  # of later packets
+    ]
+
+
+def test_every_hop_has_its_wait_and_what_the_switch_changed(tmp_path: Path) -> None:
+    told = story(tmp_path, trimmed_once())
+    first, refusal, second, answer = told.journeys
+    assert [str(step.end) for step in first.steps] == [place.split()[0] for place in FORTH]
+    assert [step.wait_us for step in first.steps] == [None, None, 1.0, None]
+    assert first.steps[2].changes == ("trimmed by rail0:down0 from 4194 octets",)
+    assert [step.t_us for step in second.steps] == [3.5, 4.0, 4.25, 4.75]
+    assert second.steps[2].changes == ("marked CE by rail0:down0",)
+    assert (refusal.kind.value, refusal.words, refusal.fate) == (
+        "NACK",
+        "NACK TRIMMED",
+        "delivered",
+    )
+    assert answer.number == PSN
+    assert [one.fate for one in told.journeys] == ["delivered"] * 4
+    assert (told.source, told.destination, told.message) == ("h1g0", "h0g0", 9)
+    assert str(told.iteration) == "row 1, iteration 2"
+    assert f"uet.pds.psn in {{{PSN}}} && uet.pds.spdcid == 5" in told.display_filter
+    assert "--event-log h1g0" in " ".join(told.notes)
+
+
+def test_the_event_log_says_why_a_packet_was_repeated(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, trimmed_once())
+    (folder / "event-logs").mkdir()
+    entry = {"pdc": 5, "psn": PSN, "trigger": "nack", "peer": RECEIVER}
+    events = [
+        {"time": (BEGAN_US + 3.5) / 1000, "name": "uet:packet_retransmitted", "data": entry},
+        {"time": 0, "name": "uet:packet_retransmitted", "data": entry | {"pdc": 4}},
+    ]
+    lines = ["\x1e" + json.dumps(one, separators=(",", ":")) for one in events]
+    (folder / "event-logs" / "h1g0.1.sqlog").write_text("\n".join([*lines, f'{{"psn":{PSN}']))
+    told = tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
+    assert [one.cause for one in told.journeys] == ["", "", "repeated after NACK", ""]
+    assert "--event-log" not in " ".join(told.notes)
+
+
+def test_a_drop_a_loss_and_an_unseen_end_differ(tmp_path: Path) -> None:
+    dropped, lost = story(
+        tmp_path,
+        [
+            *passing([1.0, 1.5], FORTH, request()),
+            *passing([9.0, 9.5, 9.75], FORTH, request(retx=1)),
+        ],
+    ).journeys
+    assert (dropped.fate, lost.fate) == ("dropped", "lost")
+    assert "rail0" in dropped.ending
+    assert "h0g0:eth0" in lost.ending
+    folder = folder_of(tmp_path, passing([1.0, 1.5], FORTH, request()), PORTS[:2])
+    unseen = tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
+    assert unseen.journeys[0].fate == "unseen"
+    assert "--capture all" in " ".join(unseen.notes)
+    assert "No acknowledgement" in " ".join(unseen.notes)
+
+
+def test_attempts_with_equal_octets_are_told_apart_by_their_places(tmp_path: Path) -> None:
+    """RoCEv2 repeats a packet as it was; here the first attempt waits while the second is sent."""
+    data = packet(BTH(opcode=8, psn=PSN, dqpn=7) / bytes(64), port=4791)
+    back = packet(BTH(opcode=17, psn=PSN, dqpn=3) / AETH(syndrome=0x1F), back=True, port=4791)
+    told = story(
+        tmp_path,
+        [
+            *passing([1.0, 1.5], FORTH, data),
+            *passing([6.0], FORTH, data),
+            *passing([6.25, 6.75], FORTH[2:], data),
+            *passing([7.0], FORTH[1:], data),
+            *passing([8.0, 8.5], FORTH[2:], data),
+            *passing([8.5, 8.75, 8.75, 9.0], BACK, back, 62),
+        ],
+    )
+    first, second, answer = told.journeys
+    assert [step.t_us for step in first.steps] == [1.0, 1.5, 6.25, 6.75]
+    assert [step.t_us for step in second.steps] == [6.0, 7.0, 8.0, 8.5]
+    assert answer.words == "ACKNOWLEDGE"
+    assert "infiniband.bth.destqp in {7, 3}" in told.display_filter
+
+
+def test_several_flows_are_listed_with_the_way_to_choose(tmp_path: Path) -> None:
+    frames = [
+        *passing([1.0, 1.5], FORTH, request()),
+        *passing([2.0, 2.5], FORTH, request(spdcid=11)),
+    ]
+    folder = folder_of(tmp_path, frames)
+    with pytest.raises(UserError, match=r"PDC 5, PSN 70001; .*PDC 11, PSN 70001: .*--pdc"):
+        tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
+    chosen = tell(folder, StoryChoice(wish=PacketWish(psn=PSN, context=11)), None)
+    assert chosen.flow.context == 11
+
+
+def test_the_last_iteration_is_taken_and_another_can_be_chosen(tmp_path: Path) -> None:
+    earlier = [(60.0 + at, *rest) for at, *rest in ((1.0, FORTH[0], request(), FULL),)]
+    folder = folder_of(tmp_path, [*earlier, *passing([1.0, 1.5], FORTH, request())])
+    last = tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
+    assert last.journeys[0].steps[0].t_us == 1.0
+    assert "row 1, iteration 1" in " ".join(last.notes)
+    first = tell(folder, StoryChoice(wish=PacketWish(psn=PSN), row=1, iteration=1), None)
+    assert first.journeys[0].steps[0].t_us == 11.0
+    with pytest.raises(UserError, match="other iterations"):
+        tell(folder, StoryChoice(wish=PacketWish(psn=PSN), row=2), None)
+
+
+def test_a_message_has_all_of_its_packets(tmp_path: Path) -> None:
+    frames = [
+        *passing([1.0, 1.5, 1.5, 2.0], FORTH, request()),
+        *passing([1.1, 1.6, 1.7, 2.1], FORTH, request(PSN + 1)),
+        *passing([2.1, 2.4, 2.4, 2.8], BACK, ack(PSN + 1), 58),
+    ]
+    told = story(tmp_path, frames, psn=None, message=9)
+    assert list(told.psns) == [PSN, PSN + 1]
+    labels = [(one.label, one.psn) for one in told.journeys]
+    assert labels == [("attempt 1", PSN), ("ACK", PSN), ("attempt 1", PSN + 1), ("ACK", PSN + 1)]
+    assert any("(70002)" in cells[1] for cells in story_rows(told))
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packet_search, "MOST_FLOWS", 4)
+    monkeypatch.setattr("emulator.run_follow.packet_trail.MOST_SIGHTINGS", 8)
+    frames = [
+        one
+        for number in range(40)
+        for one in passing([1 + number / 10], FORTH, request(spdcid=number))
+    ]
+    folder = folder_of(tmp_path, frames)
+    with pytest.raises(UserError, match="4 flows"):
+        tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
+    again = [one for number in range(40) for one in passing([1 + number], FORTH, request())]
+    told = story(tmp_path, again)
+    assert sum(len(one.steps) for one in told.journeys) == 8
+    assert "32 more sightings" in " ".join(told.notes)
+
+
+def test_the_ladder_has_a_column_for_each_node_and_ends_in_svg(tmp_path: Path) -> None:
+    told = story(tmp_path, trimmed_once())
+    drawn = ladder_svg(told)
+    for word in ("h1g0", "rail0", "h0g0", "waits 1.000 us, trimmed", "4.750 us", "NACK TRIMMED"):
+        assert word in drawn
+    layers = ladder_spec(told)["layer"]
+    heights = [one["y"] for one in layers[2]["data"]["values"]]
+    assert heights == sorted(heights)
+
+
+def test_json_has_all_that_the_table_has(tmp_path: Path) -> None:
+    told = story(tmp_path, trimmed_once())
+    data = json.loads(json.dumps(as_data(told)))
+    steps = [step for one in data["journeys"] for step in one["steps"]]
+    assert len(steps) == len(list(story_rows(told))) == 16
+    assert data["journeys"][0]["steps"][2] == {
+        "t_us": 2.5, "port": "rail0:down0", "way": "out", "octets": 58, "wait_us": 1.0,
+        "wire_us": None, "changes": ["trimmed by rail0:down0 from 4194 octets"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--psn or --message"),
+        (["--psn", "1"], "no captured packet"),
+        (["--message", "1"], "RoCEv2 has no message ID"),
+        (["--psn", str(PSN), "--source", "h7g0"], "no GPU or address"),
+        (["--psn", str(PSN), "--flow", "h1g0"], "GPU:GPU"),
+        (["--psn", str(PSN), "--flow", "h0g0:h1g0"], "no captured packet"),
+        (["--psn", str(PSN), "--qp", "x"], "no number"),
+    ],
+)
+def test_bad_input_gets_one_sentence(tmp_path: Path, options: list[str], words: str) -> None:
+    folder = folder_of(tmp_path, trimmed_once())
+    refusal = CliRunner().invoke(command, [str(folder), *options]).exception
+    assert isinstance(refusal, UserError)
+    assert words in str(refusal)
+
+
+def test_captures_that_say_too_little_are_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, trimmed_once())
+    path = folder / "capture.pcapng"
+    whole = path.read_bytes()
+    path.write_bytes(b"\0" * 40)
+    with pytest.raises(UserError, match="damaged"):
+        tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
+    path.write_bytes(whole[:-8])
+    assert tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None).journeys
+    path.unlink()
+    with pytest.raises(UserError, match="--capture all"):
+        tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
