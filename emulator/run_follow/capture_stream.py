@@ -10,9 +10,11 @@ from pathlib import Path
 from scapy.error import Scapy_Exception
 from scapy.utils import RawPcapNgReader
 
-from emulator.capture.pcapng import OUTBOUND
+from emulator.capture.pcapng import INBOUND, OUTBOUND
 from emulator.errors import UserError
-from topologies.model import CableEnd
+from topologies.model import CableEnd, Topology, TopologyError
+
+_SOURCE_MAC = slice(6, 12)  # of an Ethernet frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,14 @@ class CaptureStream:
     ``ports`` are the captured ports, known after a reading.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, topology: Topology) -> None:
         if not path.is_file():
             raise UserError(
                 f"{path.parent} has no {path.name}, which a packet is followed in; repeat the run "
                 "with --capture all"
             )
-        self.path = path
+        self.path, self._topology = path, topology
+        self._beyond: dict[CableEnd, frozenset[bytes]] = {}
         self.ports: frozenset[CableEnd] = frozenset()
 
     def frames(self) -> Iterator[PortFrame]:
@@ -48,16 +51,17 @@ class CaptureStream:
             with RawPcapNgReader(str(self.path)) as reader:
                 for octets, meta in reader:
                     number += 1
-                    if meta.direction is None or not meta.ifname:
+                    if not meta.ifname:
                         raise UserError(
-                            f"{self.path} does not say at which port and which way a frame went; "
-                            "repeat the run where dumpcap is installed (Debian package tshark)"
+                            f"{self.path} does not say at which port a frame was; repeat the run"
                         )
+                    end = _end(meta.ifname)
+                    known = meta.direction in (INBOUND, OUTBOUND)
                     ticks = (meta.tshigh << 32) + meta.tslow
                     yield PortFrame(
                         ticks * 10**9 // meta.tsresol,
-                        _end(meta.ifname),
-                        meta.direction == OUTBOUND,
+                        end,
+                        meta.direction == OUTBOUND if known else self._leaves(end, octets),
                         octets,
                         meta.wirelen,
                     )
@@ -71,6 +75,26 @@ class CaptureStream:
                 f"{self.path} is damaged after frame {number} ({error or 'it ends there'}); "
                 "repeat the run"
             ) from None
+
+    def _leaves(self, end: CableEnd, octets: bytes) -> bool:
+        """Return whether a frame leaves the port: it comes from nobody beyond its cable.
+
+        Captures of --clock host do not say it.
+        """
+        if end not in self._beyond:
+            self._beyond[end] = _macs_beyond(self._topology, end)
+        return octets[_SOURCE_MAC] not in self._beyond[end]
+
+
+def _macs_beyond(topology: Topology, end: CableEnd) -> frozenset[bytes]:
+    try:
+        far = topology.node(topology.far_end(end).node)
+    except (KeyError, TopologyError):
+        return frozenset()
+    macs = {one.mac for _, one in topology.beyond(end)}
+    if far.forwards:
+        macs |= {port.mac for port in far.ports} | {bridge.mac for bridge in far.bridges}
+    return frozenset(bytes.fromhex(mac.replace(":", "")) for mac in macs)
 
 
 def _end(name: bytes) -> CableEnd:

@@ -106,7 +106,7 @@ def find_flows(
         seen = view(frame.octets, frame.length, open_secure)
         if seen is None or not wish.fits(seen):
             continue
-        key = (seen.flow, period(frame.at_ns))
+        key = _occurrence(seen, frame, period(frame.at_ns), found)
         if key not in found:
             if len(found) >= MOST_FLOWS:
                 del found[next(iter(found))]  # the last iteration is what is shown by default
@@ -119,6 +119,18 @@ def find_flows(
         else:
             found[key].more += 1
     return found
+
+
+def _occurrence(
+    seen: PacketView, frame: PortFrame, period: int, found: Mapping[tuple[FlowKey, int], FoundFlow]
+) -> tuple[FlowKey, int]:
+    """Return the flow and the period that a sighting belongs to.
+
+    What is under way when an iteration ends, and what is repeated then, belongs to it.
+    """
+    key, before = (seen.flow, period), (seen.flow, period - 1)
+    late = seen.retransmission or not frame.leaves
+    return before if late and key not in found and before in found else key
 
 
 def holds_secure(stream: CaptureStream) -> bool:
@@ -222,13 +234,13 @@ def follow(
     stream: CaptureStream,
     chosen: FoundFlow,
     topology: Topology,
-    within: Callable[[int], bool],
+    end_ns: float,
     open_secure: OpenSecure | None,
 ) -> list[Followed]:
-    """Return the packets of ``chosen`` with their answers, from frames whose time is ``within``."""
+    """Return the packets of ``chosen`` with their answers, from frames before ``end_ns``."""
     search = _Search(chosen, topology, open_secure)
     for frame in stream.frames():
-        if frame.at_ns >= chosen.begun_ns and within(frame.at_ns):
+        if chosen.begun_ns <= frame.at_ns < end_ns:
             search.take(frame)
     return list(search.followed.values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,15 +62,14 @@ def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> P
     topology = record.topology
     if topology is None:
         raise UserError(f"{record.missing['fabric.json']}; name the folder of a whole run")
-    stream, clock = CaptureStream(folder / CAPTURE), RunClock(record)
+    stream, clock = CaptureStream(folder / CAPTURE, topology), RunClock(record)
     found = find_flows(stream, choice.wish, clock.period, open_secure)
     names = owners(topology)
     flow, period = _chosen(found, choice, clock, names)
     if flow is None:
         raise UserError(_nothing(stream, choice, found, clock, open_secure))
-    followed = follow(
-        stream, flow, topology, lambda at_ns: clock.period(at_ns) == period, open_secure
-    )
+    end_ns = _end(found, flow, period, clock)
+    followed = follow(stream, flow, topology, end_ns, open_secure)
     origin = clock.origin_ns(period, flow.begun_ns)
     source = names.get(flow.flow.source, flow.flow.source)
     target = names.get(flow.flow.destination, flow.flow.destination)
@@ -92,8 +92,17 @@ def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> P
         iteration=clock.iterations[period],
         journeys=journeys,
         notes=list(dict.fromkeys(notes)),
-        display_filter=_filter(flow.flow, journeys, clock, period),
+        display_filter=_filter(flow.flow, journeys, clock, flow.begun_ns, end_ns),
     )
+
+
+def _end(
+    found: Mapping[tuple[FlowKey, int], FoundFlow], flow: FoundFlow, period: int, clock: RunClock
+) -> float:
+    """Return the time (ns) of the next iteration, or of the flow's next packet of that number."""
+    later = [one.begun_ns for (key, at), one in found.items() if key == flow.flow and at > period]
+    measured = [one.begun_ns for one in clock.iterations[period + 1 :] if one.row]
+    return min([*later, *measured], default=math.inf)
 
 
 def _chosen(
@@ -102,7 +111,10 @@ def _chosen(
     clock: RunClock,
     names: Mapping[str, str],
 ) -> tuple[FoundFlow | None, int]:
-    """Return the flow that fits in the last period that has one, and this period."""
+    """Return the flow that fits in the last measured iteration that has one, and its period.
+
+    Where no measured one has it, it is the last warm-up.
+    """
     fitting = {
         key: one
         for key, one in found.items()
@@ -111,7 +123,7 @@ def _chosen(
     }
     if not fitting:
         return None, 0
-    last = max(period for _, period in fitting)
+    last = max((period for _, period in fitting), key=lambda at: (clock.iterations[at].row > 0, at))
     candidates = {key: one for key, one in fitting.items() if key[1] == last}
     if len(candidates) > 1:
         raise UserError(_ambiguous(candidates, clock, names))
@@ -247,7 +259,9 @@ def _explained(
     return journeys
 
 
-def _filter(flow: FlowKey, journeys: Sequence[Journey], clock: RunClock, period: int) -> str:
+def _filter(
+    flow: FlowKey, journeys: Sequence[Journey], clock: RunClock, flow_ns: int, end_ns: float
+) -> str:
     """Return Wireshark's display filter for the frames of all journeys."""
     version = "ipv6" if ":" in flow.source else "ip"
     ends = f"{version}.addr == {flow.source} && {version}.addr == {flow.destination}"
@@ -263,20 +277,20 @@ def _filter(flow: FlowKey, journeys: Sequence[Journey], clock: RunClock, period:
         numbers = _set(one.number for one in journeys)
         pairs = _set(one.context for one in journeys)
         named = f"infiniband.bth.psn in {numbers} && infiniband.bth.destqp in {pairs}"
-    return f"{ends} && ({named}){_window(clock, period)}"
+    return f"{ends} && ({named}){_window(clock, flow_ns, end_ns)}"
 
 
 def _set(numbers: Iterable[int]) -> str:
     return "{" + ", ".join(map(str, dict.fromkeys(numbers))) + "}"
 
 
-def _window(clock: RunClock, period: int) -> str:
-    """Return the part of a filter that keeps to an iteration, where the file tells them apart."""
+def _window(clock: RunClock, begun_ns: int, end_ns: float) -> str:
+    """Return the part of a filter that keeps other packets of the same number out."""
     if not clock.virtual:
         return ""
-    begin = clock.iterations[period].begun_ns
-    text = f" && frame.time_epoch >= {begin // 10**9}.{begin % 10**9:09d}"
-    if period + 1 < len(clock.iterations):
-        end = clock.iterations[period + 1].begun_ns
-        text += f" && frame.time_epoch < {end // 10**9}.{end % 10**9:09d}"
-    return text
+    text = f" && frame.time_epoch >= {_epoch(begun_ns)}"
+    return text if end_ns == math.inf else f"{text} && frame.time_epoch < {_epoch(round(end_ns))}"
+
+
+def _epoch(at_ns: int) -> str:
+    return f"{at_ns // 10**9}.{at_ns % 10**9:09d}"

@@ -12,14 +12,14 @@ from emulator.run_report.run_record import RunRecord
 
 @dataclass(frozen=True)
 class Iteration:
-    """An iteration of a row, both counted from 1; ``row`` 0 is what was before the first one."""
+    """An iteration of a row, both counted from 1; ``row`` 0 is a time between measured ones."""
 
     row: int
     number: int
     begun_ns: int
 
     def __str__(self) -> str:
-        return f"row {self.row}, iteration {self.number}" if self.row else "the warm-up"
+        return f"row {self.row}, iteration {self.number}" if self.row else "a warm-up"
 
 
 class RunClock:
@@ -38,14 +38,18 @@ class RunClock:
 
     @cached_property
     def iterations(self) -> list[Iteration]:
-        """Return the measured iterations in order of time, after the time before the first."""
-        begins = [Iteration(0, 0, EPOCH_S * 10**9 if self.virtual else 0)]
+        """Return the measured iterations and the times around them, in order of time."""
+        epoch_ns = EPOCH_S * 10**9 if self.virtual else 0
+        begins = {epoch_ns: Iteration(0, 0, epoch_ns)}
         if self.virtual:
             for number, row in enumerate(self._record.rows, 1):
+                times = self._record.times_us(number)
                 for count, at_us in enumerate(row.get("began_us") or (), 1):
-                    begun = EPOCH_S * 10**9 + round(at_us * 1000)
-                    begins.append(Iteration(number, count, begun))
-        return sorted(begins, key=lambda one: one.begun_ns)
+                    length = times[count - 1] if count <= len(times) else row.get("time_us") or 0
+                    begun, end = (epoch_ns + round(at * 1000) for at in (at_us, at_us + length))
+                    begins[begun] = Iteration(number, count, begun)
+                    begins.setdefault(end, Iteration(0, 0, end))
+        return [begins[at] for at in sorted(begins)]
 
     def period(self, at_ns: int) -> int:
         """Return the index of the iteration that was the last to begin before ``at_ns``."""

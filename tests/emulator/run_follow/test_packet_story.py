@@ -15,17 +15,20 @@ from emulator.cli.reports.follow_verb import command
 from emulator.errors import UserError
 from emulator.rocev2.wire.rocev2_layers import AETH, BTH
 from emulator.run_follow import packet_search
+from emulator.run_follow.capture_stream import CaptureStream
 from emulator.run_follow.ladder_drawing import ladder_spec, ladder_svg
 from emulator.run_follow.packet_search import PacketWish
 from emulator.run_follow.packet_story import PacketStory, StoryChoice, tell
 from emulator.run_follow.story_data import as_data, story_rows
 from tests.harness.runs.written_folder import (
     BEGAN_US,
+    SPEC,
     directed_capture,
     result,
     row,
     write_folder,
 )
+from topologies import catalogue
 from uet.wire import pds, ses
 from uet.wire.codes import NackCode
 
@@ -193,15 +196,41 @@ def test_several_flows_are_listed_with_the_way_to_choose(tmp_path: Path) -> None
 
 
 def test_the_last_iteration_is_taken_and_another_can_be_chosen(tmp_path: Path) -> None:
-    earlier = [(60.0 + at, *rest) for at, *rest in ((1.0, FORTH[0], request(), FULL),)]
+    earlier = [(50.0 + at, *rest) for at, *rest in ((1.0, FORTH[0], request(), FULL),)]
     folder = folder_of(tmp_path, [*earlier, *passing([1.0, 1.5], FORTH, request())])
     last = tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
     assert last.journeys[0].steps[0].t_us == 1.0
     assert "row 1, iteration 1" in " ".join(last.notes)
     first = tell(folder, StoryChoice(wish=PacketWish(psn=PSN), row=1, iteration=1), None)
-    assert first.journeys[0].steps[0].t_us == 11.0
+    assert first.journeys[0].steps[0].t_us == 1.0
     with pytest.raises(UserError, match="other iterations"):
         tell(folder, StoryChoice(wish=PacketWish(psn=PSN), row=2), None)
+
+
+def test_a_warm_up_behind_an_iteration_is_another_time(tmp_path: Path) -> None:
+    """The last iteration lasts 10 us; its repeats belong to it, a new packet does not."""
+    frames = [
+        *passing([1.0, 1.5], FORTH, request()),
+        *passing([10.5, 11.0, 11.0, 11.5], FORTH, request(retx=1)),
+        *passing([20.0, 20.5], FORTH, request()),
+    ]
+    folder = folder_of(tmp_path, frames)
+    chosen = tell(folder, StoryChoice(wish=PacketWish(psn=PSN), row=1), None)
+    assert [len(one.steps) for one in chosen.journeys] == [2, 4]
+    assert "a warm-up" in " ".join(chosen.notes)
+    assert tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None) == chosen
+
+
+def test_ways_are_known_by_who_is_beyond_a_cable(tmp_path: Path) -> None:
+    """Captures of the host's clock have no directions, and the rail is one subnet."""
+    topology = catalogue.load(SPEC)
+    macs = {node.name: node.ports[0].mac for node in topology.gpus}
+    octets = bytes(Ether(src=macs["h1g0"], dst=macs["h0g0"]) / IP(src=SENDER, dst=RECEIVER))
+    path = tmp_path / "capture.pcapng"
+    places = [place.replace(" out", " ?").replace(" in", " ?") for place in FORTH]
+    path.write_bytes(directed_capture(PORTS, passing([1.0, 2.0, 3.0, 4.0], places, octets)))
+    ways = [(str(one.end), one.leaves) for one in CaptureStream(path, topology).frames()]
+    assert ways == [(place.split()[0], place.endswith("out")) for place in FORTH]
 
 
 def test_a_message_has_all_of_its_packets(tmp_path: Path) -> None:
@@ -228,7 +257,7 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder = folder_of(tmp_path, frames)
     with pytest.raises(UserError, match="4 flows"):
         tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
-    again = [one for number in range(40) for one in passing([1 + number], FORTH, request())]
+    again = [one for number in range(40) for one in passing([1 + number / 5], FORTH, request())]
     told = story(tmp_path, again)
     assert sum(len(one.steps) for one in told.journeys) == 8
     assert "32 more sightings" in " ".join(told.notes)

@@ -109,9 +109,9 @@ def capture(frames: list[tuple[float, int, bytes]]) -> bytes:
 
 
 def directed_capture(ports: list[str], frames: list[tuple[float, str, bytes, int]]) -> bytes:
-    """Return a pcapng file; a frame is its time (us), ``port out`` or ``port in``, octets, length.
+    """Return a pcapng file; a frame is its time (us), place, octets and length.
 
-    The length is that on the wire.
+    The place is ``port out``, ``port in`` or ``port ?``, the length that on the wire.
     """
     content = section("uetemu") + b"".join(interface(port) for port in ports)
     for time_us, place, octets, length in frames:
@@ -119,8 +119,9 @@ def directed_capture(ports: list[str], frames: list[tuple[float, str, bytes, int
         at = EPOCH_NS + round(time_us * 1000)
         number = ports.index(port)
         head = struct.pack("<IIIII", number, at >> 32, at & 0xFFFFFFFF, len(octets), length)
-        flags = (OUTBOUND if way == "out" else INBOUND).to_bytes(4, "little")
-        tail = bytes(-len(octets) % 4) + options((FLAGS, flags))
+        flags = {"out": OUTBOUND, "in": INBOUND}.get(way)
+        known = [] if flags is None else [(FLAGS, flags.to_bytes(4, "little"))]
+        tail = bytes(-len(octets) % 4) + options(*known)
         content += block(ENHANCED_PACKET, head + octets + tail)
     return content
 

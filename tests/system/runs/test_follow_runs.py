@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from emulator.cli.reports.follow_verb import command
 from emulator.run_follow.capture_stream import CaptureStream
 from emulator.run_follow.packet_view import PacketKind, view
+from emulator.topology_file import from_record
 from tests.harness.wire.tshark import TSHARK, tshark
 from tests.system.runs.test_traffic_runs import run
 from uet.wire.wireshark.wireshark import dissector
@@ -38,7 +39,8 @@ def incast(place: Path, *options: str) -> Path:
 def most_repeated(folder: Path) -> tuple[int, int]:
     """Return the PSN of the packet that left its sender most often, and how often it did."""
     counts: dict[tuple[object, int], int] = {}
-    for frame in CaptureStream(folder / "capture.pcapng").frames():
+    topology = from_record(json.loads((folder / "fabric.json").read_text()))
+    for frame in CaptureStream(folder / "capture.pcapng", topology).frames():
         seen = view(frame.octets, frame.length)
         sent = frame.leaves and frame.end.port == "eth0"
         if sent and seen is not None and seen.kind is PacketKind.DATA:
