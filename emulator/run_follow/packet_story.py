@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulator.errors import UserError
+from emulator.run_follow.capture_clock import CaptureClock, RunPeriod
 from emulator.run_follow.capture_stream import CaptureStream
 from emulator.run_follow.packet_search import (
     Followed,
@@ -21,7 +22,6 @@ from emulator.run_follow.packet_search import (
 )
 from emulator.run_follow.packet_view import UET, FlowKey, PacketKind
 from emulator.run_follow.repeat_causes import repeat_causes
-from emulator.run_follow.run_clock import Iteration, RunClock
 from emulator.run_follow.trail_steps import Journey, StepReader
 from emulator.run_report.port_series import CAPTURE
 from emulator.run_report.run_record import RunRecord
@@ -50,7 +50,7 @@ class PacketStory:
     destination: str
     psns: Sequence[int]
     message: int | None
-    iteration: Iteration
+    iteration: RunPeriod
     journeys: Sequence[Journey]
     notes: Sequence[str]
     display_filter: str
@@ -62,7 +62,7 @@ def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> P
     topology = record.topology
     if topology is None:
         raise UserError(f"{record.missing['fabric.json']}; name the folder of a whole run")
-    stream, clock = CaptureStream(folder / CAPTURE, topology), RunClock(record)
+    stream, clock = CaptureStream(folder / CAPTURE, topology), CaptureClock(record)
     found = find_flows(stream, choice.wish, clock.period, open_secure)
     names = owners(topology)
     flow, period = _chosen(found, choice, clock, names)
@@ -97,7 +97,10 @@ def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> P
 
 
 def _end(
-    found: Mapping[tuple[FlowKey, int], FoundFlow], flow: FoundFlow, period: int, clock: RunClock
+    found: Mapping[tuple[FlowKey, int], FoundFlow],
+    flow: FoundFlow,
+    period: int,
+    clock: CaptureClock,
 ) -> float:
     """Return the time (ns) of the next iteration, or of the flow's next packet of that number."""
     later = [one.begun_ns for (key, at), one in found.items() if key == flow.flow and at > period]
@@ -108,7 +111,7 @@ def _end(
 def _chosen(
     found: dict[tuple[FlowKey, int], FoundFlow],
     choice: StoryChoice,
-    clock: RunClock,
+    clock: CaptureClock,
     names: Mapping[str, str],
 ) -> tuple[FoundFlow | None, int]:
     """Return the flow that fits in the last measured iteration that has one, and its period.
@@ -131,7 +134,7 @@ def _chosen(
 
 
 def _ambiguous(
-    fitting: dict[tuple[FlowKey, int], FoundFlow], clock: RunClock, names: Mapping[str, str]
+    fitting: dict[tuple[FlowKey, int], FoundFlow], clock: CaptureClock, names: Mapping[str, str]
 ) -> str:
     lines = []
     for (flow, _), one in list(fitting.items())[:_MOST_LISTED]:
@@ -156,7 +159,7 @@ def _flow_words(flow: FlowKey, names: Mapping[str, str]) -> str:
     return f"{flow.protocol} {ends}, {what}"
 
 
-def _periods(found: dict[tuple[FlowKey, int], FoundFlow], clock: RunClock) -> str:
+def _periods(found: dict[tuple[FlowKey, int], FoundFlow], clock: CaptureClock) -> str:
     shown = list(dict.fromkeys(str(clock.iterations[period]) for _, period in found))
     more = len(shown) - _MOST_LISTED
     return "; ".join(shown[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
@@ -166,7 +169,7 @@ def _nothing(
     stream: CaptureStream,
     choice: StoryChoice,
     found: dict[tuple[FlowKey, int], FoundFlow],
-    clock: RunClock,
+    clock: CaptureClock,
     open_secure: OpenSecure | None,
 ) -> str:
     wish = choice.wish
@@ -194,7 +197,7 @@ def _notes(
     followed: Sequence[Followed],
     flow: FoundFlow,
     topology: Topology,
-    clock: RunClock,
+    clock: CaptureClock,
 ) -> list[str]:
     """Return what a reader must know about the gaps of the story."""
     notes = []
@@ -226,7 +229,7 @@ def _explained(
     source: str,
     flow: FlowKey,
     told: Sequence[Journey],
-    clock: RunClock,
+    clock: CaptureClock,
     origin_ns: int,
     notes: list[str],
 ) -> list[Journey]:
@@ -260,7 +263,7 @@ def _explained(
 
 
 def _filter(
-    flow: FlowKey, journeys: Sequence[Journey], clock: RunClock, flow_ns: int, end_ns: float
+    flow: FlowKey, journeys: Sequence[Journey], clock: CaptureClock, flow_ns: int, end_ns: float
 ) -> str:
     """Return Wireshark's display filter for the frames of all journeys."""
     version = "ipv6" if ":" in flow.source else "ip"
@@ -284,7 +287,7 @@ def _set(numbers: Iterable[int]) -> str:
     return "{" + ", ".join(map(str, dict.fromkeys(numbers))) + "}"
 
 
-def _window(clock: RunClock, begun_ns: int, end_ns: float) -> str:
+def _window(clock: CaptureClock, begun_ns: int, end_ns: float) -> str:
     """Return the part of a filter that keeps other packets of the same number out."""
     if not clock.virtual:
         return ""

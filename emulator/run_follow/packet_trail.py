@@ -24,7 +24,7 @@ class Sighting:
 
 
 @dataclass
-class Attempt:
+class SendAttempt:
     """One transmission of a packet: its sightings in order of time."""
 
     sightings: list[Sighting] = field(default_factory=list)
@@ -52,7 +52,7 @@ class PacketTrail:
 
     flow: FlowKey
     psn: int
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[SendAttempt] = field(default_factory=list)
     left_out: int = 0
     kept: int = 0
 
@@ -71,14 +71,14 @@ class PacketTrail:
             if len(self.attempts) >= MOST_ATTEMPTS:
                 self.left_out += 1
                 return
-            attempt = Attempt()
+            attempt = SendAttempt()
             self.attempts.append(attempt)
         self.kept += 1
         attempt.sightings.append(sighting)
 
     def _continued(
         self, sighting: Sighting, follows: Callable[[Sighting, Sighting], bool]
-    ) -> Attempt | None:
+    ) -> SendAttempt | None:
         place = (sighting.end, sighting.leaves)
         open_ones = [
             attempt

@@ -62,7 +62,7 @@ class FlowKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketView:
-    """What a frame says.
+    """The content of a frame.
 
     ``psn`` is that of data, and what an acknowledgement names; ``sack`` its base and bitmap.
     ``peer`` is the DPDCID (UET); ``port`` the UDP source port, UET's entropy.  ``identity`` are the

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from emulator.run_follow.capture_clock import CaptureClock
 from emulator.run_follow.packet_search import Followed
-from emulator.run_follow.packet_trail import Attempt, Sighting
+from emulator.run_follow.packet_trail import SendAttempt, Sighting
 from emulator.run_follow.packet_view import CE, PacketKind
-from emulator.run_follow.run_clock import RunClock
 from topologies.model import CableEnd, Topology
 
 DELIVERED, DROPPED, LOST, UNSEEN = "delivered", "dropped", "lost", "unseen"
@@ -56,7 +56,7 @@ class StepReader:
     """Makes journeys of trails, in the terms of one run."""
 
     def __init__(
-        self, topology: Topology, captured: frozenset[CableEnd], clock: RunClock, origin_ns: int
+        self, topology: Topology, captured: frozenset[CableEnd], clock: CaptureClock, origin_ns: int
     ) -> None:
         self._topology, self._captured = topology, captured
         self._clock, self._origin = clock, origin_ns
@@ -71,7 +71,7 @@ class StepReader:
                 label = "response" if kind is PacketKind.DATA else kind.value
                 yield self._journey(one.packet.psn, attempt, label, None)
 
-    def _journey(self, psn: int, attempt: Attempt, label: str, target: str | None) -> Journey:
+    def _journey(self, psn: int, attempt: SendAttempt, label: str, target: str | None) -> Journey:
         seen = attempt.first.seen
         fate, ending = self._fate(attempt, target)
         return Journey(
@@ -87,7 +87,7 @@ class StepReader:
             ending=ending,
         )
 
-    def _steps(self, attempt: Attempt) -> Iterator[TrailStep]:
+    def _steps(self, attempt: SendAttempt) -> Iterator[TrailStep]:
         before: Sighting | None = None
         for one in attempt.sightings:
             wait = wire = None
@@ -107,7 +107,7 @@ class StepReader:
             )
             before = one
 
-    def _fate(self, attempt: Attempt, target: str | None) -> tuple[str, str]:
+    def _fate(self, attempt: SendAttempt, target: str | None) -> tuple[str, str]:
         last = attempt.last
         node = self._topology.by_name.get(last.end.node)
         if node is None:

@@ -11,7 +11,7 @@ from emulator.run_report.run_record import RunRecord
 
 
 @dataclass(frozen=True)
-class Iteration:
+class RunPeriod:
     """An iteration of a row, both counted from 1; ``row`` 0 is a time between measured ones."""
 
     row: int
@@ -22,7 +22,7 @@ class Iteration:
         return f"row {self.row}, iteration {self.number}" if self.row else "a warm-up"
 
 
-class RunClock:
+class CaptureClock:
     """The clock of a run's capture.
 
     On the virtual clock a time in the file is fabric time since 2000-01-01.  On the host's clock it
@@ -37,18 +37,18 @@ class RunClock:
         self.dilation = float(dilation) if usable and dilation is not None else 1.0
 
     @cached_property
-    def iterations(self) -> list[Iteration]:
+    def iterations(self) -> list[RunPeriod]:
         """Return the measured iterations and the times around them, in order of time."""
         epoch_ns = EPOCH_S * 10**9 if self.virtual else 0
-        begins = {epoch_ns: Iteration(0, 0, epoch_ns)}
+        begins = {epoch_ns: RunPeriod(0, 0, epoch_ns)}
         if self.virtual:
             for number, row in enumerate(self._record.rows, 1):
                 times = self._record.times_us(number)
                 for count, at_us in enumerate(row.get("began_us") or (), 1):
                     length = times[count - 1] if count <= len(times) else row.get("time_us") or 0
                     begun, end = (epoch_ns + round(at * 1000) for at in (at_us, at_us + length))
-                    begins[begun] = Iteration(number, count, begun)
-                    begins.setdefault(end, Iteration(0, 0, end))
+                    begins[begun] = RunPeriod(number, count, begun)
+                    begins.setdefault(end, RunPeriod(0, 0, end))
         return [begins[at] for at in sorted(begins)]
 
     def period(self, at_ns: int) -> int:
