@@ -65,6 +65,10 @@ VERBS = {
         "emulator.cli.graph.graph_verb",
         "draw or export a topology, a running lab, the links of a run",
     ),
+    "qos": Verb(
+        "emulator.cli.graph.qos_verb",
+        "write a switch's queues, ECN, PFC and trimming as configuration of a real one",
+    ),
     "validate": Verb(
         "emulator.cli.validate_verb", "check fabric profiles and topologies before they are built"
     ),
