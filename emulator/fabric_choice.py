@@ -5,6 +5,7 @@
     pod:nic_rate=400G       a design, with parameters
     my_fabric.yaml          a file of one's own
     pod.yaml                one of those that come with uetemu, if there is none here of that name
+    dc.infragraph.json      an InfraGraph infrastructure; also .infragraph.yaml
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import Misfit, UserError
 from topologies import catalogue
 from topologies.advice import question
+from topologies.imports.infragraph_file import LARGEST_JSON, is_infragraph, read_infragraph
 from topologies.model import Topology
 from topologies.profile import fabric_file
 from topologies.profile.fabric_file import FabricFile
@@ -72,8 +74,8 @@ class FabricChoice:
 
 
 def is_file(what: str) -> bool:
-    """Return whether ``what`` is the name of a profile's file, there or not."""
-    return what.strip().lower().endswith(SUFFIXES)
+    """Return whether ``what`` is the name of a fabric's file, there or not."""
+    return what.strip().lower().endswith(SUFFIXES) or is_infragraph(what)
 
 
 def choose(what: str) -> FabricChoice:
@@ -85,6 +87,10 @@ def choose(what: str) -> FabricChoice:
         topology = catalogue.load(what)
         return FabricChoice(spec=what, label=topology.name, topology=topology)
     name = what.strip()
+    if is_infragraph(name):
+        topology = read_infragraph(_text(name, LARGEST_JSON), name)
+        label = Path(name).name.lower().rpartition(".infragraph.")[0]
+        return FabricChoice(spec=name, label=label or "infragraph", topology=topology)
     read = fabric_file.read(_text(name), name)
     label = Path(name).stem.lower()
     chosen = FabricChoice(
@@ -104,15 +110,17 @@ def shipped() -> list[str]:
     )
 
 
-def _text(name: str) -> str:
+def _text(name: str, most: int = LARGEST_TEXT) -> str:
     path = Path(name)
     try:
         if not path.exists() and name in shipped():
             return (resources.files("topologies") / name).read_text(encoding="utf-8")
         with path.open(encoding="utf-8") as file:
-            return file.read(LARGEST_TEXT + 1)  # what is longer is refused unread
+            return file.read(most + 1)  # what is longer is refused unread
     except UnicodeDecodeError:
-        raise UserError(f"{name} is not text in UTF-8; a fabric profile is YAML") from None
+        raise UserError(
+            f"{name} is not text in UTF-8; take a fabric profile or InfraGraph"
+        ) from None
     except OSError as error:
         asked = question(path.name, shipped(), likeness=0.8)
         hint = f"; {asked} It comes with uetemu" if asked else ""

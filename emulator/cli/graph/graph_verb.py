@@ -141,7 +141,7 @@ def command(
 def _form_of(output: str) -> str:
     """Return the format that a file's suffix names.  UserError if none is known."""
     name = Path(output).name.lower()
-    for suffix, form in SUFFIXES.items():
+    for suffix, form in sorted(SUFFIXES.items(), key=lambda one: -len(one[0])):
         if name.endswith(suffix):
             return form
     if not Path(output).suffix:  # also of -, standard output

@@ -1,0 +1,1 @@
+"""Fabrics read from files of other tools."""
