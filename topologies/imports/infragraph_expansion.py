@@ -63,6 +63,7 @@ class Devices:
 
     def __init__(self, infrastructure: Json) -> None:
         self._components: dict[str, dict[str, Json]] = {}
+        self._totals: dict[tuple[str, str], int] = {}
         self.by_name: dict[str, Json] = {}
         for device in objects(infrastructure, "devices", "the infrastructure's"):
             name = text_of(device, "name", "a device")
@@ -77,9 +78,14 @@ class Devices:
             raise TopologyError(f"there is no device {device!r} among the infrastructure's")
         return self._components[device]
 
-    def number_of(self, device: str, choice: str, depth: int = 0) -> int:
-        """Return how many components of a ``choice`` a device has, those of inner ones included."""
-        if depth > DEEPEST:
+    def number_of(self, device: str, choice: str, above: tuple[str, ...] = ()) -> int:
+        """Return how many components of a ``choice`` a device has, those of inner ones included.
+
+        ``above`` are the devices that contain it.
+        """
+        if (device, choice) in self._totals:
+            return self._totals[device, choice]
+        if device in above or len(above) > DEEPEST:
             raise TopologyError(f"device {device} contains itself, or is {DEEPEST} levels deep")
         total = 0
         for name, component in self.components(device).items():
@@ -87,9 +93,10 @@ class Devices:
             if component.get("choice") == choice:
                 total += count
             elif component.get("choice") == "device":
-                total += count * self.number_of(name, choice, depth + 1)
+                total += count * self.number_of(name, choice, (*above, device))
         if total > MOST_COMPONENTS:
             raise TopologyError(f"device {device} has more than {MOST_COMPONENTS} components")
+        self._totals[device, choice] = total
         return total
 
     def paths(self, device: str, text: str) -> list[Path]:
@@ -107,8 +114,6 @@ class Devices:
             if total > MOST_COMPONENTS:
                 raise TopologyError(f"{text!r} names more than {MOST_COMPONENTS} components")
             device = name  # an inner device has its component's name
-            if component.get("choice") != "device":
-                device = ""
         return list(product(*parts))
 
 

@@ -35,6 +35,7 @@ from topologies.imports.infragraph_expansion import (
 from topologies.model import MESH, RING, SWITCH, Role, ScaleUp, Topology, TopologyError
 from topologies.parts.assembly import Assembly
 from topologies.parts.design import CabledDesign
+from topologies.profile.yaml_lines import DEEPEST, bracket_depth
 
 SUFFIXES = (".infragraph.json", ".infragraph.yaml", ".infragraph.yml")
 #: Characters of a file, by its form: YAML takes far longer to read.
@@ -88,6 +89,8 @@ def _content(text: str, name: str) -> Json:
     if len(text) > most:
         form = "JSON" if is_json else "YAML; as JSON it may be larger"
         raise TopologyError(f"longer than {most} characters of {form}")
+    if not is_json and bracket_depth(text) > DEEPEST:
+        raise TopologyError(f"more than {DEEPEST} brackets are open at once")
     try:
         content: Any = json.loads(text) if is_json else YAML(typ="safe", pure=True).load(text)
     except (ValueError, YAMLError, RecursionError) as error:
@@ -111,11 +114,15 @@ class _Importer:
             for link in objects(infrastructure, "links", "the infrastructure's")
         }
         self._instances: dict[str, tuple[str, int]] = {}
+        names: dict[str, str] = {}
         for one in objects(infrastructure, "instances", "the infrastructure's"):
             instance = text_of(one, "name", "an instance")
             device = text_of(one, "device", f"instance {instance}")
             self._devices.components(device)
             count = count_of(one, f"instance {instance}", MOST_INSTANCES)
+            alike = names.setdefault(node_name(instance, 0, count), instance)
+            if alike != instance:
+                raise TopologyError(f"instances {alike} and {instance} have one name in lower case")
             self._instances[instance] = (device, count)
 
     def topology(self, name: str) -> Topology:
@@ -303,17 +310,14 @@ class _Importer:
 
 
 def node_name(instance: str, number: int, count: int) -> str:
-    """Return the name of a node: ``h[3]`` is h3; an instance of one that ends in a digit is itself.
+    """Return the name of a node: ``h[3]`` is h3, ``tier_0[3]`` tier-0-3.
 
-    TopologyError for a name that no namespace can have.
+    An instance of one whose name ends in a digit keeps its name.
     """
-    ends_in_digit = instance[-1:].isdigit()
-    name = instance if ends_in_digit and count == 1 else f"{instance}{'_' * ends_in_digit}{number}"
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,47}", name):
-        raise TopologyError(
-            f"instance {instance!r} makes no name of a node; take letters, digits, _ and -"
-        )
-    return name
+    base = re.sub(r"[^a-z0-9]+", "-", instance.lower())
+    if not base[-1:].isdigit():
+        return f"{base}{number}"
+    return base if count == 1 else f"{base}-{number}"
 
 
 def _where(end: Endpoint) -> str:

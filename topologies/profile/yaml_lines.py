@@ -43,7 +43,7 @@ def parse_mapping(text: str, name: str) -> CommentedMap:
     """The mapping that ``text`` is.  Raises TextError for anything else; ``name`` is its file's."""
     if len(text) > LARGEST_TEXT:
         raise TextError([Problem(1, f"longer than {LARGEST_TEXT} characters")], name)
-    if _depth(text) > DEEPEST:
+    if bracket_depth(text) > DEEPEST:
         raise TextError([Problem(1, f"more than {DEEPEST} brackets are open at once")], name)
     yaml = YAML(typ="rt", pure=True)
     yaml.Constructor = _Constructor
@@ -88,7 +88,7 @@ class _Constructor(RoundTripConstructor):
             ) from None
 
 
-def _depth(text: str) -> int:
+def bracket_depth(text: str) -> int:
     steps = (1 if character in "[{" else -1 for character in text if character in "[]{}")
     return max(accumulate(steps), default=0)
 
