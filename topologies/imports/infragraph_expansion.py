@@ -26,7 +26,7 @@ _SLICE = re.compile(r"(-?\d{1,9})?(?::(-?\d{1,9})?(?::(\d{1,9}))?)?")
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class GraphEndpoint:
     """A component of a device instance."""
 
     instance: str

@@ -23,7 +23,7 @@ from topologies.imports.infragraph_expansion import (
     MOST_EDGES,
     MOST_INSTANCES,
     Devices,
-    Endpoint,
+    GraphEndpoint,
     Json,
     count_of,
     indices,
@@ -52,7 +52,7 @@ BRIDGE = "gpus"
 class _Cable:
     """An edge between two instances, with its rate and delay."""
 
-    ends: tuple[Endpoint, Endpoint]
+    ends: tuple[GraphEndpoint, GraphEndpoint]
     rate_bps: int
     delay_ns: int
 
@@ -131,7 +131,7 @@ class _Importer:
         homes = self._homes(graph)
         rails = _rails(graph, homes, levels)
         fabric = self._assembly()
-        gpus: dict[Endpoint, str] = {}
+        gpus: dict[GraphEndpoint, str] = {}
         for server, device in graph.servers.items():
             xpus = self._devices.number_of(device, "xpu")
             each = len(homes[server]) // xpus
@@ -148,7 +148,7 @@ class _Importer:
 
     def _graph(self) -> _Graph:
         graph = _Graph()
-        taken: set[Endpoint] = set()
+        taken: set[GraphEndpoint] = set()
         for edge in objects(self._content, "edges", "the infrastructure's"):
             link = text_of(edge, "link", "an edge of the infrastructure")
             rate_bps, delay_ns = self._physical(link)
@@ -173,7 +173,7 @@ class _Importer:
             raise TopologyError("a fabric needs servers, whose devices have XPUs, and switches")
         return graph
 
-    def _endpoints(self, edge: Json, key: str) -> list[Endpoint]:
+    def _endpoints(self, edge: Json, key: str) -> list[GraphEndpoint]:
         end = edge.get(key)
         if not isinstance(end, dict):
             raise TopologyError(f"an edge has no {key!r} with instance and component")
@@ -187,7 +187,7 @@ class _Importer:
         if len(numbers) * len(paths) > MOST_EDGES:
             raise TopologyError(f"an edge at {text} has more than {MOST_EDGES} ends")
         return [
-            Endpoint(node_name(instance, number, count), number, path)
+            GraphEndpoint(node_name(instance, number, count), number, path)
             for number in numbers
             for path in paths
         ]
@@ -205,9 +205,9 @@ class _Importer:
         latency = _quantity(self._links[name], "latency", _UNITS_NS)
         return rate, int(_defaults().uplink_delay) if latency is None else latency
 
-    def _homes(self, graph: _Graph) -> dict[str, dict[Endpoint, int]]:
+    def _homes(self, graph: _Graph) -> dict[str, dict[GraphEndpoint, int]]:
         """Return by server the local rank of the GPU that each of its ports belongs to."""
-        ports: dict[str, list[Endpoint]] = {server: [] for server in graph.servers}
+        ports: dict[str, list[GraphEndpoint]] = {server: [] for server in graph.servers}
         for cable in graph.cables:
             for end in cable.ends:
                 if end.instance in ports:
@@ -294,7 +294,10 @@ class _Importer:
 
     @staticmethod
     def _plug(
-        fabric: Assembly, graph: _Graph, levels: Mapping[str, int], gpus: Mapping[Endpoint, str]
+        fabric: Assembly,
+        graph: _Graph,
+        levels: Mapping[str, int],
+        gpus: Mapping[GraphEndpoint, str],
     ) -> None:
         down = {end: cable for cable in graph.cables for end in cable.ends if end in gpus}
         for port, gpu in gpus.items():
@@ -320,7 +323,7 @@ def node_name(instance: str, number: int, count: int) -> str:
     return base if count == 1 else f"{base}-{number}"
 
 
-def _where(end: Endpoint) -> str:
+def _where(end: GraphEndpoint) -> str:
     return f"{end.instance}:{'.'.join(f'{name}[{number}]' for name, number in end.path)}"
 
 
@@ -387,7 +390,7 @@ def _uneven(
 
 
 def _rails(
-    graph: _Graph, homes: Mapping[str, Mapping[Endpoint, int]], levels: Mapping[str, int]
+    graph: _Graph, homes: Mapping[str, Mapping[GraphEndpoint, int]], levels: Mapping[str, int]
 ) -> dict[str, int] | None:
     """Return the rail of each bottom switch; None where switches are no rails."""
     ranks: dict[str, set[int]] = {}
