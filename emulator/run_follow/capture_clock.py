@@ -6,20 +6,23 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
+from emulator.asic.switch_choice import requested
+from emulator.errors import UserError
 from emulator.run_report.port_series import EPOCH_S
 from emulator.run_report.run_record import RunRecord
 
 
 @dataclass(frozen=True)
 class RunPeriod:
-    """An iteration of a row, both counted from 1; ``row`` 0 is a time between measured ones."""
+    """An iteration of a row, both counted from 1; ``row`` 0 is another time, with its ``name``."""
 
     row: int
     number: int
     begun_ns: int
+    name: str = "a warm-up"
 
     def __str__(self) -> str:
-        return f"row {self.row}, iteration {self.number}" if self.row else "a warm-up"
+        return f"row {self.row}, iteration {self.number}" if self.row else self.name
 
 
 class CaptureClock:
@@ -41,7 +44,9 @@ class CaptureClock:
         """Return the measured iterations and the times around them, in order of time."""
         epoch_ns = EPOCH_S * 10**9 if self.virtual else 0
         begins = {epoch_ns: RunPeriod(0, 0, epoch_ns)}
-        if self.virtual:
+        if not self.virtual:
+            begins = {epoch_ns: RunPeriod(0, 0, epoch_ns, "the run")}
+        else:
             for number, row in enumerate(self._record.rows, 1):
                 times = self._record.times_us(number)
                 for count, at_us in enumerate(row.get("began_us") or (), 1):
@@ -62,6 +67,19 @@ class CaptureClock:
         """
         one = self.iterations[period]
         return one.begun_ns if one.row else first_ns
+
+    def latency_us(self, period: int) -> float:
+        """Return the latency of the switches' pipeline in a period, by the row's switch.
+
+        Of a warm-up it is that of the run's switch.
+        """
+        row = self.iterations[period].row
+        facts = self._record.rows[row - 1] if row else self._record.result
+        try:
+            choice = requested(str(facts.get("switch")))
+        except UserError:
+            return 0.0  # a run of several switches, or of another version
+        return 0.0 if choice is None else choice.latency_ns / 1000
 
     def fabric_us(self, duration_ns: int) -> float:
         """Return a duration of the file as fabric time."""

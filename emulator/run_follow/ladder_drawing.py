@@ -213,7 +213,7 @@ def _beginning(journey: Journey, *, several: bool) -> str:
 def _kind(journey: Journey, *, trimmed: bool) -> str:
     if journey.kind is not PacketKind.DATA:
         return journey.kind.value
-    if not journey.label.startswith("attempt"):
+    if not journey.is_attempt:
         return "response"
     if trimmed:
         return "trimmed"

@@ -8,6 +8,7 @@ the packets are encrypted.
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ from uet.wire.frame import OpenSecure
 #: Octets of a frame in which the headers are sought: the largest that a capture keeps of them by
 #: default, and a tunnel around.
 HEADERS = 256
-#: Flows, packets of a message and acknowledgements of a packet that are kept, at most.
+#: Flows, packets of a message, and answers of either kind to a packet that are kept, at most.
 MOST_FLOWS, MOST_PACKETS, MOST_ANSWERS = 64, 16, 16
 #: Frames that are looked at to see whether a capture is encrypted.
 LOOKED_AT = 2000
@@ -83,10 +84,14 @@ class FoundFlow:
 
 @dataclass
 class Followed:
-    """A packet, and what answered it in order of time: acknowledgements, and refusals."""
+    """A packet, and what answered it in order of time: acknowledgements, and refusals.
+
+    ``answered`` counts both, refusals by the key True.
+    """
 
     packet: PacketTrail
     answers: list[PacketTrail] = field(default_factory=list)
+    answered: Counter[bool] = field(default_factory=Counter)
 
 
 #: The number of the iteration in which a time (ns of the file's clock) lies.
@@ -180,8 +185,10 @@ class _Search:
         key = (psn, sighting.seen.identity)
         trail = self._answers.get(key)
         if trail is None:
-            if len(followed.answers) >= MOST_ANSWERS:
+            refuses = sighting.seen.kind is PacketKind.NACK
+            if followed.answered[refuses] >= MOST_ANSWERS:
                 return
+            followed.answered[refuses] += 1
             trail = self._answers[key] = PacketTrail(sighting.seen.flow, sighting.seen.psn)
             followed.answers.append(trail)
         trail.add(sighting, self._follows)

@@ -21,8 +21,8 @@ from emulator.run_follow.packet_search import (
     owners,
 )
 from emulator.run_follow.packet_view import UET, FlowKey, PacketKind
-from emulator.run_follow.repeat_causes import repeat_causes
-from emulator.run_follow.trail_steps import Journey, StepReader
+from emulator.run_follow.repeat_causes import RepeatCause, repeat_causes
+from emulator.run_follow.trail_steps import DELIVERED, UNSEEN, Journey, StepReader
 from emulator.run_report.port_series import CAPTURE
 from emulator.run_report.run_record import RunRecord
 from topologies.model import Topology
@@ -73,16 +73,23 @@ def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> P
     origin = clock.origin_ns(period, flow.begun_ns)
     source = names.get(flow.flow.source, flow.flow.source)
     target = names.get(flow.flow.destination, flow.flow.destination)
-    reader = StepReader(topology, stream.ports, clock, origin)
-    journeys, notes = [], list(_notes(stream, followed, flow, topology, clock))
+    reader = StepReader(
+        topology, stream.ports, clock, origin_ns=origin, latency_us=clock.latency_us(period)
+    )
+    journeys: list[Journey] = []
+    notes = list(_notes(stream, followed, flow, topology, clock))
     others = {key: one for key, one in found.items() if key[1] != period}
     if others:
         notes.append(
             f"Such packets are also in {_periods(others, clock)}; --row and --iteration choose."
         )
+    causes = _CauseReader(
+        folder=folder, source=source, flow=flow.flow, clock=clock, origin_ns=origin
+    )
     for one in followed:
-        told = [each for each in reader.journeys(one, target) if each.steps]
-        journeys += _explained(folder, source, flow.flow, told, clock, origin, notes)
+        explained, note = causes.explained(list(reader.journeys(one, target)))
+        journeys += explained
+        notes += [] if note is None else [note]
     return PacketStory(
         flow=flow.flow,
         source=source,
@@ -224,42 +231,52 @@ def _notes(
     return notes
 
 
-def _explained(
-    folder: Path,
-    source: str,
-    flow: FlowKey,
-    told: Sequence[Journey],
-    clock: CaptureClock,
-    origin_ns: int,
-    notes: list[str],
-) -> list[Journey]:
-    """Return journeys with the cause of each repeat; of many acknowledgements the first to arrive.
+@dataclass(frozen=True, kw_only=True)
+class _CauseReader:
+    """Explains the repeats of packets of ``flow`` from the event logs of ``source``."""
 
-    Refusals and acknowledgements that were lost before stay.
-    """
-    journeys, settled = [], False
-    sent = [one for one in told if one.label.startswith("attempt")]
-    causes = None
-    if len(sent) > 1:
-        causes = repeat_causes(folder, source, flow, sent[0].psn) if clock.virtual else None
-        if causes is None and flow.protocol == UET:
-            notes.append(
-                f"Why it was repeated is in the event log of {source}: repeat the run with "
-                f"--event-log {source}."
+    folder: Path
+    source: str
+    flow: FlowKey
+    clock: CaptureClock
+    origin_ns: int
+
+    def explained(self, told: Sequence[Journey]) -> tuple[list[Journey], str | None]:
+        """Return the journeys of a packet with the cause of each repeat, and a note if it lacks.
+
+        Of many acknowledgements it is the first to arrive.  Refusals stay, and acknowledgements
+        that were lost before.
+        """
+        journeys, settled = [], False
+        sent = [one for one in told if one.is_attempt]
+        causes = self._causes(sent)
+        for one in sorted(told, key=lambda each: each.steps[0].t_us):
+            if one.is_attempt and one is not sent[0]:
+                one = replace(one, cause=self._cause(one, causes or []))
+            elif not one.is_attempt and one.kind is not PacketKind.NACK:
+                if settled:
+                    continue
+                settled = one.fate in (DELIVERED, UNSEEN)
+            journeys.append(one)
+        if causes is None and self.flow.protocol == UET:
+            return journeys, (
+                f"Why it was repeated is in the event log of {self.source}: repeat the run with "
+                f"--event-log {self.source}."
             )
-    for one in sorted(told, key=lambda each: each.steps[0].t_us):
-        if one.label.startswith("attempt"):
-            if one is not sent[0] and causes:
-                at = origin_ns + round(one.steps[0].t_us * 1000)
-                before = bisect_right(causes, at, key=lambda cause: cause.at_ns)
-                if before:
-                    one = replace(one, cause=f"repeated after {causes[before - 1].reason}")
-        elif one.kind is not PacketKind.NACK:
-            if settled:
-                continue
-            settled = one.fate in ("delivered", "unseen")
-        journeys.append(one)
-    return journeys
+        return journeys, None
+
+    def _causes(self, sent: Sequence[Journey]) -> list[RepeatCause] | None:
+        """Return what the source logged; None where it logged nothing."""
+        if len(sent) < 2:
+            return []
+        if not self.clock.virtual:
+            return None
+        return repeat_causes(self.folder, self.source, self.flow, sent[0].psn)
+
+    def _cause(self, one: Journey, causes: Sequence[RepeatCause]) -> str:
+        at = self.origin_ns + round(one.steps[0].t_us * 1000)
+        before = bisect_right(causes, at, key=lambda cause: cause.at_ns)
+        return f"repeated after {causes[before - 1].reason}" if before else ""
 
 
 def _filter(
@@ -268,8 +285,8 @@ def _filter(
     """Return Wireshark's display filter for the frames of all journeys."""
     version = "ipv6" if ":" in flow.source else "ip"
     ends = f"{version}.addr == {flow.source} && {version}.addr == {flow.destination}"
-    sent = _set(one.number for one in journeys if one.context == flow.context)
-    answers = [one for one in journeys if one.context != flow.context]
+    sent = _set(one.number for one in journeys if one.is_attempt)
+    answers = [one for one in journeys if not one.is_attempt]
     if flow.protocol == UET:
         named = f"(uet.pds.psn in {sent} && uet.pds.spdcid == {flow.context})"
         if answers:

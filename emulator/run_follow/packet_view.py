@@ -176,6 +176,8 @@ def _uet_words(packet: DecodedPacket, kind: PacketType) -> str:
     if kind in NACK_TYPES:
         code = fields.get("pds.nack_code", 0)
         words.append(NackCode(code).name if code in set(NackCode) else f"code {code}")
+    if "ack_psn" in packet.derived:
+        words.append(f"of {packet.derived['ack_psn']},")
     if "pds.cack_psn" in fields:
         words.append(f"up to {fields['pds.cack_psn']}")
     words += [name.rpartition(".")[2] for name in _FLAGS if fields.get(name)]

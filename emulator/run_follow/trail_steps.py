@@ -35,8 +35,8 @@ class TrailStep:
 class Journey:
     """One transmission: of the packet (``kind`` data), or of what answered it.
 
-    ``number`` is the PSN that it carries, ``context`` the PDC or QP that it names.  ``fate`` is one
-    of the words above, and ``ending`` a clause about it.
+    ``is_attempt`` is false for answers.  ``number`` is the PSN that it carries, ``context`` the PDC
+    or QP that it names.  ``fate`` is one of the words above, and ``ending`` a clause about it.
     """
 
     psn: int
@@ -49,6 +49,7 @@ class Journey:
     steps: Sequence[TrailStep]
     fate: str
     ending: str
+    is_attempt: bool
     cause: str = ""
 
 
@@ -56,15 +57,22 @@ class StepReader:
     """Makes journeys of trails, in the terms of one run."""
 
     def __init__(
-        self, topology: Topology, captured: frozenset[CableEnd], clock: CaptureClock, origin_ns: int
+        self,
+        topology: Topology,
+        captured: frozenset[CableEnd],
+        clock: CaptureClock,
+        *,
+        origin_ns: int,
+        latency_us: float,
     ) -> None:
         self._topology, self._captured = topology, captured
-        self._clock, self._origin = clock, origin_ns
+        self._clock, self._origin, self._pipeline = clock, origin_ns, latency_us
 
     def journeys(self, one: Followed, target: str) -> Iterator[Journey]:
         """Yield the attempts of a packet to the node ``target``, then each answer that was sent."""
         for number, attempt in enumerate(one.packet.attempts, 1):
-            yield self._journey(one.packet.psn, attempt, f"attempt {number}", target)
+            label = f"attempt {number}"
+            yield self._journey(one.packet.psn, attempt, label, target)
         for answer in one.answers:
             for attempt in answer.attempts:
                 kind = attempt.first.seen.kind
@@ -85,6 +93,7 @@ class StepReader:
             steps=list(self._steps(attempt)),
             fate=fate,
             ending=ending,
+            is_attempt=target is not None,
         )
 
     def _steps(self, attempt: SendAttempt) -> Iterator[TrailStep]:
@@ -93,7 +102,7 @@ class StepReader:
             wait = wire = None
             if before is not None and one.leaves and before.end.node == one.end.node:
                 passed = self._clock.fabric_us(one.at_ns - before.at_ns)
-                wait = passed - self._topology.switch_latency_ns / 1000
+                wait = passed - self._latency_us(one.end.node)
             elif before is not None:
                 wire = self._clock.fabric_us(one.at_ns - before.at_ns)
             yield TrailStep(
@@ -107,6 +116,12 @@ class StepReader:
             )
             before = one
 
+    def _latency_us(self, name: str) -> float:
+        """Return the time that a frame takes through the node where nothing waits."""
+        node = self._topology.by_name.get(name)
+        is_switch = node is not None and node.is_switch
+        return self._pipeline if is_switch else 0.0
+
     def _fate(self, attempt: SendAttempt, target: str | None) -> tuple[str, str]:
         last = attempt.last
         node = self._topology.by_name.get(last.end.node)
@@ -118,8 +133,9 @@ class StepReader:
                 return UNSEEN, f"no port beyond {last.end} was captured"
             return LOST, f"it does not arrive at {far}: lost on the cable, or the capture ends"
         if not node.forwards:
-            wrong = target is not None and node.name != target
-            return DELIVERED, f"it arrives at {node.name}{', relayed' if wrong else ''}"
+            if target is not None and node.name != target:
+                return UNSEEN, f"it arrives at {node.name}, which it is not for"
+            return DELIVERED, f"it arrives at {node.name}"
         if {CableEnd(node.name, port.name) for port in node.ports} <= self._captured:
             return DROPPED, f"it does not leave {node.name}: dropped there, or the capture ends"
         return UNSEEN, f"not all ports of {node.name} were captured"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -20,8 +21,8 @@ from topologies import catalogue
 from topologies.advice import question
 from topologies.model import Node, Topology
 
-#: The class of data by the transport's name: RoCEv2's code point is one that is never trimmed.
-_DATA_CLASSES = {"uet": "data", "rocev2": "untrimmed"}
+#: The class of data by the transport's name: code points of others are ones that are never trimmed.
+_DATA_CLASSES = {"uet": "data"}
 
 
 @click.command("qos")
@@ -90,7 +91,8 @@ def _emulated(
             "--switch none is plain queues without marks; take another, such as shallow"
         )
     named = " ".join(fabric.split())  # a comment has one line
-    fitted = fit(requested, topology, 1.0, clock="virtual")
+    with chosen.answering() if switch is None else nullcontext():  # a profile has lines
+        fitted = fit(requested, topology, 1.0, clock="virtual")
     one = _switch_of(topology, node)
     names = ports.split(",") if ports else [FORMATS[nos].port(n) for n in range(len(one.ports))]
     if len(set(names)) < len(names) or not all(names):
@@ -100,7 +102,7 @@ def _emulated(
         fitted,
         node=one,
         names=names,
-        data_class=_DATA_CLASSES[spoken.partition(":")[0]],
+        data_class=_DATA_CLASSES.get(spoken.partition(":")[0], "untrimmed"),
         title=f"{FORMATS[nos].title} of {one.name} in {named}, switch {requested.spec}, {spoken}.",
     )
 

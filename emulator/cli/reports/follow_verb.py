@@ -58,11 +58,13 @@ def command(
     """Follow a packet of data through every captured port of the run folder RUN.
 
     Each attempt to send it is shown with its waits in switches, ECN marks, trims and where it
-    ended; then the acknowledgement or refusal that came back.  The last iteration that has the
-    packet is taken, unless --row and --iteration choose.  A run with --capture all sees every hop.
+    ended; then the acknowledgement or refusal that came back.  The last measured iteration that
+    has it is taken, unless --row and --iteration choose.  A run with --capture all sees every hop.
     """
     if psn is None and message is None:
         raise UserError("say which packet, by --psn or --message; uetemu decode --brief lists them")
+    if pdc is not None and qp is not None:
+        raise UserError("--pdc is of UET and --qp of RoCEv2; give one of them")
     topology = RunRecord.read(run).topology
     ends = _ends(topology, source, flow)
     wish = PacketWish(

@@ -128,6 +128,14 @@ def test_every_hop_has_its_wait_and_what_the_switch_changed(tmp_path: Path) -> N
     assert "--event-log h1g0" in " ".join(told.notes)
 
 
+def test_the_latency_of_the_pipeline_is_no_wait(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "run", result(row(switch="shallow:latency=250ns")))
+    content = directed_capture(PORTS, passing([1.0, 1.5, 2.5, 3.0], FORTH, request()))
+    (folder / "capture.pcapng").write_bytes(content)
+    (journey,) = tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None).journeys
+    assert [step.wait_us for step in journey.steps] == [None, None, 0.75, None]
+
+
 def test_the_event_log_says_why_a_packet_was_repeated(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, trimmed_once())
     (folder / "event-logs").mkdir()
@@ -294,6 +302,7 @@ def test_json_has_all_that_the_table_has(tmp_path: Path) -> None:
         (["--psn", str(PSN), "--flow", "h1g0"], "GPU:GPU"),
         (["--psn", str(PSN), "--flow", "h0g0:h1g0"], "no captured packet"),
         (["--psn", str(PSN), "--qp", "x"], "no number"),
+        (["--psn", str(PSN), "--qp", "1", "--pdc", "1"], "give one of them"),
     ],
 )
 def test_bad_input_gets_one_sentence(tmp_path: Path, options: list[str], words: str) -> None:
