@@ -79,6 +79,9 @@ VERBS = {
         "emulator.cli.endpoints.hca_verb",
         "one RoCEv2 endpoint on an interface, against any RDMA stack",
     ),
+    "nvme": Verb(
+        "emulator.cli.nvme.nvme_verb", "an NVMe/TCP target, or a host of one, in any namespace"
+    ),
     "decode": Verb("emulator.cli.decode.decode_verb", "show the layers and fields of UET packets"),
     "wireshark": Verb("emulator.cli.wireshark_verb", "give Wireshark the UET dissector"),
     "conformance": Verb(

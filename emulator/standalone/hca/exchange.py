@@ -15,7 +15,7 @@ from ipaddress import ip_address
 
 from emulator.errors import UserError
 from emulator.standalone.hca.card import Card, card_of
-from emulator.standalone.script.phrases import number
+from emulator.standalone.script.phrases import host_and_port, number
 from emulator.standalone.session import Stop
 
 DEFAULT_PORT = 18516
@@ -39,14 +39,7 @@ class CardExchange:
 def meeting(text: str, *, listens: bool) -> CardExchange:
     """A place from ``[HOST][:PORT]``, an IPv6 address with a port in brackets."""
     what = "--listen" if listens else "--connect"
-    host, port = text.strip(), ""
-    if host.startswith("["):
-        host, _, port = host[1:].partition("]")
-        port = port.removeprefix(":")
-    elif host.count(":") == 1:
-        host, _, port = host.partition(":")
-    elif listens and host.isdigit():
-        host, port = "", host
+    host, port = host_and_port(text, listens=listens)
     if not host and not listens:
         raise UserError(f"{what} {text!r} names no host; write HOST or HOST:PORT")
     return CardExchange(host, number(port or DEFAULT_PORT, f"{what}: the port", low=1, high=65535),

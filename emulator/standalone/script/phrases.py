@@ -88,6 +88,22 @@ def ip(value: object, what: str) -> str:
     return address
 
 
+def host_and_port(text: str, *, listens: bool) -> tuple[str, str]:
+    """Parts of ``[HOST][:PORT]``, an IPv6 address with a port in brackets; absent ones are empty.
+
+    A number alone is a host where one connects, and a port where one ``listens``.
+    """
+    host, port = text.strip(), ""
+    if host.startswith("["):
+        host, _, port = host[1:].partition("]")
+        port = port.removeprefix(":")
+    elif host.count(":") == 1:
+        host, _, port = host.partition(":")
+    elif listens and host.isdigit():
+        host, port = "", host
+    return host, port
+
+
 def duration(value: object, what: str, *, plain: str = "s") -> int:
     """A span of time in ns: ``250us``, ``5ms``, ``1.5s``; without a unit it is in ``plain``."""
     text = str(value).strip().lower()

@@ -1,0 +1,1 @@
+"""``uetemu nvme``: an NVMe/TCP target and its hosts."""

@@ -1,0 +1,170 @@
+"""``uetemu nvme``: an NVMe/TCP target, and a host that discovers, reads, writes and measures it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import click
+
+from emulator.cli.endpoints.endpoint_options import NUMBER, SPAN
+from emulator.cli.nvme.nvme_options import (
+    FORMAT,
+    NETNS,
+    NSID,
+    OFFSET,
+    SUBSYSTEM,
+    host_from,
+    host_verb,
+)
+from emulator.errors import UserError
+from emulator.nvme_tcp.target.target_settings import TargetSettings
+from emulator.standalone.nvme.nvme_bench import PATTERNS, BenchLoad, bench
+from emulator.standalone.nvme.nvme_host_run import (
+    read_blocks,
+    show_discovery,
+    show_identity,
+    write_blocks,
+)
+from emulator.standalone.nvme.nvme_target_run import StandAloneTarget, serve
+
+_PATH = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(
+    "nvme",
+    invoke_without_command=True,
+    short_help="an NVMe/TCP target, or a host of one, in any namespace",
+)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Serve block storage by NVMe/TCP, or use a target of any maker, over the kernel's TCP.
+
+    \b
+    uetemu nvme target disk.img --size 1G --listen 10.0.0.1 --subsystem nqn.2026-01.example:disk
+    uetemu nvme discover 10.0.0.1
+    uetemu nvme write 10.0.0.1 -s nqn.2026-01.example:disk data.bin
+    uetemu nvme bench 10.0.0.1 -s nqn.2026-01.example:disk --pattern randread --depth 32
+
+    Linux's own host connects with: nvme connect -t tcp -a 10.0.0.1 -s 4420 -n NQN
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
+
+
+@command.command("target", short_help="serve files or memory as namespaces")
+@click.argument("files", nargs=-1, type=_PATH, metavar="[FILE]...")
+@click.option("--memory", "memories", type=NUMBER, multiple=True, metavar="SIZE",
+              help="Serve sparse memory too; may be given again.")
+@click.option("--size", type=NUMBER, metavar="SIZE",
+              help="Make files that are not there, sparse, of so many octets (1G, 64M).")
+@click.option("--block-size", type=NUMBER, default="512", metavar="OCTETS",
+              help="Of a logical block: 512, 1024, 2048, 4096.  [default: 512]")
+@click.option("--read-only", is_flag=True, help="Refuse writes to files.")
+@click.option("-l", "--listen", multiple=True, default=("",), metavar="[ADDRESS][:PORT]",
+              help="Where hosts connect; may be given again.  [default: all, port 4420]")
+@SUBSYSTEM
+@click.option("--allow", "hosts", multiple=True, metavar="NQN",
+              help="Admit this host only; may be given again.  [default: any]")
+@click.option("--queues", type=click.IntRange(1, 65535), default=TargetSettings.queues,
+              show_default=True, help="I/O queues of a controller.")
+@click.option("--entries", type=click.IntRange(2, 4096), default=TargetSettings.queue_entries,
+              show_default=True, help="Entries of a queue.")
+@click.option("--no-digests", is_flag=True, help="Agree to no digests.")
+@click.option("--duration", type=SPAN, metavar="TIME", help="End after so long.")
+@NETNS
+@FORMAT
+def target(
+    queues: int, entries: int, no_digests: bool, style: str, files: tuple[Path, ...], **told: Any
+) -> int:
+    """Serve FILEs as the namespaces 1, 2, ... of a subsystem, until a signal.
+
+    Events: start, connection (the end of one: its queue, and what was wrong with it), end with the
+    counters.  A FILE that is not there needs --size.  The discovery subsystem is at the same port.
+    """
+    settings = TargetSettings(
+        queues=queues,
+        queue_entries=entries,
+        header_digest=not no_digests,
+        data_digest=not no_digests,
+    )
+    return serve(
+        StandAloneTarget(files=files, settings=settings, table=style == "table", **told)
+    )
+
+
+@command.command("discover", short_help="list the subsystems that a target offers")
+@host_verb
+def discover(**options: Any) -> int:
+    """List the subsystems of the discovery log at ADDRESS."""
+    return show_discovery(host_from(options, None))
+
+
+@command.command("identify", short_help="show a controller and its namespaces")
+@SUBSYSTEM
+@host_verb
+def identify(subsystem: str, **options: Any) -> int:
+    """Show what the controller of a subsystem and its namespaces say of themselves."""
+    return show_identity(host_from(options, subsystem))
+
+
+@command.command("read", short_help="read blocks into a file")
+@SUBSYSTEM
+@NSID
+@OFFSET
+@click.option("--length", type=NUMBER, metavar="OCTETS", help="[default: up to the end]")
+@click.option("-o", "--out", type=_PATH, metavar="FILE", help="A new file.  [default: none]")
+@host_verb
+def read(
+    subsystem: str, nsid: int, offset: int, length: int | None, out: Path | None, **options: Any
+) -> int:
+    """Read octets of a namespace; report their SHA-256, counters and latencies."""
+    return read_blocks(host_from(options, subsystem), nsid, offset, length, out)
+
+
+@command.command("write", short_help="write a file into blocks")
+@SUBSYSTEM
+@NSID
+@OFFSET
+@click.option("--flush/--no-flush", default=True, show_default=True, help="Flush at the end.")
+@host_verb
+@click.argument("source", metavar="FILE|-")
+def write(
+    subsystem: str, nsid: int, offset: int, flush: bool, source: str, **options: Any
+) -> int:
+    """Write a FILE of whole blocks to a namespace; report its SHA-256, counters and latencies."""
+    host = host_from(options, subsystem)
+    if source == "-":
+        return write_blocks(host, nsid, offset, cast(BinaryIO, sys.stdin.buffer), flush=flush)
+    try:
+        opened = open(source, "rb")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise UserError(f"cannot read {source}: {error.strerror}; give a readable file") from None
+    with opened:
+        return write_blocks(host, nsid, offset, opened, flush=flush)
+
+
+@command.command("bench", short_help="measure commands per second and latencies")
+@SUBSYSTEM
+@NSID
+@click.option("--pattern", type=click.Choice(PATTERNS), default="randread", show_default=True,
+              help="Writes overwrite the namespace.")
+@click.option("--size", type=NUMBER, default="4k", metavar="OCTETS",
+              help="Of a command.  [default: 4k]")
+@click.option("--depth", type=click.IntRange(1), default=1, show_default=True,
+              help="Commands at a time.")
+@click.option("--count", type=click.IntRange(1), default=1000, show_default=True,
+              help="Commands in all.")
+@click.option("--seed", type=NUMBER, default="1", help="Decides places and data.  [default: 1]")
+@click.option("--verify", is_flag=True, help="Read back and compare what was written.")
+@host_verb
+def measure(subsystem: str, **options: Any) -> int:
+    """Carry out commands at a depth; report octets and commands per second, and latencies.
+
+    The times are the host's clock: two Python processes and the kernel's TCP, not a disk.
+    """
+    names = ("pattern", "nsid", "size", "depth", "count", "seed", "verify")
+    load = BenchLoad(**{name: options.pop(name) for name in names})
+    return bench(host_from(options, subsystem), load)

@@ -1,0 +1,184 @@
+"""A queue of the initiator on kernel TCP: asyncio around :class:`HostQueue`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, cast
+
+from emulator.nvme_tcp.initiator.host_errors import QueueBrokenError
+from emulator.nvme_tcp.initiator.host_queue import CommandDone, HostQueue, QueueSettings
+
+_BUFFER, _HIGH_WATER, _BATCH = 1 << 18, 1 << 20, 1 << 18
+
+#: Opens a TCP connection; the socket may lie in any network namespace.
+Dialer: TypeAlias = Callable[[str, int], Awaitable[socket.socket]]
+
+
+async def dial(address: str, port: int) -> socket.socket:
+    """Connect from the network namespace of this process; raises ``OSError``."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    one = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        await asyncio.get_running_loop().sock_connect(one, (address, port))
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+class HostLink(asyncio.BufferedProtocol):
+    """Submits commands and waits for them; :meth:`wait_broken` returns when the queue has ended."""
+
+    def __init__(self, settings: QueueSettings, connect_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.queue = HostQueue(settings, time.monotonic_ns(), int(connect_s * 1e9))
+        self._buffer = bytearray(_BUFFER)
+        self._transport: asyncio.Transport | None = None
+        self._full = False
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[str] = self._loop.create_future()
+        self._slots = asyncio.Semaphore(settings.depth)
+        self._waiting: set[asyncio.Future[CommandDone]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(
+        cls, dialer: Dialer, address: str, port: int, settings: QueueSettings, connect_s: float
+    ) -> HostLink:
+        """Connect and exchange ICReq and ICResp; raises :class:`QueueBrokenError`."""
+        loop = asyncio.get_running_loop()
+        try:
+            one = await asyncio.wait_for(dialer(address, port), connect_s)
+        except TimeoutError:
+            raise QueueBrokenError(
+                f"nobody answers at {address} port {port}; check the address and the route"
+            ) from None
+        except OSError as error:
+            raise QueueBrokenError(
+                f"cannot connect to {address} port {port}: {error.strerror or error};"
+                " start the target, or check address and port"
+            ) from None
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _, link = await loop.create_connection(lambda: cls(settings, connect_s), sock=one)
+        try:
+            await link._ready
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    @property
+    def outstanding(self) -> int:
+        """Commands under way or waiting for their turn."""
+        return len(self._waiting)
+
+    async def submit(
+        self,
+        entry: bytearray,
+        *,
+        upload: bytes = b"",
+        download: int = 0,
+        timeout_s: float | None = None,
+    ) -> CommandDone:
+        """Carry out a command when the queue has room; raises :class:`QueueBrokenError`."""
+        async with self._slots:
+            if self.queue.broken is not None:
+                raise QueueBrokenError(self.queue.broken)
+            done: asyncio.Future[CommandDone] = self._loop.create_future()
+            self.queue.submit(
+                entry, done, time.monotonic_ns(), upload=upload, download=download,
+                timeout_ns=None if timeout_s is None else int(timeout_s * 1e9),
+            )  # fmt: skip
+            self._waiting.add(done)
+            done.add_done_callback(self._waiting.discard)
+            self._pump()
+            if self._timer is None:
+                self._arm()
+            return await done
+
+    async def wait_broken(self) -> str:
+        """Wait for the end of the queue; return its reason."""
+        return await asyncio.shield(self._ended)
+
+    def close(self, reason: str = "closed") -> None:
+        """End the queue; outstanding commands raise :class:`QueueBrokenError`."""
+        self.queue.fail(reason)
+        self._pump()
+        self._settle()
+
+    # -- asyncio -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(_HIGH_WATER)
+        self._arm()
+        self._pump()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        with memoryview(self._buffer) as view:
+            self.queue.receive(view[:nbytes], time.monotonic_ns())
+        self._pump()
+        self._settle()
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.queue.fail("the connection has ended" if exc is None else f"{exc}")
+        self._settle()
+
+    def _pump(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        while not self._full and self.queue.busy:
+            transport.write(b"".join(self.queue.octets_to_send(_BATCH)))
+        if self.queue.broken is not None:
+            transport.close()
+
+    def _settle(self) -> None:
+        """Hand completions to those who wait for them, and the end of the queue."""
+        for done in self.queue.take_completions():
+            future = cast("asyncio.Future[CommandDone]", done.token)
+            if not future.done():
+                future.set_result(done)
+        if self.queue.ready and not self._ready.done():
+            self._ready.set_result(None)
+        if self.queue.broken is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._ready.done():
+            self._ready.set_exception(QueueBrokenError(self.queue.broken))
+        for future in tuple(self._waiting):
+            if not future.done():
+                future.set_exception(QueueBrokenError(self.queue.broken))
+        if not self._ended.done():
+            self._ended.set_result(self.queue.broken)
+
+    def _arm(self) -> None:
+        """Wake at the earliest deadline there is now: later commands have later ones."""
+        deadline = self.queue.next_deadline()
+        self._timer = None
+        if deadline is not None and self.queue.broken is None:
+            self._timer = self._loop.call_at(deadline / 1e9, self._expire)
+
+    def _expire(self) -> None:
+        self.queue.handle_timer(time.monotonic_ns())
+        self._pump()
+        self._settle()
+        self._arm()

@@ -1,0 +1,87 @@
+"""Admin commands (NVM Express Base 2.0, 5), but Identify, Get Log Page and Fabrics commands."""
+
+from __future__ import annotations
+
+from emulator.nvme_tcp.target.command_outcomes import (
+    SUCCEEDED,
+    Answer,
+    Outcome,
+    Waiting,
+    refused,
+    transmission_of,
+)
+from emulator.nvme_tcp.target.nvme_controller import NvmeController
+from emulator.nvme_tcp.wire.identify_layouts import FeatureId
+from emulator.nvme_tcp.wire.nvme_status import NvmeStatus
+from emulator.nvme_tcp.wire.queue_entries import NvmeCommand
+
+_SAVE = 1 << 31
+
+
+def set_features(controller: NvmeController, command: NvmeCommand, now_ns: int) -> Outcome:
+    """Set Features (Base 2.0, 5.27); nothing is saved."""
+    number, value = command.cdw10 & 0xFF, command.cdw11
+    if command.cdw10 & _SAVE:
+        return refused(NvmeStatus.INVALID_FIELD)
+    if number == FeatureId.KEEP_ALIVE:
+        controller.set_keep_alive(value, now_ns)
+        return SUCCEEDED
+    if number == FeatureId.ASYNC_EVENTS:
+        controller.event_mask = value
+        return SUCCEEDED
+    if number == FeatureId.HOST_IDENTIFIER:
+        return refused(NvmeStatus.SEQUENCE_ERROR)  # Connect has set it (Base 2.0, 5.27.1.25)
+    if controller.subsystem is None:
+        return refused(NvmeStatus.INVALID_FIELD)
+    if number == FeatureId.NUMBER_OF_QUEUES:
+        return _number_of_queues(controller, value)
+    if number == FeatureId.WRITE_CACHE:
+        controller.write_cache = bool(value & 1)
+        return SUCCEEDED
+    return refused(NvmeStatus.INVALID_FIELD)
+
+
+def _number_of_queues(controller: NvmeController, value: int) -> Outcome:
+    submission, completion = value & 0xFFFF, value >> 16
+    if 0xFFFF in (submission, completion):
+        return refused(NvmeStatus.INVALID_FIELD)
+    most = controller.settings.queues
+    controller.queues = min(submission + 1, completion + 1, most)
+    return Answer(result=(most - 1) << 16 | (most - 1))
+
+
+def get_features(controller: NvmeController, command: NvmeCommand) -> Outcome:
+    """Get Features (Base 2.0, 5.15): the present values."""
+    number = command.cdw10 & 0xFF
+    if command.cdw10 >> 8 & 7:  # SEL: default, saved, supported
+        return refused(NvmeStatus.INVALID_FIELD)
+    if number == FeatureId.KEEP_ALIVE:
+        return Answer(result=controller.keep_alive_ms)
+    if number == FeatureId.ASYNC_EVENTS:
+        return Answer(result=controller.event_mask)
+    if controller.subsystem is None:
+        return refused(NvmeStatus.INVALID_FIELD)
+    if number == FeatureId.HOST_IDENTIFIER:
+        if not command.cdw11 & 1:  # EXHID: over fabrics it has 128 bits
+            return refused(NvmeStatus.INVALID_FIELD)
+        return transmission_of(controller.host.identifier)
+    if number == FeatureId.NUMBER_OF_QUEUES:
+        most = controller.settings.queues
+        return Answer(result=(most - 1) << 16 | (most - 1))
+    if number == FeatureId.WRITE_CACHE:
+        return Answer(result=int(controller.write_cache))
+    return refused(NvmeStatus.INVALID_FIELD)
+
+
+def async_event_request(controller: NvmeController, command: NvmeCommand) -> Outcome:
+    """Async Event Request (Base 2.0, 5.2): held until an event, an Abort, or the end."""
+    if len(controller.event_requests) >= controller.settings.event_requests:
+        return refused(NvmeStatus.EVENT_LIMIT_EXCEEDED)
+    controller.event_requests.append(command.cid)
+    return Waiting()
+
+
+def keep_alive(controller: NvmeController, now_ns: int) -> Outcome:
+    """Keep Alive (Base 2.0, 5.18)."""
+    controller.keep_alive(now_ns)
+    return SUCCEEDED
