@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from ipaddress import IPv6Address, ip_address
+from typing import Any, cast
 
 from emulator.nvme_tcp.target.log_pages import LocalEnd
 from emulator.nvme_tcp.target.nvme_target import NvmeTarget
@@ -90,6 +91,14 @@ class TargetServer:
         self._arm()
 
 
+def local_end(name: Sequence[Any]) -> LocalEnd:
+    """Address and port of a socket's name, without zone, IPv4 as itself."""
+    address = ip_address(str(name[0]).partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return LocalEnd(str(address), int(name[1]))
+
+
 class _HostSocket(asyncio.BufferedProtocol):
     """A TCP connection of a host."""
 
@@ -105,8 +114,7 @@ class _HostSocket(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(HIGH_WATER)  # type: ignore[attr-defined]
         kernel_socket: socket.socket = transport.get_extra_info("socket")
         kernel_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        address, port = kernel_socket.getsockname()[:2]
-        self._connection = self._server.joined(self, LocalEnd(address.partition("%")[0], port))
+        self._connection = self._server.joined(self, local_end(kernel_socket.getsockname()))
         if self._connection is None:
             self._transport.abort()
 

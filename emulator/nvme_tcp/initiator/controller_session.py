@@ -164,7 +164,8 @@ class ControllerSession:
             options.host_identifier, cntlid, options.subsystem, options.host_nqn
         )
         request = connect_entry(qid, depth, keep_alive_ms, flow_control=options.flow_control)
-        done = await self.command(link, request, f"Connect of queue {qid}", upload=data)
+        what = f"Connect of queue {qid} to {options.subsystem}"
+        done = await self.command(link, request, what, upload=data)
         return done.completion.result & 0xFFFF
 
     async def _enable(self) -> None:

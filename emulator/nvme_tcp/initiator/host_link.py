@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -58,7 +59,7 @@ class HostLink(asyncio.BufferedProtocol):
             ) from None
         except OSError as error:
             raise QueueBrokenError(
-                f"cannot connect to {address} port {port}: {error.strerror or error};"
+                f"cannot connect to {address} port {port}: {os.strerror(error.errno or 0)};"
                 " start the target, or check address and port"
             ) from None
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

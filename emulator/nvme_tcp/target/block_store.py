@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 from pathlib import Path
 
@@ -95,6 +96,8 @@ class BlockStore:
 
     def flush(self) -> None:
         """Bring what was written to the medium."""
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:

@@ -90,9 +90,7 @@ class NvmeTarget:
         for connection, link in tuple(self._links.items()):
             if link.deadline_ns is not None and link.deadline_ns <= now_ns:
                 self.counters["connect_timeouts"] += 1
-                connection.fault = "no Connect command came in time"
-                connection.close()
-                self._disturbed.add(connection)
+                self._end(connection, "no Connect command came in time")
 
     def take_disturbed(self) -> set[TargetConnection]:
         """Connections that another one, or a timer, has closed or given something to send."""
@@ -201,8 +199,21 @@ class NvmeTarget:
         if kind == FabricsType.PROPERTY_GET:
             return fabrics_commands.property_get(link.controller, entry)
         if kind == FabricsType.PROPERTY_SET:
-            return fabrics_commands.property_set(link.controller, entry)
+            return self._property_set(link.controller, entry)
         return refused(NvmeStatus.INVALID_FIELD)
+
+    def _property_set(self, controller: NvmeController, entry: bytes) -> Outcome:
+        """Set a property; a reset (CC.EN from 1 to 0) ends I/O queues and what waits."""
+        before = controller.enabled
+        outcome = fabrics_commands.property_set(controller, entry)
+        if before and not controller.enabled:
+            queues = self._associations[controller.cntlid].queues
+            while controller.event_requests:
+                cid = controller.event_requests.popleft()
+                queues[0].answer(cid, Answer(NvmeStatus.ABORT_REQUESTED))
+            for qid in [qid for qid in queues if qid]:
+                self._end(queues[qid], "the controller was reset")
+        return outcome
 
     # -- Connect (Base 2.0, 6.3) -------------------------------------------------------------------
 
@@ -279,6 +290,9 @@ class NvmeTarget:
         """End a controller, and the connections of its queues."""
         self._associations.pop(association.controller.cntlid, None)
         for connection in tuple(association.queues.values()):
-            connection.fault = connection.fault or "the controller has ended"
-            connection.close()
-            self._disturbed.add(connection)
+            self._end(connection, "the controller has ended")
+
+    def _end(self, connection: TargetConnection, reason: str) -> None:
+        connection.fault = connection.fault or reason
+        connection.close()
+        self._disturbed.add(connection)
