@@ -39,8 +39,12 @@ def test_shared_code_of_tests_lies_in_the_harness() -> None:
         for path in mirror.rglob("*.py")
         if not path.name.startswith(("test_", "conftest", "__init__"))
     }
-    # Soft-RoCE's cases and peer are copied into a virtual machine beside their test.
-    assert shared == {"system/interop/soft_roce_cases.py", "system/interop/verbs_peer.py"}
+    # Cases against other stacks, and Soft-RoCE's peer, run in a virtual machine beside their test.
+    assert shared == {
+        "system/interop/linux_nvme_cases.py",
+        "system/interop/soft_roce_cases.py",
+        "system/interop/verbs_peer.py",
+    }
 
 
 @pytest.fixture(scope="module", name="source")

@@ -62,6 +62,7 @@ readonly packages_for_tests=(
     ibverbs-providers # its userspace driver
     python3-pyverbs # verbs, for the peer in that machine
     chrony          # NTP of a cluster; on a machine of yours it would replace the clock's own
+    nvme-cli        # Linux's own NVMe/TCP host, against uetemu's target
     chromium        # a browser without a screen, which opens reports
 )
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
@@ -144,7 +145,10 @@ environment_in_place() {
 }
 
 stock_kernel_in_place() {
-    [[ -z $for_tests ]] || grep -qs '/rdma_rxe[.]ko' "$stock_kernel"/lib/modules/*/modules.dep
+    [[ -z $for_tests ]] || {
+        grep -qs '/rdma_rxe[.]ko' "$stock_kernel"/lib/modules/*/modules.dep &&
+            grep -qs '/nvmet-tcp[.]ko' "$stock_kernel"/lib/modules/*/modules.dep
+    }
 }
 
 in_place() {
@@ -318,8 +322,9 @@ unpack_stock_kernel() {
         tar --extract --directory "$work" --transform 's#^[.]/usr/lib/#./lib/#' --wildcards \
             --exclude '*/drivers/net/ethernet' --exclude '*/drivers/net/wireless' \
             './boot/vmlinuz-*' './*lib/modules/*/modules.*' \
-            './*lib/modules/*/kernel/'{arch,crypto,fs,lib,net} \
-            './*lib/modules/*/kernel/drivers/'{infiniband/core,infiniband/sw,net,virtio} || return
+            './*lib/modules/*/kernel/'{arch,block,crypto,fs,lib,net} \
+            './*lib/modules/*/kernel/drivers/'{infiniband/core,infiniband/sw,net,nvme,virtio} ||
+        return
     rm -rf "$work/package"
     find "$work/lib/modules" -name '*.ko.xz' -exec xz --decompress {} + || return
     for release in "$work"/lib/modules/*; do

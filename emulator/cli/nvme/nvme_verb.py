@@ -56,22 +56,58 @@ def command(context: click.Context) -> None:
 
 @command.command("target", short_help="serve files or memory as namespaces")
 @click.argument("files", nargs=-1, type=_PATH, metavar="[FILE]...")
-@click.option("--memory", "memories", type=NUMBER, multiple=True, metavar="SIZE",
-              help="Serve sparse memory too; may be given again.")
-@click.option("--size", type=NUMBER, metavar="SIZE",
-              help="Make files that are not there, sparse, of so many octets (1G, 64M).")
-@click.option("--block-size", type=NUMBER, default="512", metavar="OCTETS",
-              help="Of a logical block: 512, 1024, 2048, 4096.  [default: 512]")
+@click.option(
+    "--memory",
+    "memories",
+    type=NUMBER,
+    multiple=True,
+    metavar="SIZE",
+    help="Serve sparse memory too; may be given again.",
+)
+@click.option(
+    "--size",
+    type=NUMBER,
+    metavar="SIZE",
+    help="Make files that are not there, sparse, of so many octets (1G, 64M).",
+)
+@click.option(
+    "--block-size",
+    type=NUMBER,
+    default="512",
+    metavar="OCTETS",
+    help="Of a logical block: 512, 1024, 2048, 4096.  [default: 512]",
+)
 @click.option("--read-only", is_flag=True, help="Refuse writes to files.")
-@click.option("-l", "--listen", multiple=True, default=("",), metavar="[ADDRESS][:PORT]",
-              help="Where hosts connect; may be given again.  [default: all, port 4420]")
+@click.option(
+    "-l",
+    "--listen",
+    multiple=True,
+    default=("",),
+    metavar="[ADDRESS][:PORT]",
+    help="Where hosts connect; may be given again.  [default: all, port 4420]",
+)
 @SUBSYSTEM
-@click.option("--allow", "hosts", multiple=True, metavar="NQN",
-              help="Admit this host only; may be given again.  [default: any]")
-@click.option("--queues", type=click.IntRange(1, 65535), default=TargetSettings.queues,
-              show_default=True, help="I/O queues of a controller.")
-@click.option("--entries", type=click.IntRange(2, 4096), default=TargetSettings.queue_entries,
-              show_default=True, help="Entries of a queue.")
+@click.option(
+    "--allow",
+    "hosts",
+    multiple=True,
+    metavar="NQN",
+    help="Admit this host only; may be given again.  [default: any]",
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 65535),
+    default=TargetSettings.queues,
+    show_default=True,
+    help="I/O queues of a controller.",
+)
+@click.option(
+    "--entries",
+    type=click.IntRange(2, 4096),
+    default=TargetSettings.queue_entries,
+    show_default=True,
+    help="Entries of a queue.",
+)
 @click.option("--no-digests", is_flag=True, help="Agree to no digests.")
 @click.option("--duration", type=SPAN, metavar="TIME", help="End after so long.")
 @NETNS
@@ -90,9 +126,7 @@ def target(
         header_digest=not no_digests,
         data_digest=not no_digests,
     )
-    return serve(
-        StandAloneTarget(files=files, settings=settings, table=style == "table", **told)
-    )
+    return serve(StandAloneTarget(files=files, settings=settings, table=style == "table", **told))
 
 
 @command.command("discover", short_help="list the subsystems that a target offers")
@@ -131,9 +165,7 @@ def read(
 @click.option("--flush/--no-flush", default=True, show_default=True, help="Flush at the end.")
 @host_verb
 @click.argument("source", metavar="FILE|-")
-def write(
-    subsystem: str, nsid: int, offset: int, flush: bool, source: str, **options: Any
-) -> int:
+def write(subsystem: str, nsid: int, offset: int, flush: bool, source: str, **options: Any) -> int:
     """Write a FILE of whole blocks to a namespace; report its SHA-256, counters and latencies."""
     host = host_from(options, subsystem)
     if source == "-":
@@ -149,14 +181,22 @@ def write(
 @command.command("bench", short_help="measure commands per second and latencies")
 @SUBSYSTEM
 @NSID
-@click.option("--pattern", type=click.Choice(PATTERNS), default="randread", show_default=True,
-              help="Writes overwrite the namespace.")
-@click.option("--size", type=NUMBER, default="4k", metavar="OCTETS",
-              help="Of a command.  [default: 4k]")
-@click.option("--depth", type=click.IntRange(1), default=1, show_default=True,
-              help="Commands at a time.")
-@click.option("--count", type=click.IntRange(1), default=1000, show_default=True,
-              help="Commands in all.")
+@click.option(
+    "--pattern",
+    type=click.Choice(PATTERNS),
+    default="randread",
+    show_default=True,
+    help="Writes overwrite the namespace.",
+)
+@click.option(
+    "--size", type=NUMBER, default="4k", metavar="OCTETS", help="Of a command.  [default: 4k]"
+)
+@click.option(
+    "--depth", type=click.IntRange(1), default=1, show_default=True, help="Commands at a time."
+)
+@click.option(
+    "--count", type=click.IntRange(1), default=1000, show_default=True, help="Commands in all."
+)
 @click.option("--seed", type=NUMBER, default="1", help="Decides places and data.  [default: 1]")
 @click.option("--verify", is_flag=True, help="Read back and compare what was written.")
 @host_verb

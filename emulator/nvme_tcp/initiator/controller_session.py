@@ -1,4 +1,4 @@
-"""One life of a controller's connections: from Connect to the loss of a queue (NVMe Base 2.0, 3.5)."""
+"""One life of a controller's connections: from Connect to the loss of a queue."""
 
 from __future__ import annotations
 
@@ -160,9 +160,7 @@ class ControllerSession:
             self._dialer, options.address, options.port, settings, options.connect_timeout_s
         )
         self._links.append(link)
-        data = connect_data(
-            options.host_identifier, cntlid, options.subsystem, options.host_nqn
-        )
+        data = connect_data(options.host_identifier, cntlid, options.subsystem, options.host_nqn)
         request = connect_entry(qid, depth, keep_alive_ms, flow_control=options.flow_control)
         what = f"Connect of queue {qid} to {options.subsystem}"
         done = await self.command(link, request, what, upload=data)

@@ -98,8 +98,8 @@ class HostLink(asyncio.BufferedProtocol):
             self._waiting.add(done)
             done.add_done_callback(self._waiting.discard)
             self._pump()
-            if self._timer is None:
-                self._arm()
+            if timeout_s is not None:
+                self._arm(self._loop.time() + timeout_s)
             return await done
 
     async def wait_broken(self) -> str:
@@ -117,7 +117,9 @@ class HostLink(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
-        self._arm()
+        deadline = self.queue.next_deadline()
+        assert deadline is not None  # that of ICResp
+        self._arm(deadline / 1e9)  # asyncio's clock is the monotonic one, in seconds
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -171,15 +173,19 @@ class HostLink(asyncio.BufferedProtocol):
         if not self._ended.done():
             self._ended.set_result(self.queue.broken)
 
-    def _arm(self) -> None:
-        """Wake at the earliest deadline there is now: later commands have later ones."""
-        deadline = self.queue.next_deadline()
-        self._timer = None
-        if deadline is not None and self.queue.broken is None:
-            self._timer = self._loop.call_at(deadline / 1e9, self._expire)
+    def _arm(self, at: float) -> None:
+        """Wake at ``at``, unless that is to happen earlier anyway."""
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
+        self._timer = None
         self.queue.handle_timer(time.monotonic_ns())
         self._pump()
         self._settle()
-        self._arm()
+        deadline = self.queue.next_deadline()
+        if deadline is not None and self.queue.broken is None:
+            self._arm(deadline / 1e9)

@@ -173,9 +173,7 @@ class NvmeHost:
             raise UserError(f"there is no namespace {nsid}; there are: {known}")
         return namespace
 
-    async def _upload(
-        self, opcode: IoOpcode, nsid: int, lba: int, data: bytes, flags: int
-    ) -> None:
+    async def _upload(self, opcode: IoOpcode, nsid: int, lba: int, data: bytes, flags: int) -> None:
         size = self._namespace(nsid).block_size
         if not data or len(data) % size:
             raise UserError(f"{len(data)} octets are no whole blocks of {size}; add or cut some")

@@ -43,9 +43,7 @@ class BlockStore:
                 created = True
             descriptor = os.open(path, flags, 0o600)
         except FileNotFoundError:
-            raise UserError(
-                f"there is no {path}; say --size SIZE and it is made, sparse"
-            ) from None
+            raise UserError(f"there is no {path}; say --size SIZE and it is made, sparse") from None
         except OSError as error:
             raise UserError(f"cannot open {path}: {error.strerror}; give a readable file") from None
         if created and size is not None:

@@ -25,6 +25,8 @@ from emulator.nvme_tcp.wire.queue_entries import (
     NvmeCommand,
 )
 
+#: Octets of 256 ranges, the most that Dataset Management takes.
+_LONGEST_TABLE = 256 * DSM_RANGE.size
 _Handler = Callable[[NvmeController, NvmeNamespace, NvmeCommand], Outcome]
 
 
@@ -126,20 +128,23 @@ def _manage(controller: NvmeController, namespace: NvmeNamespace, command: NvmeC
     deallocate = bool(command.cdw11 & ATTRIBUTE_DEALLOCATE)
     if deallocate and namespace.store.read_only:
         return refused(NvmeStatus.NAMESPACE_WRITE_PROTECTED)
-    table = bytearray(ranges * DSM_RANGE.size)
+    size = ranges * DSM_RANGE.size
+    # a host may send the longest table always, as Linux does
+    length = command.length if size <= command.length <= _LONGEST_TABLE else size
+    table = bytearray(length)
 
     def take(offset: int, octets: bytes) -> None:
         table[offset : offset + len(octets)] = octets
 
     def finish() -> Answer:
-        wanted = list(DSM_RANGE.iter_unpack(table))
+        wanted = list(DSM_RANGE.iter_unpack(table[:size]))
         if any(lba + count > namespace.blocks for _, count, lba in wanted):
             return refused(NvmeStatus.LBA_OUT_OF_RANGE)
         if deallocate:
             _deallocate(namespace.store, namespace.block_size, wanted)
         return SUCCEEDED
 
-    return Collection(len(table), take, finish)
+    return Collection(length, take, finish)
 
 
 def _deallocate(store: BlockStore, size: int, ranges: list[tuple[int, int, int]]) -> None:

@@ -80,7 +80,7 @@ class NvmeTarget:
         return min((at for at in (*connects, *silences) if at is not None), default=None)
 
     def handle_timer(self, now_ns: int) -> None:
-        """End what has been silent for too long: controllers by KATO, connections before Connect."""
+        """End what was silent for too long: controllers by KATO, connections before Connect."""
         for association in tuple(self._associations.values()):
             deadline = association.controller.deadline_ns
             if deadline is not None and deadline <= now_ns:
@@ -114,9 +114,7 @@ class NvmeTarget:
             self.counters["failed_commands"] += 1
             link = self._links.get(connection)
             if link is not None and link.controller is not None:
-                link.controller.record_error(
-                    connection.qid or 0, command, status & ~DO_NOT_RETRY
-                )
+                link.controller.record_error(connection.qid or 0, command, status & ~DO_NOT_RETRY)
 
     def ended(self, connection: TargetConnection) -> None:
         """Forget a connection; the end of the Admin queue's is the end of its controller."""
@@ -265,9 +263,7 @@ class NvmeTarget:
         self.counters["controllers"] += 1
         return Answer(result=controller.cntlid)
 
-    def _join(
-        self, connection: TargetConnection, link: _Link, request: ConnectRequest
-    ) -> Answer:
+    def _join(self, connection: TargetConnection, link: _Link, request: ConnectRequest) -> Answer:
         """Add an I/O queue to the host's controller."""
         association = self._associations.get(request.cntlid)
         if association is None:

@@ -96,7 +96,7 @@ class _Stream:
 class _Intake:
     """A collection under way: how far R2Ts have requested it, how much has come."""
 
-    __slots__ = ("asked", "command", "came", "failed", "granted", "what")
+    __slots__ = ("asked", "came", "command", "failed", "granted", "what")
 
     def __init__(self, command: NvmeCommand, what: Collection) -> None:
         self.command = command

@@ -16,7 +16,7 @@ class TargetSettings:
     #: I/O queues of a controller, and entries of a queue.
     queues: int = 16
     queue_entries: int = 128
-    #: Data within a command capsule of an I/O queue; the Admin queue takes 8 KiB (NVMe/TCP, 3.3.2.2).
+    #: Data within a command capsule of an I/O queue; the Admin queue takes 8 KiB.
     in_capsule: int = 8192
     #: Most data of an H2CData PDU.
     maxh2cdata: int = 1 << 18

@@ -1,4 +1,4 @@
-"""Fabrics commands, controller properties and the discovery log (NVM Express Base 2.0, 3.1.3, 5.16, 6)."""
+"""Fabrics commands, controller properties and the discovery log (NVM Express Base 2.0)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ VERSION = 0x00020000
 
 
 def capabilities(most_entries: int, timeout_ms: int) -> int:
-    """CAP (Base 2.0, 3.1.3.1): MQES, CQR, TO in units of 500 ms, the NVM command set, 4 KiB pages."""
+    """CAP (Base 2.0, 3.1.3.1): MQES, CQR, TO in units of 500 ms, CSS, 4 KiB pages."""
     return (most_entries - 1) | 1 << 16 | (timeout_ms // 500) << 24 | 1 << 37
 
 

@@ -1,4 +1,4 @@
-"""Identify data and log pages (NVM Express Base 2.0, 5.16.1 and 5.17.2; NVM Command Set 1.0, 4.1.5)."""
+"""Identify data, features and log pages (NVM Express Base 2.0; NVM Command Set 1.0)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PDUs of NVMe/TCP: types, flags, fatal errors, layouts (NVMe/TCP Transport Specification 1.0c, 3.6).
+"""PDUs of NVMe/TCP: types, flags, fatal errors, layouts (NVMe/TCP Transport Specification 1.0).
 
 ::
 

@@ -1,7 +1,7 @@
 """Status codes of completions: status code type and status code (NVM Express Base 2.0, 3.3.3.2.1).
 
-A value is ``type << 8 | code``; :data:`DO_NOT_RETRY` may be added.  The completion queue entry has it
-shifted left by the phase tag, which NVMe over Fabrics does not use.
+A value is ``type << 8 | code``; :data:`DO_NOT_RETRY` may be added.  The completion queue entry has
+it shifted left by the phase tag, which NVMe over Fabrics does not use.
 """
 
 from __future__ import annotations

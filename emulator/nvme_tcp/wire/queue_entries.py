@@ -1,4 +1,4 @@
-"""Submission and completion queue entries, and the SGL descriptors of NVMe/TCP (NVMe Base 2.0, 3.3.3)."""
+"""Submission and completion queue entries, SGL descriptors (NVM Express Base 2.0, 3.3.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``uetemu nvme bench``: many commands at a time, their rate and latencies, and their data checked."""
+"""``uetemu nvme bench``: many commands at a time, their rate, latencies and data."""
 
 from __future__ import annotations
 

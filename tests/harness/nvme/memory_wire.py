@@ -82,9 +82,7 @@ class MemoryQueue:
     ) -> int:
         return self.host.submit(entry, token, self.now, upload=upload, download=download)
 
-    def command(
-        self, entry: bytearray, *, upload: bytes = b"", download: int = 0
-    ) -> CommandDone:
+    def command(self, entry: bytearray, *, upload: bytes = b"", download: int = 0) -> CommandDone:
         """Carry out one command."""
         token = object()
         self.submit(entry, upload=upload, download=download, token=token)

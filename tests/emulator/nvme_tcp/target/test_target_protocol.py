@@ -35,7 +35,7 @@ from tests.harness.nvme.memory_wire import (
 
 def sent(connection: TargetConnection, *, header: bool = False) -> list[Pdu]:
     """PDUs that a connection sends now."""
-    limits = {kind: 1 << 20 for kind in PduType}
+    limits = dict.fromkeys(PduType, 1 << 20)
     reader = PduReader(limits)
     reader.header_digest = header
     reader.feed(b"".join(connection.octets_to_send(1 << 24)))
