@@ -1,7 +1,7 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
-Parts that are asked for more often than the rest have a name of their own (``ports``, ``switch``,
-``telemetry``, ``transports``, ``turns``, ``virtual``, ``virtual-sizes``).
+Parts that are asked for more often than the rest have a name of their own (``nvme``, ``ports``,
+``switch``, ``telemetry``, ``transports``, ``turns``, ``virtual``, ``virtual-sizes``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
@@ -29,6 +29,7 @@ from tests.bench import (
     endpoint,
     fabric,
     machine,
+    nvme,
     ports,
     switch,
     telemetry,
@@ -111,6 +112,15 @@ FIGURES: Mapping[str, Figure] = {
     "virtual_512_gpus_mb": Figure("memory that it takes at most", "MB", False, 6_000),
     "virtual_packet_64_ratio": Figure("a packet among 64 GPUs over one among 8", "x", False, 1.5),
     "virtual_packet_512_ratio": Figure("among 512 GPUs over one among 8", "x", False, 1.5),
+    "nvme_read_ratio": Figure(
+        "octets a second of NVMe/TCP reads of 128 KiB, 32 at a time, over plain TCP's", "x", True
+    ),
+    "nvme_read_digests_ratio": Figure("the same with digests", "x", True),
+    "nvme_write_ratio": Figure("the same of writes", "x", True),
+    "nvme_write_digests_ratio": Figure("the same of writes with digests", "x", True),
+    "nvme_turn_ratio": Figure(
+        "a read of 4 KiB, one at a time, over a round trip of plain TCP", "x", False
+    ),
     "telemetry_ratio": Figure(
         "packet rate while all switch ports are sampled over that without", "x", True, 0.97
     ),
@@ -142,6 +152,7 @@ def _endpoint() -> dict[str, float]:
 
 BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "first-light": first_light,
+    "nvme": nvme.measure,
     "ports": ports.measure,
     "switch": switch.measure,
     "telemetry": telemetry.measure,

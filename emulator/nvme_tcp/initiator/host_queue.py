@@ -1,9 +1,9 @@
-"""One queue of the initiator: commands out, completions in, without a socket (NVMe/TCP, 3)."""
+"""One queue of the initiator: commands out, completions in, without a socket (NVMe/TCP)."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from emulator.nvme_tcp.initiator.host_commands import AT_CID, AT_SGL
@@ -78,7 +78,9 @@ class _Request:
     began_ns: int
     deadline_ns: int | None
     upload: bytes
-    download: bytearray
+    #: Octets that the controller is to send, and what has come of them: of one PDU as they are.
+    download: int
+    data: bytes | bytearray = b""
     came: int = 0
     r2ts: int = 0
     spoiled: bool = False
@@ -105,7 +107,7 @@ class QueueCounters:
     data_digest_errors: int = 0
     bad_pdus: int = 0
     timeouts: int = 0
-    failed_commands: int = field(default=0)
+    failed_commands: int = 0
 
 
 class HostQueue:
@@ -181,7 +183,7 @@ class HostQueue:
         )
         self._requests[cid] = _Request(
             token, now_ns, None if timeout_ns is None else now_ns + timeout_ns,
-            b"" if inside else upload, bytearray(download),
+            b"" if inside else upload, download,
         )  # fmt: skip
         self.counters.commands += 1
         self.counters.octets_written += len(upload)
@@ -309,7 +311,7 @@ class HostQueue:
                 FatalError.INVALID_HEADER_FIELD, AT_LENGTH, pdu.header, f"DATAL {length}"
             )
         end = offset + length
-        if offset != request.came or end > len(request.download):
+        if offset != request.came or end > request.download:
             raise PduError(
                 FatalError.DATA_OUT_OF_RANGE, 0, pdu.header, f"data from {offset} to {end}"
             )
@@ -320,7 +322,13 @@ class HostQueue:
         if not pdu.data_intact:
             self.counters.data_digest_errors += 1
             request.spoiled = True
-        request.download[offset:end] = pdu.data
+        if length == request.download:
+            request.data = pdu.data
+        else:
+            if not request.data:
+                request.data = bytearray(request.download)
+            assert isinstance(request.data, bytearray)  # what is not whole began one
+            request.data[offset:end] = pdu.data
         request.came = end
         self.counters.octets_read += length
         if flags & SUCCESS:
@@ -330,14 +338,14 @@ class HostQueue:
         if completion.ok:
             if request.spoiled:
                 completion = completion._replace(status=NvmeStatus.TRANSIENT_TRANSPORT_ERROR)
-            elif request.came < len(request.download):
+            elif request.came < request.download:
                 completion = completion._replace(status=NvmeStatus.DATA_TRANSFER_ERROR)
         if not completion.ok:
             self.counters.failed_commands += 1
         del self._requests[completion.cid]
         if request.r2ts:  # it failed while it was fetched
             self._uploads = deque(one for one in self._uploads if one.cid != completion.cid)
-        data = bytes(request.download) if completion.ok else b""
+        data = bytes(request.data) if completion.ok else b""  # copies no bytes object
         self._done.append(CommandDone(request.token, completion, data, now_ns - request.began_ns))
 
     def _requested(self, pdu: Pdu) -> None:

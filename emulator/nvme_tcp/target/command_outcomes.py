@@ -11,7 +11,7 @@ from emulator.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The completion: status, dwords 0 and 1, and the field at fault for the error log."""
+    """The completion of a command: its status, and dwords 0 and 1."""
 
     status: int = NvmeStatus.SUCCESS
     result: int = 0

@@ -62,7 +62,7 @@ def invalid_parameter(name: str) -> Answer:
 
 
 def property_get(controller: NvmeController, entry: bytes) -> Outcome:
-    """Property Get (Base 2.0, 6.4)."""
+    """Property Get (Base 2.0, 6.5)."""
     fields = PROPERTY.unpack(entry)
     value = controller.value_of(fields["ofst"])
     if value is None or (fields["attrib"] & 7) != int(fields["ofst"] in LONG_PROPERTIES):

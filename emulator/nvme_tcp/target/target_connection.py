@@ -1,4 +1,4 @@
-"""A TCP connection at the target: PDUs in, commands carried out, PDUs out (NVMe/TCP, 3).
+"""A TCP connection at the target: PDUs in, commands carried out, PDUs out (NVMe/TCP).
 
 ::
 
@@ -56,7 +56,7 @@ from emulator.nvme_tcp.wire.queue_entries import (
     entry_of,
 )
 
-#: Data that a capsule of the Admin queue may bring (NVMe/TCP, 3.3.2.2).
+#: Data that a capsule of the Admin queue may bring (NVMe/TCP, in-capsule data).
 ADMIN_IN_CAPSULE = 8192
 #: Entries of a queue before its Connect command has stated them.
 _FIRST_ENTRIES = 32
@@ -411,7 +411,7 @@ class TargetConnection:
         return self._writer.capsule(PduType.CAPSULE_RESP, entry)
 
     def _terminate(self, error: PduError) -> None:
-        """Request termination, and close behind it (NVMe/TCP, 3.4 of transport errors)."""
+        """Request termination, and close behind it (NVMe/TCP, 3.6.2.5)."""
         self._commands.count("bad_pdus")
         if error.status == FatalError.HEADER_DIGEST_ERROR:
             self._commands.count("header_digest_errors")

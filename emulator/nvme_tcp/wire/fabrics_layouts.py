@@ -9,8 +9,8 @@ from emulator.nvme_tcp.wire.sparse_layout import SparseLayout
 
 #: NQN of every discovery subsystem (Base 2.0, 4.5).
 DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
-#: TCP ports assigned to NVMe/TCP, and to discovery over it (NVMe/TCP, 3.1.1).
-IO_PORT, DISCOVERY_PORT = 4420, 8009
+#: TCP port assigned to NVMe/TCP; a discovery controller of its own may be at port 8009.
+IO_PORT = 4420
 #: Longest NQN in octets, without the NUL (Base 2.0, 4.5).
 MOST_NQN = 223
 #: The host asks for a controller of the dynamic controller model (Base 2.0, 6.3).

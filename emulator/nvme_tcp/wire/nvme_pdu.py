@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 
-#: Common header: type, flags, HLEN, PDO, PLEN (3.6.1).
+#: Common header: type, flags, HLEN, PDO, PLEN (3.6.2.1).
 COMMON = struct.Struct("<BBBBI")
 #: ICReq and ICResp: common, PFV, HPDA or CPDA, DGST, MAXR2T or MAXH2CDATA (3.6.2.2, 3.6.2.3).
 INITIALIZE = struct.Struct("<BBBBIHBBI112x")
@@ -36,7 +36,7 @@ LEAST_MAXH2CDATA = 4096
 
 
 class PduType(IntEnum):
-    """Types of PDUs (figure of 3.6.1)."""
+    """Types of PDUs (3.6.2.1)."""
 
     IC_REQ = 0
     IC_RESP = 1
@@ -63,7 +63,7 @@ HEADER_LENGTHS = {
 }
 #: PDUs that may have data behind their header.
 WITH_DATA = {PduType.CAPSULE_CMD, PduType.H2C_DATA, PduType.C2H_DATA}
-#: PDUs that never have digests (3.3.1).
+#: PDUs that never have digests.
 WITHOUT_DIGESTS = {
     PduType.IC_REQ,
     PduType.IC_RESP,
@@ -79,11 +79,11 @@ HEADER_DIGEST, DATA_DIGEST = 1, 2
 # offsets of fields, for FEI
 AT_TYPE, AT_FLAGS, AT_HLEN, AT_PDO, AT_PLEN = 0, 1, 2, 3, 4
 AT_PFV, AT_ALIGNMENT, AT_DGST, AT_MAXIMUM = 8, 10, 11, 12
-AT_CCCID, AT_TTAG, AT_OFFSET, AT_LENGTH = 8, 10, 12, 16
+AT_CCCID, AT_TTAG, AT_LENGTH = 8, 10, 16
 
 
 class FatalError(IntEnum):
-    """Fatal error status, FES (figures of 3.6.2.4 and 3.6.2.5)."""
+    """Fatal error status, FES (3.6.2.4 and 3.6.2.5)."""
 
     INVALID_HEADER_FIELD = 1
     SEQUENCE_ERROR = 2
@@ -93,15 +93,11 @@ class FatalError(IntEnum):
     UNSUPPORTED_PARAMETER = 6
 
 
-#: FEI is the offset of the field for these, the digest received for a header digest error, else 0.
-WITH_FIELD = {
-    FatalError.INVALID_HEADER_FIELD,
-    FatalError.UNSUPPORTED_PARAMETER,
-}
-
-
 class PduError(Exception):
-    """A PDU that ends its connection: FES, FEI, the header at fault, and words for people."""
+    """A PDU that ends its connection: FES, FEI, the header at fault, and words for people.
+
+    FEI is the offset of the field at fault, the digest received for a header digest error, else 0.
+    """
 
     def __init__(self, status: FatalError, information: int, header: bytes, words: str) -> None:
         super().__init__(words)

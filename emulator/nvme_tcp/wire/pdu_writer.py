@@ -21,7 +21,7 @@ from emulator.nvme_tcp.wire.nvme_pdu import (
 
 
 def digest(octets: bytes) -> bytes:
-    """CRC-32C of ``octets`` as it lies on the wire (3.3.1)."""
+    """CRC-32C of ``octets`` as it lies on the wire."""
     return int(google_crc32c.value(octets)).to_bytes(DIGEST_SIZE, "little")
 
 

@@ -19,7 +19,7 @@ CQE = struct.Struct("<QHHHH")
 USES_SGL, PSDT_MASK = 0x40, 0xC0
 #: SGL identifier: Data Block with an offset into the capsule's data (Base 2.0, 4.1.2).
 IN_CAPSULE = 0x01
-#: SGL identifier: Transport SGL Data Block, sub type A (NVMe/TCP, 3.4).
+#: SGL identifier: Transport SGL Data Block, sub type A (NVMe/TCP).
 IN_TRANSPORT = 0x5A
 #: The NSID that means all namespaces (Base 2.0, 3.2.1).
 ALL_NAMESPACES = 0xFFFFFFFF
@@ -52,12 +52,9 @@ class IoOpcode(IntEnum):
 
 #: Opcode of all Fabrics commands; FCTYPE tells them apart (Base 2.0, 6).
 FABRICS = 0x7F
-#: The data of an opcode goes from the host to the controller (bits 1:0 of the opcode are 01b).
-TO_CONTROLLER = 0x01
 
-# fields of CDW12 and CDW11
-FORCE_UNIT_ACCESS, DEALLOCATE = 1 << 30, 1 << 25
-ATTRIBUTE_DEALLOCATE = 1 << 2
+#: FUA in CDW12 of Read and Write; AD in CDW11 of Dataset Management.
+FORCE_UNIT_ACCESS, ATTRIBUTE_DEALLOCATE = 1 << 30, 1 << 2
 #: Dataset Management: context attributes, length in blocks, first LBA of a range.
 DSM_RANGE = struct.Struct("<IIQ")
 
