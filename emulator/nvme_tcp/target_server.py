@@ -1,4 +1,4 @@
-"""The target on kernel TCP: asyncio carries octets between sockets and :class:`NvmeTarget`."""
+"""asyncio carries octets between sockets and :class:`NvmeTarget`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EndReport = Callable[[TargetConnection], None]
 
 
 class TargetServer:
-    """Accepts connections on listening sockets, until :meth:`close`."""
+    """Accept connections on listening sockets, until :meth:`close`."""
 
     def __init__(self, target: NvmeTarget, ended: EndReport | None = None) -> None:
         self.target = target
@@ -51,7 +51,7 @@ class TargetServer:
     # -- what a connection's socket calls ----------------------------------------------------------
 
     def joined(self, link: _HostSocket, local: LocalEnd) -> TargetConnection | None:
-        """A connection for a socket, or None."""
+        """Return a connection for a socket, or None: there are too many."""
         connection = self.target.accept(local, time.monotonic_ns())
         if connection is not None:
             self._links[connection] = link
@@ -92,7 +92,7 @@ class TargetServer:
 
 
 def local_end(name: Sequence[Any]) -> LocalEnd:
-    """Address and port of a socket's name, without zone, IPv4 as itself."""
+    """Return address and port of a socket's name, without zone, IPv4 as itself."""
     address = ip_address(str(name[0]).partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped

@@ -41,9 +41,9 @@ def _round(here: str) -> dict[str, float]:
             found[f"nvme_{pattern}{name}_ratio"] = rate / plain
             found[f"nvme_{pattern}{name}_mb_s"] = rate / 1e6
         found[f"tcp_{pattern}_mb_s"] = plain / 1e6
-    plain = _tcp(here, "turns", SMALL, TURNS) / TURNS
+    plain = _tcp(here, "turns", SMALL, TURNS)
     one, many = (_nvme(here, "read", SMALL, depth, TURNS) for depth in (1, 32))
-    found["nvme_turn_ratio"] = one["seconds"] / TURNS / plain
+    found["nvme_turn_ratio"] = one["latency_us"]["p50"] / 1e6 / plain
     found["tcp_turn_us"] = plain * 1e6
     for depth, measured in ((1, one), (32, many)):
         found[f"nvme_depth{depth}_us"] = measured["latency_us"]["p50"]

@@ -1,4 +1,4 @@
-"""Options that every verb of an NVMe/TCP host has, and what they become."""
+"""Options of every verb of an NVMe/TCP host become its :class:`HostAlone`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def host_verb(function: F) -> F:
 
 
 def host_from(options: dict[str, Any], subsystem: str | None) -> HostAlone:
-    """The host of the options; takes them out.  Raises :class:`UserError`."""
+    """Make the host of the options, and take them out.  Raises :class:`UserError`."""
     host, port = host_and_port(options.pop("place"), listens=False)
     if not host:
         raise UserError("the target has no address; write ADDRESS or ADDRESS:PORT")

@@ -113,7 +113,7 @@ def command(context: click.Context) -> None:
 @NETNS
 @FORMAT
 def target(
-    queues: int, entries: int, no_digests: bool, style: str, files: tuple[Path, ...], **told: Any
+    queues: int, entries: int, no_digests: bool, style: str, files: tuple[Path, ...], **given: Any
 ) -> int:
     """Serve FILEs as the namespaces 1, 2, ... of a subsystem, until a signal.
 
@@ -126,7 +126,7 @@ def target(
         header_digest=not no_digests,
         data_digest=not no_digests,
     )
-    return serve(StandAloneTarget(files=files, settings=settings, table=style == "table", **told))
+    return serve(StandAloneTarget(files=files, settings=settings, table=style == "table", **given))
 
 
 @command.command("discover", short_help="list the subsystems that a target offers")
@@ -140,7 +140,7 @@ def discover(**options: Any) -> int:
 @SUBSYSTEM
 @host_verb
 def identify(subsystem: str, **options: Any) -> int:
-    """Show what the controller of a subsystem and its namespaces say of themselves."""
+    """Show the Identify data of a subsystem's controller and its namespaces."""
     return show_identity(host_from(options, subsystem))
 
 

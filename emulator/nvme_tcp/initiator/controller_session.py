@@ -1,4 +1,4 @@
-"""One life of a controller's connections: from Connect to the loss of a queue."""
+"""A session connects a controller's queues once, from Connect to the loss of a queue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class ControllerFacts:
-    """What Identify Controller says, as far as the initiator uses it."""
+    """Identify Controller data, as far as the initiator uses them."""
 
     cntlid: int
     model: str
@@ -70,7 +70,7 @@ class ControllerFacts:
 
 @dataclass(frozen=True)
 class NamespaceFacts:
-    """What Identify Namespace says: sizes in blocks and octets, the NGUID in hexadecimal."""
+    """Identify Namespace data: sizes in blocks and octets, the NGUID in hexadecimal."""
 
     nsid: int
     blocks: int
@@ -80,12 +80,12 @@ class NamespaceFacts:
 
     @property
     def octets(self) -> int:
-        """Size in octets."""
+        """Return the size in octets."""
         return self.blocks * self.block_size
 
 
 class ControllerSession:
-    """Connected queues of one controller; :attr:`io` is empty for a discovery controller."""
+    """Hold the connected queues of one controller; a discovery controller has no I/O queues."""
 
     def __init__(self, options: HostOptions, dialer: Dialer) -> None:
         self._options = options
@@ -99,23 +99,23 @@ class ControllerSession:
 
     @property
     def admin(self) -> HostLink:
-        """The link of the Admin queue."""
+        """Return the link of the Admin queue."""
         return self._links[0]
 
     @property
     def io(self) -> list[HostLink]:
-        """The links of I/O queues."""
+        """Return the links of I/O queues."""
         return self._links[1:]
 
     @property
     def links(self) -> list[HostLink]:
-        """The links of all queues."""
+        """Return the links of all queues."""
         return list(self._links)
 
     # -- setup -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect, enable and identify the controller; what is half open is closed on an error."""
+        """Connect, enable and identify the controller; on an error, close all queues."""
         try:
             await self._open()
         except BaseException:
@@ -203,12 +203,12 @@ class ControllerSession:
             optional_commands=fields["oncs"],
         )
 
-    async def _number_of_queues(self, wanted: int) -> int:
-        value = (wanted - 1) << 16 | (wanted - 1)
+    async def _number_of_queues(self, requested: int) -> int:
+        value = (requested - 1) << 16 | (requested - 1)
         request = entry(AdminOpcode.SET_FEATURES, 0, FeatureId.NUMBER_OF_QUEUES, value)
         done = await self.command(self.admin, request, "Set Features (number of queues)")
         result = done.completion.result
-        return min(wanted, (result & 0xFFFF) + 1, (result >> 16 & 0xFFFF) + 1)
+        return min(requested, (result & 0xFFFF) + 1, (result >> 16 & 0xFFFF) + 1)
 
     async def _identify_namespaces(self) -> dict[int, NamespaceFacts]:
         found: dict[int, NamespaceFacts] = {}
@@ -252,7 +252,7 @@ class ControllerSession:
         return done
 
     async def identify(self, cns: IdentifyCns, nsid: int = 0) -> bytes:
-        """Identify data of 4096 octets."""
+        """Return Identify data of 4096 octets."""
         request = identify_entry(cns, nsid)
         done = await self.command(
             self.admin, request, f"Identify ({cns.name.lower()})", download=IDENTIFY_SIZE
@@ -260,13 +260,13 @@ class ControllerSession:
         return done.data
 
     async def log_page(self, page: int, length: int, offset: int = 0) -> bytes:
-        """``length`` octets of a log page, a multiple of 4."""
+        """Read ``length`` octets of a log page, a multiple of 4."""
         request = log_entry(page, offset, length)
         what = f"Get Log Page {page:#04x}"
         return (await self.command(self.admin, request, what, download=length)).data
 
     async def read_property(self, offset: Property) -> int:
-        """Value of a property."""
+        """Read a property."""
         what = f"Property Get {offset.name}"
         return (await self.command(self.admin, property_get_entry(offset), what)).completion.result
 
@@ -287,7 +287,7 @@ class ControllerSession:
                 wait.cancel()
 
     async def shut_down(self) -> None:
-        """Tell the controller of the end (CC.SHN), and close all queues."""
+        """Shut the controller down (CC.SHN), and close all queues."""
         try:
             value = ENABLE | IO_ENTRY_SIZES | SHUTDOWN_NORMAL
             await self._set_property(Property.CC, value)

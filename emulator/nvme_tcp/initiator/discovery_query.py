@@ -1,4 +1,4 @@
-"""Discovery: which subsystems a target offers to this host (NVM Express Base 2.0, 3.1.2.3)."""
+"""Discovery lists the subsystems that a target offers (NVM Express Base 2.0, 3.1.2.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class DiscoveredSubsystem:
-    """An entry of the discovery log; the numbers are those of the specification."""
+    """An entry of the discovery log, with the numbers of the specification."""
 
     transport: int
     family: int
@@ -33,7 +33,7 @@ class DiscoveredSubsystem:
 
 
 async def discover(options: HostOptions, dialer: Dialer = dial) -> list[DiscoveredSubsystem]:
-    """Read the discovery log at the address of ``options``; its subsystem is not looked at."""
+    """Read the discovery log at the address of ``options``, whatever their subsystem."""
     session = ControllerSession(replace(options, subsystem=DISCOVERY_NQN), dialer)
     await session.open()
     try:

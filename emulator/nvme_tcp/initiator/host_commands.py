@@ -19,23 +19,23 @@ AT_CID, AT_SGL = 2, 24
 
 
 def entry(opcode: int, nsid: int = 0, *dwords: int) -> bytearray:
-    """An entry with CDW10 and those behind it."""
+    """Make an entry with CDW10 and the dwords behind it."""
     six = (*dwords, 0, 0, 0, 0, 0, 0)[:6]
     return bytearray(SQE.pack(opcode, USES_SGL, 0, nsid, 0, 0, 0, 0, *six))
 
 
 def io_entry(opcode: int, nsid: int, lba: int, blocks: int, flags: int = 0) -> bytearray:
-    """An entry of Read, Write, Compare or Write Zeroes; ``flags`` are those of CDW12."""
+    """Make a Read, Write, Compare or Write Zeroes; ``flags`` go into CDW12."""
     return entry(opcode, nsid, lba & 0xFFFFFFFF, lba >> 32, blocks - 1 | flags)
 
 
 def identify_entry(cns: IdentifyCns, nsid: int = 0) -> bytearray:
-    """An Identify command."""
+    """Make an Identify command."""
     return entry(AdminOpcode.IDENTIFY, nsid, cns)
 
 
 def log_entry(page: int, offset: int, length: int) -> bytearray:
-    """A Get Log Page command for ``length`` octets, a multiple of 4."""
+    """Make a Get Log Page command for ``length`` octets, a multiple of 4."""
     dwords = length // 4 - 1
     return entry(
         AdminOpcode.GET_LOG_PAGE, 0xFFFFFFFF, page | (dwords & 0xFFFF) << 16, dwords >> 16,
@@ -44,7 +44,7 @@ def log_entry(page: int, offset: int, length: int) -> bytearray:
 
 
 def connect_entry(qid: int, sqsize: int, keep_alive_ms: int, *, flow_control: bool) -> bytearray:
-    """A Connect command; its data comes of :func:`connect_data`."""
+    """Make a Connect command; :func:`connect_data` makes its data."""
     return bytearray(
         CONNECT.pack(
             opcode=FABRICS,
@@ -59,14 +59,14 @@ def connect_entry(qid: int, sqsize: int, keep_alive_ms: int, *, flow_control: bo
 
 
 def connect_data(identifier: bytes, cntlid: int, subsystem: str, host: str) -> bytes:
-    """Data of a Connect command."""
+    """Make the data of a Connect command."""
     return CONNECT_DATA.pack(
         hostid=identifier, cntlid=cntlid, subnqn=subsystem.encode(), hostnqn=host.encode()
     )
 
 
 def property_get_entry(offset: Property) -> bytearray:
-    """A Property Get command."""
+    """Make a Property Get command."""
     return bytearray(
         PROPERTY.pack(
             opcode=FABRICS,
@@ -79,7 +79,7 @@ def property_get_entry(offset: Property) -> bytearray:
 
 
 def property_set_entry(offset: Property, value: int) -> bytearray:
-    """A Property Set command of a property of 4 octets."""
+    """Make a Property Set command of a property of 4 octets."""
     return bytearray(
         PROPERTY.pack(
             opcode=FABRICS,

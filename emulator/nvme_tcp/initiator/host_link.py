@@ -1,4 +1,4 @@
-"""A queue of the initiator on kernel TCP: asyncio around :class:`HostQueue`."""
+"""asyncio carries octets between a socket and a :class:`HostQueue`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class HostLink(asyncio.BufferedProtocol):
 
     @property
     def outstanding(self) -> int:
-        """Commands under way or waiting for their turn."""
+        """Return the number of commands under way."""
         return len(self._waiting)
 
     async def submit(
@@ -153,7 +153,7 @@ class HostLink(asyncio.BufferedProtocol):
             transport.close()
 
     def _settle(self) -> None:
-        """Hand completions to those who wait for them, and the end of the queue."""
+        """Hand completions, and the end of the queue, to the tasks that wait for them."""
         for done in self.queue.take_completions():
             future = cast("asyncio.Future[CommandDone]", done.token)
             if not future.done():

@@ -1,4 +1,4 @@
-"""Options of an initiator: whom it connects to, and what it asks for."""
+"""Options of an initiator: its target, and the limits that it requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST_NQN = f"nqn.2014-08.org.nvmexpress:uuid:{uuid.uuid5(_FAMILY, 'default')}"
 
 @dataclass(frozen=True)
 class HostOptions:
-    """Times are in seconds; those of Linux are ``queue_entries`` 128, ``ctrl_loss_s`` 600."""
+    """Options of a host, with the defaults of Linux; times in seconds."""
 
     address: str
     subsystem: str
@@ -51,5 +51,5 @@ class HostOptions:
 
     @property
     def host_identifier(self) -> bytes:
-        """Host identifier of 16 octets."""
+        """Return the host identifier of 16 octets."""
         return uuid.uuid5(_FAMILY, self.host_nqn).bytes

@@ -1,4 +1,4 @@
-"""One queue of the initiator: commands out, completions in, without a socket (NVMe/TCP)."""
+"""A host's queue sends commands and takes completions, without a socket (NVMe/TCP)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _IDS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What one queue asks for in ICReq, and what it may send and take."""
+    """Parameters of ICReq for one queue, and limits of its commands."""
 
     header_digest: bool
     data_digest: bool
@@ -62,7 +62,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class CommandDone:
-    """A command has completed: what was given with it, its completion, its data, its time."""
+    """A completed command: the token of its submitter, its completion, its data, its time."""
 
     token: Any
     completion: NvmeCompletion
@@ -97,7 +97,7 @@ class _Upload:
 
 
 @dataclass
-class QueueCounters:
+class HostQueueCounters:
     """Counters of a queue."""
 
     commands: int = 0
@@ -111,14 +111,14 @@ class QueueCounters:
 
 
 class HostQueue:
-    """Feed octets to :meth:`receive`, send :meth:`octets_to_send`, take :meth:`take_completions`.
+    """Send commands and take completions of one queue, octets in and octets out.
 
     Commands may be submitted once :attr:`ready`; :attr:`broken` says why the queue has ended.
     """
 
     def __init__(self, settings: QueueSettings, now_ns: int, connect_ns: int) -> None:
         self.settings = settings
-        self.counters = QueueCounters()
+        self.counters = HostQueueCounters()
         self.ready = False
         self.broken: str | None = None
         limits = {
@@ -154,7 +154,7 @@ class HostQueue:
 
     @property
     def outstanding(self) -> int:
-        """Commands that have not completed."""
+        """Return the number of commands that have not completed."""
         return len(self._requests)
 
     def submit(
@@ -193,7 +193,7 @@ class HostQueue:
         return cid
 
     def take_completions(self) -> list[CommandDone]:
-        """Commands that have completed since the last call."""
+        """Return the commands that have completed since the last call."""
         done, self._done = self._done, []
         return done
 
@@ -201,11 +201,11 @@ class HostQueue:
 
     @property
     def busy(self) -> bool:
-        """Something is there for :meth:`octets_to_send`."""
+        """Tell whether there is something for :meth:`octets_to_send`."""
         return bool(self._out or self._uploads)
 
     def octets_to_send(self, most: int) -> list[bytes]:
-        """PDUs to send, some ``most`` octets of them; uploads take turns."""
+        """Return PDUs to send, some ``most`` octets of them; uploads take turns."""
         parts: list[bytes] = []
         size = 0
         while size < most:
@@ -233,7 +233,7 @@ class HostQueue:
             self._out.append([self._writer.terminate(PduType.H2C_TERM_REQ, error)])
 
     def next_deadline(self) -> int | None:
-        """When :meth:`handle_timer` is to be called, or None."""
+        """Return the time at which to call :meth:`handle_timer`, or None."""
         deadlines = (request.deadline_ns for request in self._requests.values())
         known = [at for at in deadlines if at is not None]
         if self._connect_deadline is not None:
@@ -275,7 +275,7 @@ class HostQueue:
             self._complete(self._request(completion.cid, pdu, COMMON.size + 12), completion, now_ns)
 
     def _initialize(self, pdu: Pdu) -> None:
-        """ICResp (NVMe/TCP, 3.6.2.3)."""
+        """Take ICResp (NVMe/TCP, 3.6.2.3)."""
         if self.ready:
             raise PduError(FatalError.SEQUENCE_ERROR, 0, pdu.header, "a second ICResp")
         *_, version, alignment, digests, most = INITIALIZE.unpack(pdu.header)
@@ -303,7 +303,7 @@ class HostQueue:
         return request
 
     def _controller_data(self, pdu: Pdu, now_ns: int) -> None:
-        """C2HData (NVMe/TCP, 3.6.2.9): in order."""
+        """Take C2HData, in order (NVMe/TCP, 3.6.2.9)."""
         _, flags, _, _, _, cid, _, offset, length = DATA.unpack(pdu.header)
         request = self._request(cid, pdu)
         if length != len(pdu.data):
@@ -349,7 +349,7 @@ class HostQueue:
         self._done.append(CommandDone(request.token, completion, data, now_ns - request.began_ns))
 
     def _requested(self, pdu: Pdu) -> None:
-        """R2T (NVMe/TCP, 3.6.2.10)."""
+        """Take R2T (NVMe/TCP, 3.6.2.10)."""
         *_, cid, ttag, offset, length = R2T.unpack(pdu.header)
         request = self._request(cid, pdu)
         if not length or offset + length > len(request.upload):

@@ -1,4 +1,4 @@
-"""Latencies in bounded memory: a histogram whose buckets are an eighth of their value wide."""
+"""A histogram keeps latencies in bounded memory; buckets are an eighth of their value wide."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class LatencyHistogram:
         self._buckets[_bucket(ns)] += 1
 
     def percentile(self, share: float) -> int:
-        """Upper end of the bucket that holds this share (0 to 1) of the times, in ns."""
-        wanted = share * self.count
+        """Return the upper end (ns) of the bucket that holds this share (0 to 1) of the times."""
+        rank = share * self.count
         seen = 0
         for number, count in enumerate(self._buckets):
             seen += count
-            if count and seen >= wanted:
+            if count and seen >= rank:
                 return min(_end(number), self.most_ns)
         return 0
 
     def summary_us(self) -> dict[str, float]:
-        """Mean and percentiles in microseconds; nothing where nothing was counted."""
+        """Return mean and percentiles in microseconds; without times, nothing."""
         if not self.count:
             return {}
         return {

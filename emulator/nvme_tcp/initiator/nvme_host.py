@@ -1,4 +1,4 @@
-"""The initiator's API: a host that keeps its controller connected and carries out I/O.
+"""A host keeps its controller connected and carries out I/O: the initiator's API.
 
 ::
 
@@ -95,24 +95,24 @@ class NvmeHost:
 
     @property
     def controller(self) -> ControllerFacts:
-        """Facts of the controller that is, or was last, connected."""
+        """Return facts of the controller that is, or was last, connected."""
         assert self._session is not None
         assert self._session.facts is not None
         return self._session.facts
 
     @property
     def namespaces(self) -> dict[int, NamespaceFacts]:
-        """Active namespaces, by their NSID."""
+        """Return the active namespaces, by their NSID."""
         assert self._session is not None
         return self._session.namespaces
 
     @property
     def connected(self) -> bool:
-        """The controller is connected at present."""
+        """Tell whether the controller is connected at present."""
         return self._live.is_set() and self._lost is None
 
     def counters(self) -> dict[str, int]:
-        """Counters of all queues since the host was made, and of what befell them."""
+        """Return counters of all queues since the host was made."""
         total = Counter(self._counts)
         if self._session is not None and self._live.is_set():
             total.update(_counts_of(self._session))
@@ -136,7 +136,7 @@ class NvmeHost:
         await self._upload(IoOpcode.WRITE, nsid, lba, data, flags)
 
     async def compare(self, nsid: int, lba: int, data: bytes) -> bool:
-        """Whether blocks hold this data."""
+        """Tell whether blocks hold this data."""
         try:
             await self._upload(IoOpcode.COMPARE, nsid, lba, data, 0)
         except NvmeCommandError as error:
@@ -162,7 +162,7 @@ class NvmeHost:
         await self._io(request, "Dataset Management", upload=table)
 
     async def log_page(self, page: int, length: int, offset: int = 0) -> bytes:
-        """``length`` octets of a log page, a multiple of 4."""
+        """Read ``length`` octets of a log page, a multiple of 4."""
         session = await self._connected()
         return await session.log_page(page, length, offset)
 
@@ -297,7 +297,7 @@ def _counts_of(session: ControllerSession) -> Counter[str]:
 
 
 async def _all(coroutines: object) -> list[bytes]:
-    """Run together; where one fails, the others are ended, and its error is raised."""
+    """Run coroutines together; where one fails, cancel the others and raise its error."""
     tasks = [asyncio.ensure_future(one) for one in coroutines]  # type: ignore[attr-defined]
     if len(tasks) == 1:
         return [await tasks[0]]

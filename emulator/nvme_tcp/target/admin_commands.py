@@ -19,7 +19,7 @@ _SAVE = 1 << 31
 
 
 def set_features(controller: NvmeController, command: NvmeCommand, now_ns: int) -> Outcome:
-    """Set Features (Base 2.0, 5.27); nothing is saved."""
+    """Carry out Set Features (Base 2.0, 5.27); nothing is saved."""
     number, value = command.cdw10 & 0xFF, command.cdw11
     if command.cdw10 & _SAVE:
         return refused(NvmeStatus.INVALID_FIELD)
@@ -51,7 +51,7 @@ def _number_of_queues(controller: NvmeController, value: int) -> Outcome:
 
 
 def get_features(controller: NvmeController, command: NvmeCommand) -> Outcome:
-    """Get Features (Base 2.0, 5.15): the present values."""
+    """Answer Get Features (Base 2.0, 5.15) with present values."""
     number = command.cdw10 & 0xFF
     if command.cdw10 >> 8 & 7:  # SEL: default, saved, supported
         return refused(NvmeStatus.INVALID_FIELD)
@@ -74,7 +74,7 @@ def get_features(controller: NvmeController, command: NvmeCommand) -> Outcome:
 
 
 def async_event_request(controller: NvmeController, command: NvmeCommand) -> Outcome:
-    """Async Event Request (Base 2.0, 5.2): held until an event, an Abort, or the end."""
+    """Hold an Async Event Request (Base 2.0, 5.2) until an Abort, a reset or the end."""
     if len(controller.event_requests) >= controller.settings.event_requests:
         return refused(NvmeStatus.EVENT_LIMIT_EXCEEDED)
     controller.event_requests.append(command.cid)
@@ -82,6 +82,6 @@ def async_event_request(controller: NvmeController, command: NvmeCommand) -> Out
 
 
 def keep_alive(controller: NvmeController, now_ns: int) -> Outcome:
-    """Keep Alive (Base 2.0, 5.18)."""
+    """Start the keep-alive timer again (Keep Alive, Base 2.0, 5.18)."""
     controller.keep_alive(now_ns)
     return SUCCEEDED

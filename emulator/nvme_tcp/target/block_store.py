@@ -1,4 +1,4 @@
-"""Octets of a namespace: a file, or sparse memory with the same calls."""
+"""A store holds a namespace's octets in a file, or in sparse memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class BlockStore:
 
     @classmethod
     def memory(cls, size: int) -> BlockStore:
-        """Sparse memory that reads as zeroes where nothing was written."""
+        """Make sparse memory that reads as zeroes where nothing was written."""
         descriptor = os.memfd_create("uetemu-nvme", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, size)
         return cls(descriptor, size)
 
     @classmethod
     def file(cls, path: Path, size: int | None, *, read_only: bool = False) -> BlockStore:
-        """A file as it is, or made sparse with ``size``; raises :class:`UserError`."""
+        """Open a file as it is, or make it sparse with ``size``; raises :class:`UserError`."""
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         created = False
         try:
@@ -62,7 +62,7 @@ class BlockStore:
         return cls(descriptor, there, read_only=read_only)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly ``length`` octets; raises ``OSError``."""
+        """Read exactly ``length`` octets; raises ``OSError``."""
         octets = os.pread(self._descriptor, length, offset)
         while len(octets) < length:  # a signal, or a file that someone made shorter
             more = os.pread(self._descriptor, length - len(octets), offset + len(octets))

@@ -45,10 +45,10 @@ SUCCEEDED = Answer()
 
 
 def refused(status: NvmeStatus, result: int = 0) -> Answer:
-    """An answer that says that the same command would fail again."""
+    """Make an answer with Do Not Retry: the same command would fail again."""
     return Answer(status | DO_NOT_RETRY, result)
 
 
 def transmission_of(octets: bytes) -> Transmission:
-    """Octets that are there already."""
+    """Transmit octets that are there already."""
     return Transmission(len(octets), lambda offset, length: octets[offset : offset + length])

@@ -36,22 +36,22 @@ class ConnectRequest:
 
 def connect_request(entry: bytes, data: bytes) -> ConnectRequest:
     """Take a Connect command apart; ``data`` has the size of its layout."""
-    fields, told = CONNECT.unpack(entry), CONNECT_DATA.unpack(data)
+    fields, given = CONNECT.unpack(entry), CONNECT_DATA.unpack(data)
     return ConnectRequest(
         record_format=fields["recfmt"],
         qid=fields["qid"],
         sqsize=fields["sqsize"],
         flow_control=not fields["cattr"] & DISABLE_FLOW_CONTROL,
         keep_alive_ms=fields["kato"],
-        host_identifier=told["hostid"],
-        cntlid=told["cntlid"],
-        subsystem=padded_text(told["subnqn"]),
-        host=padded_text(told["hostnqn"]),
+        host_identifier=given["hostid"],
+        cntlid=given["cntlid"],
+        subsystem=padded_text(given["subnqn"]),
+        host=padded_text(given["hostnqn"]),
     )
 
 
 def invalid_parameter(name: str) -> Answer:
-    """Refusal of a Connect for a field: IPO is its offset, IATTR says whether it is in the data."""
+    """Refuse a Connect for a field: IPO is its offset, IATTR names command or data."""
     for layout, attribute in ((CONNECT, 0), (CONNECT_DATA, IN_DATA)):
         try:
             place = layout.offset(name)
@@ -62,7 +62,7 @@ def invalid_parameter(name: str) -> Answer:
 
 
 def property_get(controller: NvmeController, entry: bytes) -> Outcome:
-    """Property Get (Base 2.0, 6.5)."""
+    """Answer Property Get (Base 2.0, 6.5)."""
     fields = PROPERTY.unpack(entry)
     value = controller.value_of(fields["ofst"])
     if value is None or (fields["attrib"] & 7) != int(fields["ofst"] in LONG_PROPERTIES):
@@ -71,7 +71,7 @@ def property_get(controller: NvmeController, entry: bytes) -> Outcome:
 
 
 def property_set(controller: NvmeController, entry: bytes) -> Outcome:
-    """Property Set (Base 2.0, 6.6): of the properties that are there, CC alone can be set."""
+    """Carry out Property Set (Base 2.0, 6.6): CC alone can be set."""
     fields = PROPERTY.unpack(entry)
     if fields["ofst"] != Property.CC or fields["attrib"] & 7:
         return refused(NvmeStatus.INVALID_FIELD)

@@ -51,7 +51,7 @@ def identify(controller: NvmeController, command: NvmeCommand) -> Outcome:
 
 
 def controller_data(controller: NvmeController) -> bytes:
-    """Identify Controller data."""
+    """Make Identify Controller data."""
     settings, subsystem = controller.settings, controller.subsystem
     nqn = DISCOVERY_NQN if subsystem is None else subsystem.nqn
     common = {
@@ -100,7 +100,7 @@ def _namespace(controller: NvmeController, command: NvmeCommand) -> Outcome:
 
 
 def namespace_data(namespace: NvmeNamespace) -> bytes:
-    """Identify Namespace data of an active namespace."""
+    """Make Identify Namespace data of an active namespace."""
     return IDENTIFY_NAMESPACE.pack(
         nsze=namespace.blocks,
         ncap=namespace.blocks,

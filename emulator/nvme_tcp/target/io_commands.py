@@ -50,7 +50,7 @@ def execute(controller: NvmeController, command: NvmeCommand) -> Outcome:
 def _refusal(
     controller: NvmeController, namespace: NvmeNamespace, command: NvmeCommand
 ) -> Answer | None:
-    """Reason why a range of blocks cannot be used, or None."""
+    """Return the refusal of a range of blocks, or None."""
     if command.lba + command.blocks > namespace.blocks:
         return refused(NvmeStatus.LBA_OUT_OF_RANGE)
     if command.cdw12 >> 26 & 0xF:  # PRINFO: no protection information here
@@ -123,7 +123,7 @@ def _write_zeroes(
 
 
 def _manage(controller: NvmeController, namespace: NvmeNamespace, command: NvmeCommand) -> Outcome:
-    """Dataset Management: ranges are deallocated, other attributes are advice that is ignored."""
+    """Deallocate ranges (Dataset Management); other attributes are advice, and ignored."""
     ranges = (command.cdw10 & 0xFF) + 1
     deallocate = bool(command.cdw11 & ATTRIBUTE_DEALLOCATE)
     if deallocate and namespace.store.read_only:
@@ -137,11 +137,11 @@ def _manage(controller: NvmeController, namespace: NvmeNamespace, command: NvmeC
         table[offset : offset + len(octets)] = octets
 
     def finish() -> Answer:
-        wanted = list(DSM_RANGE.iter_unpack(table[:size]))
-        if any(lba + count > namespace.blocks for _, count, lba in wanted):
+        listed = list(DSM_RANGE.iter_unpack(table[:size]))
+        if any(lba + count > namespace.blocks for _, count, lba in listed):
             return refused(NvmeStatus.LBA_OUT_OF_RANGE)
         if deallocate:
-            _deallocate(namespace.store, namespace.block_size, wanted)
+            _deallocate(namespace.store, namespace.block_size, listed)
         return SUCCEEDED
 
     return Collection(length, take, finish)

@@ -127,7 +127,7 @@ def _effects(controller: NvmeController) -> bytes:
 def discovery_log(
     controller: NvmeController, subsystems: Iterable[NvmeSubsystem], local: LocalEnd
 ) -> bytes:
-    """Discovery log: the subsystems that the host may use, reached as it has reached this one."""
+    """Make the discovery log: the subsystems that the host may use, at the address it came to."""
     host = controller.host.nqn
     offered = [one.nqn for one in subsystems if not one.hosts or host in one.hosts]
     family = FAMILY_IPV6 if ip_address(local.address).version == 6 else FAMILY_IPV4

@@ -55,7 +55,7 @@ class HealthCounts:
 
 
 class NvmeController:
-    """One host's controller; ``subsystem`` is None for a discovery controller."""
+    """A controller of one host; ``subsystem`` is None for a discovery controller."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class NvmeController:
 
     @property
     def enabled(self) -> bool:
-        """CC.EN is set, and the controller is ready."""
+        """Tell whether CC.EN is set, and the controller is ready."""
         return bool(self.csts & READY)
 
     # -- properties (Base 2.0, 3.1.3) --------------------------------------------------------------
 
     def value_of(self, offset: int) -> int | None:
-        """Value of a property, None where there is none."""
+        """Return the value of a property, None where there is none."""
         match offset:
             case Property.CAP:
                 return self.cap
@@ -117,7 +117,7 @@ class NvmeController:
 
     @property
     def keep_alive_ms(self) -> int:
-        """KATO, rounded up to the unit of KAS; 0: no timer."""
+        """Return KATO, rounded up to the unit of KAS; 0: no timer."""
         return self._keep_alive_ms
 
     def set_keep_alive(self, milliseconds: int, now_ns: int) -> None:

@@ -32,7 +32,7 @@ _LAST_CNTLID = 0xFFEF
 
 @dataclass(slots=True)
 class _Link:
-    """A connection as the target knows it."""
+    """A connection's local end, deadline and controller."""
 
     local: LocalEnd
     deadline_ns: int | None
@@ -48,7 +48,7 @@ class _Association:
 
 
 class NvmeTarget:
-    """All that a target's process serves, without sockets; times are of one clock, in ns."""
+    """Serve subsystems to all connections, without sockets; times are of one clock, in ns."""
 
     def __init__(
         self, subsystems: Iterable[NvmeSubsystem], settings: TargetSettings | None = None
@@ -64,7 +64,7 @@ class NvmeTarget:
     # -- what the runner calls ---------------------------------------------------------------------
 
     def accept(self, local: LocalEnd, now_ns: int) -> TargetConnection | None:
-        """A connection for a host that has connected, or None: there are too many."""
+        """Return a connection for a host that has connected, or None: there are too many."""
         if len(self._links) >= self.settings.connections:
             self.counters["refused_connections"] += 1
             return None
@@ -74,7 +74,7 @@ class NvmeTarget:
         return connection
 
     def next_deadline(self) -> int | None:
-        """When :meth:`handle_timer` is to be called, or None."""
+        """Return the time at which to call :meth:`handle_timer`, or None."""
         connects = (link.deadline_ns for link in self._links.values())
         silences = (one.controller.deadline_ns for one in self._associations.values())
         return min((at for at in (*connects, *silences) if at is not None), default=None)
@@ -93,12 +93,12 @@ class NvmeTarget:
                 self._end(connection, "no Connect command came in time")
 
     def take_disturbed(self) -> set[TargetConnection]:
-        """Connections that another one, or a timer, has closed or given something to send."""
+        """Return connections that another one, or a timer, has closed or made send."""
         disturbed, self._disturbed = self._disturbed, set()
         return disturbed
 
     def controllers(self) -> list[NvmeController]:
-        """Controllers that hosts have at present."""
+        """Return the controllers that hosts have at present."""
         return [association.controller for association in self._associations.values()]
 
     # -- what a connection calls -------------------------------------------------------------------
@@ -166,7 +166,7 @@ class NvmeTarget:
         return refused(NvmeStatus.INVALID_OPCODE)
 
     def _abort(self, controller: NvmeController, command: NvmeCommand) -> Outcome:
-        """Abort (Base 2.0, 5.1): an Async Event Request is aborted, nothing else waits long."""
+        """Abort an Async Event Request (Base 2.0, 5.1); nothing else waits long."""
         sqid, cid = command.cdw10 & 0xFFFF, command.cdw10 >> 16
         admin = self._associations[controller.cntlid].queues.get(0)
         if sqid or admin is None or cid not in controller.event_requests:
@@ -232,7 +232,7 @@ class NvmeTarget:
         if request.qid:
             answer = self._join(connection, link, request)
         else:
-            answer = self._found(link, request, subsystem, now_ns)
+            answer = self._create(link, request, subsystem, now_ns)
         if answer.status == NvmeStatus.SUCCESS:
             assert link.controller is not None
             connection.qid = request.qid
@@ -243,7 +243,7 @@ class NvmeTarget:
             link.deadline_ns = None
         return answer
 
-    def _found(
+    def _create(
         self, link: _Link, request: ConnectRequest, subsystem: NvmeSubsystem | None, now_ns: int
     ) -> Answer:
         """Make a controller for the host: the dynamic controller model."""

@@ -17,7 +17,7 @@ _FAMILY = uuid.uuid5(uuid.NAMESPACE_URL, "uetemu:nvme")
 
 
 def checked_nqn(nqn: str) -> str:
-    """An NQN as it is; raises :class:`UserError` where it is none (Base 2.0, 4.5)."""
+    """Return an NQN as it is; raises :class:`UserError` where it is none (Base 2.0, 4.5)."""
     octets = nqn.encode()
     if not nqn.startswith("nqn.") or len(octets) > MOST_NQN or not nqn.isprintable() or " " in nqn:
         raise UserError(
@@ -38,12 +38,12 @@ class NvmeNamespace:
 
     @property
     def blocks(self) -> int:
-        """Size in logical blocks; octets of the store behind the last whole block are not used."""
+        """Return the size in blocks; octets behind the last whole block are not used."""
         return self.store.size // self.block_size
 
     @property
     def nguid(self) -> bytes:
-        """Namespace globally unique identifier."""
+        """Return the namespace globally unique identifier."""
         return self.uuid.bytes
 
 
@@ -58,7 +58,7 @@ class NvmeSubsystem:
 
     @classmethod
     def named(cls, nqn: str, hosts: frozenset[str] = frozenset()) -> NvmeSubsystem:
-        """A subsystem without namespaces; raises :class:`UserError` for a bad NQN."""
+        """Make a subsystem without namespaces; raises :class:`UserError` for a bad NQN."""
         if checked_nqn(nqn) == DISCOVERY_NQN:
             raise UserError("the discovery subsystem is always there; give another NQN")
         for host in hosts:

@@ -1,4 +1,4 @@
-"""A TCP connection at the target: PDUs in, commands carried out, PDUs out (NVMe/TCP).
+"""A target's connection takes PDUs, carries out commands and sends PDUs (NVMe/TCP).
 
 ::
 
@@ -65,7 +65,7 @@ _MOST_R2TS = 4
 
 
 class QueueCommands(Protocol):
-    """Carries out the commands of one queue."""
+    """Carry out the commands of one queue."""
 
     def execute(
         self, connection: TargetConnection, command: NvmeCommand, header: bytes, now_ns: int
@@ -117,7 +117,7 @@ class _Grant:
 
 
 class TargetConnection:
-    """One queue of one host, without a socket.
+    """Serve one queue of one host, without a socket.
 
     Feed octets to :meth:`receive`; send what :meth:`octets_to_send` returns; close the connection
     when :attr:`finished` is true.
@@ -154,12 +154,12 @@ class TargetConnection:
 
     @property
     def finished(self) -> bool:
-        """The TCP connection is to be closed: nothing more will be sent or understood."""
+        """Tell whether to close the TCP connection: nothing more will be sent or understood."""
         return self._closing and not self._ready
 
     @property
     def busy(self) -> bool:
-        """Something is there for :meth:`octets_to_send`."""
+        """Tell whether there is something for :meth:`octets_to_send`."""
         return bool(self._ready or (self._streams and not self._closing))
 
     def receive(self, octets: bytes | memoryview, now_ns: int) -> None:
@@ -174,7 +174,7 @@ class TargetConnection:
             self._terminate(error)
 
     def octets_to_send(self, most: int) -> list[bytes]:
-        """PDUs to send, some ``most`` octets of them; reads take turns, piece by piece."""
+        """Return PDUs to send, some ``most`` octets of them; reads take turns, piece by piece."""
         parts: list[bytes] = []
         size = 0
         while size < most:
@@ -212,7 +212,7 @@ class TargetConnection:
             self._host_data(pdu)
 
     def _initialize(self, pdu: Pdu) -> None:
-        """ICReq (NVMe/TCP, 3.6.2.2): agree on digests, alignment and outstanding R2Ts."""
+        """Answer ICReq (NVMe/TCP, 3.6.2.2): digests, alignment and outstanding R2Ts."""
         if self._initialized:
             raise PduError(FatalError.SEQUENCE_ERROR, 0, pdu.header, "a second ICReq")
         *_, version, alignment, digests, most_r2ts = INITIALIZE.unpack(pdu.header)
@@ -284,7 +284,7 @@ class TargetConnection:
             self._streams.append(_Stream(command, what))
 
     def _next_piece(self, stream: _Stream) -> list[bytes]:
-        """The next C2HData of a transmission, and its response behind the last one."""
+        """Return the next C2HData of a transmission, and its response behind the last one."""
         command, what, at = stream.command, stream.what, stream.sent
         size = min(self._settings.c2h_octets, what.length - at)
         try:
@@ -339,7 +339,7 @@ class TargetConnection:
             )
 
     def _host_data(self, pdu: Pdu) -> None:
-        """H2CData (NVMe/TCP, 3.6.2.8): in order within its R2T."""
+        """Take H2CData, in order within its R2T (NVMe/TCP, 3.6.2.8)."""
         _, flags, _, _, _, cccid, ttag, offset, length = DATA.unpack(pdu.header)
         grant = self._grants.get(ttag)
         invalid = FatalError.INVALID_HEADER_FIELD

@@ -22,7 +22,7 @@ IN_DATA = 1
 
 
 class FabricsType(IntEnum):
-    """FCTYPE (Base 2.0, figure of 6)."""
+    """FCTYPE: the kind of a Fabrics command (Base 2.0, 6)."""
 
     PROPERTY_SET = 0x00
     CONNECT = 0x01
@@ -78,17 +78,17 @@ VERSION = 0x00020000
 
 
 def capabilities(most_entries: int, timeout_ms: int) -> int:
-    """CAP (Base 2.0, 3.1.3.1): MQES, CQR, TO in units of 500 ms, CSS, 4 KiB pages."""
+    """Make CAP (Base 2.0, 3.1.3.1): MQES, CQR, TO in units of 500 ms, CSS, 4 KiB pages."""
     return (most_entries - 1) | 1 << 16 | (timeout_ms // 500) << 24 | 1 << 37
 
 
 def most_entries(cap: int) -> int:
-    """Most entries of a queue, by MQES of CAP."""
+    """Return the most entries of a queue, by MQES of CAP."""
     return (cap & 0xFFFF) + 1
 
 
 def ready_timeout_ms(cap: int) -> int:
-    """Longest time until CSTS.RDY follows CC.EN, by TO of CAP."""
+    """Return the longest time until CSTS.RDY follows CC.EN, by TO of CAP."""
     return (cap >> 24 & 0xFF) * 500
 
 

@@ -12,7 +12,7 @@ IDENTIFY_SIZE = 4096
 
 
 class IdentifyCns(IntEnum):
-    """CNS of Identify (Base 2.0, figure of 5.17.1)."""
+    """CNS of Identify (Base 2.0, 5.17.1)."""
 
     NAMESPACE = 0x00
     CONTROLLER = 0x01
@@ -100,7 +100,7 @@ DESCRIPTOR_NGUID, DESCRIPTOR_UUID, DESCRIPTOR_CSI = 2, 3, 4
 
 
 class LogPage(IntEnum):
-    """LID of Get Log Page (Base 2.0, figure of 5.16.1)."""
+    """LID of Get Log Page (Base 2.0, 5.16.1)."""
 
     ERRORS = 0x01
     HEALTH = 0x02
@@ -144,7 +144,7 @@ CHANGED_SIZE = 4096
 
 
 class FeatureId(IntEnum):
-    """FID of Get and Set Features (Base 2.0, figure of 5.27.1)."""
+    """FID of Get and Set Features (Base 2.0, 5.27.1)."""
 
     WRITE_CACHE = 0x06
     NUMBER_OF_QUEUES = 0x07

@@ -36,7 +36,7 @@ LEAST_MAXH2CDATA = 4096
 
 
 class PduType(IntEnum):
-    """Types of PDUs (3.6.2.1)."""
+    """Types of PDUs (NVMe/TCP, 3.6.2.1)."""
 
     IC_REQ = 0
     IC_RESP = 1

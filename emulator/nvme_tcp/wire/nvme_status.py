@@ -41,7 +41,7 @@ class NvmeStatus(IntEnum):
 
 
 def status_name(status: int) -> str:
-    """A name for people, or the two numbers of a status without one."""
+    """Return a status's name, or the two numbers of one without a name."""
     value = status & ~DO_NOT_RETRY & 0x7FF
     try:
         return NvmeStatus(value).name.lower()

@@ -1,4 +1,4 @@
-"""The reader of a connection: a stream of octets becomes PDUs, checked before they are stored."""
+"""A reader cuts a stream of octets into PDUs, and checks headers before data arrive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pdu(NamedTuple):
 
 
 class PduReader:
-    """Cuts a stream into PDUs of the types in ``limits``: type -> most octets of data.
+    """Cut a stream into PDUs of the types in ``limits``: type -> most octets of data.
 
     It keeps less than one PDU between calls, and refuses a PDU by its header, before its data.
     """
@@ -57,14 +57,14 @@ class PduReader:
         self._checked: tuple[PduType, int, int, int, int] | None = None
 
     def feed(self, octets: bytes | memoryview) -> None:
-        """Take octets that arrived behind those before."""
+        """Take octets that arrived."""
         if self._at:
             del self._buffer[: self._at]
             self._at = 0
         self._buffer += octets
 
     def next_pdu(self) -> Pdu | None:
-        """The next whole PDU, or None; raises :class:`PduError`."""
+        """Return the next whole PDU, or None; raises :class:`PduError`."""
         if self._checked is None:
             self._checked = self._check_header()
             if self._checked is None:
@@ -121,7 +121,7 @@ class PduReader:
         return kind, flags, header, self._check_data(kind, flags, end, place, total), total
 
     def _check_data(self, kind: PduType, flags: int, end: int, place: int, total: int) -> int:
-        """PDO, once it and PLEN are found to be right."""
+        """Check PDO and PLEN of a PDU with data, and return PDO."""
         if bool(flags & DDGST) != self.data_digest:
             raise self._refused(FatalError.INVALID_HEADER_FIELD, AT_FLAGS, "the DDGST flag")
         unit = ALIGNMENT_UNIT * (self.alignment + 1)

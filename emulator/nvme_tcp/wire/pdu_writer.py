@@ -1,4 +1,4 @@
-"""The writer of a connection's PDUs: padding, digests and lengths as both ends have agreed."""
+"""A writer makes PDUs with the padding and digests that both ends have agreed on."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from emulator.nvme_tcp.wire.nvme_pdu import (
 
 
 def digest(octets: bytes) -> bytes:
-    """CRC-32C of ``octets`` as it lies on the wire."""
+    """Return the CRC-32C of ``octets`` as it lies on the wire."""
     return int(google_crc32c.value(octets)).to_bytes(DIGEST_SIZE, "little")
 
 
 class PduWriter:
-    """Makes PDUs of one direction; ``alignment`` is the HPDA or CPDA of the receiver."""
+    """Make PDUs of one direction; ``alignment`` is the HPDA or CPDA of the receiver."""
 
     def __init__(self) -> None:
         self.header_digest = False
@@ -34,12 +34,12 @@ class PduWriter:
         self.alignment = 0
 
     def initialize(self, kind: PduType, alignment: int, digests: int, maximum: int) -> bytes:
-        """ICReq or ICResp of PDU format version 0."""
+        """Make ICReq or ICResp of PDU format version 0."""
         size = INITIALIZE.size
         return INITIALIZE.pack(kind, 0, size, 0, size, 0, alignment, digests, maximum)
 
     def terminate(self, kind: PduType, error: PduError) -> bytes:
-        """H2CTermReq or C2HTermReq, which quotes the header at fault."""
+        """Make H2CTermReq or C2HTermReq, which quotes the header at fault."""
         quoted = error.header[:MOST_QUOTED]
         size = TERMINATE.size
         head = TERMINATE.pack(
@@ -48,7 +48,7 @@ class PduWriter:
         return head + quoted
 
     def capsule(self, kind: PduType, entry: bytes, data: bytes = b"") -> list[bytes]:
-        """CapsuleCmd with its data, or CapsuleResp."""
+        """Make CapsuleCmd with its data, or CapsuleResp."""
         flags, length, offset, total = self._measure(COMMON.size + len(entry), len(data))
         head = COMMON.pack(kind, flags, length, offset, total) + entry
         return self._assembled(head, offset, data)
@@ -56,19 +56,19 @@ class PduWriter:
     def data(
         self, kind: PduType, flags: int, cccid: int, ttag: int, offset: int, data: bytes
     ) -> list[bytes]:
-        """H2CData or C2HData at ``offset`` of the command's data."""
+        """Make H2CData or C2HData at ``offset`` of the command's data."""
         own, length, place, total = self._measure(DATA.size, len(data))
         head = DATA.pack(kind, flags | own, length, place, total, cccid, ttag, offset, len(data))
         return self._assembled(head, place, data)
 
     def ready_to_transfer(self, cccid: int, ttag: int, offset: int, length: int) -> list[bytes]:
-        """R2T for ``length`` octets from ``offset`` on."""
+        """Make R2T for ``length`` octets from ``offset`` on."""
         flags, header, place, total = self._measure(R2T.size, 0)
         head = R2T.pack(PduType.R2T, flags, header, place, total, cccid, ttag, offset, length)
         return self._assembled(head, place, b"")
 
     def _measure(self, header: int, data: int) -> tuple[int, int, int, int]:
-        """Flags of digests, HLEN, PDO, PLEN."""
+        """Return flags of digests, HLEN, PDO, PLEN."""
         flags = HDGST if self.header_digest else 0
         end = header + (DIGEST_SIZE if self.header_digest else 0)
         if not data:

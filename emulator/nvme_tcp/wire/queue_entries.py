@@ -28,7 +28,7 @@ NO_FLOW_CONTROL = 0xFFFF
 
 
 class AdminOpcode(IntEnum):
-    """Opcodes of the Admin command set (Base 2.0, figure of 5)."""
+    """Opcodes of the Admin command set (Base 2.0, 5)."""
 
     GET_LOG_PAGE = 0x02
     IDENTIFY = 0x06
@@ -40,7 +40,7 @@ class AdminOpcode(IntEnum):
 
 
 class IoOpcode(IntEnum):
-    """Opcodes of the NVM command set (NVM Command Set 1.0, figure of 3)."""
+    """Opcodes of the NVM command set (NVM Command Set 1.0, 3)."""
 
     FLUSH = 0x00
     WRITE = 0x01
@@ -79,17 +79,17 @@ class NvmeCommand(NamedTuple):
 
     @property
     def lba(self) -> int:
-        """SLBA of a read or write."""
+        """Return SLBA of a read or write."""
         return self.cdw11 << 32 | self.cdw10
 
     @property
     def blocks(self) -> int:
-        """NLB of a read or write, as a count."""
+        """Return NLB of a read or write, as a count."""
         return (self.cdw12 & 0xFFFF) + 1
 
 
 def entry_of(header: bytes, at: int) -> NvmeCommand:
-    """The submission queue entry behind ``at`` octets of a capsule's header."""
+    """Return the submission queue entry behind ``at`` octets of a capsule's header."""
     return NvmeCommand._make(SQE.unpack_from(header, at))
 
 
@@ -104,11 +104,11 @@ class NvmeCompletion(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """The command succeeded."""
+        """Tell whether the command succeeded."""
         return self.status == NvmeStatus.SUCCESS
 
 
 def completion_of(header: bytes, at: int) -> NvmeCompletion:
-    """The completion queue entry behind ``at`` octets of a capsule's header."""
+    """Return the completion queue entry behind ``at`` octets of a capsule's header."""
     result, sqhd, sqid, cid, status = CQE.unpack_from(header, at)
     return NvmeCompletion(result, sqhd, sqid, cid, status >> 1)

@@ -23,11 +23,11 @@ class SparseLayout:
                 raise ValueError(f"field {name} ends outside of the structure")
 
     def offset(self, name: str) -> int:
-        """Offset of a field in octets."""
+        """Return the offset of a field in octets."""
         return self._fields[name][0]
 
     def pack(self, **values: Any) -> bytes:
-        """Octets of the structure; fields that are not named are zero."""
+        """Make the structure's octets; fields that are not named are zero."""
         octets = bytearray(self.size)
         for name, value in values.items():
             offset, form = self._fields[name]
@@ -35,10 +35,10 @@ class SparseLayout:
         return bytes(octets)
 
     def unpack(self, octets: bytes) -> dict[str, Any]:
-        """Value of each field; raises ``struct.error`` where ``octets`` are too few."""
+        """Return the value of each field; raises ``struct.error`` where ``octets`` are too few."""
         return {name: form.unpack_from(octets, at)[0] for name, (at, form) in self._fields.items()}
 
 
 def padded_text(octets: bytes) -> str:
-    """Text of a field that is padded with spaces or ends at a NUL."""
+    """Return the text of a field that is padded with spaces or ends at a NUL."""
     return octets.split(b"\0", 1)[0].decode("utf-8", "replace").rstrip(" ")

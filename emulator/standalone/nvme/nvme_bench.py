@@ -16,7 +16,7 @@ PATTERNS = ("read", "write", "randread", "randwrite")
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """Commands of ``size`` octets, ``depth`` at a time; ``verify``: each is read back after it."""
+    """A load: commands of ``size`` octets, ``depth`` at a time, read back with ``verify``."""
 
     pattern: str
     nsid: int
@@ -63,7 +63,7 @@ async def _bench(host: HostAlone, load: BenchLoad) -> int:
 
 
 class _Load:
-    """The commands that are left, taken by ``depth`` workers."""
+    """Commands that are left, which ``depth`` workers take."""
 
     def __init__(self, host: NvmeHost, load: BenchLoad, block_size: int) -> None:
         self._host = host

@@ -1,4 +1,4 @@
-"""``uetemu nvme discover``, ``identify``, ``read``, ``write`` and ``log``: a host by itself."""
+"""``uetemu nvme discover``, ``identify``, ``read`` and ``write``: a host by itself."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class HostAlone:
-    """What every verb of a host was told."""
+    """Settings of a host's verb: its options, its namespace, its output."""
 
     options: HostOptions
     netns: str | None
     table: bool
 
     def report(self) -> EventReport:
-        """A report on standard output."""
+        """Return a report on standard output."""
         return EventReport(sys.stdout, table=self.table)
 
 
@@ -66,7 +66,7 @@ def show_discovery(host: HostAlone) -> int:
 
 
 def show_identity(host: HostAlone) -> int:
-    """Print what the controller and its namespaces say of themselves."""
+    """Print the Identify data of the controller and its namespaces."""
 
     async def identify() -> None:
         report = host.report()

@@ -29,7 +29,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class StandAloneTarget:
-    """What ``uetemu nvme target`` was told; sizes in octets, ``duration`` in ns."""
+    """Settings of ``uetemu nvme target``; sizes in octets, ``duration`` in ns."""
 
     files: tuple[Path, ...]
     memories: tuple[int, ...]
@@ -45,30 +45,30 @@ class StandAloneTarget:
     table: bool
 
 
-def serve(told: StandAloneTarget) -> int:
+def serve(given: StandAloneTarget) -> int:
     """Serve until a signal or the end of the duration; return the exit status."""
-    subsystem = NvmeSubsystem.named(told.subsystem, frozenset(told.hosts))
-    places = [_place(text) for text in told.listen]
-    with _stores(told) as stores:
+    subsystem = NvmeSubsystem.named(given.subsystem, frozenset(given.hosts))
+    places = [_place(text) for text in given.listen]
+    with _stores(given) as stores:
         for store in stores:
-            subsystem.add(store, told.block_size)
-        if told.netns is not None:
-            enter_namespace(told.netns)
+            subsystem.add(store, given.block_size)
+        if given.netns is not None:
+            enter_namespace(given.netns)
         with contextlib.ExitStack() as opened:
             listeners = [opened.enter_context(_listener(*place)) for place in places]
-            return asyncio.run(_serve(told, subsystem, listeners))
+            return asyncio.run(_serve(given, subsystem, listeners))
 
 
 @contextlib.contextmanager
-def _stores(told: StandAloneTarget) -> Iterator[list[BlockStore]]:
-    if not told.files and not told.memories:
+def _stores(given: StandAloneTarget) -> Iterator[list[BlockStore]]:
+    if not given.files and not given.memories:
         raise UserError("nothing is to be served; give a FILE, or --memory SIZE")
     with contextlib.ExitStack() as opened:
         stores: list[BlockStore] = []
-        for path in told.files:
-            stores.append(BlockStore.file(path, told.size, read_only=told.read_only))
+        for path in given.files:
+            stores.append(BlockStore.file(path, given.size, read_only=given.read_only))
             opened.callback(stores[-1].close)
-        for size in told.memories:
+        for size in given.memories:
             stores.append(BlockStore.memory(size))
             opened.callback(stores[-1].close)
         yield stores
@@ -95,10 +95,10 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    told: StandAloneTarget, subsystem: NvmeSubsystem, listeners: list[socket.socket]
+    given: StandAloneTarget, subsystem: NvmeSubsystem, listeners: list[socket.socket]
 ) -> int:
-    report = EventReport(sys.stdout, table=told.table)
-    target = NvmeTarget([subsystem], told.settings)
+    report = EventReport(sys.stdout, table=given.table)
+    target = NvmeTarget([subsystem], given.settings)
 
     def ended(connection: TargetConnection) -> None:
         report.event("connection", queue=connection.qid, fault=connection.fault)
@@ -121,7 +121,7 @@ async def _serve(
     )
     reason = "signal"
     try:
-        seconds = None if told.duration is None else told.duration / 1e9
+        seconds = None if given.duration is None else given.duration / 1e9
         await asyncio.wait_for(stop.wait(), seconds)
     except TimeoutError:
         reason = "duration"
