@@ -15,6 +15,8 @@ from emulator.nvme_tcp.target.target_connection import TargetConnection
 
 #: Octets taken from a socket at a time, and octets that wait in it before reads are continued.
 RECEIVE_OCTETS, HIGH_WATER, BATCH = 1 << 18, 1 << 20, 1 << 18
+#: How long a host may take its last octets (s).
+LINGER_S = 5.0
 
 #: Takes note of a connection's end: its queue (None: before Connect), and words on a fault.
 EndReport = Callable[[TargetConnection], None]
@@ -137,7 +139,8 @@ class _HostSocket(asyncio.BufferedProtocol):
         while not self._full and connection.busy:
             transport.write(b"".join(connection.octets_to_send(BATCH)))
         if connection.finished:
-            transport.close()
+            transport.close()  # behind what is still to be sent
+            asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
         elif connection.busy != self._pausing:  # a host that does not read is not read either
             self._pausing = connection.busy
             (transport.pause_reading if self._pausing else transport.resume_reading)()

@@ -47,8 +47,10 @@ from emulator.nvme_tcp.wire.queue_entries import SQE, AdminOpcode
 from emulator.nvme_tcp.wire.sparse_layout import padded_text
 
 _ADMIN_DEPTH, _ADMIN_IN_CAPSULE, _ADMIN_TRANSFER = 31, 8192, 1 << 20
-#: Most data of a command where the controller states no limit (MDTS 0).
-_UNLIMITED = 1 << 22
+#: Most data of a command, whatever MDTS says: a controller makes the host keep no more.
+_MOST_TRANSFER = 1 << 22
+#: Most namespaces that are identified.
+_MOST_NAMESPACES = 4096
 _POLL_S = 0.02
 
 
@@ -198,7 +200,7 @@ class ControllerSession:
             version=f"{version >> 16}.{version >> 8 & 0xFF}.{version & 0xFF}",
             subsystem=padded_text(fields["subnqn"]),
             discovery=discovery,
-            most_transfer=PAGE << fields["mdts"] if fields["mdts"] else _UNLIMITED,
+            most_transfer=min(PAGE << (fields["mdts"] or 255), _MOST_TRANSFER),
             in_capsule=0 if fields["icdoff"] else inside,
             optional_commands=fields["oncs"],
         )
@@ -217,6 +219,8 @@ class ControllerSession:
             octets = await self.identify(IdentifyCns.ACTIVE_NAMESPACES, last)
             words = [int.from_bytes(octets[at : at + 4], "little") for at in range(0, 4096, 4)]
             listed = words[: words.index(0)] if 0 in words else words
+            if listed and (listed[0] <= last or len(found) + len(listed) > _MOST_NAMESPACES):
+                raise QueueBrokenError("the list of namespaces does not rise, or does not end")
             for nsid in listed:
                 data = await self.identify(IdentifyCns.NAMESPACE, nsid)
                 fields = IDENTIFY_NAMESPACE.unpack(data)

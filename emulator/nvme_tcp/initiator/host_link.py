@@ -87,20 +87,21 @@ class HostLink(asyncio.BufferedProtocol):
         timeout_s: float | None = None,
     ) -> CommandDone:
         """Carry out a command when the queue has room; raises :class:`QueueBrokenError`."""
-        async with self._slots:
-            if self.queue.broken is not None:
-                raise QueueBrokenError(self.queue.broken)
-            done: asyncio.Future[CommandDone] = self._loop.create_future()
-            self.queue.submit(
-                entry, done, time.monotonic_ns(), upload=upload, download=download,
-                timeout_ns=None if timeout_s is None else int(timeout_s * 1e9),
-            )  # fmt: skip
-            self._waiting.add(done)
-            done.add_done_callback(self._waiting.discard)
-            self._pump()
-            if timeout_s is not None:
-                self._arm(self._loop.time() + timeout_s)
-            return await done
+        await self._slots.acquire()
+        if self.queue.broken is not None:
+            self._slots.release()  # the next one learns of it too
+            raise QueueBrokenError(self.queue.broken)
+        done: asyncio.Future[CommandDone] = self._loop.create_future()
+        self.queue.submit(
+            entry, done, time.monotonic_ns(), upload=upload, download=download,
+            timeout_ns=None if timeout_s is None else int(timeout_s * 1e9),
+        )  # fmt: skip
+        # until its completion, also where nobody waits for it any more
+        self._waiting.add(done)
+        self._pump()
+        if timeout_s is not None:
+            self._arm(self._loop.time() + timeout_s)
+        return await done
 
     async def wait_broken(self) -> str:
         """Wait for the end of the queue; return its reason."""
@@ -156,6 +157,8 @@ class HostLink(asyncio.BufferedProtocol):
         """Hand completions, and the end of the queue, to the tasks that wait for them."""
         for done in self.queue.take_completions():
             future = cast("asyncio.Future[CommandDone]", done.token)
+            self._waiting.discard(future)
+            self._slots.release()
             if not future.done():
                 future.set_result(done)
         if self.queue.ready and not self._ready.done():
@@ -170,8 +173,10 @@ class HostLink(asyncio.BufferedProtocol):
         for future in tuple(self._waiting):
             if not future.done():
                 future.set_exception(QueueBrokenError(self.queue.broken))
+        self._waiting.clear()
         if not self._ended.done():
             self._ended.set_result(self.queue.broken)
+            self._slots.release()  # who waits for one learns of the end
 
     def _arm(self, at: float) -> None:
         """Wake at ``at``, unless that is to happen earlier anyway."""

@@ -40,6 +40,8 @@ from emulator.nvme_tcp.wire.queue_entries import (
 
 #: Blocks of one command (NLB has 16 bits).
 _MOST_BLOCKS = 1 << 16
+#: Least size of a logical block (LBADS is at least 9).
+_LEAST_BLOCK = 512
 #: Pause before a command that failed for a passing reason is sent again (s).
 _PAUSE_S = 0.05
 
@@ -86,10 +88,11 @@ class NvmeHost:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
-        if self._session is not None and self._live.is_set():
+        if self._session is not None:
             await self._session.shut_down()
-            self._retire(self._session)
-        self._live.set()  # whoever waits is told of the end
+            if self._live.is_set():
+                self._retire(self._session)
+        self._live.set()  # whoever waits learns of the end
 
     # -- facts -------------------------------------------------------------------------------------
 
@@ -171,6 +174,11 @@ class NvmeHost:
         if namespace is None:
             known = ", ".join(map(str, self.namespaces)) or "none"
             raise UserError(f"there is no namespace {nsid}; there are: {known}")
+        if not _LEAST_BLOCK <= namespace.block_size <= self.controller.most_transfer:
+            raise UserError(
+                f"namespace {nsid} has blocks of {namespace.block_size} octets, which a command"
+                " cannot carry; use another namespace"
+            )
         return namespace
 
     async def _upload(self, opcode: IoOpcode, nsid: int, lba: int, data: bytes, flags: int) -> None:
@@ -249,15 +257,19 @@ class NvmeHost:
 
     async def _supervise(self) -> None:
         """Connect again whenever a queue has ended, until ``ctrl_loss_s`` is over."""
-        while True:
-            assert self._session is not None
-            reason = await self._session.wait_broken()
-            self._retire(self._session)
-            self._session.abandon(reason)
-            self._counts["lost_connections"] += 1
-            if not await self._reconnect(reason):
+        try:
+            while True:
+                assert self._session is not None
+                reason = await self._session.wait_broken()
+                self._retire(self._session)
+                self._session.abandon(reason)
+                self._counts["lost_connections"] += 1
+                if not await self._reconnect(reason):
+                    return
+        finally:  # nobody waits for a host that does not connect any more
+            self._lost = self._lost or "the host has stopped"
+            if not self._live.is_set():
                 self._live.set()
-                return
 
     async def _reconnect(self, reason: str) -> bool:
         loop = asyncio.get_running_loop()

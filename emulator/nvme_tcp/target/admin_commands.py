@@ -34,20 +34,19 @@ def set_features(controller: NvmeController, command: NvmeCommand, now_ns: int) 
     if controller.subsystem is None:
         return refused(NvmeStatus.INVALID_FIELD)
     if number == FeatureId.NUMBER_OF_QUEUES:
-        return _number_of_queues(controller, value)
+        if 0xFFFF in (value & 0xFFFF, value >> 16):
+            return refused(NvmeStatus.INVALID_FIELD)
+        return _allocated_queues(controller)
     if number == FeatureId.WRITE_CACHE:
         controller.write_cache = bool(value & 1)
         return SUCCEEDED
     return refused(NvmeStatus.INVALID_FIELD)
 
 
-def _number_of_queues(controller: NvmeController, value: int) -> Outcome:
-    submission, completion = value & 0xFFFF, value >> 16
-    if 0xFFFF in (submission, completion):
-        return refused(NvmeStatus.INVALID_FIELD)
-    most = controller.settings.queues
-    controller.queues = min(submission + 1, completion + 1, most)
-    return Answer(result=(most - 1) << 16 | (most - 1))
+def _allocated_queues(controller: NvmeController) -> Answer:
+    """Return the I/O queues of the controller, which has them whatever was requested."""
+    last = controller.settings.queues - 1
+    return Answer(result=last << 16 | last)
 
 
 def get_features(controller: NvmeController, command: NvmeCommand) -> Outcome:
@@ -66,8 +65,7 @@ def get_features(controller: NvmeController, command: NvmeCommand) -> Outcome:
             return refused(NvmeStatus.INVALID_FIELD)
         return transmission_of(controller.host.identifier)
     if number == FeatureId.NUMBER_OF_QUEUES:
-        most = controller.settings.queues
-        return Answer(result=(most - 1) << 16 | (most - 1))
+        return _allocated_queues(controller)
     if number == FeatureId.WRITE_CACHE:
         return Answer(result=int(controller.write_cache))
     return refused(NvmeStatus.INVALID_FIELD)

@@ -68,7 +68,6 @@ class NvmeController:
         self.subsystem = subsystem
         self.host = host
         self.settings = settings
-        self.queues = settings.queues
         self.cc = 0
         self.csts = 0
         self.cap = capabilities(settings.queue_entries, _READY_TIMEOUT_MS)

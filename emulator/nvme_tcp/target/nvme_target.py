@@ -275,7 +275,7 @@ class NvmeTarget:
             return invalid_parameter("hostnqn")
         if controller.host.identifier != request.host_identifier:
             return invalid_parameter("hostid")
-        if request.qid > controller.queues:
+        if request.qid > self.settings.queues:
             return invalid_parameter("qid")
         if not controller.enabled or request.qid in association.queues:
             return refused(NvmeStatus.SEQUENCE_ERROR)

@@ -201,6 +201,39 @@ def test_a_command_that_hangs_is_timed_out_and_tried_again() -> None:
     run(test)
 
 
+def test_cancelled_commands_keep_their_places_in_the_queue() -> None:
+    async def test() -> None:
+        async with (
+            served(target_of()) as (_, port),
+            await NvmeHost.connect(options(port, queue_entries=4)) as host,
+        ):
+            for _ in range(20):
+                work = [asyncio.create_task(host.read(1, 0, 64)) for _ in range(6)]
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                for task in work:
+                    task.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
+            assert await host.read(1, 0, 64) == bytes(64 * BLOCK)
+            assert "lost_connections" not in host.counters()
+
+    run(test)
+
+
+def test_a_host_that_is_closed_fails_what_waits() -> None:
+    async def test() -> None:
+        async with served(target_of()) as (_, port):
+            host = await NvmeHost.connect(options(port, queue_entries=2))
+            work = [asyncio.create_task(host.read(1, 0, 64)) for _ in range(50)]
+            await asyncio.sleep(0)
+            await host.close()
+            outcomes = await asyncio.gather(*work, return_exceptions=True)
+        assert {type(one) for one in outcomes} <= {bytes, ControllerLostError, QueueBrokenError}
+        assert isinstance(outcomes[-1], ControllerLostError)
+
+    run(test)
+
+
 def test_nobody_listens() -> None:
     async def test() -> None:
         with socket.create_server((LOOPBACK, 0)) as listener:
