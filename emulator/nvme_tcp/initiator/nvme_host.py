@@ -291,9 +291,7 @@ class NvmeHost:
                 self._counts["reconnects"] += 1
                 self._begin(session)
                 return True
-        self._lost = (
-            f"the controller of {self.options.subsystem} is lost: {reason}; start the target again"
-        )
+        self._lost = f"the controller of {self.options.subsystem} is lost: {reason}"
         return False
 
 

@@ -20,6 +20,7 @@ from emulator.nvme_tcp.wire.fabrics_layouts import (
     AT_FCTYPE,
     CONNECT_DATA,
     DISCOVERY_NQN,
+    SHUTDOWN_COMPLETE,
     FabricsType,
 )
 from emulator.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus
@@ -285,10 +286,11 @@ class NvmeTarget:
     def _dissolve(self, association: _Association) -> None:
         """End a controller, and the connections of its queues."""
         self._associations.pop(association.controller.cntlid, None)
+        shut_down = association.controller.csts & SHUTDOWN_COMPLETE
         for connection in tuple(association.queues.values()):
-            self._end(connection, "the controller has ended")
+            self._end(connection, None if shut_down else "the controller has ended")
 
-    def _end(self, connection: TargetConnection, reason: str) -> None:
+    def _end(self, connection: TargetConnection, reason: str | None) -> None:
         connection.fault = connection.fault or reason
         connection.close()
         self._disturbed.add(connection)

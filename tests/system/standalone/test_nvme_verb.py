@@ -95,6 +95,7 @@ def test_wireshark_reads_every_pdu(pair: tuple[str, str], tmp_path: Path, digest
     small = ("--count", "20", "--depth", "4", "--pattern", "randwrite", "--verify")
     ask(pair, "bench", "--digests", digests, *small)
     there.end(signal.SIGTERM)
+    assert [event for event in there.events if "fault" in event] == []
     answered = there.counters["commands"]
     within(20, lambda: dissected(capture)[0][RESPONSE] == answered, "the capture has all responses")
     sniffer.send_signal(signal.SIGINT)

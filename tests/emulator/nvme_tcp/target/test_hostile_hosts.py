@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.nvme_tcp.initiator.host_commands import entry, io_entry
@@ -25,6 +25,7 @@ from tests.harness.nvme.memory_wire import (
 LARGEST_PDU = 1 << 19
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_any_octets(pieces: list[bytes]) -> None:
     target = target_of()
@@ -36,6 +37,7 @@ def test_any_octets(pieces: list[bytes]) -> None:
     assert connection.finished or sum(map(len, pieces)) < 128 or pieces[0][:1] == b"\0"
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     digests=st.booleans(),
@@ -68,6 +70,7 @@ def test_valid_streams_with_flipped_bits(seed: int, digests: bool, flips: int, c
     assert target.counters["bad_pdus"] <= 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(min_size=64, max_size=64), min_size=1, max_size=8), st.booleans())
 def test_any_submission_queue_entry(entries: list[bytes], admin: bool) -> None:
     target = target_of()
@@ -78,6 +81,7 @@ def test_any_submission_queue_entry(entries: list[bytes], admin: bool) -> None:
         queue.connection.octets_to_send(1 << 20)
 
 
+@settings(deadline=None)
 @given(
     opcode=st.sampled_from([*AdminOpcode, *IoOpcode, 0x7F]),
     dwords=st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6),
