@@ -57,7 +57,7 @@ class TargetServer:
         connection = self.target.accept(local, time.monotonic_ns())
         if connection is not None:
             self._links[connection] = link
-            self._arm()
+            self.serve_disturbed()
         return connection
 
     def left(self, connection: TargetConnection) -> None:
@@ -69,28 +69,31 @@ class TargetServer:
         self.serve_disturbed()
 
     def serve_disturbed(self) -> None:
-        """Go on with connections that another one, or a timer, has changed."""
+        """Go on with what a connection, or a timer, has changed: others, and deadlines."""
+        if self.target.rescheduled:
+            self.target.rescheduled = False
+            self._arm()
         for connection in self.target.take_disturbed():
             if (link := self._links.get(connection)) is not None:
                 link.pump()
 
     def _arm(self) -> None:
-        """Wake at the next deadline; deadlines only move away, but for a new connection's."""
+        """Wake at the next deadline, unless that is to happen earlier anyway."""
         deadline = self.target.next_deadline()
         if deadline is None:
             return
         at = deadline / 1e9  # asyncio's clock is the same one, in seconds
-        if self._timer is not None and not self._timer.cancelled():
-            if self._timer.when() <= at and self._timer.when() > self._loop.time():
+        if self._timer is not None:
+            if self._timer.when() <= at:
                 return
             self._timer.cancel()
         self._timer = self._loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
-        self.target.handle_timer(time.monotonic_ns())
-        self.serve_disturbed()
         self._timer = None
-        self._arm()
+        self.target.handle_timer(time.monotonic_ns())
+        self.target.rescheduled = True
+        self.serve_disturbed()
 
 
 def local_end(name: Sequence[Any]) -> LocalEnd:

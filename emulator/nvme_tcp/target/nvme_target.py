@@ -61,6 +61,8 @@ class NvmeTarget:
         self._associations: dict[int, _Association] = {}
         self._last_cntlid = 0
         self._disturbed: set[TargetConnection] = set()
+        #: A deadline was set: :meth:`next_deadline` may be earlier than before.
+        self.rescheduled = False
 
     # -- what the runner calls ---------------------------------------------------------------------
 
@@ -72,6 +74,7 @@ class NvmeTarget:
         self.counters["connections"] += 1
         connection = TargetConnection(self, self.settings)
         self._links[connection] = _Link(local, now_ns + self.settings.connect_ns)
+        self.rescheduled = True
         return connection
 
     def next_deadline(self) -> int | None:
@@ -154,6 +157,7 @@ class NvmeTarget:
             case AdminOpcode.GET_LOG_PAGE:
                 return log_page(controller, command, self.subsystems.values(), link.local)
             case AdminOpcode.SET_FEATURES:
+                self.rescheduled = True  # the command may set KATO
                 return admin_commands.set_features(controller, command, now_ns)
             case AdminOpcode.GET_FEATURES:
                 return admin_commands.get_features(controller, command)
@@ -261,6 +265,7 @@ class NvmeTarget:
         controller.set_keep_alive(request.keep_alive_ms, now_ns)
         self._associations[controller.cntlid] = _Association(controller)
         link.controller = controller
+        self.rescheduled = True
         self.counters["controllers"] += 1
         return Answer(result=controller.cntlid)
 

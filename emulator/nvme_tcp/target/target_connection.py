@@ -247,7 +247,7 @@ class TargetConnection:
         if len(self._pending) >= self.entries:
             raise PduError(FatalError.SEQUENCE_ERROR, 0, pdu.header, "more commands than entries")
         if command.cid in self._pending:
-            self._respond(command, refused(NvmeStatus.ID_CONFLICT))
+            self._ready.append(self._capsule_of(command, refused(NvmeStatus.ID_CONFLICT)))
             return
         self._pending[command.cid] = command
         if command.flags & PSDT_MASK != USES_SGL and command.opcode != FABRICS:
@@ -398,14 +398,12 @@ class TargetConnection:
         if command is not None and not self._closing:
             self._ready.append(self._response(command, answer))
 
-    def _respond(self, command: NvmeCommand, answer: Answer) -> None:
-        sqhd = self.sqhd if self.flow_control else NO_FLOW_CONTROL
-        entry = CQE.pack(answer.result, sqhd, self.qid or 0, command.cid, answer.status << 1)
-        self._ready.append(self._writer.capsule(PduType.CAPSULE_RESP, entry))
-
     def _response(self, command: NvmeCommand, answer: Answer) -> list[bytes]:
         del self._pending[command.cid]
         self._commands.completed(self, command, answer.status)
+        return self._capsule_of(command, answer)
+
+    def _capsule_of(self, command: NvmeCommand, answer: Answer) -> list[bytes]:
         sqhd = self.sqhd if self.flow_control else NO_FLOW_CONTROL
         entry = CQE.pack(answer.result, sqhd, self.qid or 0, command.cid, answer.status << 1)
         return self._writer.capsule(PduType.CAPSULE_RESP, entry)

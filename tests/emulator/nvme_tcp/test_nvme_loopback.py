@@ -20,6 +20,7 @@ from emulator.nvme_tcp.initiator.host_errors import (
 from emulator.nvme_tcp.initiator.host_options import HostOptions
 from emulator.nvme_tcp.initiator.nvme_host import NvmeHost
 from emulator.nvme_tcp.target.nvme_target import NvmeTarget
+from emulator.nvme_tcp.target.target_settings import TargetSettings
 from emulator.nvme_tcp.target_server import TargetServer, local_end
 from emulator.nvme_tcp.wire.nvme_status import NvmeStatus
 from emulator.nvme_tcp.wire.queue_entries import IoOpcode
@@ -172,6 +173,24 @@ def test_keep_alive_keeps_an_idle_controller() -> None:
                 await asyncio.sleep(0.01)
             assert host.connected
             assert "reconnects" not in host.counters()
+
+    run(test)
+
+
+def test_a_silent_host_is_disconnected_by_its_own_deadline() -> None:
+    """That of its TCP connection would come after the test's time is over."""
+
+    async def test() -> None:
+        target = target_of(TargetSettings(connect_ns=3600 * 10**9))
+        async with served(target) as (_, port):
+            host = await NvmeHost.connect(options(port, keep_alive_s=0.3, ctrl_loss_s=0))
+            session = host._session
+            assert session is not None
+            for task in session._tasks:
+                task.cancel()
+            await session.wait_broken()
+            assert target.counters["keep_alive_timeouts"] == 1
+            await host.close()
 
     run(test)
 
