@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
+import weakref
 from pathlib import Path
 
 from emulator.errors import UserError
@@ -18,10 +18,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class BlockStore:
-    """``size`` octets behind a file descriptor, which :meth:`close` closes."""
+    """``size`` octets behind a file descriptor, closed by :meth:`close` or with the store."""
 
     def __init__(self, descriptor: int, size: int, *, read_only: bool = False) -> None:
         self._descriptor = descriptor
+        self._release = weakref.finalize(self, os.close, descriptor)
         self.size = size
         self.read_only = read_only
 
@@ -100,6 +101,5 @@ class BlockStore:
 
     def close(self) -> None:
         """Close the descriptor; further calls raise ``OSError``."""
-        with contextlib.suppress(OSError):
-            os.close(self._descriptor)
+        self._release()
         self._descriptor = -1
