@@ -253,6 +253,25 @@ def test_a_host_that_is_closed_fails_what_waits() -> None:
     run(test)
 
 
+def test_commands_that_wait_for_their_turn_survive_a_broken_queue() -> None:
+    async def test() -> None:
+        async with (
+            served(target_of()) as (_, port),
+            await NvmeHost.connect(options(port, queue_entries=2)) as host,
+        ):
+            session = host._session
+            assert session is not None
+            (link,) = session.io
+            work = [asyncio.create_task(host.read(1, 0, 64)) for _ in range(10)]
+            while not link.queue.outstanding:
+                await asyncio.sleep(0)
+            link.close("broken by the test")
+            assert await asyncio.gather(*work) == [bytes(64 * BLOCK)] * 10
+            assert host.counters()["reconnects"] == 1
+
+    run(test)
+
+
 def test_nobody_listens() -> None:
     async def test() -> None:
         with socket.create_server((LOOPBACK, 0)) as listener:
