@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from emulator.errors import UserError
-from emulator.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, status_name
+from emulator.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus, status_name
+
+
+#: What its user can do about a status.
+_HINTS: dict[int, str] = {
+    NvmeStatus.CONNECT_INVALID_PARAMETERS: "; uetemu nvme discover lists the subsystems",
+    NvmeStatus.CONNECT_INVALID_HOST: "; the target admits other hosts only: give --host NQN",
+    NvmeStatus.CONNECT_CONTROLLER_BUSY: "; the target has no controller left: end another host",
+    NvmeStatus.NAMESPACE_WRITE_PROTECTED: "; it is served read-only",
+}
 
 
 class NvmeCommandError(UserError):
     """The controller has completed a command with an error."""
 
     def __init__(self, what: str, status: int, result: int = 0) -> None:
-        super().__init__(f"{what} failed: {status_name(status)} ({status & 0x7FF:#05x})")
+        hint = _HINTS.get(status & ~DO_NOT_RETRY, "")
+        super().__init__(f"{what} failed: {status_name(status)} ({status & 0x7FF:#05x}){hint}")
         self.status = status & ~DO_NOT_RETRY
         self.do_not_retry = bool(status & DO_NOT_RETRY)
         self.result = result

@@ -221,6 +221,18 @@ def test_bad_input(words: tuple[str, ...], sentence: str) -> None:
     assert sentence in ours.error
 
 
+def test_who_may_not_connect(pair: tuple[str, str]) -> None:
+    there = target(pair, "--memory", "1M", "--allow", "nqn.2026-01.example:friend")
+    ask(pair, "identify", "--host", "nqn.2026-01.example:friend")
+    assert "give --host NQN" in ask(pair, "identify", status=1).error
+    there.end(signal.SIGTERM)
+    there = target(pair, "--memory", "1M")
+    ours = Endpoint("nvme", "identify", "-n", pair[1], ADDRESS, "-s", "nqn.2026-01.example:none")
+    assert ours.end() == 1
+    assert "uetemu nvme discover lists the subsystems" in ours.error
+    there.end(signal.SIGTERM)
+
+
 def test_ranges_that_cannot_be(pair: tuple[str, str], tmp_path: Path) -> None:
     there = target(pair, "--memory", "1M")
     out = tmp_path / "out"
