@@ -5,7 +5,6 @@ from __future__ import annotations
 from emulator.errors import UserError
 from emulator.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus, status_name
 
-
 #: What its user can do about a status.
 _HINTS: dict[int, str] = {
     NvmeStatus.CONNECT_INVALID_PARAMETERS: "; uetemu nvme discover lists the subsystems",
