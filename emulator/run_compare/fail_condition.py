@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.errors import UserError
+from emulator.run_compare.comparison_report import change_of, heading, judged
 from emulator.run_compare.source_comparison import SourceComparison, ValueDifference
 from emulator.run_compare.source_reading import MEASURED
 
-_COMPARED: Mapping[str, Callable[[float, float], bool]] = {
+#: Signs between a value and its limit.
+COMPARED: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
     "<=": operator.le,
     ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
 }
 _TEXT = re.compile(
-    r"\s*([A-Za-z][A-Za-z0-9_.]*)\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*(%?)\s*"
+    r"\s*([A-Za-z][A-Za-z0-9_.]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*(%?)\s*"
 )
 #: Short names of values.
 SHORT: Mapping[str, str] = {
@@ -56,7 +60,7 @@ class FailCondition:
             change = float("inf") if difference.change > 0 else float("-inf")
         else:
             change = 100 * difference.relative
-        return _COMPARED[self.sign](change, self.limit)
+        return COMPARED[self.sign](change, self.limit)
 
     def met(self, comparisons: Sequence[SourceComparison]) -> list[ValueDifference]:
         """Return the differences that meet it; UserError where a comparison lacks the value.
@@ -75,16 +79,39 @@ class FailCondition:
         return found
 
 
-def parse_condition(text: str) -> FailCondition:
-    """Return the condition that ``text`` states, such as ``busbw<-5%``; UserError if it is none."""
+@dataclass(frozen=True)
+class Statement:
+    """A value's name, a sign and a limit, as a user writes them."""
+
+    key: str
+    sign: str
+    limit: float
+    percent: bool
+
+
+def parse_statement(text: str, whose: str, examples: str) -> Statement:
+    """Return what ``text`` states; UserError, begun by ``whose``, if it states nothing."""
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise UserError(
-            f"--fail-if {text!r} is no condition; write for example busbw<-5%, time>10% or drops>0"
-        )
+        raise UserError(f"{whose} is no condition; write for example {examples}")
     name, sign, limit, percent = match.groups()
     key = SHORT.get(name, name)
     if key not in MEASURED:
         known = ", ".join((*SHORT, *MEASURED))
-        raise UserError(f"--fail-if {text!r}: {name} is no value of a row; known are {known}")
-    return FailCondition(text.strip(), key, sign, float(limit), bool(percent))
+        raise UserError(f"{whose}: {name} is no value of a row; known are {known}")
+    return Statement(key, sign, float(limit), bool(percent))
+
+
+def parse_condition(text: str) -> FailCondition:
+    """Return the condition that ``text`` states, such as ``busbw<-5%``; UserError if it is none."""
+    stated = parse_statement(text, f"--fail-if {text!r}", "busbw<-5%, time>10% or drops>0")
+    return FailCondition(text.strip(), stated.key, stated.sign, stated.limit, stated.percent)
+
+
+def failures(condition: FailCondition, comparisons: Sequence[SourceComparison]) -> list[str]:
+    """Return a sentence for each difference that meets the condition."""
+    return [
+        f"--fail-if {condition.text}: {heading(one.key)} changed by {change_of(one)} "
+        f"at {one.label}, {judged(one)}"
+        for one in condition.met(comparisons)
+    ]

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from emulator.errors import UserError
-from emulator.run_compare.comparison_report import (
-    as_data,
-    as_page,
-    as_text,
-    change_of,
-    heading,
-    judged,
-)
-from emulator.run_compare.fail_condition import FailCondition, parse_condition
-from emulator.run_compare.source_comparison import SourceComparison, compare
+from emulator.run_compare.comparison_report import as_data, as_page, as_text
+from emulator.run_compare.fail_condition import failures, parse_condition
+from emulator.run_compare.source_comparison import compare
 from emulator.run_compare.source_reading import read_source
 from emulator.run_report.page import write_files
 
@@ -72,7 +64,7 @@ def command(
     requested = [parse_condition(text) for text in conditions]
     base, *others = [read_source(path, collective) for path in sources]
     comparisons = [compare(base, other) for other in others]
-    failed = [sentence for condition in requested for sentence in _failures(condition, comparisons)]
+    failed = [sentence for condition in requested for sentence in failures(condition, comparisons)]
     if form == "json":
         click.echo(json.dumps(as_data(comparisons, failed), indent=1, allow_nan=False))
     else:
@@ -85,11 +77,3 @@ def command(
         click.echo(f"uetemu: {sentence}", err=True)
     if failed:
         sys.exit(CONDITION_HOLDS)
-
-
-def _failures(condition: FailCondition, comparisons: Sequence[SourceComparison]) -> list[str]:
-    return [
-        f"--fail-if {condition.text}: {heading(one.key)} changed by {change_of(one)} "
-        f"at {one.label}, {judged(one)}"
-        for one in condition.met(comparisons)
-    ]

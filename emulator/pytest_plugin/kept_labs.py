@@ -1,15 +1,14 @@
-"""Keep the lab of a failed test (``--keep-lab``), or open a shell in it (``--shell-on-failure``).
+"""Keep labs of failed tests (``--uetemu-keep-lab``), or open a shell there (``--uetemu-shell``).
 
-Both work for labs of the fixtures ``lab`` and ``lab_name`` and of
-:func:`tests.harness.lab.lab_life.built`.  A lab that a process of its own makes and removes, as
-``uetemu run`` does, is gone by the time its test fails.
+Both work for labs of the fixture ``uetemu_lab`` and of
+:func:`emulator.pytest_plugin.lab_life.built`.  A lab that a process of its own makes and removes,
+as ``uetemu run`` does, is gone by the time its test fails.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -17,9 +16,7 @@ import pytest
 
 from emulator import cleanup, lab_record
 from emulator.lab_record import LabRecord, Phase
-from tests import CHECKOUT
-
-UETEMU = (sys.executable, "-c", "from emulator.cli.main import main; main()")
+from emulator.pytest_plugin.run_process import UETEMU, environment
 
 
 class Labs:
@@ -56,21 +53,9 @@ class Labs:
 LABS = Labs()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("labs")
-    group.addoption(
-        "--keep-lab", action="store_true", help="leave the lab of a failed test up, and name it"
-    )
-    group.addoption(
-        "--shell-on-failure",
-        action="store_true",
-        help="open a shell in the first GPU of a failed test's lab, before the lab is removed",
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    LABS.keep = config.getoption("keep_lab")
-    LABS.shell = config.getoption("shell_on_failure")
+    LABS.keep = config.getoption("uetemu_keep_lab")
+    LABS.shell = config.getoption("uetemu_shell")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -115,7 +100,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, report: Any)
         os.write(1, words.encode())
         shell = os.environ.get("SHELL", "/bin/sh")
         subprocess.run(
-            [*UETEMU, "exec", f"{record.lab}:{_node(record)}", "--", shell], cwd=CHECKOUT
+            [*UETEMU, "exec", f"{record.lab}:{_node(record)}", "--", shell], env=environment()
         )
     finally:
         capture.resume()

@@ -10,7 +10,7 @@ import pytest
 
 from emulator import cleanup
 from emulator.lab import Lab
-from tests.harness.lab.kept_labs import LABS
+from emulator.pytest_plugin.kept_labs import LABS
 from topologies.model import Topology
 
 
@@ -18,8 +18,8 @@ from topologies.model import Topology
 def built(name: str, topology: Topology, **settings: Any) -> Iterator[Lab]:
     """Yield the lab that ``Lab.create`` makes; it is gone behind the block.
 
-    With ``--keep-lab`` or ``--shell-on-failure`` it stays if the test fails
-    (:mod:`tests.harness.lab.kept_labs`).
+    With ``--uetemu-keep-lab`` or ``--uetemu-shell`` it stays if the test fails
+    (:mod:`emulator.pytest_plugin.kept_labs`).
     """
     if not LABS.requested:
         with Lab.create(name, topology, **settings) as lab:
