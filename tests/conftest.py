@@ -10,8 +10,12 @@ import pytest
 
 from tests.harness.lab import stock_kernel
 
-#: Which statements the tests prove (``uetemu conformance`` shows it), and labs of failed tests.
-pytest_plugins = ("tests.conformance.plugin", "tests.harness.lab.kept_labs")
+#: Which statements the tests prove (``uetemu conformance`` shows it), and the package's own plugin.
+pytest_plugins = (
+    "tests.conformance.plugin",
+    "emulator.pytest_plugin.pytest_hooks",
+    "emulator.pytest_plugin.plugin_fixtures",
+)
 
 #: A test that waits for a virtual machine may wait for all machines, one after the other (s).
 MACHINES_S = 3600

@@ -13,16 +13,19 @@ import pytest
 
 from emulator import cleanup
 from emulator.errors import UserError
+from emulator.pytest_plugin import kept_labs
 from emulator.pytest_plugin.lab_factory import LabFactory
 from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.pytest_plugin.run_outcome import RunOutcome
 from emulator.pytest_plugin.run_process import FolderCheck
 
-#: Hooks that keep the labs of failed tests.
-pytest_plugins = ("emulator.pytest_plugin.kept_labs",)
-
 _RUNS = pytest.StashKey[RunFactory]()
 _FAILED = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the hooks that keep the labs of failed tests; called when this module is loaded."""
+    config.pluginmanager.register(kept_labs)
 
 
 def _need_root(config: pytest.Config) -> None:

@@ -8,16 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from emulator import cleanup
 from emulator.lab import Lab
-from tests.harness.lab.kept_labs import LABS
-from tests.harness.lab.lab_life import built
-from tests.harness.runs.processes import Run, uetemu
-from topologies import catalogue
+from emulator.pytest_plugin.kept_labs import LABS
+from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.run_process import FolderCheck, RunProcess
+from tests.harness.runs.whole_run import held
 from topologies.model import Topology
 
 SMALL = "rail_clos:hosts=2,gpus_per_host=2"
@@ -40,48 +39,33 @@ def lab_name() -> Iterator[str]:
 
 
 @pytest.fixture
-def lab() -> Iterator[LabFactory]:
+def lab(uetemu_lab: LabFactory) -> LabFactory:
     """``lab(topology, dilation=...)`` builds a lab; all are removed, verifiably, after the test.
 
-    ``topology`` is a specification or a :class:`Topology`; the rest is as for ``Lab.create``.
+    ``topology`` is a specification or a :class:`Topology`; the rest is as for ``Lab.create``.  Its
+    switches have the kernel's plain queues, unless ``switch`` has others.
     """
-    if os.geteuid() != 0:
-        pytest.skip("builds namespaces: needs root")
-    names: list[str] = []
-    stack = ExitStack()
 
     def build(topology: str | Topology = SMALL, **settings: object) -> Lab:
-        model = topology if isinstance(topology, Topology) else catalogue.load(topology)
-        spec = topology if isinstance(topology, str) else topology.name
-        name = f"t{secrets.token_hex(5)}"
-        names.append(name)
-        defaults: dict[str, object] = {"dilation": 1000, "seed": 1, "spec": spec}
-        return stack.enter_context(built(name, model, **defaults | settings))
+        return uetemu_lab(topology, **{"switch": None} | settings)
 
-    with stack:
-        yield build
-    left = [name for name in names if name not in LABS.kept and cleanup.exists(name)]
-    for name in left:
-        cleanup.take_down(name, force=True)
-    assert not left, f"something was left of {left}"
+    return build
+
+
+@pytest.fixture(scope="session")
+def uetemu_checks() -> list[FolderCheck]:
+    """Hold every run that ends well to what is true of all runs."""
+    return [held]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """``start(*arguments, scenario=...)`` begins ``uetemu run``; what is left of it is removed."""
-    runs: list[Run] = []
+def start(uetemu_run: RunFactory) -> Callable[..., RunProcess]:
+    """``start(*options, scenario=...)`` begins ``uetemu run``; what is left of it is removed."""
 
-    def begin(*arguments: str, scenario: str = "allreduce") -> Run:
-        runs.append(Run(tmp_path, *arguments, scenario=scenario))
-        return runs[-1]
+    def begin(*options: str, scenario: str = "allreduce") -> RunProcess:
+        return uetemu_run.start(scenario, *options)
 
-    yield begin
-    for run in runs:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.communicate()
-        if run.leftovers():
-            uetemu("clean", run.lab).communicate()
+    return begin
 
 
 @pytest.fixture

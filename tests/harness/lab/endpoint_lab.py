@@ -16,9 +16,9 @@ from emulator.endpoint.agent_pool import AgentPool
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.clock import Clock
 from emulator.lab import Lab
+from emulator.pytest_plugin.lab_life import built
 from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
-from tests.harness.lab.lab_life import built
 from topologies import catalogue
 from topologies.model import Topology
 

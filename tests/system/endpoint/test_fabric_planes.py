@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import pytest
 
 from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
+from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.transports import fit
 from tests.harness.lab.endpoint_lab import needs_root, root
 from tests.system.endpoint.test_homing import Job, fabric, seen_at
@@ -111,11 +111,11 @@ def test_work_leaves_a_plane_that_swallows_what_one_gpu_gets() -> None:
 
 @pytest.mark.parametrize("dead", ["rail0", "rail1"])
 def test_a_run_has_the_counters_of_each_fep_and_survives_its_leaf(
-    tmp_path: Path, dead: str
+    uetemu_run: RunFactory, dead: str
 ) -> None:
     fault = ("--fault", f"t=5us switch {dead} down")
     given = {"sizes": "1MiB", "message": "16KiB", "warmups": "0"}
-    content = run(tmp_path, "permutation", "--topology", SPEC, *fault, **given)
+    content = run(uetemu_run, "permutation", "--topology", SPEC, *fault, **given)
     topology = load(SPEC)
     for gpu in topology.gpus:
         counters = content["endpoints"][gpu.name]
@@ -130,10 +130,10 @@ def test_a_run_has_the_counters_of_each_fep_and_survives_its_leaf(
 
 
 @pytest.mark.parametrize("dead", ["rail0", "rail1"])
-def test_work_leaves_a_black_cable_in_a_run(tmp_path: Path, dead: str) -> None:
+def test_work_leaves_a_black_cable_in_a_run(uetemu_run: RunFactory, dead: str) -> None:
     fault = ("--fault", f"t=5us link {dead}:down0 blackhole")
     short = ("--sizes", "1MiB", "--param", "warmups=0", "--capture", "none")
-    content = run(tmp_path, "permutation", "--topology", SPEC, *fault, *short)
+    content = run(uetemu_run, "permutation", "--topology", SPEC, *fault, *short)
     assert [row["wrong"] for row in content["rows"]] == [0]
     counters = [content["endpoints"][gpu.name] for gpu in load(SPEC).gpus]
     assert sum(each["transport.planes_silent"] for each in counters) > 0

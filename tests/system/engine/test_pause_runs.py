@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.engine import ring_of_flows
-from tests.harness.runs.processes import Run
+from tests.harness.runs.processes import begun
 from tests.system.runs.test_pfc_runs import pause_frames
 
 pytestmark = pytest.mark.root
@@ -18,9 +19,9 @@ NO_CONTROL = ("--transport", "uet:cc=none")
 CIRCLE = "lossless:pfc_deadlock=allow,xoff=40KiB"
 
 
-def run(folder: Path, scenario: str, *arguments: str) -> Run:
-    made = Run(folder, "--clock", "virtual", *arguments, scenario=scenario)
-    status, _, errors = made.finish()
+def run(folder: Path, scenario: str, *arguments: str) -> RunProcess:
+    made = begun(folder, "--clock", "virtual", *arguments, scenario=scenario)
+    status, _, errors = made.communicate()
     assert status == 0, errors
     assert made.leftovers() == []
     return made
@@ -86,12 +87,12 @@ def test_a_storm_stops_whoever_shares_a_queue_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("transport", ["uet:cc=none", "rocev2:cc=none"])
 def test_a_deadlock_is_found_and_explained_with_its_circle(tmp_path: Path, transport: str) -> None:
-    made = Run(
+    made = begun(
         tmp_path,
         *("--clock", "virtual", "--transport", transport, "--switch", CIRCLE, "--capture", "none"),
         scenario=ring_of_flows.__file__,
     )
-    status, _, errors = made.finish()
+    status, _, errors = made.communicate()
     assert status != 0
     assert "stalled" in errors
     assert "a PFC deadlock of 5 links: " in errors
@@ -104,12 +105,12 @@ def test_a_deadlock_is_found_and_explained_with_its_circle(tmp_path: Path, trans
 
 
 def test_a_fabric_that_can_deadlock_is_refused_unless_asked_for(tmp_path: Path) -> None:
-    made = Run(
+    made = begun(
         tmp_path,
         *("--clock", "virtual", "--switch", "lossless", "--capture", "none"),
         scenario=ring_of_flows.__file__,
     )
-    status, _, errors = made.finish()
+    status, _, errors = made.communicate()
     assert status != 0
     assert "PFC can bring this fabric to a standstill" in errors
     assert "pfc_deadlock=allow" in errors

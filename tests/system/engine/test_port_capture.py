@@ -19,7 +19,8 @@ from emulator.capture.pcapng import INBOUND, OUTBOUND
 from emulator.cli.decode.decode_source import read_frames
 from emulator.engine.frames.line import octets_on_wire
 from emulator.engine.virtual_clock import EPOCH
-from tests.harness.runs.processes import SMALL, Run, uetemu, until
+from emulator.pytest_plugin.run_process import RunProcess
+from tests.harness.runs.processes import SMALL, begun, uetemu, until
 
 #: Four senders fill a queue until packets are marked and trimmed.
 INCAST = ("--param", "senders=4", "--param", "size=128KiB", "--param", "warmups=0")
@@ -53,12 +54,12 @@ def read(path: Path) -> list[Seen]:
 
 
 @pytest.fixture(scope="module")
-def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Run]]:
-    runs: list[Run] = []
+def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunProcess]]:
+    runs: list[RunProcess] = []
 
-    def start(*arguments: str, scenario: str) -> Run:
+    def start(*arguments: str, scenario: str) -> RunProcess:
         folder = tmp_path_factory.mktemp("runs")
-        runs.append(Run(folder, *VIRTUAL, *arguments, scenario=scenario))
+        runs.append(begun(folder, *VIRTUAL, *arguments, scenario=scenario))
         return runs[-1]
 
     yield start
@@ -67,21 +68,21 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ru
 
 
 @pytest.fixture(scope="module")
-def incast(begin: Callable[..., Run]) -> Run:
+def incast(begin: Callable[..., RunProcess]) -> RunProcess:
     run = begin(*INCAST, "--capture", "all", scenario="incast")
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     return run
 
 
 @pytest.fixture(scope="module")
-def seen(incast: Run) -> list[Seen]:
+def seen(incast: RunProcess) -> list[Seen]:
     return read(incast.folder / "capture.pcapng")
 
 
 @pytest.mark.root
 def test_both_ends_of_a_cable_see_each_frame_when_it_is_there(
-    incast: Run, seen: list[Seen]
+    incast: RunProcess, seen: list[Seen]
 ) -> None:
     """From the start of transmission to the last octet: serialisation, and the cable's delay."""
     fabric = json.loads((incast.folder / "fabric.json").read_text())
@@ -101,7 +102,7 @@ def test_both_ends_of_a_cable_see_each_frame_when_it_is_there(
 
 
 @pytest.mark.root
-def test_every_frame_of_the_account_is_there(incast: Run, seen: list[Seen]) -> None:
+def test_every_frame_of_the_account_is_there(incast: RunProcess, seen: list[Seen]) -> None:
     """Frames that switches and GPUs took in, of which the engine keeps the account."""
     came = sum(one.direction == INBOUND for one in seen)
     left_gpus = sum(one.direction == OUTBOUND and one.port.startswith("h") for one in seen)
@@ -112,7 +113,7 @@ def test_every_frame_of_the_account_is_there(incast: Run, seen: list[Seen]) -> N
 
 @pytest.mark.root
 def test_comments_say_which_frames_the_port_marked_and_trimmed(
-    incast: Run, seen: list[Seen]
+    incast: RunProcess, seen: list[Seen]
 ) -> None:
     comments = Counter((one.port, one.comment.split(" by ")[0]) for one in seen if one.comment)
     counted: Counter[tuple[str, str]] = Counter()
@@ -126,7 +127,9 @@ def test_comments_say_which_frames_the_port_marked_and_trimmed(
 
 
 @pytest.mark.root
-def test_telemetry_has_the_octets_that_had_left_at_its_times(incast: Run, seen: list[Seen]) -> None:
+def test_telemetry_has_the_octets_that_had_left_at_its_times(
+    incast: RunProcess, seen: list[Seen]
+) -> None:
     """A frame has left when its last octet has; capture times are rounded down to the ns."""
     rate = 400e9
     ends = [
@@ -153,15 +156,17 @@ def test_telemetry_has_the_octets_that_had_left_at_its_times(incast: Run, seen: 
 
 
 @pytest.mark.root
-def test_equal_runs_leave_equal_captures(incast: Run, begin: Callable[..., Run]) -> None:
+def test_equal_runs_leave_equal_captures(
+    incast: RunProcess, begin: Callable[..., RunProcess]
+) -> None:
     again = begin(*INCAST, "--capture", "all", scenario="incast")
-    assert again.finish()[0] == 0
+    assert again.communicate()[0] == 0
     one, other = (run.folder / "capture.pcapng" for run in (incast, again))
     assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.root
-def test_a_killed_run_leaves_whole_blocks(begin: Callable[..., Run]) -> None:
+def test_a_killed_run_leaves_whole_blocks(begin: Callable[..., RunProcess]) -> None:
     """A capture is stopped before, as the kernel cuts short what a killed process just writes."""
     run = begin(
         *(*SMALL, "--capture", "all", "--snaplen", "full"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import Run
+from tests.harness.runs.processes import begun
 
 VIRTUAL = ("--clock", "virtual", "--capture", "none")
 SPINES = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=2")
@@ -16,8 +16,8 @@ ITERATIONS = ("--iterations", "2")
 
 
 def rows(folder: Path, scenario: str, *arguments: str) -> list[Mapping[str, object]]:
-    run = Run(folder, *VIRTUAL, *arguments, scenario=scenario)
-    status, _, errors = run.finish()
+    run = begun(folder, *VIRTUAL, *arguments, scenario=scenario)
+    status, _, errors = run.communicate()
     assert status == 0, errors
     return [
         # the time of the run is all that passes from row to row

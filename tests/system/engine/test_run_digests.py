@@ -14,7 +14,7 @@ from emulator.engine.frame_digest import digest
 from emulator.engine.frames.line import Line
 from emulator.engine.frames.line_state import LineState
 from tests import DATA
-from tests.harness.runs.processes import SMALL, Run, refused
+from tests.harness.runs.processes import SMALL, begun, refused
 from topologies.model import CableEnd
 
 VIRTUAL = ("--clock", "virtual")
@@ -31,8 +31,8 @@ def test_listed_runs_have_their_digests(listed: dict[str, str], tmp_path: Path) 
         pytest.skip(f"this kernel has no {feature}")
     scenario, *arguments = shlex.split(listed["command"])
     requested = ("--check-digest", listed["digest"])
-    run = Run(tmp_path, *VIRTUAL, "--capture", "none", *requested, *arguments, scenario=scenario)
-    status, _, errors = run.finish()
+    run = begun(tmp_path, *VIRTUAL, "--capture", "none", *requested, *arguments, scenario=scenario)
+    status, _, errors = run.communicate()
     assert status == 0, errors
 
 
@@ -52,9 +52,9 @@ def test_a_run_comes_again_to_the_bit(
     scenario, *rest = arguments
     more = ["--capture", "all", "--snaplen", "full", "--iterations", "1"]
     more += ["--event-log", "all"] if logged else []
-    runs = [Run(tmp_path, *VIRTUAL, *more, *rest, scenario=scenario) for _ in range(2)]
+    runs = [begun(tmp_path, *VIRTUAL, *more, *rest, scenario=scenario) for _ in range(2)]
     for run in runs:
-        status, _, errors = run.finish()
+        status, _, errors = run.communicate()
         assert status == 0, errors
     one, other = (run.folder for run in runs)
     logs = [path.relative_to(one) for path in sorted(one.glob("event-logs/*"))]
@@ -68,8 +68,8 @@ def test_another_seed_has_another_digest_and_fails_the_check(tmp_path: Path) -> 
     listed = next(run for run in RUNS if run["name"] == "uet")
     scenario, *arguments = shlex.split(listed["command"])
     check = ("--check-digest", listed["digest"].upper(), "--seed", "2", "--capture", "none")
-    run = Run(tmp_path, *VIRTUAL, *check, *arguments, scenario=scenario)
-    status, _, errors = run.finish()
+    run = begun(tmp_path, *VIRTUAL, *check, *arguments, scenario=scenario)
+    status, _, errors = run.communicate()
     assert status == 1
     assert errors.count("\n") == 1
     assert f"the digest of this run is {run.result['digest']}, not {listed['digest']}" in errors

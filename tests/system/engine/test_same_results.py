@@ -18,7 +18,7 @@ from emulator.endpoint.operations.schedule import (
     Write,
 )
 from tests.harness.engine.bench_of_gpus import gpu_bench
-from tests.harness.runs.processes import Run
+from tests.harness.runs.processes import begun
 from tests.system.engine.test_run_digests import REPEATED
 
 EIGHT = ("--topology", "rail_clos:hosts=2,gpus_per_host=4,spines=2")
@@ -68,10 +68,11 @@ def test_files_are_equal(name: str, tmp_path: Path) -> None:
     scenario, *arguments = RUNS[name]
     more = ["--capture", "all", "--snaplen", "full", "--iterations", "1", *arguments]
     runs = [
-        Run(tmp_path, "--workers", str(workers), *more, scenario=scenario) for workers in (1, 2, 3)
+        begun(tmp_path, "--workers", str(workers), *more, scenario=scenario)
+        for workers in (1, 2, 3)
     ]
     for workers, run in enumerate(runs, start=1):
-        status, _, errors = run.finish()
+        status, _, errors = run.communicate()
         assert status == 0, errors
         environment = json.loads((run.folder / "environment.json").read_text())
         assert environment["workers"] == min(workers, MOST.get(name, workers))

@@ -9,13 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.harness.runs.processes import Run, refused, uetemu, until
+from emulator.pytest_plugin.run_process import RunProcess
+from tests.harness.runs.processes import begun, refused, uetemu, until
 
 FOUR = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")
 ENDLESS = (*FOUR, "--sizes", "1MiB", "--iterations", "16384", "--workers", "2")
 
 
-def worker(run: Run) -> int:
+def worker(run: RunProcess) -> int:
     """The process of the second worker, once GPUs are at work."""
     (pid,) = run.event("started")["agents"].values()
     return int(pid)
@@ -23,9 +24,9 @@ def worker(run: Run) -> int:
 
 @pytest.mark.root
 def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
-    run = Run(tmp_path, *ENDLESS)
+    run = begun(tmp_path, *ENDLESS)
     os.kill(pid := worker(run), signal.SIGKILL)
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 1
     assert errors == (
         f"uetemu: worker 1 of the run (process {pid}) was killed by signal 9; start the run again\n"
@@ -36,10 +37,10 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(tmp_path: Path) 
 
 @pytest.mark.root
 def test_an_interrupt_ends_all_workers(tmp_path: Path) -> None:
-    run = Run(tmp_path, *ENDLESS)
+    run = begun(tmp_path, *ENDLESS)
     pid = worker(run)
     os.kill(run.process.pid, signal.SIGINT)
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 130
     assert "Traceback" not in errors
     assert not psutil.pid_exists(pid)
@@ -49,11 +50,11 @@ def test_an_interrupt_ends_all_workers(tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_all_processes_is_the_run_s(end: signal.Signals, tmp_path: Path) -> None:
-    run = Run(tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up")
+    run = begun(tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up")
     pid = worker(run)
     os.kill(pid, end)
     os.kill(run.process.pid, end)
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 128 + end
     assert "worker" not in errors
     assert not psutil.pid_exists(pid)
@@ -62,10 +63,10 @@ def test_a_signal_to_all_processes_is_the_run_s(end: signal.Signals, tmp_path: P
 
 @pytest.mark.root
 def test_a_worker_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    run = Run(tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up")
+    run = begun(tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up")
     os.kill(pid := worker(run), signal.SIGSTOP)
     os.kill(run.process.pid, signal.SIGINT)
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 130, errors
     assert not psutil.pid_exists(pid)
     assert not run.leftovers()
@@ -73,7 +74,7 @@ def test_a_worker_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_workers_die_with_the_run(tmp_path: Path) -> None:
-    run = Run(tmp_path, *ENDLESS)
+    run = begun(tmp_path, *ENDLESS)
     pid = worker(run)
     run.process.kill()
     run.process.communicate()
@@ -88,8 +89,8 @@ def test_a_rank_fails_alike_with_any_number_of_workers(tmp_path: Path) -> None:
     cut = ("--fault", "t=2us link rail1:down1 down", "--transport", "rocev2")
     errors = []
     for workers in ("1", "2"):
-        run = Run(tmp_path, *FOUR, "--sizes", "256KiB", "--workers", workers, *cut)
-        status, _, _ = run.finish()
+        run = begun(tmp_path, *FOUR, "--sizes", "256KiB", "--workers", workers, *cut)
+        status, _, _ = run.communicate()
         assert status == 1
         errors.append(run.result["errors"])
         assert not run.leftovers()

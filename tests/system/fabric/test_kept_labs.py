@@ -1,4 +1,4 @@
-"""``pytest --keep-lab`` and ``--shell-on-failure``, in a pytest of its own."""
+"""``pytest --uetemu-keep-lab`` and ``--uetemu-shell``, in a pytest of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from emulator import cleanup
 from emulator.kernel import namespaces
+from emulator.pytest_plugin.run_process import UETEMU
 from tests import CHECKOUT
-from tests.harness.lab.kept_labs import UETEMU
 
 pytestmark = pytest.mark.root
 
@@ -38,7 +38,7 @@ FAILS_IN_BLOCK = """
 """
 FAILS_WITH_NAME = """
     import subprocess
-    from tests.harness.lab.kept_labs import UETEMU
+    from emulator.pytest_plugin.run_process import UETEMU
 
     def test_it(lab_name):
         print("made", lab_name)
@@ -85,7 +85,9 @@ class Session:
         file.write_text(textwrap.dedent(source))
         plugins = (
             "-p",
-            "tests.harness.lab.kept_labs",
+            "emulator.pytest_plugin.pytest_hooks",
+            "-p",
+            "emulator.pytest_plugin.plugin_fixtures",
             "-p",
             "tests.system.conftest",
             "-p",
@@ -119,7 +121,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 @pytest.mark.parametrize("source", [FAILS, FAILS_IN_BLOCK, FAILS_WITH_NAME, SECOND_FAILS])
 def test_lab_of_a_failed_test_is_kept_and_clean_removes_it(session: Session, source: str) -> None:
-    printed = session.run(source, "--keep-lab")
+    printed = session.run(source, "--uetemu-keep-lab")
     (name,) = session.labs
     assert session.standing() == [name]
     assert f" lab {name} is kept " in printed
@@ -132,7 +134,7 @@ def test_lab_of_a_failed_test_is_kept_and_clean_removes_it(session: Session, sou
 
 
 def test_lab_of_a_passed_test_is_removed(session: Session) -> None:
-    printed = session.run(PASSES, "--keep-lab")
+    printed = session.run(PASSES, "--uetemu-keep-lab")
     assert "1 passed" in printed
     assert len(session.labs) == 2
     assert session.standing() == []
@@ -148,7 +150,7 @@ def test_without_the_option_it_is_removed(session: Session, source: str) -> None
 
 
 def test_no_shell_without_a_terminal(session: Session) -> None:
-    printed = session.run(FAILS, "--shell-on-failure")
+    printed = session.run(FAILS, "--uetemu-shell")
     assert " no shell is opened " in printed
     assert "standard input is no terminal" in printed
     assert session.standing() == []
@@ -161,7 +163,7 @@ def test_shell_is_in_the_lab(session: Session, source: str) -> None:
         os.write(
             ours, b"ls -l /proc/self/ns/net; ls /sys/class/net; echo answer=$((6 * 7))\nexit\n"
         )
-        printed = session.run(source, "--shell-on-failure", stdin=terminal)
+        printed = session.run(source, "--uetemu-shell", stdin=terminal)
     finally:
         os.close(ours)
         os.close(terminal)

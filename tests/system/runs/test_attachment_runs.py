@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from emulator.capture.fabric_capture import ports_of, select
+from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run.plan.run_plan import default_capture
 from scenarios import incast
 from tests.system.runs.test_traffic_runs import run
@@ -50,10 +51,10 @@ def measures(parameters, topology, trial, outcome):
 '''
 
 
-def test_both_ports_carry_an_allreduce(tmp_path: Path) -> None:
+def test_both_ports_carry_an_allreduce(uetemu_run: RunFactory) -> None:
     """A flow of RoCEv2 has one port, and all packets of UET take turns."""
     content = run(
-        tmp_path,
+        uetemu_run,
         "allreduce",
         "--topology",
         "clos:hosts=2,gpus_per_host=2,spines=1,nic_ports=2,planes=own",
@@ -77,10 +78,12 @@ def test_default_captures_have_all_ports_of_a_gpu() -> None:
         assert any(port.startswith("rail2:down0") for port in ports)
 
 
-def test_gpus_share_a_nic_fairly_and_nothing_is_lost_in_it(tmp_path: Path) -> None:
+def test_gpus_share_a_nic_fairly_and_nothing_is_lost_in_it(
+    uetemu_run: RunFactory, tmp_path: Path
+) -> None:
     scenario = tmp_path / "side_by_side.py"
     scenario.write_text(SIDE_BY_SIDE)
-    content = run(tmp_path, str(scenario), "--capture", "none", **SHORT)
+    content = run(uetemu_run, str(scenario), "--capture", "none", **SHORT)
     (row,) = content["rows"]
     # four flows through one cable of 400 Gb/s: 50 octets/ns
     assert row["ideal_us"] * 1000 > 4 * 128 * 1024 / 50
@@ -92,9 +95,9 @@ def test_gpus_share_a_nic_fairly_and_nothing_is_lost_in_it(tmp_path: Path) -> No
     assert nic["h0n0:port0"]["data"]["packets"] > 0
 
 
-def test_a_pause_holds_all_gpus_of_a_shared_nic(tmp_path: Path) -> None:
+def test_a_pause_holds_all_gpus_of_a_shared_nic(uetemu_run: RunFactory) -> None:
     content = run(
-        tmp_path,
+        uetemu_run,
         "incast",
         "--capture",
         "none",
@@ -115,10 +118,10 @@ def test_a_pause_holds_all_gpus_of_a_shared_nic(tmp_path: Path) -> None:
     assert all(port["data"]["drops"] == 0 for port in ports.values())
 
 
-def test_what_changes_the_rail_does_so_inside_the_server(tmp_path: Path) -> None:
+def test_what_changes_the_rail_does_so_inside_the_server(uetemu_run: RunFactory) -> None:
     """Rail r is 10.0.(r+1).0: on its switch there are frames from there to there and no others."""
     content = run(
-        tmp_path,
+        uetemu_run,
         "permutation",
         "--capture",
         "rail*",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
@@ -79,14 +79,14 @@ def test_rows_that_are_too_far_apart_are_told() -> None:
     ids=["trimmed", "dropped", "rocev2", "sprayed", "hashed", "storm"],
 )
 def test_same_work_takes_as_long_by_both_clocks(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
     scenario: str,
     arguments: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
     def result(*clock: str) -> dict[str, Any]:
         run = start(*arguments, *clock, "--capture", "none", scenario=scenario)
-        status, _, errors = run.finish()
+        status, _, errors = run.communicate()
         assert status == 0, errors
         return run.result
 
@@ -100,7 +100,7 @@ def test_same_work_takes_as_long_by_both_clocks(
     times: dict[str | None, list[float]] = {}
     if scenario in ("incast", "pfcstorm"):
         run = start(*arguments, *SEEDS, "--capture", "none", scenario=scenario)
-        assert run.finish()[0] == 0
+        assert run.communicate()[0] == 0
         for row in run.result["rows"]:
             times.setdefault(row.get("storm"), []).append(row["time_us"])
     assert virtual["fidelity"]["verdict"] == "exact"

@@ -16,9 +16,10 @@ import pytest
 
 from emulator.endpoint.agent_processes import AgentError, AgentProcesses
 from emulator.errors import UserError
+from emulator.pytest_plugin.run_process import RunProcess
 from emulator.results import RunFolder
 from emulator.run.runner import UNFINISHED
-from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, Run, until, user_environment
+from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, until, user_environment
 
 root = [
     pytest.mark.root,
@@ -139,7 +140,7 @@ class TestRuns:
     pytestmark = root
 
     def test_the_result_of_a_killed_run_says_that_it_did_not_end(
-        self, start: Callable[..., Run]
+        self, start: Callable[..., RunProcess]
     ) -> None:
         run = start(
             *(*SMALL, "--sizes", "4KiB,256MB", "--param", "warmups=0"),
@@ -148,17 +149,19 @@ class TestRuns:
         run.event("row")
         until(lambda: run.result if run.result["rows"] else None)
         run.process.kill()
-        run.finish()
+        run.communicate()
         assert run.result["errors"] == [UNFINISHED]
         assert [row["size_bytes"] for row in run.result["rows"]] == [4096]
 
-    def test_a_row_is_there_before_the_next_one_ends(self, start: Callable[..., Run]) -> None:
+    def test_a_row_is_there_before_the_next_one_ends(
+        self, start: Callable[..., RunProcess]
+    ) -> None:
         run = start(*ENDLESS)
         assert run.process.stdout is not None
         assert run.process.stdout.readline().startswith("# uetemu run allreduce")
         assert run.process.poll() is None
         run.process.terminate()
-        run.finish()
+        run.communicate()
 
     def test_a_reader_that_goes_away_ends_the_run(self, tmp_path: Path) -> None:
         folder = tmp_path / "run"
@@ -173,7 +176,9 @@ class TestRuns:
         assert done.stderr.count("\n") == 1
         assert json.loads((folder / "result.json").read_text())["errors"]
 
-    def test_json_is_complete_when_the_calibration_fails(self, start: Callable[..., Run]) -> None:
+    def test_json_is_complete_when_the_calibration_fails(
+        self, start: Callable[..., RunProcess]
+    ) -> None:
         run = start(*SMALL, "--clock", "host", "--format", "json", "--sizes", "64KiB")
         children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
 
@@ -184,19 +189,21 @@ class TestRuns:
             return None
 
         os.kill(until(fork_server)["pid"], signal.SIGKILL)
-        status, out, err = run.finish()
+        status, out, err = run.communicate()
         assert status == 1
         assert "fork server" in err
         assert err.count("\n") == 1
         assert json.loads(out) == run.result
         assert run.leftovers() == []
 
-    def test_clean_by_force_lets_the_run_write_its_result(self, start: Callable[..., Run]) -> None:
+    def test_clean_by_force_lets_the_run_write_its_result(
+        self, start: Callable[..., RunProcess]
+    ) -> None:
         run = start(*ENDLESS)
         run.event("started")
         clean = shell('"$@"', "clean", "--force", run.lab, folder=run.folder)
         assert clean.returncode == 0
-        status, _, err = run.finish()
+        status, _, err = run.communicate()
         assert status == 128 + signal.SIGTERM
         assert err.count("\n") == 1
         assert run.result["errors"] == ["interrupted by SIGTERM"]

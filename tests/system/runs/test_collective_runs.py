@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.collective_benchmarks import ALL, FIRST
-from tests.harness.runs.processes import SMALL, Run
+from tests.harness.runs.processes import SMALL
 
 pytestmark = pytest.mark.root
 
@@ -20,13 +21,13 @@ RUNS = [
 
 @pytest.mark.parametrize(("scenario", "algorithm", "transport"), RUNS)
 def test_every_element_arrives(
-    start: Callable[..., Run], scenario: str, algorithm: str, transport: str
+    start: Callable[..., RunProcess], scenario: str, algorithm: str, transport: str
 ) -> None:
     run = start(
         *SMALL, "--sizes", "4KiB,64KiB", "--transport", transport, "--capture", "none",
         "--param", f"algorithm={algorithm}", scenario=scenario,
     )  # fmt: skip
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     assert run.result["fidelity"]["verdict"] == "exact"
     rows = run.result["rows"]
@@ -49,21 +50,21 @@ MORE = (
 
 @pytest.mark.parametrize("given", MORE, ids=lambda given: " ".join(given))
 def test_types_operations_and_communicators(
-    start: Callable[..., Run], given: tuple[str, ...]
+    start: Callable[..., RunProcess], given: tuple[str, ...]
 ) -> None:
     scenario, *pairs = given
     options = [word for pair in pairs for word in ("--param", pair)]
     run = start(*SMALL, "--sizes", "12KiB", "--capture", "none", *options, scenario=scenario)
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
     assert row["fabric_bytes"] == row["fabric_bytes_derived"] > 0
 
 
-def test_without_a_check_no_row_claims_to_be_right(start: Callable[..., Run]) -> None:
+def test_without_a_check_no_row_claims_to_be_right(start: Callable[..., RunProcess]) -> None:
     run = start(*SMALL, "--sizes", "4KiB", "--capture", "none", "--param", "check=0")
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 0, errors
     assert run.result["rows"][0]["wrong"] is None
     (line,) = [line for line in output.splitlines() if line and not line.startswith("#")]
@@ -71,12 +72,12 @@ def test_without_a_check_no_row_claims_to_be_right(start: Callable[..., Run]) ->
     assert "# Out of bounds values : N/A" in output
 
 
-def test_a_parser_of_nccl_tests_finds_the_rows(start: Callable[..., Run]) -> None:
+def test_a_parser_of_nccl_tests_finds_the_rows(start: Callable[..., RunProcess]) -> None:
     run = start(
         *SMALL, "--sizes", "4KiB,64KiB", "--capture", "none", "--transport", "uet,rocev2",
         "--param", "in_place=both", scenario="allgather",
     )  # fmt: skip
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     report = json.loads((run.folder / "nccl-tests.json").read_text())
     rows = run.result["rows"]

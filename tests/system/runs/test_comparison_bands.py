@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emulator.pytest_plugin.run_factory import RunFactory
 from tests.system.runs.test_traffic_bands import CROSSED, marked, on_a_fabric, run
 
 Record = Callable[[str, object], None]
@@ -29,10 +29,10 @@ def by_transport(result: dict[str, Any], **which: object) -> dict[str, dict[str,
 
 
 @marked
-def test_what_a_loss_costs(tmp_path: Path, record_property: Record, seed: int) -> None:
+def test_what_a_loss_costs(uetemu_run: RunFactory, record_property: Record, seed: int) -> None:
     """Go-back-N sends a window again for each lost frame, the others about one packet."""
     result = run(
-        tmp_path,
+        uetemu_run,
         "losssweep",
         *("--transport", f"uet,{GO_BACK_N},{SELECTIVE}"),
         seed=seed,
@@ -66,7 +66,7 @@ def test_what_a_loss_costs(tmp_path: Path, record_property: Record, seed: int) -
 @on_a_fabric
 @pytest.mark.parametrize(("senders", "seed"), [(16, 1), (16, 2), (23, 1)])
 def test_incasts_with_pauses_with_losses_and_with_trimming(
-    tmp_path: Path, record_property: Record, senders: int, seed: int
+    uetemu_run: RunFactory, record_property: Record, senders: int, seed: int
 ) -> None:
     """From sixteen senders, and from every other GPU of the fabric.
 
@@ -74,7 +74,7 @@ def test_incasts_with_pauses_with_losses_and_with_trimming(
     only: what pauses cost is the victim's to tell.
     """
     result = run(
-        tmp_path,
+        uetemu_run,
         "incast",
         *("--transport", "uet,rocev2,rocev2:pfc=off"),
         seed=seed,
@@ -98,11 +98,11 @@ def test_incasts_with_pauses_with_losses_and_with_trimming(
 
 @marked
 def test_rings_of_shuffled_ranks_wait_for_their_worst_path(
-    tmp_path: Path, record_property: Record, seed: int
+    uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
     """Each step of a ring ends with its slowest hop: one collision of hashed flows slows it all."""
     result = run(
-        tmp_path,
+        uetemu_run,
         "allreduce",
         *("--topology", "rail_clos:hosts=4", "--transport", "uet,rocev2,rocev2:qps=8"),
         seed=seed,
@@ -120,10 +120,10 @@ def test_rings_of_shuffled_ranks_wait_for_their_worst_path(
 
 @marked
 def test_hashed_flows_collide_and_sprayed_packets_do_not(
-    tmp_path: Path, record_property: Record, seed: int
+    uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
     result = run(
-        tmp_path,
+        uetemu_run,
         "permutation",
         *("--topology", CROSSED, "--transport", "uet,rocev2,rocev2:qps=8"),
         seed=seed,
@@ -142,13 +142,15 @@ def test_hashed_flows_collide_and_sprayed_packets_do_not(
 
 
 @on_a_fabric
-def test_a_victim_suffers_where_its_link_is_paused(tmp_path: Path, record_property: Record) -> None:
+def test_a_victim_suffers_where_its_link_is_paused(
+    uetemu_run: RunFactory, record_property: Record
+) -> None:
     """Whether pauses reach the link of a hashed flow, its hash decides: most seeds say yes.
 
     Where they do not, the victim of RoCEv2 keeps as much as that of UET, or more.
     """
     result = run(
-        tmp_path,
+        uetemu_run,
         "victim",
         *("--transport", "uet,rocev2", "--seeds", "4"),
         seed=1,
@@ -171,10 +173,12 @@ def test_a_victim_suffers_where_its_link_is_paused(tmp_path: Path, record_proper
 
 
 @on_a_fabric
-def test_roce_wins_an_incast_that_its_buffers_hold(tmp_path: Path, record_property: Record) -> None:
+def test_roce_wins_an_incast_that_its_buffers_hold(
+    uetemu_run: RunFactory, record_property: Record
+) -> None:
     """Lossless buffers keep the link busy from the first packet on; UET trims, and begins again."""
     result = run(
-        tmp_path,
+        uetemu_run,
         "incast",
         *("--transport", "uet,rocev2:classic", "--seeds", "2"),
         seed=1,
@@ -197,10 +201,10 @@ def test_roce_wins_an_incast_that_its_buffers_hold(tmp_path: Path, record_proper
 
 @on_a_fabric
 def test_adaptive_routing_takes_no_reordering_for_loss(
-    tmp_path: Path, record_property: Record
+    uetemu_run: RunFactory, record_property: Record
 ) -> None:
     result = run(
-        tmp_path,
+        uetemu_run,
         "permutation",
         *("--topology", CROSSED, "--transport", "rocev2:classic,rocev2:adaptive"),
         seed=1,

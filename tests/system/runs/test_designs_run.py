@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
 
 pytestmark = [
     pytest.mark.root,
@@ -41,14 +41,14 @@ SMALL_DESIGNS = {
 
 @pytest.mark.parametrize("spec", SMALL_DESIGNS)
 def test_allreduce_sums_right_and_crosses_every_tier(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
     spec: str,
 ) -> None:
     run = start(
         *("--topology", spec, "--param", "order=shuffled", "--sizes", "16KiB"),
         *("--iterations", "1", "--capture", "none"),
     )
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert status == 0, (out, err)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
@@ -63,7 +63,7 @@ def test_allreduce_sums_right_and_crosses_every_tier(
 
 
 def test_a_run_on_a_profile_has_the_switches_of_the_profile(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
     tmp_path: Path,
 ) -> None:
     profile = tmp_path / "two.yaml"
@@ -75,7 +75,7 @@ def test_a_run_on_a_profile_has_the_switches_of_the_profile(
         *("--topology", str(profile), "--sizes", "16KiB", "--iterations", "1"),
         *("--capture", "none"),
     )
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert status == 0, (out, err)
     assert run.result["switch"] == "deep:balance=packet"
     assert [row["wrong"] for row in run.result["rows"]] == [0]
@@ -83,7 +83,7 @@ def test_a_run_on_a_profile_has_the_switches_of_the_profile(
 
 @pytest.mark.parametrize("interconnect", ["uet", "rocev2"])
 def test_a_profile_has_its_interconnect_and_its_classes(
-    start: Callable[..., Run], tmp_path: Path, interconnect: str
+    start: Callable[..., RunProcess], tmp_path: Path, interconnect: str
 ) -> None:
     profile = tmp_path / "two.yaml"
     profile.write_text(
@@ -95,7 +95,7 @@ def test_a_profile_has_its_interconnect_and_its_classes(
         *("--topology", str(profile), "--sizes", "16KiB", "--iterations", "1"),
         *("--capture", "none"),
     )
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert status == 0, (out, err)
     assert run.result["transport"] == interconnect
     switch = {"uet": "shallow", "rocev2": "lossless"}[interconnect]

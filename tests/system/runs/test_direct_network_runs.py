@@ -10,7 +10,7 @@ from emulator.asic import switch_choice as choice
 from emulator.asic.switch_fitting import fit
 from emulator.errors import UserError
 from emulator.measures.cuts import Crossing, cut_bound_ns
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
 from topologies.catalogue import load
 from topologies.model import Topology
 
@@ -29,11 +29,11 @@ RUNS = (
 @pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 @pytest.mark.parametrize(("spec", "transport"), RUNS)
 def test_allreduce_is_right(start, spec: str, transport: str) -> None:
-    run: Run = start(
+    run: RunProcess = start(
         *("--topology", spec, "--transport", transport, "--sizes", "16KiB"),
         *("--iterations", "1"),
     )
-    status, _, err = run.finish()
+    status, _, err = run.communicate()
     assert status == 0, err
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
@@ -58,12 +58,12 @@ def test_cable_that_fails_for_a_while_costs_packets_and_no_octet(
     """The tests' whole runs are held to conservation: each lost packet has its reason."""
     healed = "heal" if fault == "blackhole" else "up"
     timeline = f"t=3us link {cable} {fault}; t=9us {healed}"
-    run: Run = start(
+    run: RunProcess = start(
         *("--topology", spec, "--sizes", "64KiB", "--iterations", "1", "--fault", timeline),
         *("--capture", "none"),
         scenario="permutation",
     )
-    status, _, err = run.finish()
+    status, _, err = run.communicate()
     assert status == 0, err
     (row,) = run.result["rows"]
     assert sum(row["lost_packets"].values()) > 0

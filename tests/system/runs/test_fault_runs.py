@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from emulator import lab_record
+from emulator.pytest_plugin.run_factory import RunFactory
 from tests import CHECKOUT
 from tests.system.runs.test_traffic_runs import BUDGET_S, CODE, events, run
 
@@ -37,9 +38,9 @@ def refused(*arguments: str) -> str:
 
 @pytest.mark.root
 @needs_root
-def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(tmp_path: Path) -> None:
+def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(uetemu_run: RunFactory) -> None:
     timeline = "t=4us link rail0:up0 down; t=90us up"
-    content = run(tmp_path, "permutation", *FABRIC, "--fault", timeline, **FLOWS)
+    content = run(uetemu_run, "permutation", *FABRIC, "--fault", timeline, **FLOWS)
     (row,) = content["rows"]
     down, up = row["faults"]
     assert down["said"] == "t=4us link rail0:up0 down"
@@ -60,11 +61,11 @@ def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(tmp_path: Path) -> 
 
 @pytest.mark.root
 @needs_root
-def test_all_that_a_dead_nic_costs_is_told(tmp_path: Path) -> None:
+def test_all_that_a_dead_nic_costs_is_told(uetemu_run: RunFactory) -> None:
     """Its own frames, which never leave, and those that its switch has for it."""
     timeline = "t=5us nic h0g0 down; t=30us up"
     flows = {**FLOWS, "in_flight": "32"}  # more than the NIC has sent by then
-    content = run(tmp_path, "permutation", *FABRIC, "--fault", timeline, **flows)
+    content = run(uetemu_run, "permutation", *FABRIC, "--fault", timeline, **flows)
     (row,) = content["rows"]
     lost = row["lost_packets"]
     assert lost["dead_port"] > 0
@@ -148,11 +149,11 @@ def test_a_timeline_is_checked_before_anything_is_built(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @needs_root
-def test_faults_of_the_start_come_before_it(tmp_path: Path) -> None:
+def test_faults_of_the_start_come_before_it(uetemu_run: RunFactory) -> None:
     """In every iteration, however many events the run has had by then."""
     rates = "t=0us link rail0:up0 rate=100Gbps; t=1us link rail0:up0 rate=200Gbps"
     flows = {**FLOWS, "iterations": "3"}
-    content = run(tmp_path, "permutation", *FABRIC, "--fault", rates, **flows)
+    content = run(uetemu_run, "permutation", *FABRIC, "--fault", rates, **flows)
     faulted = events(content, "fault")
     assert [event["at_us"] for event in faulted] == [0, 1] * 3
     assert {event["late_us"] for event in faulted} == {0}

@@ -21,8 +21,9 @@ from emulator.asic.port_faults import NONE
 from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Region, Schedule, Write
 from emulator.lab import Lab
 from emulator.measures.message_graph import MessageGraph, longest_chain
+from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run.measurement import own_time, processor_seconds
-from tests.harness.runs.processes import SMALL, Run, until
+from tests.harness.runs.processes import SMALL, until
 
 root = [
     pytest.mark.root,
@@ -100,11 +101,11 @@ def stopped(*pids: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def in_second_row(run: Run, disturb: Callable[[], None]) -> tuple[dict[str, Any], str, str]:
+def in_second_row(run: RunProcess, disturb: Callable[[], None]) -> tuple[dict[str, Any], str, str]:
     """``disturb`` between the first row and the end; the result and the reasons of both rows."""
     run.event("row")
     disturb()
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert status == 0, (out, err)
     first, second = run.result["rows"]
     return run.result, *(str(row["fidelity"]["reasons"]) for row in (first, second))  # type: ignore[return-value]
@@ -116,7 +117,7 @@ class TestRuns:
     #: The second row takes seconds, so that there is time to disturb it.
     ROWS: Sequence[str] = (*SMALL, *at(50_000), "--sizes", "4KiB,256KiB")
 
-    def test_an_agent_that_stands_still(self, start: Callable[..., Run]) -> None:
+    def test_an_agent_that_stands_still(self, start: Callable[..., RunProcess]) -> None:
         run = start(*self.ROWS, "--iterations", "10", "--capture", "none")
         agents = run.event("started")["agents"]
         pid = agents["0"]
@@ -132,15 +133,15 @@ class TestRuns:
         assert "late wake-ups cost an agent" in second or "one wake-up was" in second
         assert 2 in result["fidelity"]["limited_rows"]
 
-    def test_a_dilation_that_is_too_small(self, start: Callable[..., Run]) -> None:
+    def test_a_dilation_that_is_too_small(self, start: Callable[..., RunProcess]) -> None:
         run = start(*SMALL, *at(300), "--sizes", "64KiB", "--capture", "none")
-        status, _, err = run.finish()
+        status, _, err = run.communicate()
         assert status == 0, err
         assert {"own_time", "processors_busy"} & tripped(run.result["fidelity"])
         assert run.result["fidelity"]["verdict"] == "host-limited"
         assert value_of(run.result, "own_time") > 0.03
 
-    def test_interfaces_that_lose_frames(self, start: Callable[..., Run]) -> None:
+    def test_interfaces_that_lose_frames(self, start: Callable[..., RunProcess]) -> None:
         run = start(*self.ROWS, "--iterations", "10", "--capture", "none")
         run.undisturbed = False
         path = f"uetemu.{run.lab}.rail0"
@@ -157,7 +158,9 @@ class TestRuns:
         assert "rail0:down0 rx_dropped" in str(result["fidelity"]["reasons"])
         assert "lost outside the modelled queues" not in first
 
-    def test_frames_of_a_path_that_overtake_each_other(self, start: Callable[..., Run]) -> None:
+    def test_frames_of_a_path_that_overtake_each_other(
+        self, start: Callable[..., RunProcess]
+    ) -> None:
         run = start_incast(start)
 
         def reorder() -> None:
@@ -170,7 +173,7 @@ class TestRuns:
         assert "overtook" not in first
         assert "packets of one path overtook each other" in second
 
-    def test_pauses_that_come_late(self, start: Callable[..., Run]) -> None:
+    def test_pauses_that_come_late(self, start: Callable[..., RunProcess]) -> None:
         run = start_incast(start)
 
         def hold() -> None:
@@ -191,7 +194,7 @@ class TestRuns:
         assert "a pause was asked for or took effect" in second
         assert "headroom" not in first
 
-    def test_a_fault_that_comes_late(self, start: Callable[..., Run]) -> None:
+    def test_a_fault_that_comes_late(self, start: Callable[..., RunProcess]) -> None:
         run = start(
             *(*SMALL, *at(100_000), "--sizes", "256KiB", "--capture", "none"),
             *("--iterations", "1", "--fault", "t=3us link rail0:up0 loss=0.1%"),
@@ -213,7 +216,7 @@ class TestRuns:
         finally:
             ended.set()
             holding.join()
-        status, _, err = run.finish()
+        status, _, err = run.communicate()
         assert status == 0, err
         late = [event["late_us"] for event in run.events() if event["event"] == "fault"]
         assert value_of(run.result, "fault_lateness") == max(1000 * each for each in late)
@@ -222,7 +225,7 @@ class TestRuns:
         )
 
 
-def start_incast(start: Callable[..., Run]) -> Run:
+def start_incast(start: Callable[..., RunProcess]) -> RunProcess:
     """Two rows of RoCEv2 into one port, where a queue stands and pauses are asked for."""
     return start(
         *("--topology", "rail_clos:hosts=4,gpus_per_host=1,spines=1", *at(50_000)),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
 
 pytestmark = pytest.mark.root
 
@@ -19,10 +19,10 @@ FEW = (
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 def test_the_first_token_needs_prefill_transfer_and_a_step(
-    start: Callable[..., Run], transport: str
+    start: Callable[..., RunProcess], transport: str
 ) -> None:
     run = start(*FEW, "--param", "models=8b", "--transport", transport, scenario="inference")
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 0, errors
     assert "# Out of bounds values : 0 OK" in output
     whole, layers = run.result["rows"]
@@ -41,10 +41,12 @@ def test_the_first_token_needs_prefill_transfer_and_a_step(
     assert third["tokens_us"][0] > first["tokens_us"][-1]
 
 
-def test_experts_over_two_hosts_share_the_fabric_with_caches(start: Callable[..., Run]) -> None:
+def test_experts_over_two_hosts_share_the_fabric_with_caches(
+    start: Callable[..., RunProcess],
+) -> None:
     experts = ("--param", "decode_by=experts", "--param", "decode_gpus=8")
     run = start(*FEW, "--param", "models=8x7b", *experts, scenario="inference")
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     for row in run.result["rows"]:
         assert row["wrong"] == 0

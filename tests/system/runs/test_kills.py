@@ -17,8 +17,9 @@ import pytest
 from emulator import cleanup, lab_record
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.kernel import namespaces
+from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run.runner import UNFINISHED
-from tests.harness.runs.processes import ENDLESS, SMALL, Run, uetemu, until
+from tests.harness.runs.processes import ENDLESS, SMALL, begun, uetemu, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -62,7 +63,7 @@ def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
     record_property("seed", seed)
     rng = random.Random(seed)
     for number in range(KILLS):
-        run = Run(tmp_path, *ROWS, "--capture", "all")
+        run = begun(tmp_path, *ROWS, "--capture", "all")
         if (stage := rng.choice(STAGES)) is not None:
             run.event(stage)
         time.sleep(rng.uniform(0, MOMENT_S))
@@ -82,7 +83,7 @@ def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
 
 @pytest.mark.parametrize("name", ["bgpd", "zebra"])
 def test_killed_daemon_of_a_control_plane_ends_the_run_with_its_name(
-    name: str, start: Callable[..., Run]
+    name: str, start: Callable[..., RunProcess]
 ) -> None:
     run = start(*ROUTED)
     run.event("started")
@@ -93,7 +94,7 @@ def test_killed_daemon_of_a_control_plane_ends_the_run_with_its_name(
     ]
     assert children
     children[0].kill()
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 1
     assert errors.startswith(f"uetemu: {name} of ")
     assert " has died" in errors
@@ -102,7 +103,7 @@ def test_killed_daemon_of_a_control_plane_ends_the_run_with_its_name(
     assert traces(run.lab) == []
 
 
-def test_two_runs_at_once_know_nothing_of_each_other(start: Callable[..., Run]) -> None:
+def test_two_runs_at_once_know_nothing_of_each_other(start: Callable[..., RunProcess]) -> None:
     one, other = (
         start(*SMALL, "--sizes", "64KiB,256KiB", "--iterations", "1", "--capture", "none")
         for _ in range(2)
@@ -113,13 +114,13 @@ def test_two_runs_at_once_know_nothing_of_each_other(start: Callable[..., Run]) 
     third.process.communicate()
     clean(third.lab)
     for run in (one, other):
-        status, _, errors = run.finish()
+        status, _, errors = run.communicate()
         assert status == 0, errors
         assert traces(run.lab) == []
     assert one.result["digest"] == other.result["digest"] is not None
 
 
-def test_interrupted_run_has_the_rows_that_it_finished(start: Callable[..., Run]) -> None:
+def test_interrupted_run_has_the_rows_that_it_finished(start: Callable[..., RunProcess]) -> None:
     run = start(*SMALL, "--sizes", "4KiB,64KiB,64MiB", "--iterations", "1", "--capture", "all")
 
     def second_row() -> dict | None:
@@ -129,7 +130,7 @@ def test_interrupted_run_has_the_rows_that_it_finished(start: Callable[..., Run]
 
     until(second_row)
     run.process.send_signal(signal.SIGINT)
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 128 + signal.SIGINT
     assert errors.count("\n") == 1
     result = json.loads((run.folder / "result.json").read_text())

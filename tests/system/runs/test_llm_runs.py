@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.perfetto_rules import imported
-from tests.harness.runs.processes import Run
 
 pytestmark = pytest.mark.root
 
@@ -20,13 +20,13 @@ def parameters(**given: object) -> tuple[str, ...]:
     return tuple(word for name, value in given.items() for word in ("--param", f"{name}={value}"))
 
 
-def checked(run: Run) -> list[dict]:
+def checked(run: RunProcess) -> list[dict]:
     return printed(run)[0]
 
 
-def printed(run: Run) -> tuple[list[dict], str]:
+def printed(run: RunProcess) -> tuple[list[dict], str]:
     """Return the rows of a run that is right, and what it printed."""
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 0, errors
     assert "# Out of bounds values : 0 OK" in output
     assert run.result["fidelity"]["verdict"] == "exact"
@@ -39,7 +39,7 @@ def printed(run: Run) -> tuple[list[dict], str]:
 
 
 def test_a_step_of_24_gpus_in_three_dimensions_over_both_transports(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
 ) -> None:
     small = parameters(layers=3, batch=4, scale=8192)
     run = start(*small, *PLAIN, "--transport", "uet,rocev2", scenario="llm")
@@ -64,7 +64,7 @@ def test_a_step_of_24_gpus_in_three_dimensions_over_both_transports(
     ids=["FSDP", "experts", "context"],
 )
 def test_other_kinds_of_parallelism(
-    start: Callable[..., Run], given: dict[str, object], transport: str
+    start: Callable[..., RunProcess], given: dict[str, object], transport: str
 ) -> None:
     small = parameters(**given, layers=2, batch=4, scale=16384)
     fabric = ("--topology", "rail_clos:hosts=4,gpus_per_host=2,spines=1")
@@ -74,7 +74,7 @@ def test_other_kinds_of_parallelism(
     assert row[kind] > 0
 
 
-def test_replicas_come_and_go_and_the_speed_up_is_drawn(start: Callable[..., Run]) -> None:
+def test_replicas_come_and_go_and_the_speed_up_is_drawn(start: Callable[..., RunProcess]) -> None:
     small = parameters(layers=2, tp=2, pp=1, dp="1,2,1", batch=2, scale=16384, zero=1)
     run = start(*small, *parameters(elastic="on", show="scaling"), *PLAIN, scenario="llm")
     rows, output = printed(run)
@@ -84,7 +84,7 @@ def test_replicas_come_and_go_and_the_speed_up_is_drawn(start: Callable[..., Run
 
 
 def test_the_timeline_names_layers_micro_batches_and_collectives(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
 ) -> None:
     small = parameters(layers=2, tp=2, pp=1, dp=2, batch=2, scale=65536)
     fabric = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")
@@ -98,7 +98,7 @@ def test_the_timeline_names_layers_micro_batches_and_collectives(
 
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
-def test_jobs_beside_each_other_and_alone(start: Callable[..., Run], transport: str) -> None:
+def test_jobs_beside_each_other_and_alone(start: Callable[..., RunProcess], transport: str) -> None:
     small = parameters(dp=4, batch=4, scale=65536, placement="packed,random")
     rows = checked(start(*small, *PLAIN, "--transport", transport, scenario="jobs"))
     assert [row["running"] for row in rows] == ["1", "2", "1+2"] * 2

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
 
 pytestmark = pytest.mark.root
 
@@ -19,10 +19,10 @@ SMALL = (
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 def test_each_token_reaches_its_experts_and_comes_back(
-    start: Callable[..., Run], transport: str
+    start: Callable[..., RunProcess], transport: str
 ) -> None:
     run = start(*SMALL, "--transport", transport, scenario="moe")
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 0, errors
     assert "# Out of bounds values : 0 OK" in output
     none, node = run.result["rows"]
@@ -38,10 +38,10 @@ def test_each_token_reaches_its_experts_and_comes_back(
     assert node["fabric_bytes"] < none["fabric_bytes"]
 
 
-def test_a_lossy_cable_costs_time_and_no_token(start: Callable[..., Run]) -> None:
+def test_a_lossy_cable_costs_time_and_no_token(start: Callable[..., RunProcess]) -> None:
     fault = ("--fault", "t=1us link rail0:down0 loss=10%", "--param", "dedup=none")
     run = start(*SMALL, *fault, scenario="moe")
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 0, errors
     (row,) = run.result["rows"]
     assert row["wrong"] == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
 
 pytestmark = pytest.mark.root
 
@@ -28,11 +28,11 @@ TRAININGS = {
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 @pytest.mark.parametrize("scenario", TRAININGS)
 def test_weights_and_losses_are_those_of_one_gpu(
-    start: Callable[..., Run], scenario: str, transport: str
+    start: Callable[..., RunProcess], scenario: str, transport: str
 ) -> None:
     arguments = (*EPOCHS, *TRAININGS[scenario], "--transport", transport)
     run = start(*arguments, scenario=scenario)
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 0, errors
     assert "# Out of bounds values : 0 OK" in output
     assert run.result["fidelity"]["verdict"] == "exact"
@@ -49,13 +49,13 @@ def test_weights_and_losses_are_those_of_one_gpu(
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 def test_models_have_the_gpus_and_the_traffic_that_they_need(
-    start: Callable[..., Run], transport: str
+    start: Callable[..., RunProcess], transport: str
 ) -> None:
     run = start(
         *("--param", "scale=16384", "--transport", transport, "--capture", "none"),
         scenario="model_fit",
     )
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     rows = run.result["rows"]
     assert [(row["gpus"], row["servers"]) for row in rows] == [(1, 1), (2, 1), (11, 2)]
@@ -66,9 +66,9 @@ def test_models_have_the_gpus_and_the_traffic_that_they_need(
     assert 0 < rows[1]["exposed"] < rows[2]["exposed"] < 1
 
 
-def test_the_numbers_of_an_epoch_stand_below_the_table(start: Callable[..., Run]) -> None:
+def test_the_numbers_of_an_epoch_stand_below_the_table(start: Callable[..., RunProcess]) -> None:
     run = start(*EPOCHS, "--param", "show=steps", scenario="model_parallel")
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 0, errors
     assert "# mini-batch 1, micro-batch 1: layer 1: outputs (3x4)\n" in output
     assert " h0g0    h1g0    h2g0   (us; = NVLink, - fabric)\n" in output
@@ -132,18 +132,18 @@ def measures(parameters, topology, trial, outcome):
 
 
 def test_a_users_file_may_have_functions_of_its_own(
-    start: Callable[..., Run], tmp_path: Path
+    start: Callable[..., RunProcess], tmp_path: Path
 ) -> None:
     file = tmp_path / "doubling.py"
     file.write_text(OWN)
     run = start("--capture", "none", scenario=str(file))
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     assert [row["wrong"] for row in run.result["rows"]] == [0]
 
 
-def test_the_hosts_clock_executes_functions_too(start: Callable[..., Run]) -> None:
+def test_the_hosts_clock_executes_functions_too(start: Callable[..., RunProcess]) -> None:
     run = start("--clock", "host", *EPOCHS, scenario="fnn")
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     assert [row["wrong"] for row in run.result["rows"]] == [0]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from emulator import lab_record
+from emulator.pytest_plugin.run_factory import RunFactory
 from tests.system.runs.test_traffic_runs import run
 
 pytestmark = [
@@ -37,9 +38,9 @@ def pause_frames(capture: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.conformance("R-045")
-def test_an_incast_loses_nothing(tmp_path: Path) -> None:
+def test_an_incast_loses_nothing(uetemu_run: RunFactory) -> None:
     content = run(
-        tmp_path,
+        uetemu_run,
         "incast",
         *(*NO_CONTROL, "--switch", "lossless:xoff=40KiB", "--capture", "rail0:down1,h1g0"),
         **INCAST,
@@ -79,9 +80,9 @@ def test_an_incast_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance("R-045")
-def test_with_next_to_no_headroom_it_loses_some(tmp_path: Path) -> None:
+def test_with_next_to_no_headroom_it_loses_some(uetemu_run: RunFactory) -> None:
     content = run(
-        tmp_path,
+        uetemu_run,
         "incast",
         *(*NO_CONTROL, "--switch", "lossless:xoff=40KiB,headroom=10KiB", "--capture", "none"),
         **INCAST,
@@ -93,9 +94,9 @@ def test_with_next_to_no_headroom_it_loses_some(tmp_path: Path) -> None:
     assert "the headroom of 10 KiB is less than" in warning
 
 
-def test_without_pfc_nothing_is_paused(tmp_path: Path) -> None:
+def test_without_pfc_nothing_is_paused(uetemu_run: RunFactory) -> None:
     content = run(
-        tmp_path,
+        uetemu_run,
         "incast",
         *(*NO_CONTROL, "--switch", "lossless:pfc=off", "--capture", "none"),
         **INCAST | {"senders": "2"},
@@ -105,9 +106,9 @@ def test_without_pfc_nothing_is_paused(tmp_path: Path) -> None:
     assert not any("pfc" in port for port in content["ports"].values())
 
 
-def test_a_storm_stops_whoever_shares_a_queue_with_it(tmp_path: Path) -> None:
+def test_a_storm_stops_whoever_shares_a_queue_with_it(uetemu_run: RunFactory) -> None:
     content = run(
-        tmp_path,
+        uetemu_run,
         "pfcstorm",
         *("--capture", "none"),
         size="512KiB",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.runs.cluster_logs import log_2_17
-from tests.harness.runs.processes import BUDGET_S, SMALL, Run, uetemu
+from tests.harness.runs.processes import BUDGET_S, SMALL, begun, uetemu
 
 pytestmark = pytest.mark.root
 
@@ -44,8 +44,8 @@ def test_a_log_beside_the_fabric(tmp_path: Path) -> None:
 
 
 def test_a_run_predicts_itself(tmp_path: Path) -> None:
-    first = Run(tmp_path, *SMALL, "--sizes", "4KiB,64KiB", scenario="alltoall")
-    assert first.finish()[0] == 0
+    first = begun(tmp_path, *SMALL, "--sizes", "4KiB,64KiB", scenario="alltoall")
+    assert first.communicate()[0] == 0
     status, out, errors = predicted(
         tmp_path, "--nccl-tests", str(first.folder / "nccl-tests.json"), "--format", "json"
     )

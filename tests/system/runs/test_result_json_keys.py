@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from emulator import result_keys
+from emulator.pytest_plugin.run_process import RunProcess
 from emulator.rocev2 import rocev2_counters
-from tests.harness.runs.processes import Run
 from uet import counter_meanings
 
 pytestmark = pytest.mark.root
@@ -32,14 +32,14 @@ COUNTERS = {"uet": counter_meanings.COUNTERS, "rocev2": rocev2_counters.COUNTERS
     ids=["collective", "traffic"],
 )  # fmt: skip
 def test_every_key_has_a_meaning(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
     scenario: str,
     own: dict[str, str],
     options: tuple[str, ...],
     transport: str,
 ) -> None:
     run = start(*TINY, "--transport", transport, *options, scenario=scenario)
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     result = run.result
     assert set(result) == set(result_keys.RESULT)

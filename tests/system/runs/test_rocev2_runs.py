@@ -13,8 +13,9 @@ import pytest
 from scapy.utils import RawPcapNgReader
 
 from emulator.asic.code_points import LAB
+from emulator.pytest_plugin.run_process import RunProcess
 from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator, PacketFlow, encapsulation
-from tests.harness.runs.processes import SMALL, Run, uetemu
+from tests.harness.runs.processes import SMALL, uetemu
 
 TSHARK = shutil.which("tshark")
 on_a_fabric = [
@@ -51,10 +52,10 @@ def complaints(capture: Path) -> str:
     "variant",
     ["rocev2", "rocev2:qps=4,recovery=selective_repeat", "rocev2:mtu=1024,window=bdp,cc=none"],
 )
-def test_an_allreduce(start: Callable[..., Run], variant: str) -> None:
+def test_an_allreduce(start: Callable[..., RunProcess], variant: str) -> None:
     kept = ("--endpoints", "kept")  # each life has queue pairs of its own
     run = start(*SMALL, *kept, "--sizes", "64KiB", "--transport", variant, "--snaplen", "full")
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert (status, err) == (0, ""), out
     assert run.result["transport"] == variant
     assert [row["wrong"] for row in run.result["rows"]] == [0]

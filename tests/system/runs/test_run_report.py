@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from emulator.cli.reports import compare_verb
+from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run_report.page import FIGURES, PAGE
 from tests.harness.runs.browser import needs_chromium, opened
 from tests.harness.wire.tshark import TSHARK
@@ -25,10 +26,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(uetemu_run_factory: RunFactory) -> Path:
     """An incast of two over UET and RoCEv2, with a fault, captured before and behind the switch."""
     path: Path = run(
-        tmp_path_factory.mktemp("run"),
+        uetemu_run_factory,
         "incast",
         *("--topology", SPEC, "--transport", "uet,rocev2:classic", "--report"),
         *("--capture", "h1g0:eth0,rail0:down0", "--fault", "t=3us link rail0:up0 down"),
@@ -112,10 +113,10 @@ def test_a_browser_draws_the_report(folder: Path, tmp_path: Path) -> None:
     assert "link rail0:up0 down" in document
 
 
-def test_runs_beside_each_other(folder: Path, tmp_path: Path) -> None:
+def test_runs_beside_each_other(folder: Path, uetemu_run: RunFactory) -> None:
     given = {"senders": "2", "iterations": "2", **TINY}
     options = ("--topology", SPEC, "--transport", "uet", "--capture", "none")
-    other = run(tmp_path, "incast", *options, **given)["folder"]
+    other = run(uetemu_run, "incast", *options, **given)["folder"]
     runner = CliRunner()
     same = runner.invoke(compare_verb.command, [str(folder), str(folder), "--fail-if", "time>0"])
     assert same.exit_code == 0, same.output

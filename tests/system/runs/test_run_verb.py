@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, Run, uetemu
+from emulator.pytest_plugin.run_process import RunProcess
+from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, uetemu
 
 pytestmark = [
     pytest.mark.root,
@@ -20,9 +21,11 @@ pytestmark = [
 Command = tuple[str, ...]
 
 
-def test_a_small_run_leaves_a_complete_folder_and_nothing_else(start: Callable[..., Run]) -> None:
+def test_a_small_run_leaves_a_complete_folder_and_nothing_else(
+    start: Callable[..., RunProcess],
+) -> None:
     run = start(*SMALL, "--sizes", "40,64KiB,1MB", "--format", "json")
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert (status, err) == (0, "")
     content = json.loads(out)
     assert content == run.result
@@ -67,12 +70,12 @@ def test_a_small_run_leaves_a_complete_folder_and_nothing_else(start: Callable[.
     assert run.leftovers() == []
 
 
-def test_auto_dilation_and_the_table(start: Callable[..., Run]) -> None:
+def test_auto_dilation_and_the_table(start: Callable[..., RunProcess]) -> None:
     run = start(
         *(*SMALL, "--clock", "host", "--sizes", "64KiB", "--iterations", "1"),
         *("--capture", "none"),
     )
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert (status, err) == (0, "")
     (line,) = [line for line in out.splitlines() if not line.startswith("#")]
     fields = line.split()
@@ -87,12 +90,12 @@ def test_auto_dilation_and_the_table(start: Callable[..., Run]) -> None:
     assert run.leftovers() == []
 
 
-def test_shuffled_ranks_reach_the_spines(start: Callable[..., Run]) -> None:
+def test_shuffled_ranks_reach_the_spines(start: Callable[..., RunProcess]) -> None:
     run = start(
         *("--topology", "rail_clos:hosts=3,gpus_per_host=2", "--sizes", "64KiB"),
         *("--param", "order=shuffled", "--seed", "4", "--format", "json"),
     )
-    status, out, _ = run.finish()
+    status, out, _ = run.communicate()
     assert status == 0
     content = json.loads(out)
     assert content["rows"][0]["wrong"] == 0
@@ -105,12 +108,12 @@ def test_shuffled_ranks_reach_the_spines(start: Callable[..., Run]) -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_an_interrupt_leaves_a_partial_result_and_no_fabric(
-    start: Callable[..., Run], number: signal.Signals, status: int
+    start: Callable[..., RunProcess], number: signal.Signals, status: int
 ) -> None:
     run = start(*ENDLESS)
     run.event("started")
     run.process.send_signal(number)
-    found, _, err = run.finish()
+    found, _, err = run.communicate()
     assert found == status
     assert err == f"uetemu: interrupted by {number.name}; the fabric has been removed\n"
     assert run.result["errors"] == [f"interrupted by {number.name}"]
@@ -118,46 +121,48 @@ def test_an_interrupt_leaves_a_partial_result_and_no_fabric(
 
 
 @pytest.mark.parametrize("after", ["begin", "built"])
-def test_an_interrupt_at_any_stage_leaves_no_fabric(start: Callable[..., Run], after: str) -> None:
+def test_an_interrupt_at_any_stage_leaves_no_fabric(
+    start: Callable[..., RunProcess], after: str
+) -> None:
     run = start(*ENDLESS)
     run.event(after)
     os.killpg(run.process.pid, signal.SIGINT)  # as a terminal's Ctrl-C: to all processes
     run.process.send_signal(signal.SIGINT)  # and an impatient second one
-    status, _, err = run.finish()
+    status, _, err = run.communicate()
     assert status == 130
     assert err.count("\n") == 1
     assert run.leftovers() == []
 
 
-def test_rows_survive_an_interrupt(start: Callable[..., Run]) -> None:
+def test_rows_survive_an_interrupt(start: Callable[..., RunProcess]) -> None:
     run = start(
         *(*SMALL, "--sizes", "4KiB,64MiB", "--param", "warmups=0"),
         *("--iterations", "1", "--format", "json"),
     )
     run.event("row")
     run.process.send_signal(signal.SIGTERM)
-    status, out, _ = run.finish()
+    status, out, _ = run.communicate()
     assert status == 143
     assert [row["size_bytes"] for row in json.loads(out)["rows"]] == [4096]
     assert run.leftovers() == []
 
 
-def test_a_killed_agent_is_named(start: Callable[..., Run]) -> None:
+def test_a_killed_agent_is_named(start: Callable[..., RunProcess]) -> None:
     run = start(*ENDLESS, "--clock", "host", "--dilation", "100000")
     agents = run.event("started")["agents"]
     os.kill(agents["2"], signal.SIGKILL)
-    status, _, err = run.finish()
+    status, _, err = run.communicate()
     assert status == 1
     assert err == "uetemu: the agent of rank 2 (h1g0) was killed by SIGKILL\n"
     assert run.result["errors"] == ["the agent of rank 2 (h1g0) was killed by SIGKILL"]
     assert run.leftovers() == []
 
 
-def test_a_killed_runner_leaves_what_clean_removes(start: Callable[..., Run]) -> None:
+def test_a_killed_runner_leaves_what_clean_removes(start: Callable[..., RunProcess]) -> None:
     run = start(*ENDLESS)
     agents = run.event("started")["agents"]
     run.process.kill()
-    run.finish()
+    run.communicate()
     assert run.leftovers()
     clean = uetemu("clean", run.lab)
     clean.communicate(timeout=BUDGET_S)
@@ -167,17 +172,17 @@ def test_a_killed_runner_leaves_what_clean_removes(start: Callable[..., Run]) ->
     assert [event["event"] for event in run.events()][:3] == ["begin", "built", "started"]
 
 
-def test_two_runs_at_once_do_not_meet(start: Callable[..., Run]) -> None:
+def test_two_runs_at_once_do_not_meet(start: Callable[..., RunProcess]) -> None:
     small = (*SMALL, "--sizes", "64KiB", "--iterations", "1")
     first, second = start(*small, "--seed", "1"), start(*small, "--seed", "2")
     for run in (first, second):
-        status, _, err = run.finish()
+        status, _, err = run.communicate()
         assert (status, err) == (0, "")
         assert run.leftovers() == []
 
 
 def test_a_name_in_use_is_refused_before_anything_is_made(
-    start: Callable[..., Run], tmp_path: Path
+    start: Callable[..., RunProcess], tmp_path: Path
 ) -> None:
     run = start(*ENDLESS)
     run.event("built")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
 
 pytestmark = [
     pytest.mark.root,
@@ -79,7 +79,7 @@ def measures(parameters, topology, trial, outcome):
     ],
 )
 def test_a_gather_takes_what_the_receiver_can_take(
-    start: Callable[..., Run], tmp_path: Path, parameters: str, gather_us: float
+    start: Callable[..., RunProcess], tmp_path: Path, parameters: str, gather_us: float
 ) -> None:
     path = tmp_path / "gather.py"
     path.write_text(GATHER)
@@ -88,7 +88,7 @@ def test_a_gather_takes_what_the_receiver_can_take(
         *("--capture", "none"),
         scenario=str(path),
     )
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert status == 0, (out, err)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
@@ -100,12 +100,14 @@ def test_a_gather_takes_what_the_receiver_can_take(
     "parameters",
     ["gpus_per_host=4,scale_up=ring", "gpus_per_host=4,scale_up=mesh"],
 )
-def test_allreduce_over_links_without_a_switch(start: Callable[..., Run], parameters: str) -> None:
+def test_allreduce_over_links_without_a_switch(
+    start: Callable[..., RunProcess], parameters: str
+) -> None:
     run = start(
         *("--topology", f"rail_clos:hosts=2,{parameters}", "--sizes", "16KiB"),
         *("--iterations", "1", "--capture", "none"),
     )
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert status == 0, (out, err)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
@@ -113,12 +115,12 @@ def test_allreduce_over_links_without_a_switch(start: Callable[..., Run], parame
     assert row["efficiency"] <= 1
 
 
-def test_a_domain_of_several_servers_keeps_its_traffic(start: Callable[..., Run]) -> None:
+def test_a_domain_of_several_servers_keeps_its_traffic(start: Callable[..., RunProcess]) -> None:
     run = start(
         *("--topology", "rail_clos:hosts=4,gpus_per_host=2,scale_up_hosts=4", "--sizes", "16KiB"),
         *("--iterations", "1", "--capture", "none"),
     )
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert status == 0, (out, err)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
@@ -128,7 +130,7 @@ def test_a_domain_of_several_servers_keeps_its_traffic(start: Callable[..., Run]
 
 
 def test_a_time_below_the_ideal_is_an_internal_error(
-    start: Callable[..., Run], tmp_path: Path
+    start: Callable[..., RunProcess], tmp_path: Path
 ) -> None:
     """A bound that is far too high ends the run with an error; what was measured is kept."""
     path = tmp_path / "gather.py"
@@ -137,7 +139,7 @@ def test_a_time_below_the_ideal_is_an_internal_error(
     )
     path.write_text(GATHER.replace("SIZE = 1 << 20\n", f"SIZE = 1 << 10\n{too_high}"))
     run = start("--capture", "none", scenario=str(path))
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert status == 1, (out, err)
     assert "internal error: an iteration took" in err
     (error,) = run.result["errors"]

@@ -12,22 +12,23 @@ from collections.abc import Callable
 
 import pytest
 
+from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.perfetto_rules import Imported, imported
-from tests.harness.runs.processes import SMALL, Run
+from tests.harness.runs.processes import SMALL
 
 pytestmark = pytest.mark.root
 
 
-def opened(run: Run) -> Imported:
+def opened(run: RunProcess) -> Imported:
     """The timeline of ``run``, which ends well."""
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     found = imported(json.loads((run.folder / "timeline.json").read_text()))
     assert found.troubles == []
     return found
 
 
-def test_every_message_of_a_collective_is_a_flow(start: Callable[..., Run]) -> None:
+def test_every_message_of_a_collective_is_a_flow(start: Callable[..., RunProcess]) -> None:
     found = opened(start(*SMALL, "--sizes", "256KiB", "--capture", "none"))
     kinds = Counter(one.category for one in found.slices)
     assert len(found.flows) == kinds["NIC"] / 2 + kinds["NVLink"] / 2 > 0
@@ -41,7 +42,9 @@ def test_every_message_of_a_collective_is_a_flow(start: Callable[..., Run]) -> N
     assert any(name.endswith("data rate Gbit/s") for _, name in found.counters)
 
 
-def test_an_incast_with_a_fault_has_queues_marks_and_the_fault(start: Callable[..., Run]) -> None:
+def test_an_incast_with_a_fault_has_queues_marks_and_the_fault(
+    start: Callable[..., RunProcess],
+) -> None:
     run = start(
         "--topology", "rail_clos:hosts=4,gpus_per_host=2,spines=1", "--param", "senders=3",
         "--param", "size=256KiB", "--fault", "t=5us link rail0:down0 down; t=9us up",
@@ -63,7 +66,7 @@ def test_an_incast_with_a_fault_has_queues_marks_and_the_fault(start: Callable[.
     assert marked
 
 
-def test_a_training_names_epochs_micro_batches_and_layers(start: Callable[..., Run]) -> None:
+def test_a_training_names_epochs_micro_batches_and_layers(start: Callable[..., RunProcess]) -> None:
     run = start("--param", "epochs=2", "--capture", "none", scenario="three_d")
     found = opened(run)
     steps = {one.name for one in found.slices if one.category == "step" and one.pid == 1}

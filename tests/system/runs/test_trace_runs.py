@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
 
 pytestmark = pytest.mark.root
 
@@ -30,7 +30,7 @@ rank 1 { recv 20000b from 0 tag 3 }
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 def test_lists_and_goal_are_replayed(
-    start: Callable[..., Run], tmp_path: Path, transport: str
+    start: Callable[..., RunProcess], tmp_path: Path, transport: str
 ) -> None:
     first, second = tmp_path / "list.csv", tmp_path / "two.goal"
     first.write_text(LIST)
@@ -38,7 +38,7 @@ def test_lists_and_goal_are_replayed(
     run = start(
         str(first), str(second), "--transport", transport, "--capture", "none", scenario="trace"
     )
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     assert run.result["fidelity"]["verdict"] == "exact"
     rows = run.result["rows"]
@@ -53,13 +53,13 @@ def test_lists_and_goal_are_replayed(
         assert 0 <= one["start_us"] < one["end_us"] <= rows[0]["time_us"]
 
 
-def test_what_ran_runs_again_as_messages(start: Callable[..., Run], tmp_path: Path) -> None:
+def test_what_ran_runs_again_as_messages(start: Callable[..., RunProcess], tmp_path: Path) -> None:
     first, written = tmp_path / "list.csv", tmp_path / "out.goal"
     first.write_text(LIST)
     run = start(str(first), "--capture", "none", "--param", f"write={written}", scenario="trace")
-    assert run.finish()[0] == 0
+    assert run.communicate()[0] == 0
     again = start(str(written), "--capture", "none", scenario="trace")
-    assert again.finish()[0] == 0
+    assert again.communicate()[0] == 0
     (row,), (other,) = run.result["rows"], again.result["rows"]
     assert other["wrong"] == 0
     assert other["data_packets"] == row["data_packets"]
@@ -68,17 +68,17 @@ def test_what_ran_runs_again_as_messages(start: Callable[..., Run], tmp_path: Pa
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 def test_formats_of_other_tools_are_written_and_replayed(
-    start: Callable[..., Run], tmp_path: Path, transport: str
+    start: Callable[..., RunProcess], tmp_path: Path, transport: str
 ) -> None:
     first = tmp_path / "list.csv"
     first.write_text("operation,size,ranks\nranks,,4\nall_reduce,64KiB\n")
     files = ",".join(f"{tmp_path}/out{suffix}" for suffix in (".et", ".cm", ".jsonl", ".goal"))
     run = start(str(first), "--capture", "none", "--param", f"write={files}", scenario="trace")
-    assert run.finish()[0] == 0
+    assert run.communicate()[0] == 0
     written = run.result["rows"][0]["written"]
     assert len(written) == 4 + 1 + 4 + 1
     again = start(*written, "--capture", "none", "--transport", transport, scenario="trace")
-    status, _, errors = again.finish()
+    status, _, errors = again.communicate()
     assert status == 0, errors
     rows = again.result["rows"]
     assert sorted(row["trace"] for row in rows) == ["out", "out", "out.cm", "out.goal"]

@@ -9,17 +9,13 @@ from __future__ import annotations
 import copy
 import json
 import os
-import secrets
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from emulator.kernel import namespaces
-from tests import CHECKOUT
+from emulator.pytest_plugin.run_factory import RunFactory
 from tests.harness.runs.bands import (
     CREDITED_INCAST,
     DEEP_INCAST,
@@ -76,40 +72,32 @@ def test_a_row_is_held_against_every_band() -> None:
 
 
 def run(
-    folder: Path, scenario: str, *arguments: str, seed: int, sprayed: bool = False, **given: str
+    runs: RunFactory, scenario: str, *options: str, seed: int, sprayed: bool = False, **params: str
 ) -> dict[str, Any]:
     """Return ``result.json`` of a run in which every octet is right and no packet goes astray.
 
     Nor does a packet overtake another of its path, unless switches spray (``sprayed``).
     """
-    lab = f"t-{secrets.token_hex(5)}"
-    command = ["run", scenario, *arguments, "--name", lab, "--output", str(folder / lab)]
-    command += ["--seed", str(seed), "--format", "json"]
-    command += ["--capture", "none" if sprayed else "all", "--snaplen", "headers"]
-    for name, value in ({"warmups": "0"} | given).items():
-        command += ["--param", f"{name}={value}"]
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *command],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=BUDGET_S,
+    done = runs(
+        *(scenario, *options, "--seed", str(seed), "--format", "json"),
+        *("--capture", "none" if sprayed else "all", "--snaplen", "headers"),
+        params={"warmups": "0"} | params,
+        budget_s=BUDGET_S,
     )
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    assert not namespaces.of_lab(lab)
-    result = held(folder / lab, sprayed=sprayed)
-    (folder / lab / "capture.pcapng").unlink(missing_ok=True)
-    assert result == json.loads(done.stdout)
+    assert not namespaces.of_lab(done.folder.name)
+    result = held(done.folder, sprayed=sprayed)
+    (done.folder / "capture.pcapng").unlink(missing_ok=True)
+    assert result == json.loads(done.output)
     assert result["fidelity"]["verdict"] == "exact"
     return result
 
 
 @marked
 def test_incast_fills_its_link_at_the_target_queue_and_loses_nothing(
-    tmp_path: Path, record_property: Record, seed: int
+    uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
     # Windows of three packets take turns: rates over less than about 1 ms are further apart.
-    result = run(tmp_path, "incast", seed=seed, senders="16", size="4MiB")
+    result = run(uetemu_run, "incast", seed=seed, senders="16", size="4MiB")
     (row,) = result["rows"]
     topology = load(result["topology"])
     queue = around_target(plane_bdp_bytes(topology, mtu_frame_bytes(topology)))
@@ -126,11 +114,11 @@ def test_incast_fills_its_link_at_the_target_queue_and_loses_nothing(
 @on_a_fabric
 @pytest.mark.parametrize(("senders", "placement"), [("16", "any"), ("32", "any"), ("63", "rail")])
 def test_credit_keeps_the_link_of_a_large_incast_busy(
-    tmp_path: Path, record_property: Record, senders: str, placement: str
+    uetemu_run: RunFactory, record_property: Record, senders: str, placement: str
 ) -> None:
     """However many first packets are trimmed; each of them is sent once more."""
     result = run(
-        tmp_path,
+        uetemu_run,
         "ccsweep",
         seed=1,
         senders=senders,
@@ -147,9 +135,9 @@ def test_credit_keeps_the_link_of_a_large_incast_busy(
 
 @marked
 def test_without_trimming_deep_queues_lose_little_time(
-    tmp_path: Path, record_property: Record, seed: int
+    uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
-    result = run(tmp_path, "incast", "--switch", "deep", seed=seed, senders="8")
+    result = run(uetemu_run, "incast", "--switch", "deep", seed=seed, senders="8")
     (row,) = result["rows"]
     record_property("efficiency", row["efficiency"])
     assert within(row, DEEP_INCAST) == []
@@ -158,9 +146,9 @@ def test_without_trimming_deep_queues_lose_little_time(
 
 @marked
 def test_a_slow_uplink_is_not_taken_for_loss(
-    tmp_path: Path, record_property: Record, seed: int
+    uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
-    rows = run(tmp_path, "linkfail", seed=seed, size="1MiB", fail="slow", slow_at="0")["rows"]
+    rows = run(uetemu_run, "linkfail", seed=seed, size="1MiB", fail="slow", slow_at="0")["rows"]
     for row in rows:
         record_property(f"efficiency with {row['spray']}", row["efficiency"])
         assert within(row, LINK_SLOW) == []
@@ -171,10 +159,10 @@ def test_a_slow_uplink_is_not_taken_for_loss(
 
 @marked
 def test_spraying_comes_close_to_the_ideal_and_one_path_does_not(
-    tmp_path: Path, record_property: Record, seed: int
+    uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
     sprayed = run(
-        tmp_path,
+        uetemu_run,
         "lbsweep",
         *("--topology", CROSSED),
         seed=seed,
@@ -185,7 +173,7 @@ def test_spraying_comes_close_to_the_ideal_and_one_path_does_not(
     )
     rows = {f"{row['spray']}/{row['balance']}": row for row in sprayed["rows"]}
     (hashed,) = run(
-        tmp_path,
+        uetemu_run,
         "permutation",
         *("--topology", CROSSED, "--transport", "uet:delivery=rod"),
         seed=seed,
@@ -204,11 +192,13 @@ def test_spraying_comes_close_to_the_ideal_and_one_path_does_not(
 
 
 @marked
-def test_the_victim_keeps_its_share(tmp_path: Path, record_property: Record, seed: int) -> None:
+def test_the_victim_keeps_its_share(
+    uetemu_run: RunFactory, record_property: Record, seed: int
+) -> None:
     # The first collision, of nine full windows, costs a tenth of so short a transfer: it is over
     # when the iteration that counts begins.
     result = run(
-        tmp_path,
+        uetemu_run,
         "victim",
         *("--endpoints", "kept"),
         seed=seed,
@@ -224,10 +214,10 @@ def test_the_victim_keeps_its_share(tmp_path: Path, record_property: Record, see
 
 @marked
 def test_a_black_uplink_costs_little_more_than_its_capacity(
-    tmp_path: Path, record_property: Record, seed: int
+    uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
     result = run(
-        tmp_path,
+        uetemu_run,
         "linkfail",
         seed=seed,
         size="8MiB",
@@ -238,7 +228,7 @@ def test_a_black_uplink_costs_little_more_than_its_capacity(
     record_property("efficiency", row["efficiency"])
     assert within(row, LINK_BLACK) == [], result["fidelity"]
     assert row["timeouts"] == 0
-    reps, oblivious = run(tmp_path, "linkfail", seed=seed, size="2MiB", fail="black")["rows"]
+    reps, oblivious = run(uetemu_run, "linkfail", seed=seed, size="2MiB", fail="black")["rows"]
     slower = oblivious["time_us"] / reps["time_us"]
     record_property("oblivious spraying is slower", slower)
     assert slower >= OBLIVIOUS_SLOWER

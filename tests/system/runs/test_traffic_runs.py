@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from emulator.kernel import namespaces
+from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.results import ROW_KEYS
 from tests import CHECKOUT
-from tests.harness.runs.whole_run import held
 
 pytestmark = [
     pytest.mark.root,
@@ -26,30 +24,18 @@ SMALL = "rail_clos:hosts=3,gpus_per_host=2,spines=3,uplinks_per_spine=1"
 TINY = {"size": "128KiB", "message": "16KiB", "in_flight": "4", "warmups": "0"}
 
 
-def run(folder: Path, scenario: str, *arguments: str, **given: str) -> dict:
-    lab = f"t-{secrets.token_hex(5)}"
-    pairs = [part for name, value in given.items() for part in ("--param", f"{name}={value}")]
-    command = ["run", scenario, "--name", lab, "--output", str(folder / lab), *arguments, *pairs]
-    command += ["--format", "json"]
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *command],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=BUDGET_S,
-    )
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    assert not namespaces.of_lab(lab)
-    content: dict = json.loads(done.stdout)
-    assert content == json.loads((folder / lab / "result.json").read_text())
-    held(folder / lab)
+def run(runs: RunFactory, scenario: str, *options: str, **params: str) -> dict:
+    done = runs(scenario, *options, "--format", "json", params=params, budget_s=BUDGET_S)
+    content: dict = json.loads(done.output)
+    assert content == done.result
+    assert not namespaces.of_lab(done.folder.name)
     for row in content["rows"]:
         assert set(ROW_KEYS) <= set(row)
         assert row["time_us"] >= row["ideal_us"] > 0
         assert 0 < row["jain"] <= 1
         assert row["message_p99_us"] >= row["message_p50_us"] > 0
         assert len(row["began_us"]) == row["iterations"]
-    content["folder"] = folder / lab
+    content["folder"] = done.folder
     return content
 
 
@@ -64,9 +50,9 @@ def packets_sent(content: dict) -> int:
     return sum(counts.get("transport.tx_data_packets", 0) for counts in endpoints)
 
 
-def test_incast(tmp_path: Path) -> None:
+def test_incast(uetemu_run: RunFactory) -> None:
     where = {"senders": "2,4", "placement": "any", "victim": "0"}
-    content = run(tmp_path, "incast", "--topology", SMALL, **where, **TINY)
+    content = run(uetemu_run, "incast", "--topology", SMALL, **where, **TINY)
     assert [row["senders"] for row in content["rows"]] == [2, 4]
     payload = sum(row["total_bytes"] for row in content["rows"])
     port = content["ports"]["rail0:down0"]
@@ -94,9 +80,9 @@ def test_incast(tmp_path: Path) -> None:
     assert [event["switch"] for event in events(content, "stage")] == ["shallow"] * 2
 
 
-def test_permutation(tmp_path: Path) -> None:
+def test_permutation(uetemu_run: RunFactory) -> None:
     more = {name: value for name, value in TINY.items() if name != "size"}
-    content = run(tmp_path, "permutation", "--topology", SMALL, sizes="128KiB", **more)
+    content = run(uetemu_run, "permutation", "--topology", SMALL, sizes="128KiB", **more)
     (row,) = content["rows"]
     assert row["flows"] == 6
     up = [
@@ -107,8 +93,8 @@ def test_permutation(tmp_path: Path) -> None:
     assert 0 < row["links_jain"] <= 1
 
 
-def test_victim(tmp_path: Path) -> None:
-    content = run(tmp_path, "victim", "--topology", SMALL, senders="2", **TINY)
+def test_victim(uetemu_run: RunFactory) -> None:
+    content = run(uetemu_run, "victim", "--topology", SMALL, senders="2", **TINY)
     assert [row["senders"] for row in content["rows"]] == [0, 2]
     alone, shared = content["rows"]
     assert alone["flows"] == 1
@@ -117,16 +103,16 @@ def test_victim(tmp_path: Path) -> None:
         assert 0 < row["victim_share"] < 1.1
 
 
-def test_outcast(tmp_path: Path) -> None:
-    content = run(tmp_path, "outcast", "--topology", SMALL, senders="1", receivers="2", **TINY)
+def test_outcast(uetemu_run: RunFactory) -> None:
+    content = run(uetemu_run, "outcast", "--topology", SMALL, senders="1", receivers="2", **TINY)
     (row,) = content["rows"]
     assert row["flows"] == 3
     assert {"hot_share", "free_share", "incast_share"} <= set(row)
 
 
-def test_linkfail(tmp_path: Path) -> None:
+def test_linkfail(uetemu_run: RunFactory) -> None:
     content = run(
-        tmp_path,
+        uetemu_run,
         "linkfail",
         *("--topology", SMALL),
         **{**TINY, "size": "1MiB"},
@@ -150,9 +136,9 @@ def test_linkfail(tmp_path: Path) -> None:
     assert "black_hole" not in slow["drops"]
 
 
-def test_lbsweep_tells_switches_and_endpoints_anew(tmp_path: Path) -> None:
+def test_lbsweep_tells_switches_and_endpoints_anew(uetemu_run: RunFactory) -> None:
     content = run(
-        tmp_path,
+        uetemu_run,
         "lbsweep",
         *("--topology", SMALL),
         **TINY,
@@ -170,9 +156,9 @@ def test_lbsweep_tells_switches_and_endpoints_anew(tmp_path: Path) -> None:
     assert packets_sent(content) == sum(row["data_packets"] for row in content["rows"])
 
 
-def test_ccsweep(tmp_path: Path) -> None:
+def test_ccsweep(uetemu_run: RunFactory) -> None:
     content = run(
-        tmp_path,
+        uetemu_run,
         "ccsweep",
         **TINY,
         senders="3",
@@ -188,8 +174,8 @@ def test_ccsweep(tmp_path: Path) -> None:
     )
 
 
-def test_without_an_asic_rows_say_so(tmp_path: Path) -> None:
-    content = run(tmp_path, "incast", "--switch", "none", senders="1", **TINY)
+def test_without_an_asic_rows_say_so(uetemu_run: RunFactory) -> None:
+    content = run(uetemu_run, "incast", "--switch", "none", senders="1", **TINY)
     (row,) = content["rows"]
     assert (row["switch"], row["trimmed_packets"], row["max_queue_bytes"]) == ("none", None, None)
     assert "asic" not in content["ports"]["rail0:down0"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.perfetto_rules import imported
-from tests.harness.runs.processes import Run
 
 pytestmark = pytest.mark.root
 
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.root
 GIVEN_UP = {"uet": "RTO_RETRIES_EXHAUSTED", "rocev2": "RETRY_EXC_ERR"}
 SMALL = ("hidden=16", "epochs=4", "gradient_time=5us", "fail_at=36us")
 
-Start = Callable[..., Run]
+Start = Callable[..., RunProcess]
 
 
 def ran(start: Start, scenario: str, *arguments: str) -> dict[str, Any]:
     """The result of a run that succeeds, all of whose rows are right to the bit."""
     run = start(*arguments, "--capture", "none", scenario=scenario)
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 0, errors
     assert "# Out of bounds values : 0 OK" in output
     result = run.result
@@ -69,7 +69,7 @@ def test_a_loss_that_no_transport_reports_ends_the_run(start: Start) -> None:
     given = (*SMALL[:-1], "fail_at=60us", "fail=gpu", "victim=1")
     parameters = [word for one in given for word in ("--param", one)]
     run = start(*parameters, "--capture", "none", scenario="checkpoint")
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 1
     assert "rank 1 (h0g1) is cut off for good by" in errors
     assert "nobody writes to what is lost any more, so that no transport reports it" in errors
@@ -99,7 +99,7 @@ def test_a_job_that_cannot_go_on_ends_with_one_sentence(
 ) -> None:
     parameters = [word for one in (*SMALL, "fail=gpu") for word in ("--param", one)]
     run = start(*parameters, *arguments, "--capture", "none", scenario="checkpoint")
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 1
     assert words in errors
     assert errors.count("\n") == 1
@@ -127,7 +127,7 @@ def test_a_job_that_does_not_expect_it_fails_by_a_transport_error(
         *("--transport", transport, "--sizes", "64KiB", "--fault", f"t=2us {fault} dead"),
         *("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1", "--capture", "none"),
     )
-    status, output, errors = run.finish()
+    status, output, errors = run.communicate()
     assert status == 1
     assert f"({gone})" in errors
     assert f"cut off for good by 't=2us {fault} dead', and the job cannot end without" in errors

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,14 +14,13 @@ from emulator import scenario as scenarios
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.switch_choice import parse
 from emulator.errors import UserError
+from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run.plan.stages import stages
 from emulator.run.plan.variants import COMPARED, variants
 from emulator.run.report import comparison
 from emulator.run.report import result_table as table
 from emulator.transports import default_switch, fit
-from tests import CHECKOUT
 from tests.emulator.run.plan.test_stages import PLAIN
-from tests.harness.runs.whole_run import held
 from topologies.catalogue import load
 
 CODE = "from emulator.cli.main import main; main()"
@@ -281,29 +276,18 @@ def test_lines_below_the_table_name_the_transport_where_there_are_several() -> N
     assert [": incast 8 B: " in line for line in one] == [True, True]
 
 
-def run(folder: Path, *arguments: str) -> dict[str, Any]:
-    lab = f"t-{secrets.token_hex(5)}"
-    command = ["run", *arguments, "--name", lab, "--output", str(folder / lab), "--format", "json"]
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *command],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    content: dict[str, Any] = json.loads(done.stdout)
-    held(folder / lab)
+def run(runs: RunFactory, scenario: str, *options: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(runs(scenario, *options, "--format", "json").output)
     return content
 
 
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
-def test_a_comparison_is_fair(tmp_path: Path) -> None:
+def test_a_comparison_is_fair(uetemu_run: RunFactory) -> None:
     """Both move the same octets between the same GPUs; switches differ by PFC alone."""
     result = run(
-        tmp_path,
+        uetemu_run,
         *("permutation", "--sizes", "256KiB", "--transport", "uet,rocev2,rocev2:pfc=off,qps=4"),
         *("--topology", "rail_clos:hosts=2,gpus_per_host=2"),
         *("--capture", "none"),

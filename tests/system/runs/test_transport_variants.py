@@ -17,6 +17,7 @@ from emulator.capture.fabric_capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.cli import run_verb
 from emulator.cli.decode.decode_source import opener, read_domains
 from emulator.errors import UserError
+from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run.run_secret import run_secret
 from emulator.run.runner import RunRequest, prepare
 from emulator.transports import fit
@@ -26,7 +27,7 @@ from emulator.transports.uet_transport import (
     UET_OPTIONS,
     uet_endpoint,
 )
-from tests.harness.runs.processes import SMALL, Run
+from tests.harness.runs.processes import SMALL
 from tests.harness.uet.event_schema import violations
 from tests.harness.uet.tss_vectors import parts
 from topologies import catalogue
@@ -55,12 +56,12 @@ def packets(capture: Path, **options: object) -> list[DecodedPacket]:
     ],
 )
 def test_a_variant_is_what_the_capture_shows(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
     variant: str,
     layers: set[str],
 ) -> None:
     run = start(*SMALL, "--sizes", "64KiB", "--transport", variant, "--snaplen", "full")
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert (status, err) == (0, ""), out
     assert run.result["transport"] == variant
     assert [row["wrong"] for row in run.result["rows"]] == [0]
@@ -74,12 +75,12 @@ def test_a_variant_is_what_the_capture_shows(
 @needs_root
 @pytest.mark.parametrize("mode", ["direct", "cluster"])
 def test_the_run_folder_keeps_the_keys_of_a_secured_run(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
     mode: str,
 ) -> None:
     """Without them there is ciphertext; with them every packet opens, as frames are kept whole."""
     run = start(*SMALL, "--sizes", "64KiB", "--transport", f"uet:tss={mode}")
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert (status, err) == (0, ""), out
     assert [row["wrong"] for row in run.result["rows"]] == [0]
     capture = run.folder / "capture.pcapng"
@@ -97,7 +98,7 @@ def test_the_run_folder_keeps_the_keys_of_a_secured_run(
 @pytest.mark.root
 @needs_root
 def test_every_life_of_a_secured_runs_endpoints_has_a_key_of_its_own(
-    start: Callable[..., Run],
+    start: Callable[..., RunProcess],
 ) -> None:
     """Rows that begin anew, and the same command once more: no key seals two first packets.
 
@@ -110,7 +111,7 @@ def test_every_life_of_a_secured_runs_endpoints_has_a_key_of_its_own(
             *(*SMALL, "--clock", "host", "--dilation", "20000"),
             *("--sizes", "16KiB", "--transport", transports),
         )
-        status, out, err = run.finish()
+        status, out, err = run.communicate()
         assert (status, err) == (0, ""), out
         domains = read_domains(run.folder / "tss_keys.json")
         assert len(domains) == 2
@@ -170,9 +171,9 @@ def test_one_time_keys_follow_from_all_that_determines_packets() -> None:
 
 @pytest.mark.root
 @needs_root
-def test_event_logs_of_chosen_endpoints(start: Callable[..., Run]) -> None:
+def test_event_logs_of_chosen_endpoints(start: Callable[..., RunProcess]) -> None:
     run = start(*SMALL, "--sizes", "64KiB", "--iterations", "1", "--event-log", "h0g0,h1g1")
-    status, out, err = run.finish()
+    status, out, err = run.communicate()
     assert (status, err) == (0, ""), out
     logs = sorted((run.folder / "event-logs").iterdir())
     # The warm-up's endpoints, and the fresh ones of the iteration that counts.
