@@ -39,6 +39,7 @@ choice of the switch is, too; then counts go back to zero.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import threading
 import time
@@ -130,6 +131,18 @@ DROPS = slice(CLASS_COUNTERS.size // 8 - len(DropReason), None)
 Numbers = NDArray[np.uint64]
 
 
+def append_lines(file: io.FileIO, lines: bytes) -> None:
+    """Write whole lines to ``file``; OSError if the disk is full, and nothing of a cut line stays.
+
+    ``file`` is not buffered.
+    """
+    done = file.write(lines)
+    if done < len(lines):
+        kept = lines.rfind(b"\n", 0, done) + 1
+        file.truncate(file.seek(kept - done, os.SEEK_CUR))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class Telemetry:
     """Samples in a thread of its own, from ``with`` or :meth:`start` until :meth:`stop`.
 
@@ -193,11 +206,7 @@ class Telemetry:
             if not lines or self.error is not None:
                 return
             try:
-                done = self._file.write(lines)
-                if done < len(lines):
-                    kept = lines.rfind(b"\n", 0, done) + 1
-                    self._file.truncate(self._file.seek(kept - done, os.SEEK_CUR))
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                append_lines(self._file, lines)
             except OSError as error:
                 self.error = f"cannot write {self.path}: {error.strerror}"
                 self._stop.set()

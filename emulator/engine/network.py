@@ -26,6 +26,7 @@ from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.engine.frames.line_state import LineState, LineStates, joined
 from emulator.engine.frames.packet_ring import PacketRing, close_together, sender
 from emulator.engine.frames.softirq_barrier import SoftirqBarrier
+from emulator.engine.line_record import LineRecord
 from emulator.engine.pfc.priority_flow_control import PriorityFlowControl, pause_settings
 from emulator.engine.port_settings import LineChange, PortSettings, Settings
 from emulator.fabric.inner.passage import ring_filter
@@ -75,14 +76,18 @@ class Network:
 
     ``worker`` owns some of its nodes.  Frames go into and come out of those alone. Frames for nodes
     of other workers gather in ``outbox``, and the lines of others are there for the count.
+    ``record`` gets what NICs send, and how long pauses stop ports.
     """
 
-    def __init__(self, lab: Lab, events: EventQueue, worker: int = 0) -> None:
+    def __init__(
+        self, lab: Lab, events: EventQueue, worker: int = 0, record: LineRecord | None = None
+    ) -> None:
         wires = lab.wires
         if wires is None:
             raise ValueError(f"lab {lab.name} runs on the host's clock")
         self.lab, self.events, self.topology = lab, events, lab.topology
         self.worker = worker
+        self._record = record
         self._wires = wires
         self.ends = Ends.of(lab.topology)
         self.lines: dict[CableEnd, Line] = {}
@@ -112,6 +117,8 @@ class Network:
                 )
                 if self.owns(end.node) and not self.owns(self.topology.far_end(end).node):
                     self.lines[end].arrivals = self.outbox
+                if record is not None and not self.topology.node(end.node).is_switch:
+                    self.lines[end].leaves = record.sent(self.lines[end])
         try:
             self._every_line = deque(self.lines.values())
             ring = namespaces.visitor().inside(lab.wires_namespace, self._open_wires)
@@ -251,6 +258,7 @@ class Network:
             {end: line for end, line in self.lines.items() if self.owns(end.node)},
             self.events,
             self.ends.first_of_pauses,
+            self._record,
         )
         self.pauses.begin_row(seed)
         for end in sorted(self._takers):

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from emulator.asic.telemetry import Telemetry
 from emulator.engine.event_queue import PS
+from emulator.engine.line_telemetry import LineTelemetry
 
 
 class Sampling:
-    """Samples of ``telemetry``; ``due`` is the time (ps) of the next."""
+    """Samples of ``telemetry``, and of ``lines`` if given; ``due`` is the time (ps) of the next."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, lines: LineTelemetry | None = None) -> None:
         self._telemetry = telemetry
+        self._lines = lines
         self._interval = telemetry.interval_ns * PS
         self.begin_row(0)
 
@@ -48,6 +50,8 @@ class Sampling:
     def sample(self, now: int) -> None:
         """Sample at ``now``, whatever is due."""
         self._telemetry.sample(now // PS)
+        if self._lines is not None:
+            self._lines.sample(now // PS)
 
     def _after(self, when: int) -> int:
         return self._origin + ((when - self._origin) // self._interval + 1) * self._interval

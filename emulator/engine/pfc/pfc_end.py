@@ -85,6 +85,7 @@ class PfcEnd:
         "gate",
         "line",
         "name",
+        "on_stop",
         "pauser",
         "rules",
         "storming",
@@ -109,6 +110,8 @@ class PfcEnd:
         self.rules: PauseRules | None = None
         self.pauser = Pauser(line.rate_bps, self.counters)
         self.gate: Gate | None = None
+        #: called with whether a pause stops the line from here, when that changes
+        self.on_stop: Callable[[bool], None] | None = None
         #: it requests pauses without a reason
         self.storming = False
         self._dropping = False
@@ -247,6 +250,8 @@ class PfcEnd:
         if line.low_stopped is stopped:
             return
         line.low_stopped = stopped
+        if self.on_stop is not None:
+            self.on_stop(stopped)
         if not stopped:
             line.serve()
             if not line.busy and line.idle is not None:

@@ -13,6 +13,7 @@ from emulator.asic.pfc.pause_state import PauseRules
 from emulator.asic.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS
 from emulator.engine.event_queue import EventQueue, Source
 from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, Line
+from emulator.engine.line_record import LineRecord
 from emulator.engine.pfc.pfc_end import Buffer, PfcEnd
 from topologies.model import CableEnd, Topology
 
@@ -70,7 +71,7 @@ class PauseSnapshot:
 class PriorityFlowControl:
     """The ends of cables that a switch of ``asic`` is at, of those that ``lines`` leave from.
 
-    Sources of events are numbered from ``first_source`` on.
+    Sources of events are numbered from ``first_source`` on.  ``record`` gets how long pauses last.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class PriorityFlowControl:
         lines: Mapping[CableEnd, Line],
         events: EventQueue,
         first_source: int,
+        record: LineRecord | None = None,
     ) -> None:
         state = asic.virtual
         assert state is not None
@@ -99,6 +101,8 @@ class PriorityFlowControl:
             made = PfcEnd(
                 lines[end], mac, events, Source(first_source + number), buffer, around=self
             )
+            if record is not None:
+                made.on_stop = record.stop(end, events)
             self.ends[end] = made
             if port is not None:
                 self._by_index[port.index] = made

@@ -14,12 +14,14 @@ import pickle
 import signal
 import socket
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from emulator.endpoint.agent_processes import AgentError
 from emulator.engine.event_queue import EventQueue
+from emulator.engine.line_record import LineRecord
 from emulator.engine.workers.worker import call
 from emulator.engine.workers.worker_part import WorkerPart
 from emulator.lab import Lab
@@ -40,7 +42,13 @@ class ForkedWorker:
     ``others`` are those that were forked before it, whose connections are none of its business.
     """
 
-    def __init__(self, lab: Lab, number: int, others: Sequence[ForkedWorker] = ()) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        number: int,
+        others: Sequence[ForkedWorker] = (),
+        record: LineRecord | None = None,
+    ) -> None:
         self.number = number
         self._ended: int | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -54,7 +62,9 @@ class ForkedWorker:
             if self.pid == 0:
                 for other in others:
                     other.let_go()
-                _become_worker(lab, number, ours, theirs, driver)
+                _become_worker(
+                    partial(WorkerPart, lab, number, record=record), (ours, theirs), driver
+                )
             theirs.close()
             self._connection = Connection(ours.detach())
             _log.info("worker %d is process %d", number, self.pid)
@@ -112,10 +122,13 @@ class ForkedWorker:
 
 
 def _become_worker(
-    lab: Lab, number: int, ours: socket.socket, theirs: socket.socket, driver: int
+    make: Callable[[EventQueue], WorkerPart],
+    connection: tuple[socket.socket, socket.socket],
+    driver: int,
 ) -> NoReturn:
     """Serve the driver, and never go back into its code nor its exit handlers."""
     status = 1
+    ours, theirs = connection
     try:
         signal.set_wakeup_fd(-1)
         for each in _ENDING:
@@ -126,13 +139,13 @@ def _become_worker(
         ours.close()
         gc.freeze()  # else the first collection would copy every page that is shared
         if os.getppid() == driver:
-            _serve(lab, number, Connection(theirs.detach()))
+            _serve(make, Connection(theirs.detach()))
         status = 0
     finally:
         os._exit(status)
 
 
-def _serve(lab: Lab, number: int, driver: Connection) -> None:
+def _serve(make: Callable[[EventQueue], WorkerPart], driver: Connection) -> None:
     part: WorkerPart | None = None
     while True:
         try:
@@ -143,7 +156,7 @@ def _serve(lab: Lab, number: int, driver: Connection) -> None:
         there, value = "", None
         try:
             if part is None:
-                part = WorkerPart(lab, number, EventQueue())
+                part = make(EventQueue())
             value = call(part, method, arguments)
         except Exception as error:  # noqa: BLE001 (it is the driver's to judge)
             failure, there = error, traceback.format_exc()

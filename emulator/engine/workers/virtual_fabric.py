@@ -23,6 +23,7 @@ from emulator.endpoint.agent_processes import AgentError
 from emulator.engine.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.engine.frames.kernel_switch import Account
 from emulator.engine.frames.line_state import LineState, LineStates
+from emulator.engine.line_record import LineRecord
 from emulator.engine.network import Network, port_counters
 from emulator.engine.pfc.pause_watch import PauseWatch
 from emulator.engine.port_capture import PortCapture
@@ -66,13 +67,15 @@ class VirtualFabric:
         self.pauses: PauseWatch | None = None
         self._looks: set[int] = set()
         self._inboxes: dict[int, list[Crossing]] = {number: [] for number in range(wires.workers)}
+        #: what NICs have sent, and how long pauses stopped ports
+        self.record = LineRecord.of(lab.topology)
         self.workers: list[Worker] = []
         try:
             for number in range(1, wires.workers):
                 forked = [one for one in self.workers if isinstance(one, ForkedWorker)]
-                self.workers.append(ForkedWorker(lab, number, forked))
+                self.workers.append(ForkedWorker(lab, number, forked, self.record))
             queue = events if wires.workers == 1 else EventQueue()
-            self.part = WorkerPart(lab, 0, queue)
+            self.part = WorkerPart(lab, 0, queue, self.record)
             self.part.hear = self._take_news if wires.workers == 1 else None
             self.workers.insert(0, LocalWorker(self.part))
             self._following = [NEVER] * wires.workers

@@ -24,6 +24,7 @@ from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_switch import Account
 from emulator.engine.frames.packet_ring import open_together
 from emulator.engine.gpu_endpoint import GpuEndpoint, WorkerSurroundings
+from emulator.engine.line_record import LineRecord
 from emulator.engine.network import Network
 from emulator.engine.port_capture import Block, PortTaps
 from emulator.engine.port_settings import Settings
@@ -71,8 +72,10 @@ class WorkerPart:
     ``hear`` gets the outcomes of ranks at once; None: they wait for the report of the window.
     """
 
-    def __init__(self, lab: Lab, number: int, events: EventQueue) -> None:
-        self.network = Network(lab, events, number)
+    def __init__(
+        self, lab: Lab, number: int, events: EventQueue, record: LineRecord | None = None
+    ) -> None:
+        self.network = Network(lab, events, number, record)
         self.events = events
         self.number = number
         self.hear: Callable[[News], None] | None = None

@@ -14,10 +14,12 @@ from emulator.control_plane.charged_time import NS_PER_S, Broken
 from emulator.control_plane.held_routes import HeldRoutes
 from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_spec import AgentSpec
+from emulator.engine import line_telemetry
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frame_digest import digest, digest_of_row
 from emulator.engine.frames.kernel_drops import CAME_BACK, NO_ROUTE
 from emulator.engine.line_faults import LineFaults
+from emulator.engine.line_telemetry import LineTelemetry
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.sampling import Sampling
 from emulator.engine.virtual_clock import EPOCH, VirtualClock
@@ -73,6 +75,7 @@ class VirtualTime:
         environment["workers"] = self._partition.workers
         self.host: HostLoad | None = None
         self.telemetry: Telemetry | None = None
+        self._lines: LineTelemetry | None = None
 
     @property
     def fabric(self) -> VirtualFabric:
@@ -97,8 +100,10 @@ class VirtualTime:
         if lab.asic is not None:
             self.telemetry = Telemetry(lab.asic, self._folder.path / telemetry.FILE, None)
             self.telemetry.start()
-            stack.callback(self._end_telemetry, self.telemetry)
-            self._events.sampler = self._sampling = Sampling(self.telemetry)
+            lines = LineTelemetry(self._fabric.record, self._folder.path / line_telemetry.FILE)
+            self._lines = lines
+            self._events.sampler = self._sampling = Sampling(self.telemetry, lines)
+            stack.callback(self._end_telemetry, self.telemetry, lines)
             self._sampling.sample(self._events.now)
         if self._plan.taps:
             snaplen = self._plan.request.snaplen
@@ -160,17 +165,20 @@ class VirtualTime:
             self._fabric.flush()
         if self.telemetry is not None:
             self.telemetry.flush()
+        if self._lines is not None:
+            self._lines.flush()
 
     def digest(self) -> str | None:
         """The digest of all frames so far."""
         return digest(self.fabric.states())
 
-    def _end_telemetry(self, sampler: Telemetry) -> None:
+    def _end_telemetry(self, sampler: Telemetry, lines: LineTelemetry) -> None:
         self._events.sampler = self._sampling = None
-        sampler.sample(self.clock.now())
-        sampler.stop()
-        if sampler.error is not None:
-            self._result.warnings.append(f"the telemetry ends early: {sampler.error}")
+        for one in (sampler, lines):
+            one.sample(self.clock.now())
+            one.stop()
+            if one.error is not None:
+                self._result.warnings.append(f"the telemetry ends early: {one.error}")
         self._folder.event("telemetry", file=sampler.path.name, samples=sampler.samples)
 
     def _end_capture(self, capture: PortCapture) -> None:
