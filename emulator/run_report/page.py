@@ -16,6 +16,7 @@ from emulator.errors import UserError
 from emulator.run_report.figures import vega_lite
 from emulator.run_report.figures.fabric_drawing import drawing_figure
 from emulator.run_report.figures.figure import Figure
+from emulator.run_report.figures.line_figures import line_figures
 from emulator.run_report.figures.loss_table import loss_figure
 from emulator.run_report.figures.message_figures import message_figures
 from emulator.run_report.figures.packet_figures import packet_figures
@@ -64,14 +65,15 @@ def sections_of(record: RunRecord) -> list[Section]:
     if not record.rows:
         return [Section("results", "Results", [], [row_table(record)]), end]
     ideal, busbw, timeline = result_figures(record)
-    load, queues, congestion, pauses = time_figures(record)
+    load, queues, congestion = time_figures(record)
+    nics, paused, pauses = line_figures(record, fault_records(record))
     latency, flows, fairness = message_figures(record)
     between, ladder = packet_figures(record)
     drawing = drawing_figure(record)
     return [
         Section("results", "Results", [ideal, busbw], [row_table(record), nccl_table(record)]),
-        Section("fabric", "Fabric", [drawing, load], [link_table(drawing)]),
-        Section("congestion", "Queues and congestion", [queues, congestion, pauses]),
+        Section("fabric", "Fabric", [drawing, load, nics], [link_table(drawing)]),
+        Section("congestion", "Queues and congestion", [queues, congestion, paused, pauses]),
         Section("latency", "Latency", [latency, between]),
         Section("flows", "Flows", [flows, fairness]),
         Section("iteration", "Timeline", [timeline]),

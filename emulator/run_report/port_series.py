@@ -1,9 +1,9 @@
-"""Samples of switch ports for each row of a run, from ``telemetry.csv``."""
+"""Samples of ports for each row of a run, from ``telemetry.csv`` or ``line_telemetry.csv``."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.asic.telemetry import COLUMNS, FILE
+from emulator.run_report.row_labels import drawn_rows
 from emulator.run_report.run_record import RunRecord
 
 CAPTURE = "capture.pcapng"
@@ -20,6 +21,7 @@ EPOCH_S = 946_684_800
 #: Lines that are read at most.
 MOST_SAMPLES = 4_000_000
 
+_ABSENT = f"the run folder has no {FILE}: its switches are plain queues, or the run ended early"
 #: Columns that hold depths at a time; all others are counts, which only grow.
 DEPTHS = frozenset({"queue_bytes", "peak_bytes", "control_queue_bytes"})
 
@@ -43,7 +45,7 @@ class PortSeries:
         last = int(np.searchsorted(self.t_us, end_us, side="right"))
         times = np.clip(self.t_us[first:last], begin_us, end_us)
         cut = {name: column[first:last].copy() for name, column in self.values.items()}
-        if len(times):
+        if len(times) and "peak_bytes" in cut:
             cut["peak_bytes"][0] = cut["queue_bytes"][0]  # the deepest before belongs to before
         if len(times) and times[-1] < end_us:
             times = np.append(times, end_us)
@@ -79,36 +81,54 @@ def capture_filter(window: IterationWindow) -> str:
     return f"frame.time_epoch >= {first} && frame.time_epoch <= {last}"
 
 
-def read_series(path: Path) -> dict[str, PortSeries] | str:
-    """Return the samples of every port; or why there are none."""
-    file = path / FILE
+def cut_series(
+    record: RunRecord, series: Mapping[str, PortSeries]
+) -> tuple[dict[int, dict[str, PortSeries]], dict[int, IterationWindow]]:
+    """Return the samples in the last iteration of each drawn row, by port, and these times."""
+    cut: dict[int, dict[str, PortSeries]] = {}
+    windows: dict[int, IterationWindow] = {}
+    for row in drawn_rows(len(record.rows)):
+        window = window_of(record, row)
+        if window is None:
+            continue
+        windows[row] = window
+        cut[row] = {
+            port: one.window(window.begin_us, window.end_us) for port, one in series.items()
+        }
+    return cut, windows
+
+
+def read_series(
+    file: Path, heading: Sequence[str] = COLUMNS, absent: str = _ABSENT
+) -> dict[str, PortSeries] | str:
+    """Return the samples of every port in ``file``; or why there are none.
+
+    ``heading`` are its columns, time and port first; ``absent`` is the reason if there is no file.
+    """
     if not file.exists():
-        return (
-            f"the run folder has no {FILE}: its switches are plain queues, or the run ended early"
-        )
+        return absent
     columns: dict[str, list[tuple[float, ...]]] = {}
     try:
         with file.open(encoding="utf-8", errors="replace", newline="") as stream:
             reader = csv.reader(stream)
-            heading = next(reader, [])
-            if tuple(heading[: len(COLUMNS)]) != COLUMNS:
-                return f"{FILE} is of another version"
+            if tuple(next(reader, [])[: len(heading)]) != tuple(heading):
+                return f"{file.name} is of another version"
             for line in islice(reader, MOST_SAMPLES):
-                if len(line) < len(COLUMNS):
+                if len(line) < len(heading):
                     continue  # the last line of a run that was killed
                 try:
-                    sample = (float(line[0]), *map(float, line[2 : len(COLUMNS)]))
+                    sample = (float(line[0]), *map(float, line[2 : len(heading)]))
                 except ValueError:
-                    return f"{FILE} is damaged"
+                    return f"{file.name} is damaged"
                 columns.setdefault(line[1], []).append(sample)
     except (OSError, csv.Error) as error:
-        return f"{FILE} cannot be read ({error})"
+        return f"{file.name} cannot be read ({error})"
     if not columns:
-        return f"{FILE} holds no samples"
+        return f"{file.name} holds no samples"
     found = {}
     for port, samples in columns.items():
         table = np.array(samples).T
-        values = dict(zip(COLUMNS[2:], table[1:], strict=True))
+        values = dict(zip(heading[2:], table[1:], strict=True))
         for name in set(values) - DEPTHS:
             values[name] = unbroken(values[name])
         found[port] = PortSeries(table[0], values)

@@ -16,7 +16,7 @@ def written(folder: Path, *samples: tuple[float, int, int]) -> PortSeries:
     lines = [",".join(COLUMNS)]
     lines += [f"{t},a:b,{queue},{queue},0,{sent},0,0,0,0,0,0" for t, queue, sent in samples]
     (folder / FILE).write_text("\n".join(lines) + "\n")
-    read = read_series(folder)
+    read = read_series(folder / FILE)
     assert not isinstance(read, str)
     return read["a:b"]
 
@@ -51,7 +51,7 @@ def test_a_window_holds_what_was_before_it_and_goes_on_to_its_end(tmp_path: Path
 )
 def test_what_cannot_be_read_has_a_reason(tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / FILE).write_text(content)
-    read = read_series(tmp_path)
+    read = read_series(tmp_path / FILE)
     assert isinstance(read, str)
     assert words in read
 
@@ -60,6 +60,6 @@ def test_the_last_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:
     written(tmp_path, (0, 1, 2))
     with (tmp_path / FILE).open("a") as stream:
         stream.write("3.5,a:b,1")
-    read = read_series(tmp_path)
+    read = read_series(tmp_path / FILE)
     assert not isinstance(read, str)
     assert len(read["a:b"].t_us) == 1
