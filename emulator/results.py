@@ -17,6 +17,8 @@
 ``telemetry.csv``     queues and counts over time of every switch port that has the ASIC
                       (:mod:`emulator.asic.telemetry`); a row's ``began_us`` is when, on the same
                       clock, each of its iterations began, and ``time_us`` how long they took
+``line_telemetry.csv``  of a virtual clock: what NICs send and how long pauses stop each port, over
+                      time (:mod:`emulator.engine.line_telemetry`)
 ====================  ============================================================================
 
 Keys of ``result.json`` are explained in :mod:`emulator.result_keys`.  Keys may be added under the

@@ -81,6 +81,18 @@ def capture_filter(window: IterationWindow) -> str:
     return f"frame.time_epoch >= {first} && frame.time_epoch <= {last}"
 
 
+def capture_filters(record: RunRecord, condition: str) -> dict[int, str]:
+    """Display filters for the last iteration of each drawn row, where the capture has its times."""
+    if not (record.path / CAPTURE).exists() or record.result.get("digest") is None:
+        return {}
+    windows = {row: window_of(record, row) for row in drawn_rows(len(record.rows))}
+    return {
+        row: f"{condition} && {capture_filter(window)}"
+        for row, window in windows.items()
+        if window is not None
+    }
+
+
 def cut_series(
     record: RunRecord, series: Mapping[str, PortSeries]
 ) -> tuple[dict[int, dict[str, PortSeries]], dict[int, IterationWindow]]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from emulator.asic.pfc.pause_frame import ETHERTYPE
 from emulator.engine import line_telemetry
 from emulator.run.report.row_ports import PAUSES
 from emulator.run_report.figures import vega_lite as vl
 from emulator.run_report.figures.figure import Figure
 from emulator.run_report.figures.port_heat import PortHeat, Records
 from emulator.run_report.observation_points import ENDPOINT
-from emulator.run_report.port_series import cut_series, read_series
+from emulator.run_report.port_series import capture_filters, cut_series, read_series
 from emulator.run_report.run_record import NO_ROW, RunRecord
 
 PAUSED_PORT = "port that was paused: switch or NIC"
@@ -30,7 +31,7 @@ def line_figures(record: RunRecord, faults: Records) -> list[Figure]:
             ends.append(str(end))
             if topology is not None and not topology.node(end.node).is_switch:
                 rates[str(end)] = link.rate_bps / 8e6
-    nics, pauses = _nics(rates), _paused(dict.fromkeys(ends, _ALL_NS))
+    nics, pauses = _nics(rates), _paused(record, ends)
     read = NO_ROW if not record.rows else record.missing.get("fabric.json")
     series = read or read_series(record.path / line_telemetry.FILE, line_telemetry.COLUMNS, _ABSENT)
     if isinstance(series, str):
@@ -59,18 +60,19 @@ def _nics(rates: Mapping[str, float]) -> PortHeat:
     )
 
 
-def _paused(full: Mapping[str, float]) -> PortHeat:
+def _paused(record: RunRecord, ends: Iterable[str]) -> PortHeat:
     return PortHeat(
         name="pauses-over-time",
         title="Pauses over time (PFC)",
         point=PAUSED_PORT,
         note="The share of each bin of time in which a pause stopped the port's lossless class.",
         column="paused_ns",
-        full=full,
+        full=dict.fromkeys(ends, _ALL_NS),
         key="paused_percent",
         legend="paused (%)",
         colour="#a64d82",
         nothing="no port was paused in these iterations",
+        filters=capture_filters(record, f"eth.type == {ETHERTYPE:#06x}"),
     )
 
 

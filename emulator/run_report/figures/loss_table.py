@@ -24,6 +24,10 @@ REASONS: Mapping[str, str] = {
     "nic": "a shared NIC had no room in front of its PCIe",
     "in_queue": "fault: it waited at the port that lost its carrier",
     "in_flight": "fault: it was on the cable",
+    "dead_port": "fault: sent to a port without carrier (what no other counter has)",
+    "no_route": "fault: a switch had no way left for it",
+    "gpu_dead": "fault: the NIC of a dead GPU dropped it",
+    "corrupted": "fault: its octets were changed",
 }
 _PART = "dropped_"
 
@@ -53,7 +57,7 @@ def loss_figure(record: RunRecord) -> Figure:
                 if isinstance(packets, int) and packets > where.get(reason, 0):
                     rest = packets - where.get(reason, 0)
                     where[reason] = packets
-                    records.append(_lost(names[number - 1], number, "port not told", reason, rest))
+                    records.append(_lost(names[number - 1], number, _place(row), reason, rest))
     if not records and unseen:
         return Figure.none(
             "losses", title, AT_SWITCH, "plain queues and older runs do not say what they dropped"
@@ -68,6 +72,13 @@ def loss_figure(record: RunRecord) -> Figure:
         "arrive. What endpoints sent again is in the table of rows.",
         records=records,
     )
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    """Return where packets were lost that no port counts: at what the row's faults broke."""
+    told = [str(fault.get("said")) for fault in row.get("faults") or ()]
+    broken = [text.partition(" ")[2] for text in told if not text.endswith(" up")]
+    return f"at the fault: {'; '.join(dict.fromkeys(broken))}" if broken else "port not told"
 
 
 def _lost(label: str, row: int, port: str, reason: str, packets: int) -> dict[str, Any]:

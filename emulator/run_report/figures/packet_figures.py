@@ -25,6 +25,8 @@ from emulator.run_report.run_record import NO_ROW, RunRecord
 
 #: Packets that are read at most, and packets of a ladder.
 MOST_READ, LADDER = 400_000, 24
+#: Ways whose latencies are drawn: as many as there are colours.
+MOST_WAYS = len(vl.PALETTE)
 #: Offsets in a frame without VLAN tags (IEEE 802.3, RFC 791).
 _ETHERTYPE, _ADDRESSES, _PAYLOAD = slice(12, 14), slice(26, 34), slice(42, 86)
 _IPV4 = b"\x08\x00"
@@ -149,8 +151,11 @@ def _take(row: _RowPackets, packet: CapturedPacket) -> None:
 def _latency(title: str, rows: Mapping[int, _RowPackets], more: str) -> Figure:
     point = "captured port"
     records: list[dict[str, Any]] = []
+    left_out = 0
     for row, one in rows.items():
-        for (first, second), times in sorted(one.hops.items()):
+        busiest = sorted(one.hops.items(), key=lambda hop: (-len(hop[1]), hop[0]))
+        left_out = max(left_out, len(busiest) - MOST_WAYS)
+        for rank, ((first, second), times) in enumerate(busiest, 1):
             for share, time_us in zip(SHARES, np.quantile(times, SHARES), strict=True):
                 records.append(
                     {
@@ -159,6 +164,7 @@ def _latency(title: str, rows: Mapping[int, _RowPackets], more: str) -> Figure:
                         "latency_us": round(float(time_us), 4),
                         "share": round(float(share), 2),
                         "packets": len(times),
+                        "rank": rank,
                     }
                 )
     if not records:
@@ -169,6 +175,11 @@ def _latency(title: str, rows: Mapping[int, _RowPackets], more: str) -> Figure:
             "no packet passed two captured ports; --capture with two ports on a way, such as "
             "h0g0:eth0,rail0:down1, shows it",
         )
+    few = (
+        f" The {MOST_WAYS} ways with most packets; at most {left_out} more are in the CSV."
+        if left_out > 0
+        else ""
+    )
     line: vl.Json = {
         "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
         "params": [vl.zoom()],
@@ -197,9 +208,11 @@ def _latency(title: str, rows: Mapping[int, _RowPackets], more: str) -> Figure:
         title=f"{title} (CDF)",
         point=point,
         note="The same packet at two captured ports: from its first octet out of a port, or its "
-        f"last octet into it.{more}",
+        f"last octet into it.{few}{more}",
         records=records,
-        spec=vl.figure([line, points], by_row=True),
+        spec=vl.figure(
+            [line, points], by_row=True, transform=[{"filter": f"datum.rank <= {MOST_WAYS}"}]
+        ),
         by_row=True,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,11 @@ Windows = dict[int, IterationWindow]
 
 @dataclass(frozen=True, kw_only=True)
 class PortHeat:
-    """What a map shows: the growth of ``column`` over what ``full`` allows in a us, by port.
+    """A map of the growth of ``column`` over what ``full`` allows in a us, by port.
 
     ``key`` and ``legend`` name the share in the data and beside the drawing.  ``colour`` is one
     hue: it reads on light and dark pages, and in print.  ``nothing`` is the reason where every cell
-    is empty.
+    is empty.  ``filters`` are Wireshark's that show the cause, by row.
     """
 
     name: str
@@ -46,6 +46,7 @@ class PortHeat:
     legend: str
     colour: str
     nothing: str
+    filters: Mapping[int, str] = field(default_factory=dict)
 
     def none(self, reason: str) -> Figure:
         """Return the figure without a drawing, and the reason."""
@@ -75,6 +76,7 @@ class PortHeat:
             note=f"{LAST} {self.note}{more_words} {ZOOM}",
             records=records,
             spec=vl.time_figure(layers, spans, height={"step": 17}),
+            filters=self.filters,
             by_row=True,
         )
 

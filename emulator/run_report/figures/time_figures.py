@@ -22,14 +22,7 @@ from emulator.run_report.figures.port_heat import (
     spans_of,
 )
 from emulator.run_report.observation_points import SWITCH
-from emulator.run_report.port_series import (
-    CAPTURE,
-    capture_filter,
-    cut_series,
-    read_series,
-    window_of,
-)
-from emulator.run_report.row_labels import drawn_rows
+from emulator.run_report.port_series import capture_filters, cut_series, read_series
 from emulator.run_report.run_record import NO_ROW, RunRecord
 
 #: Lines of the figure of queues: the deepest ones; and points of a line at most.
@@ -59,8 +52,9 @@ def time_figures(record: RunRecord) -> list[Figure]:
 
 
 def fault_records(record: RunRecord) -> Records:
-    """Return the faults as records of a time axis."""
-    return [{"row": one.row, "t_us": one.at_us, "event": one.text} for one in record.faults]
+    """Return the faults as records of a time axis, row by row in the order of time."""
+    found = [{"row": one.row, "t_us": one.at_us, "event": one.text} for one in record.faults]
+    return sorted(found, key=lambda one: (one["row"], one["t_us"]))
 
 
 def _load(record: RunRecord) -> PortHeat:
@@ -145,18 +139,6 @@ def _thinned(count: int) -> Sequence[int]:
     return picked
 
 
-def _filters(record: RunRecord, condition: str) -> dict[int, str]:
-    """Display filters for the last iteration of each drawn row, where the capture has its times."""
-    if not (record.path / CAPTURE).exists() or record.result.get("digest") is None:
-        return {}
-    windows = {row: window_of(record, row) for row in drawn_rows(len(record.rows))}
-    return {
-        row: f"{condition} && {capture_filter(window)}"
-        for row, window in windows.items()
-        if window is not None
-    }
-
-
 def _congestion(record: RunRecord, cut: Cut, windows: Windows, faults: Records) -> Figure:
     title = "Marks, trims and drops over time"
     trimmed = f"{LAB.trimmed}, {LAB.trimmed_last_hop}"
@@ -213,6 +195,8 @@ def _congestion(record: RunRecord, cut: Cut, windows: Windows, faults: Records) 
         f"{ZOOM}",
         records=records,
         spec=vl.time_figure([bars, *vl.fault_layers(faults)], spans_of(windows), height=200),
-        filters=_filters(record, f"(ip.dsfield.ecn == 3 || ip.dsfield.dscp in {{{trimmed}}})"),
+        filters=capture_filters(
+            record, f"(ip.dsfield.ecn == 3 || ip.dsfield.dscp in {{{trimmed}}})"
+        ),
         by_row=True,
     )

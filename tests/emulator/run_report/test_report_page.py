@@ -165,7 +165,14 @@ def test_a_run_without_rows_says_so_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["events.jsonl", "fabric.json", "environment.json", "telemetry.csv", "timeline.json"],
+    [
+        "events.jsonl",
+        "fabric.json",
+        "environment.json",
+        "telemetry.csv",
+        "line_telemetry.csv",
+        "timeline.json",
+    ],
 )
 @pytest.mark.parametrize("damage", [None, b"", b"{\x00[[[", b"[1, 2]", b"{}"])
 def test_a_missing_or_damaged_file_becomes_a_reason(

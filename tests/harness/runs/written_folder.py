@@ -18,6 +18,7 @@ from emulator.capture.pcapng import (
     options,
     section,
 )
+from emulator.engine.line_telemetry import COLUMNS as LINE_COLUMNS
 from emulator.results import SCHEMA
 from topologies import catalogue
 from topologies.exports.mermaid import as_data
@@ -98,6 +99,15 @@ def telemetry() -> str:
     return "\n".join(lines) + "\n"
 
 
+def line_telemetry() -> str:
+    """The NIC sends at half of 400 Gb/s in the first 5 us, and is paused for 2 us of the rest."""
+    lines = [",".join(LINE_COLUMNS)]
+    for t_us, sent, paused in ((0.0, 0, 0), (BEGAN_US, 0, 0), (BEGAN_US + 5, 125_000, 0)):
+        lines.append(f"{t_us:.3f},h1g0:eth0,{sent},{paused}")
+    lines.append(f"{BEGAN_US + 10:.3f},h1g0:eth0,125000,2000")
+    return "\n".join(lines) + "\n"
+
+
 def capture(frames: list[tuple[float, int, bytes]]) -> bytes:
     """Return a pcapng file of two ports; a frame is its time (us), port number and octets."""
     content = section("uetemu") + interface("h1g0:eth0") + interface("rail0:down0")
@@ -145,6 +155,7 @@ def write_folder(
     environment = {"command": command, "packages": {"uetemu": "0.1.0"}, "python": "3.11.2"}
     (place / "environment.json").write_text(json.dumps(environment))
     (place / "telemetry.csv").write_text(telemetry())
+    (place / "line_telemetry.csv").write_text(line_telemetry())
     slices = [
         {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "h1g0"}},
         {"ph": "M", "name": "thread_name", "pid": 2, "tid": 7, "args": {"name": "NIC out"}},

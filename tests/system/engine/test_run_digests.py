@@ -21,7 +21,14 @@ VIRTUAL = ("--clock", "virtual")
 RUNS = tomllib.loads((DATA / "run_digests.toml").read_text())["run"]
 
 #: Files of a run folder that tell of nothing but the fabric.
-REPEATED = ("result.json", "telemetry.csv", "timeline.json", "fabric.json", "capture.pcapng")
+REPEATED = (
+    "result.json",
+    "telemetry.csv",
+    "line_telemetry.csv",
+    "timeline.json",
+    "fabric.json",
+    "capture.pcapng",
+)
 
 
 @pytest.mark.root

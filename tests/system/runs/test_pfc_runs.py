@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from emulator import lab_record
+from emulator.engine import line_telemetry
 from emulator.pytest_plugin.run_factory import RunFactory
 from tests.system.runs.test_traffic_runs import run
 
@@ -62,6 +64,14 @@ def test_an_incast_loses_nothing(uetemu_run: RunFactory) -> None:
             assert port["pfc"]["paused_ns"] > 0
             assert port["pfc"]["xoff_received"] >= port["pfc"]["xon_received"] > 0
     assert sent == received >= row["pauses"]
+    with (content["folder"] / line_telemetry.FILE).open() as samples:
+        sampled = {one["port"]: one for one in csv.DictReader(samples)}
+    for name, port in content["ports"].items():
+        paused_ns = port["pfc"]["paused_ns"] if "pfc" in port else 0
+        # each pause is rounded to the ns
+        assert int(sampled[name]["paused_ns"]) == pytest.approx(paused_ns, abs=1 + row["pauses"])
+        if name.endswith(":eth0"):
+            assert int(sampled[name]["sent_bytes"]) >= port["tx_bytes"] - 64 * port["tx_packets"]
     if shutil.which("tshark"):
         frames = pause_frames(content["folder"] / "capture.pcapng")
         assert {frame["frame.interface_name"] for frame in frames} == {"rail0:down1", "h1g0:eth0"}

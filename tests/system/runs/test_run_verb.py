@@ -57,6 +57,7 @@ def test_a_small_run_leaves_a_complete_folder_and_nothing_else(
         "nccl-tests.json",
         "capture.pcapng",
         "telemetry.csv",
+        "line_telemetry.csv",
     }
     trace = json.loads((run.folder / "timeline.json").read_text())
     events = trace["traceEvents"]
