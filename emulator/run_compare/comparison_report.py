@@ -84,10 +84,12 @@ def as_text(comparisons: Sequence[SourceComparison]) -> Iterator[str]:
         for note in one.notes:
             yield f"#   {note}"
         yield "#"
-        yield "# Inputs that differ" if one.inputs else "# No input differs"
-        for change in one.inputs:
+        yield "# Inputs that differ" if one.shown_inputs else "# No input differs"
+        for change in one.shown_inputs:
             whose = "" if change.asked else " (machine)"
             yield f"  {change.name}{whose}: {_cut(change.base)} -> {_cut(change.other)}"
+        if left := _left_out(one):
+            yield f"# {left}"
         yield "#"
         changed = [value for value in one.values if value.judgement != SAME]
         alike = len(one.values) - len(changed)
@@ -96,6 +98,11 @@ def as_text(comparisons: Sequence[SourceComparison]) -> Iterator[str]:
         for words, places in (("base", one.only_base), ("other", one.only_other)):
             if places:
                 yield f"# Only in {words}: {'; '.join(places[:12])}"
+
+
+def _left_out(one: SourceComparison) -> str:
+    count = len(one.inputs) - len(one.shown_inputs)
+    return f"{count} inputs stand on one side only; --format json has them" if count else ""
 
 
 def _lines(values: Sequence[ValueDifference]) -> Iterator[str]:
@@ -188,9 +195,10 @@ def _inputs(number: int, one: SourceComparison) -> ReportTable:
         headings=["input", "base", "other", "whose"],
         rows=[
             [change.name, change.base, change.other, "asked for" if change.asked else "machine"]
-            for change in one.inputs
+            for change in one.shown_inputs
         ],
-        reason=None if one.inputs else "no input differs",
+        reason=None if one.shown_inputs else "no input differs",
+        note=_left_out(one),
     )
 
 

@@ -70,6 +70,11 @@ class FailCondition:
         found = []
         for comparison in comparisons:
             values = [one for one in comparison.values if one.key == self.key]
+            if not comparison.values:
+                raise UserError(
+                    f"--fail-if {self.text!r}: {comparison.base.name} and {comparison.other.name} "
+                    "measured nothing in common: no pattern and size is in both"
+                )
             if not values:
                 raise UserError(
                     f"--fail-if {self.text!r}: {comparison.base.name} and {comparison.other.name} "

@@ -12,6 +12,8 @@ from emulator.run_report.observation_points import MODEL
 
 #: What a difference is: none at all, within the spread, more than it, or not to be judged.
 SAME, WITHIN, BEYOND = "same", "within spread", "more than spread"
+#: The value of an input that a source does not have.
+ABSENT = "not told"
 UNJUDGED, COMPUTED = "measured once, no spread", "computed"
 
 
@@ -23,6 +25,11 @@ class InputDifference:
     base: str
     other: str
     asked: bool
+
+    @property
+    def of_one(self) -> bool:
+        """Whether only one of the sources has this input at all."""
+        return ABSENT in (self.base, self.other)
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,13 @@ class SourceComparison:
     same_packets: bool
     notes: Sequence[str]
 
+    @property
+    def shown_inputs(self) -> Sequence[InputDifference]:
+        """The inputs that a reader sees: of sources of two kinds only those that both have."""
+        if self.base.kind == self.other.kind:
+            return self.inputs
+        return [one for one in self.inputs if not one.of_one]
+
 
 def compare(base: MeasuredSource, other: MeasuredSource) -> SourceComparison:
     """Compare two sources, place by place."""
@@ -139,12 +153,15 @@ def _values(base: MeasuredSource, other: MeasuredSource, place: Place) -> list[V
 def _inputs(
     base: Mapping[str, str], other: Mapping[str, str], *, asked: bool
 ) -> list[InputDifference]:
-    absent = "not told"
     return [
-        InputDifference(name, base.get(name, absent), other.get(name, absent), asked)
+        InputDifference(name, base.get(name, ABSENT), other.get(name, ABSENT), asked)
         for name in dict.fromkeys((*base, *other))
-        if base.get(name, absent) != other.get(name, absent)
+        if base.get(name, ABSENT) != other.get(name, ABSENT)
     ]
+
+
+def _more(count: int) -> str:
+    return f"; and {count} more" if count > 0 else ""
 
 
 def _notes(
@@ -171,7 +188,7 @@ def _notes(
             and base.places[place].digests == other.places[place].digests
         ]
         if alike:
-            notes.append(f"No packet differs in {len(alike)} places: {'; '.join(alike[:8])}.")
+            notes.append(f"No packet differs at {'; '.join(alike[:8])}{_more(len(alike) - 8)}.")
         if not changed:
             notes.append(
                 "Nothing that was asked for differs, and the digests do: another version made "

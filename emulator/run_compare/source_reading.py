@@ -27,6 +27,13 @@ from emulator.run_report.row_labels import labels
 from emulator.run_report.run_record import RunRecord
 
 RUN, NCCL_TESTS, INSPECTOR = "run", "nccl-tests log", "NCCL Inspector file"
+#: Inputs that ``result.json`` has by these keys.
+_TOLD = ("scenario", "topology", "ranks", "transport", "switch", "seed", "seeds", "homing")
+#: Options of ``uetemu run`` that ``result.json`` does not have; some never change a packet.
+_OPTIONS = (
+    *("--control-plane", "--convergence", "--endpoints", "--gap", "--pxn"),
+    *("--capture", "--snaplen", "--event-log", "--workers"),
+)
 #: Ends of names of the Inspector's files.
 _INSPECTOR_ENDS = (".jsonl", ".log", ".json")
 #: Octets of a file that decide what it is.
@@ -61,14 +68,15 @@ def _is_inspector(path: Path) -> bool:
 def _run(path: Path) -> MeasuredSource:
     record = RunRecord.read(path)
     result, environment = record.result, record.environment
-    asked = {
-        name: str(result.get(name))
-        for name in ("scenario", "topology", "transport", "switch", "seed", "seeds", "homing")
-    }
+    asked = {name: str(result.get(name)) for name in _TOLD}
     switches = dict.fromkeys(str(row.get("switch")) for row in record.rows)
     asked["switch"] = "; ".join(switches) or asked["switch"]  # a transport may have its own
     clock = "virtual" if result.get("digest") else f"host, dilation {result.get('dilation')}"
-    asked |= {"clock": clock, "faults": "; ".join(one.text for one in record.faults) or "none"}
+    faults = dict.fromkeys(
+        str(fault.get("said")) for row in record.rows for fault in row.get("faults") or ()
+    )
+    asked |= {"clock": clock, "faults": "; ".join(faults) or "none"}
+    asked |= _options(environment.get("command"))
     parameters = result.get("parameters")
     for name, value in parameters.items() if isinstance(parameters, Mapping) else ():
         asked[f"parameter {name}"] = str(value)
@@ -87,6 +95,20 @@ def _run(path: Path) -> MeasuredSource:
         errors=[str(error) for error in result["errors"]],
         verdict=str(result["fidelity"].get("verdict")),
     )
+
+
+def _options(command: object) -> dict[str, str]:
+    """Return options of ``uetemu run`` that ``result.json`` does not have, from the run's command.
+
+    An option that was given several times has its last value, as for the run.
+    """
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    found = dict.fromkeys(_OPTIONS, "default")
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in found:
+            found[name] = value if equals else "".join(words[place + 1 : place + 2])
+    return found
 
 
 def _places(record: RunRecord) -> dict[Place, MeasuredPlace]:
@@ -160,7 +182,7 @@ def _nccl_tests(log: ClusterLog, path: Path, collective: str | None) -> Measured
     return MeasuredSource(
         name=str(path),
         kind=NCCL_TESTS,
-        asked={"scenario": name, "ranks": str(log.ranks), "version": str(log.version)},
+        asked={"test": name, "ranks": str(log.ranks), "version": str(log.version)},
         places={
             place: MeasuredPlace(
                 label=f"{name} {place[1]} B",

@@ -86,6 +86,42 @@ def test_an_option_that_changed_no_packet_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_options_that_the_result_does_not_have_are_compared_by_the_command(tmp_path: Path) -> None:
+    for name, options in (("a", []), ("b", ["--gap", "1us", "--workers=2", "--gap", "1ms"])):
+        place = folder(tmp_path / name, [collective()])
+        content = json.loads((place / "environment.json").read_text())
+        content["command"] += options
+        (place / "environment.json").write_text(json.dumps(content))
+    compared = compare(read_source(tmp_path / "a"), read_source(tmp_path / "b"))
+    assert {one.name: (one.base, one.other) for one in compared.inputs} == {
+        "--gap": ("default", "1ms"),
+        "--workers": ("default", "2"),
+    }
+    assert "--gap, --workers changed no packet and no time" in compared.notes[0]
+
+
+def test_a_fault_of_every_row_is_one_input(tmp_path: Path) -> None:
+    told = [{"said": "t=4us link rail0:up0 down"}, {"said": "t=9us link rail0:up0 up"}]
+    broken = [collective(seed, faults=told) for seed in (1, 2)]
+    compared = beside(tmp_path, [collective(seed) for seed in (1, 2)], broken)
+    (change,) = [one for one in compared.inputs if one.name == "faults"]
+    assert change.other == "t=4us link rail0:up0 down; t=9us link rail0:up0 up"
+
+
+def test_inputs_that_only_a_run_has_do_not_hide_what_differs_from_a_cluster(tmp_path: Path) -> None:
+    log = tmp_path / "cluster.log"
+    log.write_text(log_2_19())
+    run = folder(tmp_path / "run", [collective()])
+    done = CliRunner().invoke(compare_verb.command, [str(log), str(run)])
+    assert done.exit_code == 0, done.output
+    assert "not told" not in done.output
+    assert "inputs stand on one side only; --format json has them" in done.output
+    data = json.loads(
+        CliRunner().invoke(compare_verb.command, [str(log), str(run), "--format", "json"]).stdout
+    )
+    assert "topology" in {one["name"] for one in data["others"][0]["inputs"]}
+
+
 def test_other_packets_of_the_same_options_are_told(tmp_path: Path) -> None:
     comparison = beside(tmp_path, [row()], [row(digest="d2")])
     assert not comparison.same_packets
