@@ -111,7 +111,8 @@ class RunOutcome:
 
     def account(self) -> str:
         """Return command, table, errors and run folder: what a failure shows."""
-        parts = (f"# {self.command}", self.output.rstrip(), self.errors.rstrip())
+        table = "" if self.output.startswith("{") else self.output.rstrip()  # of --format json
+        parts = (f"# {self.command}", table, self.errors.rstrip())
         shown = _cut("\n".join(part for part in parts if part))
         return shown if self.place in shown else f"{shown}\n{self.place}"
 

@@ -125,7 +125,7 @@ def test_runs_beside_each_other(folder: Path, uetemu_run: RunFactory) -> None:
     assert done.exit_code == 0, done.output
     content = json.loads(done.stdout)["others"][0]
     changed = [change["name"] for change in content["inputs"] if change["asked"]]
-    assert changed == ["transport", "switch", "faults"]
+    assert changed == ["transport", "switch", "faults", "--capture"]
     keys = {one["key"] for one in content["values"]}
     assert {"time_us", "goodput_gbps", "marked_packets"} <= keys
     assert len(content["only_in_base"]) == 1
