@@ -32,14 +32,16 @@ def _need_root(config: pytest.Config) -> None:
     """Fail the test, or skip it where that was asked for, if this process cannot build a fabric."""
     try:
         cleanup.require_root("build a fabric")
+        return
     except UserError as error:
-        if config.getoption("uetemu_without_root") == "skip":
-            pytest.skip(str(error))
-        pytest.fail(
-            f"{error}, such as sudo python -m pytest; --uetemu-without-root=skip skips what needs "
-            "a fabric",
-            pytrace=False,
-        )
+        reason = str(error)
+    if config.getoption("uetemu_without_root") == "skip":
+        pytest.skip(reason)
+    pytest.fail(
+        f"{reason}, such as sudo python -m pytest; --uetemu-without-root=skip skips what needs a "
+        "fabric",
+        pytrace=False,
+    )
 
 
 def _folder(config: pytest.Config, name: str, otherwise: Path) -> Path:
