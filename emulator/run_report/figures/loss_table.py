@@ -24,6 +24,7 @@ REASONS: Mapping[str, str] = {
     "nic": "a shared NIC had no room in front of its PCIe",
     "in_queue": "fault: it waited at the port that lost its carrier",
     "in_flight": "fault: it was on the cable",
+    "no_carrier": "fault: its NIC had no port with carrier",
     "dead_port": "fault: sent to a port without carrier (what no other counter has)",
     "no_route": "fault: a switch had no way left for it",
     "gpu_dead": "fault: the NIC of a dead GPU dropped it",

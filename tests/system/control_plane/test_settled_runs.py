@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from emulator.doctor import capabilities
-from tests.harness.runs.processes import Run
+from emulator.pytest_plugin.run_process import RunProcess
+from tests.harness.runs.processes import begun
 
 pytestmark = pytest.mark.root
 
@@ -29,10 +30,10 @@ CABLE = "t=2us link {link} down; t=6us up"
 SWITCH = "t=10us switch {switch} down"
 
 
-def ran(tmp_path: Path, scenario: str, *arguments: str) -> Run:
+def ran(tmp_path: Path, scenario: str, *arguments: str) -> RunProcess:
     common = ("--sizes", "256KiB", "--iterations", "1", "--capture", "none")
-    run = Run(tmp_path, *common, *arguments, scenario=scenario)
-    status, _, errors = run.finish()
+    run = begun(tmp_path, *common, *arguments, scenario=scenario)
+    status, _, errors = run.communicate()
     assert status == 0, errors
     return run
 
