@@ -45,11 +45,13 @@ packages=(
     dnsmasq-base    # DNS and DHCP of a cluster's management network
     lldpd           # its LLDP
     openssh-server  # its logins
+    nfs-ganesha-vfs # the file system that its machines share
+    libnfs-utils    # a client of that
 )
 
 # Services that Debian's packages enable, each of a package above.  They run in namespaces of labs
 # only: where the package was not there before, the machine's own is kept from starting.
-readonly -A service_of=([frr]=frr [chrony]=chrony [lldpd]=lldpd [openssh-server]=ssh)
+readonly -A service_of=([frr]=frr [chrony]=chrony [lldpd]=lldpd [openssh-server]=ssh [nfs-ganesha-vfs]=nfs-ganesha)
 
 # What the tests need beyond that: Debian's own kernel in a virtual machine, for what the running
 # kernel may lack.  The kernel is unpacked, never installed: this machine goes on booting its own.

@@ -66,6 +66,24 @@ class ClusterContext:
         argv = [sys.executable, "-m", module, json.dumps(given)]
         return json.loads(self.execute(machine, argv))
 
+    def started(self, machine: str, argv: Sequence[str]) -> subprocess.Popen[str]:
+        """Start a command on ``machine``; whoever reads its output has to end it."""
+        process: subprocess.Popen[str] = self.cluster.lab_of(machine).popen(
+            machine,
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return process
+
+    def begin(
+        self, machine: str, module: str, given: Mapping[str, object]
+    ) -> subprocess.Popen[str]:
+        """Start the Python ``module`` on ``machine`` with ``given`` as JSON."""
+        return self.started(machine, [sys.executable, "-m", module, json.dumps(given)])
+
     def strike(self, network: str, fault: str) -> None:
         """Apply ``fault`` to ``network``, in the words of ``uetemu inject``."""
         lab = self.cluster.labs[network]

@@ -58,6 +58,7 @@ class ClusterResult:
 
     scenario: str
     topology: str
+    lab: str
     seed: int
     parameters: Mapping[str, object]
     networks: Sequence[Mapping[str, object]] = ()
@@ -92,9 +93,11 @@ def execute(
     stretched = dilations(topology, request.stretched)
     planned = plan_services(request.scenario.services, MachineMap(topology), request.changed)
     folder = RunFolder.create(request.scenario.name, request.output)
+    name = f"c{secrets.token_hex(4)}"
     result = ClusterResult(
         scenario=request.scenario.name,
         topology=spec,
+        lab=name,
         seed=request.seed,
         parameters=asdict(request.parameters),
     )
@@ -105,7 +108,6 @@ def execute(
         "cable_delay": for_kernel_traffic(),
         "switch": switch_choice.requested(switch_choice.DEFAULT),
     }
-    name = f"c{secrets.token_hex(4)}"
     with ClusterLab.create(
         name, topology, dilations=stretched, backend=backend, progress=progress
     ) as cluster:

@@ -70,6 +70,13 @@ class NetworkSamples:
             for one in self.samples:
                 writer.writerow((f"{one.at_s:.3f}", one.network, one.octets, one.drops))
 
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Return the octets and drops of each network since the run began."""
+        return {
+            network: (octets - self._first[network][0], drops - self._first[network][1])
+            for network, (octets, drops) in self._counted().items()
+        }
+
     def port_octets(self, network: str) -> Mapping[str, int]:
         """Return what each port of ``network`` has sent since its lab was built."""
         counters = self._cluster.labs[network].counters()

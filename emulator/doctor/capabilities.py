@@ -309,6 +309,7 @@ FEATURES: Mapping[str, Feature] = {
                 ("ntp", "chronyd", "chrony"),
                 ("lldp", "lldpd", "lldpd"),
                 ("ssh", "sshd", "openssh-server"),
+                ("nfs", "ganesha.nfsd", "nfs-ganesha-vfs"),
             )
         ),
     )

@@ -1,7 +1,8 @@
 """A shared file system of all machines: NFSv4 by nfs-ganesha on the first storage node.
 
 It serves a directory of the lab without a kernel module.  Clients use libnfs, as
-``nfs-cp FILE nfs://ADDRESS/data/FILE?version=4``: a mount would need the kernel's client.
+``nfs-cat nfs://ADDRESS/data/FILE?version=4``: a mount would need the kernel's client.  libnfs 4.0,
+which Debian 12 has, reads files of any size and fails to write more than some hundred octets.
 """
 
 from __future__ import annotations

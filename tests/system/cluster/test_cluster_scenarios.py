@@ -1,0 +1,84 @@
+"""The scenarios of a cluster run from the command line, and leave what their manual says."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from emulator import lab_record
+from tests.harness.runs.processes import uetemu
+
+LONGEST_S = 300
+
+pytestmark = pytest.mark.root
+
+SMALL = "cluster:hosts=2,gpus_per_host=1,spines=0,tenants=0,storage_nodes=1"
+
+
+def cluster(*arguments: str) -> tuple[int, str, str]:
+    process = uetemu("cluster", *arguments)
+    out, err = process.communicate(timeout=LONGEST_S)
+    return process.returncode, out, err
+
+
+def ran(folder: Path, scenario: str, *arguments: str) -> list[dict[str, object]]:
+    status, out, err = cluster(scenario, "--topology", SMALL, "-o", str(folder), *arguments)
+    assert status == 0, out + err
+    result = json.loads((folder / "result.json").read_text())
+    assert result["errors"] == []
+    assert result["clock"] == "host"
+    assert result["digest"] is None
+    clusters = [lab for lab in lab_record.recorded() if str(result["lab"]) in lab]
+    assert clusters == []
+    with (folder / "networks.csv").open() as file:
+        assert {row["network"] for row in csv.DictReader(file)} == {
+            "backend",
+            "frontend",
+            "storage",
+            "management",
+        }
+    rows: list[dict[str, object]] = result["rows"]
+    return rows
+
+
+def test_users_requests_are_answered(tmp_path: Path) -> None:
+    rows = ran(
+        tmp_path,
+        "user_requests",
+        *("--param", "bursts=2", "--param", "burst=10", "--param", "tokens=3"),
+        *("--service-param", "llm.ttft=0.002", "--service-param", "llm.itl=0.001"),
+    )
+    by_name = {row["what"]: row for row in rows}
+    assert by_name["requests"]["sent"] == 20
+    assert by_name["requests"]["failed"] == 0
+    assert by_name["TTFT"]["samples"] == 20
+    assert by_name["ITL"]["samples"] == 40
+    assert by_name["firewall of border0"]["reached"] == 0
+
+
+def test_management_sees_nothing_of_other_networks(tmp_path: Path) -> None:
+    rows = ran(tmp_path, "isolation", "--param", "seconds=1", "--param", "file=256KiB")
+    by_name = {row["what"]: row for row in rows}
+    assert all(row.get("ok", True) for row in rows)
+    assert by_name["packets on management"]["foreign"] == 0
+    for network in ("backend", "frontend", "storage"):
+        octets = by_name[f"octets of {network}"]["octets"]
+        assert isinstance(octets, int)
+        assert octets > 100_000, network
+
+
+def test_what_cannot_be_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    for arguments, stated in (
+        (("moon",), "there is no scenario of a cluster"),
+        (("isolation", "--param", "moon=1"), "has no parameter 'moon'"),
+        (("isolation", "--topology", "clos"), "has no networks beside the backend"),
+        (("isolation", "--network-dilation", "moon=1"), "there is no network 'moon'"),
+    ):
+        status, _, err = cluster(*arguments, "-o", str(tmp_path / "none"))
+        assert status == 1
+        assert stated in err
+        assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "none").exists()
