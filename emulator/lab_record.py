@@ -7,7 +7,7 @@ the name is taken by at most one lab.
 ``lab.json`` holds a :class:`LabRecord`, and ``topology.json`` the topology (see
 :mod:`emulator.topology_file`). ``processes/<pid>`` has the start time of helper processes that do
 not live in a namespace of the lab. ``faults.json`` has the faults in force
-(:mod:`emulator.faults.fault_injector`).
+(:mod:`emulator.faults.fault_injector`).  ``run.json`` names the folder of the run whose lab it is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from topologies.model import Topology
 
 STATE = Path("/run/uetemu")
 SCHEMA = "uetemu.lab/1"
+RUN_FILE = "run.json"
 #: Whose time a lab keeps: the machine's, stretched by the dilation, or a run's own.
 Clock = Literal["host", "virtual"]
 LAB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
@@ -253,6 +254,20 @@ def load_topology(lab: str) -> Topology:
             f"the topology of lab {lab} cannot be read from {path} ({error}): "
             f"remove the lab with uetemu clean {lab}"
         ) from None
+
+
+def set_run_folder(lab: str, folder: Path) -> None:
+    """Note where the run whose lab this is writes what it measures."""
+    content = json.dumps({"folder": str(folder.resolve())}) + "\n"
+    written(directory_of(lab) / RUN_FILE, content)
+
+
+def run_folder(lab: str) -> Path | None:
+    """Return the folder of the run whose lab this is; None for a lab without a run."""
+    try:
+        return Path(json.loads((directory_of(lab) / RUN_FILE).read_text())["folder"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def recorded() -> list[str]:

@@ -298,6 +298,16 @@ class Series:
         self._histograms: Numbers = np.zeros((len(self._indices), BINS), np.uint64)
         self._deepest: Numbers = np.zeros(len(self._indices), np.uint64)
 
+    def drops(self) -> Numbers:
+        """Return what the last sample counted as dropped.
+
+        A row for each port of ``asic.ports``, in it a number for each
+        :class:`~emulator.asic.bpf.layout.DropReason`.
+        """
+        states = np.frombuffer(self._states, STATE)[self._indices]
+        dropped: Numbers = states["classes"][:, :, DROPS].sum(axis=1)
+        return dropped
+
     def changes(self, now: int) -> tuple[NDArray[np.intp], Numbers]:
         """Rows (places of ports) that are not what they were, and their values."""
         values = self.sample(now)

@@ -56,6 +56,10 @@ VERBS = {
     "services": Verb(
         "emulator.cli.labs.services_verb", "list the services of clusters, and whether they run"
     ),
+    "metrics": Verb(
+        "emulator.cli.labs.metrics_verb",
+        "serve metrics of a running lab, and of the run in it, to Prometheus",
+    ),
     "inject": Verb("emulator.cli.labs.inject_verb", "pull a cable of a running lab, or mend it"),
     "exec": Verb("emulator.cli.labs.exec_verb", "run a command inside a node of a running lab"),
     "capture": Verb(

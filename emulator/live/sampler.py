@@ -14,8 +14,9 @@ from functools import partial
 from typing import TypeVar
 
 from emulator import lab_record
-from emulator.asic.bpf.layout import Queue, TrafficClass
+from emulator.asic.bpf.layout import DropReason, Queue, TrafficClass
 from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.telemetry import VALUES, Series
 from emulator.asic.virtual_state import NOW, SWITCH_WORDS
 from emulator.dilation import Dilation
@@ -52,13 +53,15 @@ class QueueLimits:
 class Sample:
     """All ports at one time, by ``node:port``.
 
-    ``at_ns`` is CLOCK_MONOTONIC of the host, or the time of a virtual clock.
+    ``at_ns`` is CLOCK_MONOTONIC of the host, or the time of a virtual clock.  ``drops`` has the
+    packets that each port of an ASIC dropped, by reason in lower case.
     """
 
     at_ns: int
     record: LabRecord
     readings: Mapping[str, Reading]
     limits: Mapping[str, QueueLimits]
+    drops: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,24 @@ class LabSampler:
         except (OSError, UserError) as error:
             self._check()  # did it go while we were reading it?
             raise UserError(f"lab {self._lab.name} cannot be read: {error}") from error
-        return Sample(at_ns=at_ns, record=self._record, readings=readings, limits=self._limits)
+        return Sample(
+            at_ns=at_ns,
+            record=self._record,
+            readings=readings,
+            limits=self._limits,
+            drops=self._drops(),
+        )
+
+    def pauses(self) -> Mapping[str, PauseCounters]:
+        """Return the pauses of every port; empty where switches do not pause.
+
+        With a virtual clock they are those that the run published last, after a row.
+        """
+        try:
+            return {} if self._asic is None else self._asic.pauses.counters()
+        except (OSError, UserError) as error:
+            self._check()
+            raise UserError(f"lab {self._lab.name} cannot be read: {error}") from error
 
     def between(self, before: Sample, after: Sample) -> LabSample:
         """Return what the fabric did from one sample to the other."""
@@ -157,6 +177,15 @@ class LabSampler:
                     else replace(by_asic, overflowed=by_kernel.overflowed)
                 )
         return readings
+
+    def _drops(self) -> dict[str, dict[str, int]]:
+        if self._asic is None or self._series is None:
+            return {}
+        names = [reason.name.lower() for reason in DropReason]
+        return {
+            port: dict(zip(names, row, strict=True))
+            for port, row in zip(self._asic.ports, self._series.drops().tolist(), strict=True)
+        }
 
     def _switches(self) -> dict[str, Reading]:
         """Return the readings of the ASICs."""

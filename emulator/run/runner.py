@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from emulator import lab_record
 from emulator.asic import switch_fitting as fitting
 from emulator.cleanup import uninterrupted
 from emulator.control_plane.lab_routing import Routing
@@ -43,7 +44,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.report import row_messages, row_ports
+from emulator.run.report import row_endpoints, row_messages, row_ports
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
@@ -204,6 +205,7 @@ class _Run:
             )
         )
         self.lab = lab
+        lab_record.set_run_folder(lab.name, self.folder.path)
         self.environment["cable_delay"] = lab.cable_delay
         if lab.routing is not None:
             stack.callback(self._end_routing, lab.routing)
@@ -319,6 +321,12 @@ class _Run:
                 row_messages.EVENT,
                 **row_messages.messages_of(
                     len(self.result.rows), measured.outcome, self.plan.topology
+                ),
+            )
+            self.folder.event(
+                row_endpoints.EVENT,
+                **row_endpoints.endpoints_of(
+                    len(self.result.rows), stage.stage.label, measured.outcome
                 ),
             )
             late_ns = attempt.late_fault_ns * len(attempt.moments)

@@ -17,16 +17,14 @@ from rich.text import Text
 
 from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import choose_lab
+from emulator.cli.labs.listening import check_pause_ns
 from emulator.cli.labs.terminal import Attention
 from emulator.cli.labs.top_view import Room, view
-from emulator.errors import UserError
 from emulator.lab import Lab
 from emulator.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
 from emulator.live.sampler import LabGone, LabSample, LabSampler, Sample
-from topologies.units import format_time, parse_time_ns
 
 SCHEMA = "uetemu.top/1"
-SHORTEST_NS = 50_000_000
 FIRST_S = 0.5  # nobody likes to look at nothing
 WIDEST = 1000  # columns: where lines are no screen's, no cell is cut
 KEYS = "q quits, s sorts by the next"
@@ -68,12 +66,7 @@ def command(
     Keys: q quits, s sorts by the next.  Where standard output is no terminal, and with json, one
     interval is shown as with --once.
     """
-    pause_ns = parse_time_ns(interval)
-    if pause_ns < SHORTEST_NS:
-        raise UserError(
-            f"the interval is {format_time(pause_ns)}: take at least {format_time(SHORTEST_NS)} of "
-            "the wall clock, or watching would disturb the fabric"
-        )
+    pause_ns = check_pause_ns(interval)
     require_root("watch a lab")
     console = Console(highlight=False)
     screen = not (once or form == "json" or console.is_dumb_terminal) and sys.stdout.isatty()

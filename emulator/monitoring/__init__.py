@@ -1,0 +1,1 @@
+"""Monitoring of running labs and runs: metrics for Prometheus, a page for a browser."""

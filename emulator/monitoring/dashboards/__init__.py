@@ -1,0 +1,1 @@
+"""A scrape file for Prometheus, and a dashboard for Grafana: data, no code."""

@@ -1,0 +1,99 @@
+"""A running lab, watched interval by interval, with the run in it, until it goes.
+
+:class:`LabWatch` looks; who serves what it found keeps the last :class:`Watched`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from emulator import lab_record
+from emulator.asic.pfc.pause_counters import PauseCounters
+from emulator.lab import Lab
+from emulator.live.sampler import LabGone, LabSample, LabSampler, Sample
+from emulator.lab_record import LabRecord
+from emulator.monitoring.run_progress import RunProgress
+from topologies.model import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A lab at ``at_s`` (seconds since 1970 of the machine), and what it did before.
+
+    ``ended`` is why nothing newer will come, None while the lab runs.  ``picture`` is None until
+    the first interval is over; ``run`` is None in a lab without a run.
+    """
+
+    record: LabRecord
+    topology: Topology
+    at_s: float
+    sample: Sample
+    pauses: Mapping[str, PauseCounters]
+    picture: LabSample | None = None
+    run: RunProgress | None = None
+    ended: str | None = None
+
+
+class LabWatch:
+    """Looks at ``lab`` with each call of :meth:`look`; a context that lets go of it."""
+
+    def __init__(self, name: str) -> None:
+        self._stack = ExitStack()
+        self._lab = self._stack.enter_context(Lab.attach(name))
+        self._sampler = LabSampler(self._lab)
+        self._folder = lab_record.run_folder(name)
+        self._run: RunProgress | None = None
+        self._before: Sample | None = None
+        self.latest: Watched | None = None
+
+    def __enter__(self) -> LabWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lab; what is known of it stays."""
+        self._stack.close()
+
+    def look(self) -> Watched:
+        """Return the lab as it is now; when it has gone, as it was, with the reason.
+
+        Raises LabGone only if the lab has gone before the first look.
+        """
+        try:
+            sample, pauses = self._sampler.sample(), self._sampler.pauses()
+        except LabGone as gone:
+            if self.latest is None:
+                raise
+            self.latest = replace(self.latest, run=self._progress(), ended=str(gone))
+            return self.latest
+        picture = None if self.latest is None else self.latest.picture
+        if self._before is not None and sample.at_ns != self._before.at_ns:
+            picture = self._sampler.between(self._before, sample)
+        if self._before is None or sample.at_ns != self._before.at_ns:
+            self._before = sample  # a virtual clock that stood still: the same interval goes on
+        self.latest = Watched(
+            record=sample.record,
+            topology=self._lab.topology,
+            at_s=time.time(),
+            sample=sample,
+            pauses=pauses,
+            picture=picture,
+            run=self._progress(),
+        )
+        return self.latest
+
+    def _progress(self) -> RunProgress | None:
+        """Return what the run of the lab has finished up to now."""
+        self._folder = self._folder or lab_record.run_folder(self._lab.name)
+        if self._folder is None:
+            return None
+        if self._run is None:
+            self._run = RunProgress(Path(self._folder))
+        self._run.read()
+        return self._run

@@ -1,0 +1,1 @@
+"""OpenMetrics of a running lab and of the run in it."""

@@ -1,0 +1,1 @@
+"""The page of ``uetemu top --web``: its contents, and the state that it draws."""
