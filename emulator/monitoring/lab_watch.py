@@ -13,11 +13,15 @@ from pathlib import Path
 
 from emulator import lab_record
 from emulator.asic.pfc.pause_counters import PauseCounters
+from emulator.errors import UserError
 from emulator.lab import Lab
-from emulator.live.sampler import LabGone, LabSample, LabSampler, Sample
 from emulator.lab_record import LabRecord
+from emulator.live.sampler import LabGone, LabSample, LabSampler, Sample
 from emulator.monitoring.run_progress import RunProgress
 from topologies.model import Topology
+
+#: A lab that cannot be read may be going; its record says so within this time (s).
+PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class LabWatch:
         self._folder = lab_record.run_folder(name)
         self._run: RunProgress | None = None
         self._before: Sample | None = None
+        self._failing_s: float | None = None
         self.latest: Watched | None = None
 
     def __enter__(self) -> LabWatch:
@@ -63,7 +68,8 @@ class LabWatch:
     def look(self) -> Watched:
         """Return the lab as it is now; when it has gone, as it was, with the reason.
 
-        Raises LabGone only if the lab has gone before the first look.
+        Raises LabGone only if the lab has gone before the first look, and UserError if it cannot be
+        read, at the first look or for :data:`PATIENCE_S`.
         """
         try:
             sample, pauses = self._sampler.sample(), self._sampler.pauses()
@@ -72,6 +78,13 @@ class LabWatch:
                 raise
             self.latest = replace(self.latest, run=self._progress(), ended=str(gone))
             return self.latest
+        except UserError:  # a lab goes node by node before its record says so
+            now = time.monotonic()
+            self._failing_s = now if self._failing_s is None else self._failing_s
+            if self.latest is None or now - self._failing_s > PATIENCE_S:
+                raise
+            return self.latest
+        self._failing_s = None
         picture = None if self.latest is None else self.latest.picture
         if self._before is not None and sample.at_ns != self._before.at_ns:
             picture = self._sampler.between(self._before, sample)

@@ -24,8 +24,11 @@ def to_dot(topology: Topology, *, full: bool = False, heat: Heat | None = None) 
     return source(picture(topology, full=full, heat=heat), topology.name)
 
 
-def source(drawing: Picture, name: str) -> str:
-    """``drawing`` for the program ``dot``."""
+def source(drawing: Picture, name: str, *, numbered: bool = False) -> str:
+    """``drawing`` for the program ``dot``.
+
+    ``numbered`` gives each line a class in the SVG: ``line-0`` for the first, and so on.
+    """
     lines = [
         f"graph {_quoted(name)} {{",
         f"  graph [{_layout(drawing)}, bgcolor=white, fontname={_quoted(FONT)},"
@@ -42,7 +45,9 @@ def source(drawing: Picture, name: str) -> str:
         titles = [_quoted(_title_of(row)) for row in drawing.rows]
         if len(titles) > 1:
             lines.append(f"  {' -- '.join(titles)} [style=invis, weight=1000];")
-    lines += (_line(line, straight=not drawing.direct) for line in drawing.lines)
+    for number, line in enumerate(drawing.lines):
+        name_of = f"line-{number}" if numbered else None
+        lines.append(_line(line, straight=not drawing.direct, name=name_of))
     return "\n".join([*lines, "}", ""])
 
 
@@ -125,12 +130,14 @@ def _pods(drawing: Picture) -> Iterator[str]:
         )
 
 
-def _line(line: PictureLine, *, straight: bool) -> str:
+def _line(line: PictureLine, *, straight: bool, name: str | None) -> str:
     cables = _listed([f"{link.a} - {link.b}" for link in line.links])
     reported = _quoted(f"{line.text}\n{cables}".strip())
     style = [f'color="{line.colour}"', f"penwidth={line.width:g}", f"edgetooltip={reported}"]
     if line.standby:
         style.append("style=dashed")
+    if name is not None:
+        style.append(f"class={_quoted(name)}")
     lower, upper = _quoted(line.lower), _quoted(line.upper)
     if straight and line.cell is not None:
         lower, upper = f"{lower}:{_quoted(line.cell)}:n", f"{upper}:s"

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 
 import click
 
-from emulator import lab_record
 from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import choose_lab, up
 from emulator.cli.labs.listening import check_pause_ns, listen_option, reach_warning
@@ -57,7 +56,8 @@ def command(lab: str | None, listen: str, interval: str, keep: str, follow: bool
 
     The last values stay for --keep when the lab goes, with uetemu_lab_running 0.  Ctrl-C ends it.
     """
-    address, pause_ns, keep_ns = parse_address(listen), check_pause_ns(interval), parse_time_ns(keep)
+    address, pause_ns = parse_address(listen), check_pause_ns(interval)
+    keep_ns = parse_time_ns(keep)
     require_root("watch a lab")
     name = None if follow else lab or choose_lab(None, "by its name").lab
     page = MetricPage()
@@ -94,7 +94,11 @@ class _Exporter:
     def start(self, name: str) -> None:
         """Attach to a lab.  Raises UserError if it cannot be read."""
         self._watch = LabWatch(name)
-        self._look()
+        try:
+            self._look()
+        except UserError:
+            self._let_go()
+            raise
 
     def until_gone(self) -> None:
         """Export the lab until it goes and its last values have been kept; say so."""
@@ -124,10 +128,10 @@ class _Exporter:
             self._let_go()
             try:
                 self.start(youngest.lab)
-            except (LabGone, UserError):  # it went before it could be read
-                if lab_record.load(youngest.lab) is None:
-                    continue
-                raise
+            except UserError as error:  # it went before it could be read, or it is broken
+                if not isinstance(error, LabGone):
+                    click.echo(f"uetemu: left out: {error}", err=True)
+                continue
             self._until_ended()
             until = time.monotonic() + self._keep_s
 

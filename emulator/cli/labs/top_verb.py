@@ -17,17 +17,21 @@ from rich.text import Text
 
 from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import choose_lab
-from emulator.cli.labs.listening import check_pause_ns
+from emulator.cli.labs.listening import check_pause_ns, listen_option
 from emulator.cli.labs.terminal import Attention
 from emulator.cli.labs.top_view import Room, view
+from emulator.cli.labs.web_view import serve_page
+from emulator.errors import UserError
 from emulator.lab import Lab
 from emulator.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
 from emulator.live.sampler import LabGone, LabSample, LabSampler, Sample
+from emulator.monitoring.local_server import parse_address
 
 SCHEMA = "uetemu.top/1"
 FIRST_S = 0.5  # nobody likes to look at nothing
 WIDEST = 1000  # columns: where lines are no screen's, no cell is cut
 KEYS = "q quits, s sorts by the next"
+WEB_ADDRESS = "127.0.0.1:9478"
 QUIT = ("q", "Q", "\x04")  # Ctrl-D: end of input
 
 
@@ -52,8 +56,17 @@ QUIT = ("q", "Q", "\x04")  # Ctrl-D: end of input
 )
 @click.option("--once", is_flag=True, help="Show one interval and exit.")
 @click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@click.option("--web", is_flag=True, help="Show it in a browser instead: serve a page.")
+@listen_option(WEB_ADDRESS)
 def command(
-    lab: str | None, interval: str, sort: str, rows: int | None, once: bool, form: str
+    lab: str | None,
+    interval: str,
+    sort: str,
+    rows: int | None,
+    once: bool,
+    form: str,
+    web: bool,
+    listen: str,
 ) -> int:
     """Watch the links of LAB: rates, queues, marks, trims and drops of each direction.
 
@@ -63,11 +76,21 @@ def command(
     trims and drops are packets of the interval and in total.  NICs have no switch ASIC: there the
     kernel tells what it sent, queues and dropped.
 
+    With --web a page shows the same in a browser, with the fabric's drawing coloured live; it ends
+    with the lab, or by Ctrl-C.
+
     Keys: q quits, s sorts by the next.  Where standard output is no terminal, and with json, one
     interval is shown as with --once.
     """
     pause_ns = check_pause_ns(interval)
+    address = parse_address(listen)
+    if not web and address != parse_address(WEB_ADDRESS):
+        raise UserError("--listen is where a page is served: give --web with it")
+    if web and (once or form == "json" or rows is not None):
+        raise UserError("--web shows all links until Ctrl-C: leave --once, --format and --rows out")
     require_root("watch a lab")
+    if web:
+        return serve_page(choose_lab(lab, "by its name").lab, address, pause_ns * 1e-9)
     console = Console(highlight=False)
     screen = not (once or form == "json" or console.is_dumb_terminal) and sys.stdout.isatty()
     with (

@@ -136,9 +136,7 @@ def lab_metrics(watched: Watched) -> Iterator[Metric]:
 def exported_ports(watched: Watched, picture: LabSample) -> list[Activity]:
     """Return the directions that are exported one by one: those of switches, if not too many."""
     switches = {node.name for node in watched.topology.switches}
-    found = [
-        one for one in picture.activities if one.direction.port.partition(":")[0] in switches
-    ]
+    found = [one for one in picture.activities if one.direction.port.partition(":")[0] in switches]
     return found if len(found) <= MOST_PORTS else []
 
 

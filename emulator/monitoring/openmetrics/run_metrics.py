@@ -13,7 +13,7 @@ from emulator.monitoring.openmetrics.families import Samples, counter, gauge, in
 from emulator.monitoring.run_progress import RunProgress
 
 ROW = ("transport", "switch", "collective", "size_bytes")
-#: Counters of endpoints that are exported, beside those of drops, by transport.
+#: Counters of endpoints that are exported, beside those of drops, once they have counted anything.
 EVENTS = (
     "rto_expirations",
     "losses_inferred",
@@ -68,9 +68,8 @@ def run_metrics(run: RunProgress) -> Iterator[Metric]:
                   ("reason",), _drops(run))  # fmt: skip
     yield counter("transport_data_packets", "Data packets sent: for the first time, or again.",
                   ("transport", "kind"), (
-        ((transport, kind), counters[key])
-        for transport, counters in run.transports.items()
-        for kind, key in _KINDS.items() if key in counters
+        ((transport, kind), counters.get(key, 0))
+        for transport, counters in run.transports.items() for kind, key in _KINDS.items()
     ))  # fmt: skip
     yield counter("transport_events", "What endpoints counted, by the names of their counters.",
                   ("transport", "counter"), (

@@ -5,7 +5,8 @@
     {"event": "endpoints", "row": 2, "transport": "uet",
      "counters": {"tx_data_packets": 4416, "rx_acks": 1104, "rto_expirations": 3, ...}}
 
-``row`` counts from 1.  The counters are sums over all endpoints and the iterations that count.
+``row`` counts from 1.  The counters are sums over all endpoints and the iterations that count;
+those that did not change may be left out.
 """
 
 from __future__ import annotations

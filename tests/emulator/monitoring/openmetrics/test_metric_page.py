@@ -55,7 +55,8 @@ def test_ports_and_tiers_by_hand() -> None:
     assert at(found, "lab_uptime_fabric_seconds") == 1e-5
     assert at(found, "lab_running") == 1
     # a NIC has no ASIC: nobody could count its marks, and no zero stands for that
-    assert ("uetemu_tier_ecn_marked_packets_total", frozenset({("tier", "gpu to rail")})) not in found
+    of_nics = frozenset({("tier", "gpu to rail")})
+    assert ("uetemu_tier_ecn_marked_packets_total", of_nics) not in found
     assert not any(("port", "h0g0:eth0") in labels for _, labels in found)
     assert ("uetemu_dilation_ratio", frozenset()) not in found  # a virtual clock has none
 
@@ -85,9 +86,11 @@ def test_series_are_bounded() -> None:
     huge = values(watched_lab("rail_clos:hosts=64,gpus_per_host=8,spines=8"))
     assert not any("port" in dict(labels) for _, labels in huge)
     assert at(huge, "exported_ports") == 0
-    assert at(huge, "aggregated_ports") == at(huge, "tier_links", tier="rail to gpu") * 2 + at(
-        huge, "tier_links", tier="rail to spine"
-    ) * 2
+    assert (
+        at(huge, "aggregated_ports")
+        == at(huge, "tier_links", tier="rail to gpu") * 2
+        + at(huge, "tier_links", tier="rail to spine") * 2
+    )
     assert len(huge) < 200
     most = values(watched_lab("rail_clos:hosts=16,gpus_per_host=4,spines=4"))
     ports = at(most, "exported_ports")
