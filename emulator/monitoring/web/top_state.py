@@ -26,6 +26,8 @@ LINK_COLUMNS = (
     "queue_bytes",
     "peak_bytes",
     "limit_bytes",
+    "kmin_bytes",
+    "kmax_bytes",
     "marked",
     "trimmed",
     "dropped",
@@ -70,6 +72,7 @@ def _chosen(seen: LabSample) -> list[Activity]:
 
 
 def _link(one: Activity, seen: LabSample) -> list[object]:
+    limits = seen.limits[one.direction.port]
     return [
         one.direction.port,
         one.direction.to,
@@ -77,7 +80,9 @@ def _link(one: Activity, seen: LabSample) -> list[object]:
         round(one.utilisation, 4),
         one.queue_bytes,
         one.peak_bytes,
-        seen.limits[one.direction.port].limit_bytes,
+        limits.limit_bytes,
+        limits.kmin_bytes,
+        limits.kmax_bytes,
         one.marked,
         one.trimmed,
         one.dropped,

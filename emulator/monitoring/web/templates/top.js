@@ -30,6 +30,12 @@ function count(number) {
 const percent = (share, digits = 1) => (share * 100).toFixed(digits);
 const kilobytes = (octets) => (octets === null ? "-" : (octets / 1000).toFixed(1));
 const level = (share) => (share >= 0.9 ? "full" : share >= 0.5 ? "busy" : share > 0 ? "" : "zero");
+// Calm until packets are marked, full from where all are: as the terminal's view has it.
+const depth = (octets, link) => {
+  if (!octets) return "zero";
+  if (octets >= (link[at.kmax_bytes] ?? link[at.limit_bytes] * 0.9)) return "full";
+  return octets >= (link[at.kmin_bytes] ?? link[at.limit_bytes] * 0.5) ? "busy" : "";
+};
 const counted = (number) => (number ? "busy" : "zero");
 
 // A cell: its text, and how it looks; bar: shares of its length, the thin one first.
@@ -124,9 +130,9 @@ function drawLinks() {
       cell(link[at.gbps].toFixed(1), link[at.gbps] ? "" : "zero"),
       cell(percent(link[at.utilisation]), level(link[at.utilisation])),
       cell("", "", [link[at.utilisation], link[at.utilisation]]),
-      cell(kilobytes(link[at.queue_bytes]), level(link[at.queue_bytes] / limit)),
+      cell(kilobytes(link[at.queue_bytes]), depth(link[at.queue_bytes], link)),
       cell("", "", [deepest / limit, link[at.queue_bytes] / limit]),
-      cell(kilobytes(link[at.peak_bytes]), level(deepest / limit)),
+      cell(kilobytes(link[at.peak_bytes]), depth(deepest, link)),
       cell(count(link[at.marked]), counted(link[at.marked])), cell(count(link[at.total_marked])),
       cell(count(link[at.trimmed]), counted(link[at.trimmed])), cell(count(link[at.total_trimmed])),
       cell(count(link[at.dropped]), link[at.dropped] ? "full" : "zero"),
@@ -140,7 +146,7 @@ function drawRun() {
   element("run").hidden = run === null;
   if (run === null) return;
   const end = run.errors === null ? "" : run.errors ? `, ended with ${run.errors} errors` : ", ended";
-  element("progress").textContent = `${run.scenario}: ${run.finished} rows finished${end}`;
+  element("progress").textContent = `${run.scenario}: finished rows ${run.finished}${end}`;
   fill(element("rows"), [["pattern", "text"], ["transport", "text"], ["size B", ""], ["time", ""],
     ["ideal", "wide"], ["busbw GB/s", ""], ["wrong", ""]], run.rows.map((row) => [
     cell(row.collective), cell(row.transport), cell(row.size_bytes), cell(time(row.time_us ?? 0)),
