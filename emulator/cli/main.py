@@ -39,6 +39,9 @@ VERBS = {
     "follow": Verb(
         "emulator.cli.reports.follow_verb", "follow one packet through every hop of a run"
     ),
+    "tensorboard": Verb(
+        "emulator.cli.reports.tensorboard_verb", "write TensorBoard's event files of trainings"
+    ),
     "doctor": Verb(
         "emulator.cli.doctor_verb",
         "what this machine and kernel offer, and what stands in for the rest",

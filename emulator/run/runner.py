@@ -346,6 +346,7 @@ class _Run:
                     collective=trial.collective,
                     queues=measured.outcome.queues,
                     faults=measured.faults,
+                    row=len(self.result.rows),
                 )
                 trace = timeline(names, measured.schedules, measured.results, around)
                 self.folder.write("timeline.json", trace)

@@ -60,12 +60,14 @@ class Surroundings:
     """Everything beside the operations of ranks.
 
     ``collective`` names operations that the scenario gave no name.  ``queues`` are those of switch
-    ports, by ``node:port``, and ``faults`` texts with their times (ns after the start).
+    ports, by ``node:port``, and ``faults`` texts with their times (ns after the start).  ``row`` is
+    the number from 1 of the row that the iteration belongs to.
     """
 
     collective: str = ""
     queues: Mapping[str, QueueSeries] = field(default_factory=dict)
     faults: Sequence[tuple[int, str]] = ()
+    row: int | None = None
 
 
 def timeline(
@@ -79,7 +81,9 @@ def timeline(
     Of many operations those of the first GPUs are in it, with :data:`SHOWN` at most.
     """
     around = around or Surroundings()
-    facts = {"time": "fabric time since the start of the iteration"}
+    facts: dict[str, object] = {"time": "fabric time since the start of the iteration"}
+    if around.row is not None:
+        facts["row"] = around.row
     sizes = [len(schedules[result.rank].operations) for result in results]
     shown = max(1, sum(total <= SHOWN for total in accumulate(sizes)))
     if shown < len(results):

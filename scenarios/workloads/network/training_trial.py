@@ -209,6 +209,7 @@ def learning_trial(
             "epochs": training.epochs,
             "loss_first": losses[0],
             "loss_last": losses[-1],
+            "losses": losses,
             "fabric_bytes_derived": sum(one.octets for one in exchanges if not one.nvlink),
             "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
             "fabric_messages": sum(not one.nvlink for one in exchanges),

@@ -1,0 +1,1 @@
+"""The course of trainings in a run, and its event files for TensorBoard."""
