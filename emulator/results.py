@@ -5,8 +5,9 @@
                       ended its ``errors`` state it
 ``events.jsonl``      one JSON object per line, flushed as things happen: what was finished before
                       a crash is there; for each row also what every port saw of it
-                      (:mod:`emulator.run.report.row_ports`), and how long its messages took
-                      (:mod:`emulator.run.report.row_messages`)
+                      (:mod:`emulator.run.report.row_ports`), how long its messages took
+                      (:mod:`emulator.run.report.row_messages`), and what endpoints counted
+                      (:mod:`emulator.run.report.row_endpoints`)
 ``fabric.json``       the topology as built
 ``environment.json``  machine, kernel, versions, seed, dilation and how it was chosen
 ``timeline.json``     one iteration of the largest size in Chrome's trace format

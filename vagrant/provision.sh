@@ -51,7 +51,8 @@ packages=(
 
 # Services that Debian's packages enable, each of a package above.  They run in namespaces of labs
 # only: where the package was not there before, the machine's own is kept from starting.
-readonly -A service_of=([frr]=frr [chrony]=chrony [lldpd]=lldpd [openssh-server]=ssh [nfs-ganesha-vfs]=nfs-ganesha)
+readonly -A service_of=(["frr"]=frr ["chrony"]=chrony ["lldpd"]=lldpd ["openssh-server"]=ssh
+    ["nfs-ganesha-vfs"]=nfs-ganesha ["prometheus"]=prometheus)
 
 # What the tests need beyond that: Debian's own kernel in a virtual machine, for what the running
 # kernel may lack.  The kernel is unpacked, never installed: this machine goes on booting its own.
@@ -66,6 +67,7 @@ readonly packages_for_tests=(
     chrony          # NTP of a cluster; on a machine of yours it would replace the clock's own
     nvme-cli        # Linux's own NVMe/TCP host, against uetemu's target
     chromium        # a browser without a screen, which opens reports
+    prometheus      # reads the metrics of a run; a test starts it, no service does
 )
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
@@ -11,6 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from emulator.monitoring.lab_watch import Watched
 from emulator.monitoring.openmetrics.lab_metrics import MOST_PORTS
 from emulator.monitoring.openmetrics.metric_page import MetricPage
+from tests import CHECKOUT
 from tests.harness.runs.watched_lab import watched_lab, watched_run
 
 OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
@@ -114,3 +116,13 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
         input=page.answer({}).body, capture_output=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_every_metric_stands_in_the_manual() -> None:
+    text = (CHECKOUT / "emulator" / "monitoring" / "README.md").read_text()
+    written = set(re.findall(r"`(?!P`)([a-z_]+)`", text))
+    both = set(re.findall(r"`P`\+`([a-z_]+)`", text))
+    known = {f"uetemu_{name}" for name in written - both}
+    known |= {f"uetemu_{kind}_{name}" for name in both for kind in ("port", "tier")}
+    exported = {name for name, _ in values(watched_lab())}
+    assert exported - known == set()
