@@ -28,8 +28,9 @@ PATIENCE_S = 10.0
 class Watched:
     """A lab at ``at_s`` (seconds since 1970 of the machine), and what it did before.
 
-    ``ended`` is why nothing newer will come, None while the lab runs.  ``picture`` is None until
-    the first interval is over; ``run`` is None in a lab without a run.
+    ``ended`` is why nothing newer will come, and ``ended_s`` when that was seen; None while the lab
+    runs.  ``picture`` is None until the first interval is over; ``run`` is None in a lab without a
+    run.
     """
 
     record: LabRecord
@@ -40,6 +41,7 @@ class Watched:
     picture: LabSample | None = None
     run: RunProgress | None = None
     ended: str | None = None
+    ended_s: float | None = None
 
 
 class LabWatch:
@@ -76,7 +78,10 @@ class LabWatch:
         except LabGone as gone:
             if self.latest is None:
                 raise
-            self.latest = replace(self.latest, run=self._progress(), ended=str(gone))
+            ended_s = self.latest.ended_s or time.time()
+            self.latest = replace(
+                self.latest, run=self._progress(), ended=str(gone), ended_s=ended_s
+            )
             return self.latest
         except UserError:  # a lab goes node by node before its record says so
             now = time.monotonic()

@@ -48,6 +48,7 @@ def state_of(watched: Watched, drawing: TopDrawing) -> dict[str, Any]:
         "dilation": record.dilation if record.clock == "host" else None,
         "at_s": watched.at_s,
         "ended": watched.ended,
+        "ended_s": watched.ended_s,
         "run": None if watched.run is None else _run(watched.run),
     }
     if seen is None:

@@ -104,7 +104,7 @@ def test_bad_input_gets_a_sentence(options: list[str], sentence: str) -> None:
     assert done.stdout == ""
 
 
-def test_a_reader_elsewhere_is_warned_about(lab: LabFactory) -> None:
+def test_an_address_that_is_not_this_machines_is_refused(lab: LabFactory) -> None:
     made = lab(SPEC, dilation=20_000)
     done = uetemu("metrics", made.name, "--listen", "192.0.2.1:0")
     assert done.returncode == 1

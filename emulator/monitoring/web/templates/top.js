@@ -73,6 +73,9 @@ function fill(table, headings, rows) {
     });
   }
   table.replaceChildren(head, body);
+  for (const part of document.querySelectorAll(`[data-of="${table.id}"]`)) {
+    part.hidden = rows.length === 0;
+  }
 }
 
 function drawLines() {
@@ -181,8 +184,10 @@ function draw() {
 
 function drawStatus() {
   const seen = clock(state.at_s * 1000);
-  if (state.ended) report("ended", `ended at ${seen}: ${state.ended}; these are its last values`);
-  else if (!state.links) report("waiting", "waiting for the first interval");
+  if (state.ended) {
+    report("ended", `ended at ${clock(state.ended_s * 1000)}: ${state.ended}; ` +
+      `these are its last values, of ${seen}`);
+  } else if (!state.links) report("waiting", "waiting for the first interval");
   else report("live", `live, ${seen} · up ${time(state.up_us)} of fabric time · ` +
     `interval ${time(state.interval_us)}`);
 }
