@@ -9,12 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from emulator.asic.switch_choice import parse
+from emulator.cli.labs.metrics_verb import command
+from emulator.errors import UserError
 from tests.harness.lab.traffic import blast, kill
 from tests.harness.runs.processes import SMALL, Run, random_lab
 from tests.harness.runs.served_verb import ServedVerb
 from tests.system.conftest import LabFactory
-from tests.system.fabric.test_lab import uetemu
 from topologies.addressing import gpu_address
+from topologies.units import UnitError
 
 pytestmark = pytest.mark.root
 
@@ -97,15 +99,13 @@ def test_a_run_is_followed_to_its_end(start: Callable[..., Run], transport: str)
     ],
 )
 def test_bad_input_gets_a_sentence(options: list[str], sentence: str) -> None:
-    done = uetemu("metrics", "nobody-has-this", *options)
-    assert done.returncode != 0
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+    with pytest.raises((UserError, UnitError)) as refused:
+        command.main(["nobody-has-this", *options], standalone_mode=False)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_an_address_that_is_not_this_machines_is_refused(lab: LabFactory) -> None:
     made = lab(SPEC, dilation=20_000)
-    done = uetemu("metrics", made.name, "--listen", "192.0.2.1:0")
-    assert done.returncode == 1
-    assert "cannot listen on 192.0.2.1:0" in done.stderr
+    with pytest.raises(UserError, match=r"cannot listen on 192.0.2.1:0: .*--listen"):
+        command.main([made.name, "--listen", "192.0.2.1:0"], standalone_mode=False)

@@ -11,11 +11,12 @@ from urllib.request import urlopen
 import pytest
 
 from emulator.asic.switch_choice import parse
+from emulator.cli.labs.top_verb import command
+from emulator.errors import UserError
 from tests.harness.lab.traffic import blast, kill
 from tests.harness.runs.processes import ENDLESS, Run
 from tests.harness.runs.served_verb import BUDGET_S, ServedVerb
 from tests.system.conftest import LabFactory
-from tests.system.fabric.test_lab import uetemu
 from topologies.addressing import gpu_address
 
 pytestmark = pytest.mark.root
@@ -86,7 +87,7 @@ def test_a_run_is_streamed_and_ctrl_c_ends_the_page_alone(start: Callable[..., R
     ],
 )
 def test_bad_input_gets_a_sentence(options: list[str], sentence: str) -> None:
-    done = uetemu("top", "nobody-has-this", *options)
-    assert done.returncode == 1
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
+    with pytest.raises(UserError) as refused:
+        command.main(["nobody-has-this", *options], standalone_mode=False)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+
+import pytest
 
 from emulator.monitoring.web.top_drawing import COLOURED_BY, TopDrawing
+from emulator.monitoring.web.top_page import TopPage
 from emulator.monitoring.web.top_state import EACH, LINK_COLUMNS, MOST_LINKS, state_of
 from tests.harness.runs.watched_lab import watched_lab
 
@@ -46,3 +51,25 @@ def test_before_the_first_interval_there_are_no_numbers() -> None:
     state = state_of(watched, TopDrawing(watched.topology))
     assert "links" not in state
     assert state["run"] is None
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+@pytest.mark.parametrize(
+    "spec", ["rail_clos", "torus", "dragonfly", "rail_clos:hosts=32,gpus_per_host=8"]
+)
+def test_each_line_of_the_drawing_can_be_coloured(spec: str) -> None:
+    watched = watched_lab(spec)
+    drawing = TopDrawing(watched.topology)
+    assert watched.picture is not None
+    values = drawing.values(watched.picture)["utilisation"]
+    assert drawing.svg is not None
+    named = {int(number) for number in re.findall(r'class="edge line-(\d+)"', drawing.svg)}
+    assert named == set(range(len(values)))
+    assert min(values) > 0  # each line stands for ports, and all of them send
+
+
+def test_without_graphviz_there_is_no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    watched = watched_lab()
+    page = TopPage("demo", watched.topology)
+    assert b"Graphviz's program dot is not installed" in page.routes["/"]({}).body
