@@ -188,7 +188,8 @@ class _Head:
         self._stream, self._left = stream, MOST_OCTETS
 
     def readline(self, limit: int = -1) -> bytes:
-        line: bytes = self._stream.readline(min(limit, self._left + 1))
+        most = self._left + 1
+        line: bytes = self._stream.readline(most if limit < 0 else min(limit, most))
         self._left -= len(line)
         if self._left < 0:
             raise ConnectionAbortedError("the request is too long")
