@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable
 
@@ -11,8 +12,9 @@ import pytest
 from emulator.asic.switch_choice import parse
 from emulator.cli.labs.metrics_verb import command
 from emulator.errors import UserError
+from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.lab.traffic import blast, kill
-from tests.harness.runs.processes import SMALL, Run, random_lab
+from tests.harness.runs.processes import SMALL
 from tests.harness.runs.served_verb import ServedVerb
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address
@@ -61,12 +63,13 @@ def test_the_last_values_stay_for_a_while(lab: LabFactory) -> None:
 
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
-def test_a_run_is_followed_to_its_end(start: Callable[..., Run], transport: str) -> None:
-    lab = random_lab()
-    with ServedVerb("metrics", f"{lab}*", "--follow", "--interval", "50ms") as served:
+def test_a_run_is_followed_to_its_end(start: Callable[..., RunProcess], transport: str) -> None:
+    run = start(*SMALL, "--transport", transport, "--sizes", "32KiB,1MiB")
+    run.process.send_signal(signal.SIGSTOP)  # until somebody watches
+    with ServedVerb("metrics", f"{run.lab}*", "--follow", "--interval", "50ms") as served:
         assert served.values() == {"uetemu_lab_running": 0}
-        run = start(*SMALL, "--transport", transport, "--sizes", "32KiB,1MiB", lab=lab)
-        assert run.finish()[0] == 0
+        run.process.send_signal(signal.SIGCONT)
+        assert run.finish().status == 0
         found = served.until("uetemu_run_ended", 1)
         assert served.interrupted() == (0, "")
     facts = next(name for name in found if name.startswith("uetemu_run_info"))

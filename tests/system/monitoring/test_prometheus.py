@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -15,8 +16,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from emulator.pytest_plugin.run_process import RunProcess
 from tests import CHECKOUT
-from tests.harness.runs.processes import SMALL, Run, random_lab
+from tests.harness.runs.processes import SMALL
 from tests.harness.runs.served_verb import BUDGET_S, ServedVerb
 
 pytestmark = [
@@ -91,14 +93,15 @@ def until_answered(prometheus: str, query: str) -> list[dict[str, Any]]:
 
 
 def test_every_query_of_the_dashboard_is_answered_with_data(
-    start: Callable[..., Run], prometheus: Callable[[str], str]
+    start: Callable[..., RunProcess], prometheus: Callable[[str], str]
 ) -> None:
-    lab = random_lab()
-    with ServedVerb("metrics", lab, "--follow", "--interval", "100ms") as served:
+    # switches that pause, so that there is something of everything
+    run = start(*SMALL, "--sizes", "32KiB,1MiB", "--switch", "lossless")
+    run.process.send_signal(signal.SIGSTOP)  # until somebody watches
+    with ServedVerb("metrics", run.lab, "--follow", "--interval", "100ms") as served:
         database = prometheus(f"127.0.0.1:{urlsplit(served.url).port}")
-        # switches that pause, so that there is something of everything
-        run = start(*SMALL, "--sizes", "32KiB,1MiB", "--switch", "lossless", lab=lab)
-        assert run.finish()[0] == 0
+        run.process.send_signal(signal.SIGCONT)
+        assert run.finish().status == 0
         until_answered(database, "uetemu_run_ended == 1")
         asked = expressions()
         assert len(asked) >= 20

@@ -13,8 +13,9 @@ import pytest
 from emulator.asic.switch_choice import parse
 from emulator.cli.labs.top_verb import command
 from emulator.errors import UserError
+from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.lab.traffic import blast, kill
-from tests.harness.runs.processes import ENDLESS, Run
+from tests.harness.runs.processes import ENDLESS
 from tests.harness.runs.served_verb import BUDGET_S, ServedVerb
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address
@@ -64,7 +65,7 @@ def test_an_incast_is_streamed_until_the_lab_goes(lab: LabFactory) -> None:
         assert (served.process.returncode, err) == (0, f"uetemu: {state['ended']}\n")
 
 
-def test_a_run_is_streamed_and_ctrl_c_ends_the_page_alone(start: Callable[..., Run]) -> None:
+def test_a_run_is_streamed_and_ctrl_c_ends_the_page_alone(start: Callable[..., RunProcess]) -> None:
     run = start(*ENDLESS)
     run.event("started")
     with ServedVerb("top", run.lab, "--web", "--interval", "100ms") as served:

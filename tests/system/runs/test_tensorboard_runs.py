@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
+from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run_report.training.event_files import write_event_files
 from tests.harness.runs.event_records import scalars
-from tests.harness.runs.processes import Run
 
 pytestmark = pytest.mark.root
 
 
-def test_a_training_over_both_transports(start: Callable[..., Run]) -> None:
+def test_a_training_over_both_transports(start: Callable[..., RunProcess]) -> None:
     arguments = ("--param", "epochs=3", "--transport", "uet,rocev2", "--capture", "none")
     files = []
     for _ in range(2):
         run = start(*arguments, scenario="data_parallel")
-        assert run.finish()[0] == 0
+        assert run.finish().status == 0
         files.append(write_event_files(run.folder))
     assert [one.read_bytes() for one in files[0]] == [one.read_bytes() for one in files[1]]
     rows = run.result["rows"]
