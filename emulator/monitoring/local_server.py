@@ -40,7 +40,7 @@ _BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """The answer to a request: a body, or a stream of parts of it."""
 
     kind: str
@@ -50,7 +50,7 @@ class Answer:
 
 
 #: Makes the answer from the request's headers.
-Route = Callable[[Mapping[str, str]], Answer]
+Route = Callable[[Mapping[str, str]], HttpAnswer]
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -241,13 +241,13 @@ class _Handler(BaseHTTPRequestHandler):
             finally:
                 self.server.streams.release()
 
-    def _stream(self, answer: Answer, parts: Iterator[bytes]) -> None:
+    def _stream(self, answer: HttpAnswer, parts: Iterator[bytes]) -> None:
         self._head(answer, None)
         self.server.let_last(self.connection)
         for part in parts:
             self.wfile.write(part)
 
-    def _head(self, answer: Answer, length: str | None) -> None:
+    def _head(self, answer: HttpAnswer, length: str | None) -> None:
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", answer.kind)
         if length is not None:

@@ -15,7 +15,7 @@ from emulator.cli.labs.terminal import Attention
 from emulator.errors import UserError
 from emulator.live.sampler import LabGone
 from emulator.monitoring.lab_watch import LabWatch, Watched
-from emulator.monitoring.local_server import Answer, LocalServer, parse_address
+from emulator.monitoring.local_server import HttpAnswer, LocalServer, parse_address
 from emulator.monitoring.openmetrics.metric_page import PATH, MetricPage
 from topologies.units import parse_time_ns
 
@@ -76,8 +76,8 @@ def command(lab: str | None, listen: str, interval: str, keep: str, follow: bool
     return 0 if attention.ended in (None, signal.SIGINT) else 128 + attention.ended
 
 
-def _index(_: object) -> Answer:
-    return Answer(kind="text/plain; charset=utf-8", body=f"uetemu: see {PATH}\n".encode())
+def _index(_: object) -> HttpAnswer:
+    return HttpAnswer(kind="text/plain; charset=utf-8", body=f"uetemu: see {PATH}\n".encode())
 
 
 class _Exporter:

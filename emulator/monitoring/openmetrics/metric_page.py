@@ -15,7 +15,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from emulator.monitoring.lab_watch import Watched
-from emulator.monitoring.local_server import Answer
+from emulator.monitoring.local_server import HttpAnswer
 from emulator.monitoring.openmetrics.families import gauge, single
 from emulator.monitoring.openmetrics.lab_metrics import lab_metrics
 from emulator.monitoring.openmetrics.run_metrics import run_metrics
@@ -36,12 +36,12 @@ class MetricPage:
         registry.register(_Once(watched))
         self._pages = (openmetrics.generate_latest(registry), text.generate_latest(registry))
 
-    def answer(self, headers: Mapping[str, str]) -> Answer:
+    def answer(self, headers: Mapping[str, str]) -> HttpAnswer:
         """Return the page in the form that the request accepts."""
         newer, older = self._pages
         if OPENMETRICS_TYPE in headers.get("accept", ""):
-            return Answer(kind=openmetrics.CONTENT_TYPE_LATEST, body=newer)
-        return Answer(kind=text.CONTENT_TYPE_PLAIN_0_0_4, body=older)
+            return HttpAnswer(kind=openmetrics.CONTENT_TYPE_LATEST, body=newer)
+        return HttpAnswer(kind=text.CONTENT_TYPE_PLAIN_0_0_4, body=older)
 
 
 class _Once(Collector):

@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from emulator.monitoring.lab_watch import Watched
-from emulator.monitoring.local_server import Answer, Route
+from emulator.monitoring.local_server import HttpAnswer, Route
 from emulator.monitoring.web.top_drawing import COLOURED_BY, TopDrawing
 from emulator.monitoring.web.top_state import LINK_COLUMNS, state_of
 from topologies.exports.heat import STEPS
@@ -51,12 +51,12 @@ class TopPage:
             self._ended = self._ended or last
             self._news.notify_all()
 
-    def _html(self, _: Mapping[str, str]) -> Answer:
+    def _html(self, _: Mapping[str, str]) -> HttpAnswer:
         headers = {"Content-Security-Policy": self._policy, "Referrer-Policy": "no-referrer"}
-        return Answer(kind="text/html; charset=utf-8", body=self._page, headers=headers)
+        return HttpAnswer(kind="text/html; charset=utf-8", body=self._page, headers=headers)
 
-    def _events(self, _: Mapping[str, str]) -> Answer:
-        return Answer(kind="text/event-stream", parts=self._states())
+    def _events(self, _: Mapping[str, str]) -> HttpAnswer:
+        return HttpAnswer(kind="text/event-stream", parts=self._states())
 
     def _states(self) -> Iterator[bytes]:
         sent, ended = 0, False

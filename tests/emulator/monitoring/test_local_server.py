@@ -16,7 +16,7 @@ from emulator.monitoring.local_server import (
     MOST_CLIENTS,
     MOST_OCTETS,
     MOST_STREAMS,
-    Answer,
+    HttpAnswer,
     LocalServer,
     parse_address,
 )
@@ -24,8 +24,8 @@ from emulator.monitoring.local_server import (
 PATIENCE_S = 60.0
 
 
-def route(_: Mapping[str, str]) -> Answer:
-    return Answer(kind="text/plain", body=b"here\n", headers={"X-More": "yes"})
+def route(_: Mapping[str, str]) -> HttpAnswer:
+    return HttpAnswer(kind="text/plain", body=b"here\n", headers={"X-More": "yes"})
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def server() -> Iterator[LocalServer]:
 ENDED = threading.Event()
 
 
-def events(_: Mapping[str, str]) -> Answer:
+def events(_: Mapping[str, str]) -> HttpAnswer:
     def parts() -> Iterator[bytes]:
         yield b"data: 1\n\n"
         ENDED.wait(PATIENCE_S)
 
-    return Answer(kind="text/event-stream", parts=parts())
+    return HttpAnswer(kind="text/event-stream", parts=parts())
 
 
 def place(server: LocalServer) -> tuple[str, int]:
