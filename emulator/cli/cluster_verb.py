@@ -12,6 +12,7 @@ import click
 from emulator.cleanup import require_root
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.progress_bar import progress_bar
+from emulator.cluster_report.cluster_page import write_cluster_report
 from emulator.cluster_run import cluster_scenario as scenarios
 from emulator.cluster_run.cluster_runner import ClusterRequest, ClusterResult, execute
 from emulator.errors import UserError
@@ -39,6 +40,7 @@ WIDTH = 140
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for the results.")
+@click.option("--report", is_flag=True, help="Write the folder's report.html, too.")
 @click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
 def command(
     scenario: str | None,
@@ -48,6 +50,7 @@ def command(
     changed: Sequence[str],
     seed: int,
     output: Path | None,
+    report: bool,
     form: str,
 ) -> None:
     """Run SCENARIO on a cluster with all of its networks, by the host's clock.
@@ -72,6 +75,8 @@ def command(
     with progress_bar(f"cluster {scenario}") as progress:
         folder, result = execute(request, progress)
     click.echo(json.dumps(vars(result), indent=2) if form == "json" else _shown(result, folder))
+    if report:
+        click.echo(f"# Report   : {write_cluster_report(folder)}")
     if not result.succeeded:
         raise click.exceptions.Exit(1)
 
@@ -107,9 +112,7 @@ def _shown(result: ClusterResult, folder: Path) -> str:
         for cells in rows:
             table.add_row(*cells)
         shown += ["", table]
-    clocks = ", ".join(
-        f"{one['network']} {one['dilation']:g}" for one in result.networks if one["used"]
-    )
+    clocks = ", ".join(f"{one['network']} {one['dilation']:g}" for one in result.networks)
     shown += [
         "",
         f"# Clock    : the host's; seconds of it for one of the network's: {clocks}; no digest",

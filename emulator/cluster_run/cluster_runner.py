@@ -33,7 +33,6 @@ from emulator.results import RunFolder
 from emulator.services.machine_map import MachineMap
 from emulator.services.service_plan import plan_services
 from emulator.services.service_runner import Services
-from topologies.model import BACKEND
 
 SCHEMA = "uetemu.cluster-result/1"
 DILATION = 1000.0  # of the backend
@@ -154,5 +153,4 @@ def _networks(cluster: ClusterLab) -> Iterator[Mapping[str, object]]:
             "machines": len(lab.topology.gpus),
             "switches": len(lab.topology.switches),
             "control_plane": lab.topology.profile.control_plane,
-            "used": network != BACKEND,
         }

@@ -45,6 +45,11 @@ class MachineMap:
             if set(networks) == {FRONTEND} and name.startswith("user")
         )
 
+    @property
+    def storage(self) -> tuple[str, ...]:
+        """Return the storage nodes."""
+        return self.named("storage")
+
     def nodes(self) -> tuple[str, ...]:
         """Return all nodes of the networks of machines: the machines, and the switches."""
         names = (node.name for network in self.topology.networks for node in network.nodes)

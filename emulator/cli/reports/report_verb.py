@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
+from emulator.cluster_report.cluster_page import write_cluster_report
+from emulator.cluster_report.cluster_record import is_cluster_run
 from emulator.errors import UserError
 from emulator.run_report.page import PAGE, write_report
+
+Writer = Callable[[Path, Path | None], Path]
+#: Who writes the report of a folder, by what the folder is; of all others it is a run's.
+WRITERS: tuple[tuple[Callable[[Path], bool], Writer], ...] = (
+    (is_cluster_run, write_cluster_report),
+)
 
 
 @click.command("report")
@@ -19,7 +28,9 @@ from emulator.run_report.page import PAGE, write_report
     help=f"HTML file to write, of one RUN [default: {PAGE} in the run folder]",
 )
 def command(runs: tuple[Path, ...], output: Path | None) -> None:
-    """Write the report of each run folder RUN: one HTML file that needs nothing else.
+    """Write the report of each folder RUN: one HTML file that needs nothing else.
+
+    RUN is the folder of a run, or of a cluster's (`uetemu cluster`).
 
     The data of every figure are written beside it as CSV and JSON, in the folder
     report-figures.
@@ -29,7 +40,7 @@ def command(runs: tuple[Path, ...], output: Path | None) -> None:
     failed = []
     for run in runs:
         try:
-            click.echo(write_report(run, output))
+            click.echo(_writer(run)(run, output))
         except UserError as error:
             if len(runs) == 1:
                 raise
@@ -37,3 +48,7 @@ def command(runs: tuple[Path, ...], output: Path | None) -> None:
             failed.append(run)
     if failed:
         raise UserError(f"{len(failed)} of {len(runs)} reports could not be written, see above")
+
+
+def _writer(folder: Path) -> Writer:
+    return next((write for is_it, write in WRITERS if is_it(folder)), write_report)

@@ -82,3 +82,22 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path: Path) -> None:
         assert stated in err
         assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "none").exists()
+
+
+def test_a_day_goes_by_and_its_report_has_all_networks(tmp_path: Path) -> None:
+    rows = ran(
+        tmp_path,
+        "cluster_day",
+        *("--param", "shard=128KiB", "--param", "bursts=2", "--param", "burst=5"),
+        *("--param", "fault=none", "--report"),
+    )
+    by_name = {row["what"]: row for row in rows}
+    assert all(row.get("ok", True) for row in rows)
+    training = by_name["training, in virtual time"]
+    assert training["verdict"] == "exact"
+    alone = json.loads((tmp_path / "training" / "result.json").read_text())
+    assert str(training["digest"]) == alone["digest"][:16]
+    page = (tmp_path / "report.html").read_text()
+    for name in ("backend", "frontend", "storage", "management"):
+        assert f'id="figure-{name}"' in page
+        assert (tmp_path / "report-figures" / f"{name}.csv").exists()
