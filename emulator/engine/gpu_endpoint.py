@@ -155,6 +155,9 @@ class GpuEndpoint:
             header_bits=spec.header_bits,
         )
         self._armed = NEVER
+        #: the transport's next deadline (ns) as of the last poll
+        self._transport_due = NEVER
+        self._posted = 0
         self._retired = False
         self._dead = self._returning = False
         self._woken_at, self._wakes = -1, 0
@@ -173,6 +176,8 @@ class GpuEndpoint:
             ]
         else:
             self._lanes = [_Lane(transport, self.ports)]
+        #: a lane has several lines, and looks at them whenever something happens
+        self._watches_ports = any(lane.line is None for lane in self._lanes)
         transport.register(self._memory.view(), key=MEMORY_KEY)
         self._by_port = {
             id(port): lane.endpoint.receive for lane in self._lanes for port in lane.ports
@@ -278,7 +283,7 @@ class GpuEndpoint:
         if self._retired or self._dead:
             return
         self.executor.notice((notice,))
-        self.settle()
+        self._settle_operations()
 
     def _wake(self, when: int) -> None:
         if when != self._armed or self._retired or self._dead:
@@ -291,11 +296,44 @@ class GpuEndpoint:
             raise RuntimeError(
                 f"{self.spec.node} has something to do at {when / PS:.3f} ns again and again"
             )
-        self.settle()
+        self._settle_operations()
 
     def retire(self) -> None:
         """Do nothing any more, whatever event is still to come."""
         self._retired = True
+
+    def _settle_operations(self) -> None:
+        """Do what operations can do now; poll the transport only if it has something to do.
+
+        Nothing has come over the fabric, and no line has become idle.
+        """
+        now = self._events.now // PS
+        if self._transport_due <= now or self._watches_ports:
+            self.settle()
+            return
+        executor = self.executor
+        work = executor.next_deadline()
+        if work is not None and work <= now:
+            self._settling = True
+            self._advance(now)
+            self._settling = False
+            if executor.posts != self._posted:
+                self.settle()
+                return
+            work = executor.next_deadline()
+        deadline = self._transport_due
+        if work is not None and work < deadline:
+            deadline = work
+        self._arm(deadline)
+
+    def _arm(self, deadline: int) -> None:
+        """See to it that ``deadline`` (ns) wakes this GPU."""
+        if deadline < NEVER:
+            events = self._events
+            when = max(deadline * PS, events.now)
+            if when < self._armed:
+                self._armed = when
+                events.at(when, self._source.next(), self._wake, when)
 
     def settle(self) -> None:
         """Do all that can be done now, and see to it that the next deadline wakes this GPU."""
@@ -349,15 +387,13 @@ class GpuEndpoint:
                 self._advance(now)
             work = executor.next_deadline()
         self._settling = False
+        if expired:
+            deadline = now  # posted anew: once more at this instant
+        self._transport_due = deadline
+        self._posted = executor.posts
         if work is not None and work < deadline:
             deadline = work
-        if expired or deadline <= now:
-            deadline = now  # posted anew, or due already: once more at this instant
-        if deadline < NEVER:
-            when = max(deadline * PS, self._events.now)
-            if when < self._armed:
-                self._armed = when
-                self._events.at(when, self._source.next(), self._wake, when)
+        self._arm(deadline)
 
     def _advance(self, now: int) -> None:
         executor = self.executor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,11 @@ class CollectiveData:
     exact: bool
     #: octets from each member to each other one; None: a part of the size
     matrix: Matrix | None = None
+    #: the reduction of those operands that were drawn in order: each is drawn once for both ends
+    _reduced: Total = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_reduced", Total(self.datatype, self.reduction, exact=self.exact))
 
     @property
     def part(self) -> int:
@@ -45,7 +50,10 @@ class CollectiveData:
 
     def operand(self, position: int) -> Values:
         """Return what a member adds to a reduction over all."""
-        return self.whole(position, ranks=self.members)
+        values = self.whole(position, ranks=self.members)
+        if position == self._reduced.ranks:
+            self._reduced.add(values)
+        return values
 
     def piece(self, sender: int, receiver: int) -> Values:
         """Return the part that one member has for another one."""
@@ -65,9 +73,9 @@ class CollectiveData:
     @cached_property
     def total(self) -> Total:
         """Return the reduction of all members' buffers."""
-        total = Total(self.datatype, self.reduction, exact=self.exact)
-        for position in range(self.members):
-            total.add(self.operand(position))
+        total = self._reduced
+        while total.ranks < self.members:
+            self.operand(total.ranks)
         return total
 
     @cached_property

@@ -149,11 +149,12 @@ class Total:
         self.datatype, self.reduction, self.exact = datatype, reduction, exact
         self._value: Values | None = None
         self._magnitude: npt.NDArray[np.float64] | None = None
-        self._ranks = 0
+        #: how many have added theirs
+        self.ranks = 0
 
     def add(self, values: Values) -> None:
         """Reduce ``values`` of one more rank into the total."""
-        self._ranks += 1
+        self.ranks += 1
         precise = values if self.exact else values.astype(np.float64)
         if self._value is None:
             self._value = precise.copy()
@@ -175,7 +176,7 @@ class Total:
         result = self._value
         if self.reduction == "avg":
             result = result.copy()
-            ELEMENT_FUNCTIONS["divide"](result, np.full_like(result, self._ranks))
+            ELEMENT_FUNCTIONS["divide"](result, np.full_like(result, self.ranks))
         return result.astype(self.datatype.dtype)
 
     def bound(self) -> npt.NDArray[np.float64] | None:
@@ -192,7 +193,7 @@ class Total:
             return None
         assert self.datatype.precision is not None
         assert self._magnitude is not None
-        steps = (self._ranks + 1) * 2.0**-self.datatype.precision
-        scale = self._ranks if self.reduction == "avg" else 1
+        steps = (self.ranks + 1) * 2.0**-self.datatype.precision
+        scale = self.ranks if self.reduction == "avg" else 1
         least = float(ml_dtypes.finfo(self.datatype.dtype).smallest_subnormal)
         return steps / (1 - steps) * self._magnitude / scale + least

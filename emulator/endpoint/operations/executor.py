@@ -91,6 +91,8 @@ class Executor:
         self.arrivals: Arrivals = {}
         self._barriers_reached: list[str] = []
         self.running, self.stale_arrivals = False, 0
+        #: writes given to the transport
+        self.posts = 0
         self._reset(0)
 
     def _reset(self, now: int) -> None:
@@ -256,6 +258,7 @@ class Executor:
         program = self._program
         at = program.at[index]
         label = self._execution << TAG_BITS | program.tag[index]
+        self.posts += 1
         self._transport.post(
             RmaWrite(
                 peer=self._addresses[program.peer[index]],
