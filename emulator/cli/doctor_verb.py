@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from emulator import scenario
+from emulator.compiled.hot_modules import HOT, compiled
 from emulator.doctor.capabilities import (
     FEATURES,
     Capabilities,
@@ -46,6 +47,7 @@ def command(form: str) -> None:
         click.echo(json.dumps(facts(found, problem), indent=2))
     else:
         click.echo(drawn(found))
+        click.echo(f"{len(compiled())} of {len(HOT)} hot modules are compiled")
         if problem is None:
             click.echo(f"uetemu run {FIRST_SCENARIO} can run here")
     if problem is not None:
@@ -72,6 +74,7 @@ def facts(found: Capabilities, problem: str | None) -> dict[str, object]:
         "schema": "uetemu.doctor/1",
         "ready": problem is None,
         "problem": problem,
+        "compiled_modules": len(compiled()),
         "capabilities": {
             name: {key: value for key, value in asdict(capability).items() if key != "name"}
             for name, capability in found.items()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import click
 
 from emulator import logs
+from emulator.compiled.hot_modules import compiled
 from emulator.errors import UserError
 from topologies.model import TopologyError
 
@@ -127,6 +128,7 @@ class Verbs(click.Group):
 def cli(context: click.Context, verbose: int) -> None:
     """Packet-level emulator of AI training fabrics."""
     logs.configure(verbose, os.environ.get(logs.VARIABLE, ""))
+    compiled()  # refuses those that were made from other sources
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from emulator.compiled.hot_modules import compiled
+
 _PACKAGES = ("uetemu", "scapy", "pyroute2", "mininet", "numpy", "click", "google-crc32c")
 
 
@@ -29,6 +31,7 @@ def describe_machine() -> dict[str, object]:
         "memory_available_bytes": memory.available,
         "load_average_1min": os.getloadavg()[0],
         "python": sys.version.split()[0],
+        "compiled_modules": len(compiled()),
         "packages": {name: version_of(name) for name in _PACKAGES},
         "command": sys.argv,
     }

@@ -35,8 +35,9 @@ _MAC_CONTROL_TYPE = b"\x88\x08"
 #: What a line's CRC takes before each frame: when it began (ps of the row), and its length.
 _stamp = struct.Struct("<QI").pack
 
-#: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none).
-Waiting = tuple[bytes, int, int]
+#: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none),
+#: and whether it was put ahead of others.
+Waiting = tuple[bytes, int, int, bool]
 
 
 class PortWatch(Protocol):
@@ -92,16 +93,10 @@ class LineCounts:
         return sum(octets for _, octets in self.by_queue)
 
 
-class _Overtaking(tuple[bytes, int, int]):
-    """A frame that waits and was put ahead of others."""
-
-    __slots__ = ()
-
-
-def _overtake(queue: deque[Waiting], one: _Overtaking) -> None:
+def _overtake(queue: deque[Waiting], one: Waiting) -> None:
     """Put ``one`` ahead of all of ``queue`` that was not put ahead itself."""
     place = next(
-        (place for place, other in enumerate(queue) if not isinstance(other, _Overtaking)),
+        (place for place, (*_, ahead) in enumerate(queue) if not ahead),
         len(queue),
     )
     queue.insert(place, one)
@@ -269,9 +264,9 @@ class Line:
                 self.counts.no_room += 1
                 return
             if ahead:
-                _overtake(self.queues[queue], _Overtaking((frame, octets, origin)))
+                _overtake(self.queues[queue], (frame, octets, origin, True))
             else:
-                self.queues[queue].append((frame, octets, origin))
+                self.queues[queue].append((frame, octets, origin, False))
             self.queued += 1
             self._waiting += octets
             return
@@ -340,7 +335,7 @@ class Line:
         queue = self._next()
         if queue is None:
             return
-        frame, octets, origin = self.queues[queue].popleft()
+        frame, octets, origin, _ = self.queues[queue].popleft()
         self.queued -= 1
         self._waiting -= octets
         self._begin(frame, octets, queue, origin)
@@ -398,7 +393,7 @@ class Line:
     def waiting(self, queue: int) -> tuple[int, int]:
         """Frames that wait in ``queue``, and their octets from the Ethernet header on."""
         frames = self.queues[queue]
-        return len(frames), sum(len(frame) for frame, _, _ in frames)
+        return len(frames), sum(len(frame) for frame, *_ in frames)
 
     def pull(self) -> int:
         """Take the carrier away: what waits and what is on its way is lost.
@@ -412,7 +407,7 @@ class Line:
         counts.in_queue += self.queued
         for number, queue in enumerate(self.queues):
             while queue:
-                frame, length, origin = queue.popleft()
+                frame, length, origin, _ = queue.popleft()
                 counts.in_queue_octets += len(frame)
                 if self.leaves is not None:
                     self.leaves(number, length, origin)

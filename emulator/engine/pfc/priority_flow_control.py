@@ -214,7 +214,7 @@ class PriorityFlowControl:
             if not line.low_stopped or rules is None or rules.watchdog_ns:
                 continue
             origins: dict[CableEnd, int] = {}
-            for _, octets, origin in line.queues[LOW]:
+            for _, octets, origin, _ in line.queues[LOW]:
                 if origin:
                     end = self._by_index[origin].line.end
                     origins[end] = origins.get(end, 0) + octets
