@@ -29,6 +29,7 @@ from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
 from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.asic.fault_rates import check_rate
+from emulator.asic.link.link_counters import LinkReadings
 from emulator.asic.pauses import Pauses
 from emulator.asic.pfc.headroom import reaction_ns
 from emulator.asic.pfc.pause_state import PauseRules
@@ -95,6 +96,7 @@ class FabricAsic:
         self._reported = self.measured and self.virtual is None  # ports get what has arrived
         self._nics = self._nic_cables() if self._reported else {}
         self.pauses = Pauses(lab, topology, program, self._indices, clock)
+        self.links = LinkReadings()
         self._fitted: FittedSwitch | None = None
         self._storms: dict[str, bool] = {}
         self._faulted: dict[str, Faults] = {}
@@ -269,8 +271,14 @@ class FabricAsic:
 
     def nic_rate_share(self, nic: str) -> float:
         """Return the share of the rate that faults of both directions leave at a NIC's port."""
-        faulted = self._faulted.get(self._port_at.get(nic, ""), NONE)
-        return faulted.rate if faulted.arriving else 1.0
+        return self.faults_from(nic).rate
+
+    def faults_from(self, end: str) -> Faults:
+        """Return the faults that strike what leaves a port, a switch's or a NIC's, on its cable."""
+        if end in self.ports:
+            return self.faulted(end)
+        faulted = self.faulted(self._port_at.get(end, ""))
+        return faulted if faulted.arriving else NONE
 
     def storming(self, nic: str) -> bool:
         """Return whether the port of a NIC requests pauses all the time, without a reason."""
@@ -399,7 +407,7 @@ class FabricAsic:
             dilation=self.dilation,
             seed=_derived(self._seed, "port", str(port.end)),
             faces_nic=port.faces_nic,
-            faults=faults,
+            faults=faults.beside_link() if fitted.links else faults,
             balancing=fitted.balancing(switch=port.switch, seed=_derived(self._seed, "hash", name)),
             measured=self.measured,
             peer=port.peer if self._reported else 0,

@@ -17,6 +17,8 @@ from emulator.lab_record import Clock
 from topologies.ethernet import HEADER_OCTETS
 from topologies.model import CableEnd, Link, Topology
 
+#: A buffer that credits bound, not the switch program, which counts what it holds.
+UNBOUNDED = (1 << 62) - 1
 #: What stands in front of the two numbers that asic_forget is given.
 _ETHERNET = bytes(HEADER_OCTETS)
 
@@ -88,14 +90,19 @@ class Pauses:
         first = next(iter(self.indices.values()), None)
         if first is None:
             return False
-        *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(PORT_KEY.pack(first)))
-        return bool(enabled)
+        xoff, *_, enabled, _ = PAUSE_RULES.unpack(
+            self._program.pause_rules.get(PORT_KEY.pack(first))
+        )
+        return bool(enabled) and xoff != UNBOUNDED
 
     def configure(self, fitted: FittedSwitch) -> None:
         """Configure what every port may hold; what a pausing port holds stays."""
         for end, cable in self.cables.items():
             rules = fitted.pause(cable)
             packed = bytes(PAUSE_RULES.size)
+            link = fitted.link(cable)
+            if link is not None and link.cbfc is not None:
+                packed = PAUSE_RULES.pack(UNBOUNDED, 0, UNBOUNDED, True, False)
             if rules is not None:
                 packed = PAUSE_RULES.pack(
                     rules.xoff_bytes, rules.xon_bytes, rules.ceiling_bytes, True, False
@@ -103,9 +110,9 @@ class Pauses:
             key = PORT_KEY.pack(self.indices[str(end)])
             *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(key))
             self._program.pause_rules.put(key, packed)
-            if rules is None or not (enabled or self._has_agent):
+            if not any(packed) or not (enabled or self._has_agent):
                 self._program.pause_states.put(key, bytes(PAUSE_STATE.size))
-        if not fitted.pauses:
+        if not (fitted.pauses or fitted.links):
             for waiting in self._program.waiting_octets.all_keys():
                 self._program.waiting_octets.delete(waiting)
 

@@ -18,7 +18,7 @@ A reduced rate strikes the port itself: the model here
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from emulator.asic.bpf.layout import (
     FAULT_SETTINGS,
@@ -28,6 +28,11 @@ from emulator.asic.bpf.layout import (
     WITHOUT_CARRIER,
 )
 from emulator.errors import UserError
+
+#: The chance of an octet to be lost to bit errors is of ``WHOLE << BIT_ERROR_SHIFT`` (asic.h); a
+#: larger one times the longest frame would not fit 64 bits.
+BIT_ERROR_SHIFT = 24
+MOST_BIT_ERRORS = 1 << 47
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,9 @@ class Faults:
     ``corruption`` inverts one bit of the IP payload (the frame check sequence of
     a real cable would have caught it: this is a fault inside a switch).  ``reordering`` is the
     chance of a data frame to overtake those that wait, and has no effect on control.
+
+    ``bit_errors`` is the cable's bit error ratio.  A frame with an error is lost, as its frame check
+    sequence shows it: the chance of that is the ratio times the bits of the frame, at most 1.
 
     ``pause_storm``: the NIC at the other end of the cable requests pauses without a reason, all the
     time, and goes on sending and receiving itself.
@@ -61,6 +69,7 @@ class Faults:
     corruption: float = 0.0
     duplication: float = 0.0
     reordering: float = 0.0
+    bit_errors: float = 0.0
     rate: float = 1.0
     black_hole: bool = False
     unplugged: bool = False
@@ -98,10 +107,21 @@ class Faults:
         bad = self.burst_begin / changes if changes else 0.0
         return 1 - (1 - self.loss) * (1 - bad * self.burst_loss)
 
+    def loss_of(self, octets: int) -> float:
+        """Return the share of frames of ``octets``, FCS included, that loss and bit errors take."""
+        return 1 - (1 - self.mean_loss) * (1 - min(1.0, 8 * octets * self.bit_errors))
+
     @property
     def swallows(self) -> bool:
         """Return whether nothing comes over the cable."""
         return self.black_hole or self.unplugged
+
+    def beside_link(self) -> Faults:
+        """Return the faults that are left to the switch where the engine loses frames on cables.
+
+        That is where a cable has a link layer, which sees frames leave and arrive.
+        """
+        return replace(self, loss=0.0, burst_begin=0.0, bit_errors=0.0)
 
     def packed(self) -> bytes:
         """Return the settings in the layout that the switch program reads."""
@@ -115,11 +135,15 @@ class Faults:
             self.reordering,
         )
         striking = any(
-            (self.loss, self.burst_begin, self.corruption, self.duplication, self.reordering)
+            (
+                *(self.loss, self.burst_begin, self.corruption, self.duplication),
+                *(self.reordering, self.bit_errors),
+            )
         )
         faulted = FAULTS_DEPARTURES | (FAULTS_ARRIVALS if self.arriving else 0)
         return FAULT_SETTINGS.pack(
             *(round(chance * WHOLE) for chance in chances),
+            min(MOST_BIT_ERRORS, round(8 * self.bit_errors * WHOLE * (1 << BIT_ERROR_SHIFT))),
             faulted * self.swallows | WITHOUT_CARRIER * self.unplugged,
             faulted * striking,
         )

@@ -17,6 +17,13 @@ from typing import Any
 
 from emulator.asic.balancing import METHODS
 from emulator.asic.bpf.layout import CODE_POINTS, Balancing
+from emulator.asic.link.link_choice import (
+    DESCRIBED_LINKS,
+    LINK_PARAMETERS,
+    CbfcChoice,
+    LlrChoice,
+    link_choices,
+)
 from emulator.asic.switch_profile import (
     CLASS_NAMES,
     CLASS_QUEUES,
@@ -108,7 +115,8 @@ class SwitchChoice:
     stands for one base RTT of the fabric.  ``latency_ns`` is that of the switch's pipeline, from a
     frame's last octet to its admission.  ``changes`` are overrides of
     :func:`emulator.asic.switch_profile.named`: by parameter, where a depth may be an
-    :class:`OfBdp`. ``pausing`` is priority flow control, None without.
+    :class:`OfBdp`. ``pausing`` is priority flow control, ``llr`` and ``cbfc`` the link layer of the
+    cables; None without.
     """
 
     name: str
@@ -118,6 +126,8 @@ class SwitchChoice:
     latency_ns: int = field(default=0, repr=False)  # runs without have the keys that they had
     changes: Mapping[str, Any] = field(default_factory=dict)
     pausing: PauseChoice | None = None
+    llr: LlrChoice | None = field(default=None, repr=False)  # the same as latency_ns
+    cbfc: CbfcChoice | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.profile not in PROFILES:
@@ -138,6 +148,15 @@ class SwitchChoice:
                 f"pfc=on pauses a lossless class, and the switch {self.profile} has none: "
                 f"take {LOSSLESS}"
             )
+        if self.cbfc is not None and self.profile != LOSSLESS:
+            raise UserError(
+                f"cbfc=on gives credits to a lossless class, and the switch {self.profile} has "
+                f"none: take {LOSSLESS}"
+            )
+        if self.cbfc is not None and self.pausing is not None:
+            raise UserError(
+                "cbfc=on and pfc=on both keep the data class from loss: keep one of them"
+            )
         for key in self.changes:
             if key not in CHANGES:
                 raise UserError(f"a switch has no parameter {key!r}{_near(key, CHANGES)}")
@@ -146,6 +165,11 @@ class SwitchChoice:
     @property
     def method(self) -> Balancing:
         return METHODS[self.balance]
+
+    @property
+    def virtual_only(self) -> bool:
+        """Return whether the switch takes the virtual clock of a run."""
+        return bool(self.latency_ns) or self.llr is not None or self.cbfc is not None
 
     @property
     def trims(self) -> bool:
@@ -173,6 +197,8 @@ class SwitchChoice:
             parts[LATENCY] = f"{self.latency_ns}ns"
         if self.profile == LOSSLESS:
             parts |= {"pfc": "off"} if self.pausing is None else self.pausing.written()
+        for link in (self.llr, self.cbfc):
+            parts |= {} if link is None else link.written()
         parts |= {key: _written(value) for key, value in self.changes.items()}
         return f"{self.profile}:{','.join(f'{key}={value}' for key, value in parts.items())}"
 
@@ -198,20 +224,23 @@ def parse(text: str) -> SwitchChoice:
         if key in written:
             raise UserError(f"{key} is given twice in switch {text!r}: keep one of them")
         written[key] = value
+    llr, cbfc = link_choices(written)
     return SwitchChoice(
         name=text.strip(),
         profile=profile,
         balance=written.pop("balance", "flow"),
         flowlet_gap_ns=_read("flowlet_gap", written.pop("flowlet_gap", "0"), parse_time_ns),
         latency_ns=parse_latency(written.pop(LATENCY, "0")),
-        pausing=_pausing(profile, written),
+        llr=llr,
+        cbfc=cbfc,
+        pausing=_pausing(profile, written, credited=cbfc is not None),
         changes=_changes(profile, written),
     )
 
 
-def _pausing(profile: str, written: dict[str, str]) -> PauseChoice | None:
-    """Takes what is about PFC out of ``written``: on by default where something is lossless."""
-    default = "on" if profile == LOSSLESS else "off"
+def _pausing(profile: str, written: dict[str, str], *, credited: bool) -> PauseChoice | None:
+    """Takes what is about PFC out of ``written``: on by default where it keeps data from loss."""
+    default = "on" if profile == LOSSLESS and not credited else "off"
     pfc = _switch("pfc", written.pop("pfc", default))
     given = {key: written.pop(key) for key in PAUSING if key in written}
     if not pfc:
@@ -219,7 +248,7 @@ def _pausing(profile: str, written: dict[str, str]) -> PauseChoice | None:
             key = next(iter(given))
             raise UserError(
                 f"{key} says nothing without priority flow control: "
-                + ("say pfc=on" if profile == LOSSLESS else f"take the switch {LOSSLESS}")
+                + ("say pfc=on" if profile == LOSSLESS and not credited else f"take the switch {LOSSLESS}")
                 + ", or leave it out"
             )
         return None
@@ -404,7 +433,11 @@ CHANGES: dict[str, Callable[[str, str], Any]] = {
 }
 CHANGES |= {f"{name}.{rule}": reader for name in CLASS_NAMES for rule, reader in _RULES.items()}
 CHANGES |= {f"{DSCP}{number}": _class_queue for number in range(CODE_POINTS)}
-PARAMETERS = ("balance", "flowlet_gap", LATENCY, "trim", "pfc", *PAUSING, *CHANGES)
+PARAMETERS = (
+    *("balance", "flowlet_gap", LATENCY, "trim", "pfc", *PAUSING),
+    *LINK_PARAMETERS,
+    *CHANGES,
+)
 
 MEANINGS: Mapping[str, str] = {
     "shallow": "trims beyond one BDP, drops beyond two",
@@ -433,6 +466,7 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "pfc_watchdog": ("TIME|off", "pause on end by a NIC that is taken for a storm; default off"),
     "pfc_watchdog_action": ("drop|forward", "what becomes of that queue then; default drop"),
     "pfc_deadlock": ("refuse|allow", "fabrics whose routes have a circle; default refuse"),
+    **DESCRIBED_LINKS,
     "CLASS.kmin_bytes": ("DEPTH", "queue from which packets are marked (ECN); default 0.2bdp"),
     "CLASS.kmax_bytes": ("DEPTH|none", "queue from which all are; default 0.8bdp"),
     "CLASS.pmax": ("0..1", "share marked just below that; default 1"),

@@ -22,6 +22,13 @@ from emulator.asic.balancing import PRELOADED_METHODS, LoadBalancing
 from emulator.asic.bpf.layout import HOPS, Queue, TrafficClass
 from emulator.asic.bpf.switch_program import Size
 from emulator.asic.code_points import LAB
+from emulator.asic.link.link_choice import CBFC, LLR
+from emulator.asic.link.link_fitting import (
+    LinkRules,
+    fit_link,
+    link_warnings,
+    most_octets_of_cell,
+)
 from emulator.asic.pfc import pause_fitting as pausing
 from emulator.asic.pfc.pause_fitting import LOSSLESS_CLASSES, CableKind, kind_of
 from emulator.asic.pfc.pause_state import PauseRules
@@ -71,6 +78,8 @@ class FittedSwitch:
     profiles: Mapping[int, Profile]
     #: priority flow control by the kind of cable; empty without
     pauses: Mapping[CableKind, PauseRules] = field(default_factory=dict)
+    #: the link layer by the kind of cable; empty without
+    links: Mapping[CableKind, LinkRules] = field(default_factory=dict)
     #: cables over which packets go in tunnels, where nothing is trimmed
     tunnelled: frozenset[Link] = frozenset()
     #: sentences about what will not do what its name implies
@@ -79,6 +88,10 @@ class FittedSwitch:
     def pause(self, cable: Link) -> PauseRules | None:
         """Return what both ends of ``cable`` do about pauses; None: nothing."""
         return self.pauses.get(kind_of(cable))
+
+    def link(self, cable: Link) -> LinkRules | None:
+        """Return the link layer at both ends of ``cable``; None: there is none."""
+        return self.links.get(kind_of(cable))
 
     def profile(self, cable: Link) -> Profile:
         profile = self.profiles[cable.buffer_bytes]
@@ -164,7 +177,8 @@ def fit(
     switches = {switch.name for switch in topology.switches}
     cables = [link for link in topology.links if switches & {link.a.node, link.b.node}]
     pauses = pausing.fit_pauses(choice, topology, cables, bdp, code_points)
-    rules = pausing.unlimited(rules, choice, topology, pauses)
+    links = _fit_links(choice, topology, cables, clock)
+    rules = pausing.unlimited(rules, choice, topology, _held(pauses, links))
     tunnelled = (
         [cable for cable in cables if {cable.a.node, cable.b.node} <= switches]
         if stretch_of(topology) is not None
@@ -180,16 +194,20 @@ def fit(
             for buffer in {cable.buffer_bytes for cable in cables}
         },
         pauses=pauses,
+        links=links,
         tunnelled=frozenset(tunnelled),
         warnings=(
             *pausing.warnings(pauses),
+            *link_warnings(links.values()),
             *([UNTRIMMED] if tunnelled and rules.trims else []),
         ),
     )
     if clock == "host":
         _check_rates(topology, cables, dilation)
-    if choice.pausing is not None and choice.pausing.pfc_deadlock == "refuse":
-        _check_circles(topology)
+    if choice.cbfc is not None:
+        _check_circles(topology, "CBFC", "cbfc")
+    elif choice.pausing is not None and choice.pausing.pfc_deadlock == "refuse":
+        _check_circles(topology, "PFC", "pfc")
     if choice.method in PRELOADED_METHODS:
         _check_hops(topology, choice)
     return fitted
@@ -215,6 +233,49 @@ def multipath(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
         )
         for switch in topology.switches
     }
+
+
+def _fit_links(
+    choice: SwitchChoice, topology: Topology, cables: Sequence[Link], clock: Clock
+) -> dict[CableKind, LinkRules]:
+    """The link layer by kind of cable; empty without.  Raises UserError for what cannot be."""
+    asked = [name for name in (LLR, CBFC) if getattr(choice, name) is not None]
+    if not asked:
+        return {}
+    if clock != "virtual":
+        raise Misfit(
+            f"{asked[0]}=on takes the virtual clock of a run: by the host's, cables have no link "
+            "layer, so leave it out",
+            *asked,
+        )
+    if choice.cbfc is not None and has_tunnels(topology):
+        raise Misfit(
+            "cbfc=on counts the cells that a frame takes, and in the tunnels of this fabric frames "
+            "change their length: take pfc=on, or a fabric without tunnels",
+            CBFC,
+        )
+    return {
+        kind_of(cable): fit_link(choice.llr, choice.cbfc, cable, choice.latency_ns)
+        for cable in cables
+    }
+
+
+def _held(
+    pauses: Mapping[CableKind, PauseRules], links: Mapping[CableKind, LinkRules]
+) -> dict[CableKind, int]:
+    """The most octets on the wire that a port holds of lossless frames, by kind of cable."""
+    if pauses:
+        return {kind: pause.ceiling_bytes for kind, pause in pauses.items()}
+    return {
+        kind: link.cbfc.cells * most_octets_of_cell(link.cbfc)
+        for kind, link in links.items()
+        if link.cbfc is not None
+    }
+
+
+def has_tunnels(topology: Topology) -> bool:
+    """Return whether switches put packets into tunnels."""
+    return any(bridge.vni is not None for node in topology.switches for bridge in node.bridges)
 
 
 def _within(
@@ -262,7 +323,7 @@ def _within(
 def _paused(choice: SwitchChoice, name: str, changes: Mapping[str, Any]) -> bool:
     """Return whether class ``name`` is bound by the buffers of the ports that it comes in by."""
     return (
-        choice.pausing is not None
+        (choice.pausing is not None or choice.cbfc is not None)
         and name in LOSSLESS_CLASSES
         and (f"{name}.limit_bytes" not in changes)
     )
@@ -313,28 +374,32 @@ def _rates_of(topology: Topology, cable: Link) -> Iterator[str]:
     yield "nic_rate"
 
 
-def _check_circles(topology: Topology) -> None:
-    """PFC does not go with routes by which packets can wait for each other in a circle."""
+def _check_circles(topology: Topology, control: str, parameter: str) -> None:
+    """Refuse lossless classes on routes by which packets can wait for each other in a circle.
+
+    ``control`` is what keeps the class from loss, ``parameter`` what turns it on.
+    """
+    seen = ", or pfc_deadlock=allow to see it" if parameter == "pfc" else ""
     stretch = stretch_of(topology)
     if stretch is not None and stretch.turns_back:
         raise Misfit(
-            "PFC can bring this fabric to a standstill: a packet for another stretched rail goes "
-            "down to a switch that has the rail and from there up again, so that links can wait "
+            f"{control} can bring this fabric to a standstill: a packet for another stretched rail "
+            "goes down to a switch that has the rail and from there up again, so that links can wait "
             "for each other in a circle: take rails_per_switch of all rails, or switches without "
-            "PFC (such as lossless:pfc=off, shallow), or pfc_deadlock=allow to see it",
-            *("pfc", "switch", "rails_per_switch", "subnets"),
+            f"{control} (such as lossless:pfc=off, shallow){seen}",
+            *(parameter, "switch", "rails_per_switch", "subnets"),
         )
     circle = waiting_circle(topology)
     if circle:
         first = ", ".join(str(channel) for channel in circle[:SHOWN_CHANNELS])
         more = len(circle) - SHOWN_CHANNELS
         raise Misfit(
-            f"PFC can bring this fabric to a standstill: with routing="
+            f"{control} can bring this fabric to a standstill: with routing="
             f"{topology.profile.routing}, packets of {len(circle)} links can wait for each other "
             f"in a circle ({first}{f' and {more} more' if more > 0 else ''}): take "
-            "routing=up-down, or switches without PFC (such as lossless:pfc=off, shallow), or "
-            "pfc_deadlock=allow to see it",
-            *("pfc", "switch", "routing"),
+            f"routing=up-down, or switches without {control} (such as lossless:pfc=off, shallow)"
+            f"{seen}",
+            *(parameter, "switch", "routing"),
         )
 
 

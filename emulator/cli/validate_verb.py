@@ -64,7 +64,7 @@ def checked(what: str) -> tuple[list[str], str]:
         switch = choice.requested(usual_switch(transport, chosen.topology, chosen))
         if switch is not None:
             with chosen.answering():
-                clock: Clock = "virtual" if switch.latency_ns else "host"  # who has pipelines
+                clock: Clock = "virtual" if switch.virtual_only else "host"  # who has pipelines
                 fit(switch, chosen.topology, DEFAULT_DILATION, clock=clock)
     except TextError as error:
         return [f"{error.name}:{problem.line}: {problem.stated}" for problem in error.problems], ""

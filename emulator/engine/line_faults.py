@@ -3,7 +3,8 @@
 Frames that wait at a port are lost with its carrier. So are those on the cable, or in the pipeline
 of the switch behind it; a frame that has come through before is not.  A rate holds from the next
 frame on.  What the switch program does to frames (loss, corruption, duplication, black hole) needs
-nothing here: it happens as they cross the switch.
+nothing here: it happens as they cross the switch.  Where a cable has a link layer, loss and bit
+errors are the cable's (:mod:`emulator.engine.link_layer.cable_errors`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from emulator.engine.frames.line_state import LineStates
+from emulator.engine.link_layer.link_layer import link_settings_of
 from emulator.engine.pfc.priority_flow_control import pause_settings_of
 from emulator.engine.port_settings import LineChange
 from emulator.lab import Lab
@@ -86,6 +88,7 @@ class LineFaults:
             round(self._lines.lab.topology.link_at(end).rate_bps * share),
             overtaking=of_switch and asic.faulted(name).reordering > 0,
             pauses=pause_settings_of(asic, end) if end in asic.pauses.cables else None,
+            link=link_settings_of(asic, end) if end in asic.pauses.cables else None,
         )
 
 

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from emulator.asic.link.link_counters import LinkCounters
+from emulator.asic.switch_fitting import has_tunnels
 from emulator.asic.virtual_state import (
     DEPTH,
     DROPPED,
@@ -27,6 +29,7 @@ from emulator.engine.frames.line_state import LineState, LineStates, joined
 from emulator.engine.frames.packet_ring import PacketRing, close_together, sender
 from emulator.engine.frames.softirq_barrier import SoftirqBarrier
 from emulator.engine.line_record import LineRecord
+from emulator.engine.link_layer.link_layer import LinkLayer, link_settings
 from emulator.engine.pfc.priority_flow_control import PriorityFlowControl, pause_settings
 from emulator.engine.port_settings import LineChange, PortSettings, Settings
 from emulator.fabric.inner.passage import ring_filter
@@ -70,6 +73,11 @@ class Ends:
         """The first number that neither an end nor a GPU has; there is a GPU at an end at most."""
         return 2 * len(self.numbers) + 1
 
+    @property
+    def first_of_links(self) -> int:
+        """The first number behind those; there is one for pauses at each end at most."""
+        return 3 * len(self.numbers) + 1
+
 
 class Network:
     """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports.
@@ -96,6 +104,8 @@ class Network:
         self.inlets: dict[CableEnd, SwitchInlet] = {}
         #: from the first time on that the switches pause
         self.pauses: PriorityFlowControl | None = None
+        #: from the first time on that cables have a link layer
+        self.links: LinkLayer | None = None
         self._takers: set[CableEnd] = set()
         self._senders: dict[CableEnd, socket.socket] = {}
         self._ports: list[GpuPort] = []
@@ -161,6 +171,8 @@ class Network:
         self._takers.add(end)
         if self.pauses is not None:
             take = self.pauses.guarded(end, take)
+        if self.links is not None:
+            take = self.links.guarded(end, take)
         self.lines[self.topology.far_end(end)].far = take
 
     def _inlet(self, node: Node, end: CableEnd) -> SwitchInlet:
@@ -188,9 +200,11 @@ class Network:
         """Return the present settings of the switches, as far as this process has them."""
         asic = self.lab.asic
         pausing = asic is not None and (self.pauses is not None or asic.fitted.pauses)
+        linked = asic is not None and (self.links is not None or asic.fitted.links)
         return Settings(
             {end: self._settings(end) for end in self.lines},
             pause_settings(asic) if asic is not None and pausing else None,
+            link_settings(asic) if asic is not None and linked else None,
         )
 
     def _settings(self, end: CableEnd) -> PortSettings:
@@ -221,6 +235,9 @@ class Network:
         if self.pauses is not None and pausing and self.owns(end.node):
             line.leaves = self.pauses.leaves(end)
             return
+        if self.links is not None and self.links.credited(end) and self.owns(end.node):
+            line.leaves = self.links.leaves(end)
+            return
         depths, at = state.ports, port.index * PORT_WORDS + DEPTH - HIGH
 
         def leaves(queue: int, octets: int, origin: int) -> None:
@@ -242,12 +259,35 @@ class Network:
                 self.pauses.begin_row(seed)
         if self.pauses is None and settings.pauses is not None:
             self._begin_pauses(self.lab.seed if seed is None else seed)
+        self._relink(seed, settings)
         pauses = settings.pauses or {}
         for end, one in settings.ports.items():
             pausing = end in pauses and pauses[end].rules is not None
             self._configure(end, one, pausing=pausing)
         if self.pauses is not None:
             self.pauses.configure(pauses)
+
+    def _relink(self, seed: int | None, settings: Settings) -> None:
+        """Give cables the link layer of ``settings``."""
+        if settings.links is None:
+            return
+        asic = self.lab.asic
+        if self.links is None:
+            assert asic is not None
+            self.links = LinkLayer(
+                asic, self.topology, self.lines, self.events, self.ends.first_of_links, self.owns
+            )
+            for end in sorted(self._takers):
+                line = self.lines[self.topology.far_end(end)]
+                line.far = self.links.guarded(end, line.far)
+            seed = self.lab.seed if seed is None else seed
+        self.links.configure(settings.links)
+        if seed is not None:
+            self.links.begin_row(seed)
+
+    def link_counters(self) -> dict[str, LinkCounters]:
+        """Counters of the link layer at this worker's ports; empty without."""
+        return {} if self.links is None else self.links.counters()
 
     def _begin_pauses(self, seed: int) -> None:
         asic = self.lab.asic
@@ -277,6 +317,8 @@ class Network:
                 frames = line.queued
                 lost[end] = frames, line.pull()
                 self.without_carrier[end.node].add(end)
+        if self.links is not None:
+            self.links.reset(lost)
         return lost
 
     def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
@@ -300,6 +342,8 @@ class Network:
                 self.put_ahead(change.end, (asic.virtual.ports, at) if change.overtaking else None)
             if self.pauses is not None and change.pauses is not None:
                 self.pauses.apply_fault(change.end, change.pauses)
+            if self.links is not None and change.link is not None:
+                self.links.apply_fault(change.end, change.link)
 
     def begin_row(self) -> None:
         """Let nothing that comes on lines depend on what was; no frame is under way."""
@@ -307,6 +351,8 @@ class Network:
             line.begin_row()
         if self.pauses is not None:
             self.pauses.begin_row()
+        if self.links is not None:
+            self.links.begin_row()
 
     def put_ahead(self, end: CableEnd, word: tuple[memoryview, int] | None) -> None:
         """Let frames that ``word`` counts overtake others at ``end``, or none if that is None."""
@@ -393,7 +439,9 @@ class Network:
         return sum(self._under_way(line) for line in self._every_line)
 
     def _under_way(self, line: Line) -> int:
-        waiting = line.queued if self.owns(line.end.node) else 0
+        waiting = 0
+        if self.owns(line.end.node):
+            waiting = line.queued + (self.links is not None and self.links.under_way(line.end))
         return waiting + (line.flying if self.owns(self.topology.far_end(line.end).node) else 0)
 
     def forget_gpus(self) -> None:
@@ -412,11 +460,6 @@ class Network:
         if hasattr(self, "outlets"):
             self.outlets.ring.close()
             self._barrier.close()
-
-
-def has_tunnels(topology: Topology) -> bool:
-    """Return whether switches put packets into tunnels."""
-    return any(bridge.vni is not None for node in topology.switches for bridge in node.bridges)
 
 
 def port_counters(lab: Lab, states: LineStates) -> dict[str, PortCounters]:

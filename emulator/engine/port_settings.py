@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from emulator.engine.link_layer.link_layer import LinkSettings
 from emulator.engine.pfc.priority_flow_control import PauseSettings
 from topologies.model import CableEnd
 
@@ -26,20 +27,22 @@ class PortSettings:
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """Changes of the line from ``end`` by a fault: its rate, its order, its PAUSE frames.
+    """Changes of the line from ``end`` by a fault: its rate, order, PAUSE frames and link layer.
 
-    None for PAUSE frames: the port has none.
+    None for the latter two: the port has none.
     """
 
     end: CableEnd
     rate_bps: int
     overtaking: bool
     pauses: PauseSettings | None = None
+    link: LinkSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Orders of the switches to all ports: how they queue, and their pauses (None: none)."""
+    """Orders of the switches to all ports: queues, pauses and link layer (None: there is none)."""
 
     ports: Mapping[CableEnd, PortSettings]
     pauses: Mapping[CableEnd, PauseSettings] | None
+    links: Mapping[CableEnd, LinkSettings] | None = None

@@ -122,6 +122,8 @@ def described(faults: Faults, link: Link) -> list[str]:
         reported.append(f"rate={faults.rate * link.rate_bps / 1e9:g}Gbps")
     if faults.loss:
         reported.append(f"loss={100 * faults.loss:g}%")
+    if faults.bit_errors:
+        reported.append(f"ber={faults.bit_errors:g}")
     if faults.corruption:
         reported.append(f"corrupt={100 * faults.corruption:g}%")
     return reported

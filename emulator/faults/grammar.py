@@ -20,6 +20,7 @@ the one before.
 ``blackhole``          swallows everything, and both ends keep carrier; links only, as are the rest
 ``rate=``              what is left of the link's rate, as in ``rate=100Gbps``
 ``loss=``              chance of each frame to be lost, as in ``loss=1%``
+``ber=``               chance of each bit to be wrong, as in ``ber=1e-7``: such a frame is lost
 ``corrupt=``           chance of each frame to have a bit inverted
 ``heal``               the end of all silent faults of the link: ``blackhole`` and its like
 =====================  ===========================================================================
@@ -45,9 +46,12 @@ from topologies.units import UnitError, format_rate, format_time, parse_rate, pa
 
 STATES = ("down", "up", "blackhole", "heal", "flap", "dead")
 OF_LINKS = tuple(state for state in STATES if state != "dead")
-SETTINGS = ("rate", "loss", "corrupt")
+SETTINGS = ("rate", "loss", "ber", "corrupt")
 FLAPPING = ("every", "for")
 MOST_FLAPS = 1000
+#: Bit error ratios that can be drawn, and under which frames still arrive.
+SMALLEST_BER, LARGEST_BER = 1e-16, 1e-4
+_RATIO = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,9})?(?:[eE]-[0-9]{1,2})?")
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
 
 
@@ -56,7 +60,7 @@ class Clause:
     """A clause of a fault; ``at_ns`` is None without a time.
 
     ``settings`` are those of the verb, if it has any: a share of the rate (``rate``), a probability
-    (``loss``, ``corrupt``), ns (of a flap).  ``text`` is the clause as it could stand alone.
+    (``loss``, ``ber``, ``corrupt``), ns (of a flap).  ``text`` is the clause as it could stand alone.
     """
 
     at_ns: int | None
@@ -85,7 +89,7 @@ def describe() -> str:
     return """\
 Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject: no t=, no flap)
   link NODE:PORT   down|up  flap every=1ms for=5ms             carrier, at both ends
-                   blackhole  rate=100Gbps  loss=1%  corrupt=0.1%  heal      silent
+                   blackhole  rate=100Gbps  loss=1%  ber=1e-7  corrupt=0.1%  heal   silent
   switch NAME      down|up|flap                                all of its cables
   nic GPU[:PORT]   down|up|flap                                those of the GPU
   gpu NAME         dead                                        its NIC keeps carrier; run only
@@ -170,7 +174,7 @@ def after(condition: Condition, clause: Clause) -> Condition:
                 raise UserError(f"{clause.text!r}: nothing silently strikes {one} then{hint}")
             return condition.healed(links)
         case _:
-            names = {"rate": "rate", "loss": "loss", "corrupt": "corruption"}
+            names = {"rate": "rate", "loss": "loss", "ber": "bit_errors", "corrupt": "corruption"}
             return condition.faulted(links, **{names[name]: v for name, v in clause.settings})
 
 
@@ -296,7 +300,7 @@ def _settings(
     return tuple(found.items())
 
 
-_SAMPLES = {"every": "flap every=1ms for=5ms", "rate": "rate=100Gbps, loss=1% or corrupt=0.1%"}
+_SAMPLES = {"every": "flap every=1ms for=5ms", "rate": "rate=100Gbps, loss=1%, ber=1e-7 or corrupt=0.1%"}
 
 
 def _rate(text: str, faulted: Element) -> float:
@@ -321,6 +325,20 @@ def _share(text: str, _: Element) -> float:
     return share
 
 
+def _ratio(text: str, _: Element) -> float:
+    """A bit error ratio, as people write it: ``1e-7``."""
+    try:
+        ratio = float(text) if _RATIO.fullmatch(text) else 0.0
+    except ValueError:
+        ratio = 0.0
+    if not SMALLEST_BER <= ratio <= LARGEST_BER:
+        raise UserError(
+            f"{text!r} is no bit error ratio of {SMALLEST_BER:g} to {LARGEST_BER:g}; write for "
+            "example 1e-7"
+        )
+    return ratio
+
+
 def _duration(text: str, _: Element) -> float:
     duration = parse_time_ns(text)
     if duration < 2:
@@ -331,6 +349,7 @@ def _duration(text: str, _: Element) -> float:
 _READERS: Mapping[str, Callable[[str, Element], float]] = {
     "rate": _rate,
     "loss": _share,
+    "ber": _ratio,
     "corrupt": _share,
     "every": _duration,
     "for": _duration,

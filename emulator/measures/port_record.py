@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from emulator.asic.bpf.layout import DropReason, Queue
+from emulator.asic.link.link_counters import LinkCounters, link_change
 from emulator.asic.pfc import pause_counters
 from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.switch_counters import AsicCounters, ClassCounters, QueueDepth
@@ -37,6 +38,8 @@ class PortRecord:
     asic: AsicCounters | None = None
     #: None where the switches do not pause
     pause: PauseCounters | None = None
+    #: None where cables have no link layer
+    link: LinkCounters | None = None
 
     @property
     def bytes(self) -> int:
@@ -80,6 +83,8 @@ class PortRecord:
             found |= {f"dropped_{reason}": count for reason, count in self.drops.items()}
         if self.pause is not None:
             found |= {"xoff_sent": self.pause.xoff_sent, "paused_ns": self.pause.paused_ns}
+        if self.link is not None:
+            found |= {"replays": self.link.replays, "credit_stalled_ns": self.link.credit_stalled_ns}
         return {name: count for name, count in found.items() if count}
 
     def _sum(self, name: str) -> int:
@@ -90,6 +95,7 @@ def changes(
     kernel: tuple[Mapping[str, PortCounters], Mapping[str, PortCounters]],
     asic: tuple[Mapping[str, AsicCounters], Mapping[str, AsicCounters]],
     pauses: tuple[Mapping[str, PauseCounters], Mapping[str, PauseCounters]] = ({}, {}),
+    links: tuple[Mapping[str, LinkCounters], Mapping[str, LinkCounters]] = ({}, {}),
 ) -> dict[str, PortRecord]:
     """Return what all ports counted between two readings (before, after), by ``node:port``."""
     return {
@@ -99,6 +105,7 @@ def changes(
             pause=pause_counters.change(pauses[0].get(name), pauses[1][name])
             if name in pauses[1]
             else None,
+            link=link_change(links[0].get(name), links[1][name]) if name in links[1] else None,
         )
         for name, port in kernel[1].items()
     }

@@ -7,7 +7,9 @@ random is the same for every row; what they had counted before is added up here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from emulator.asic.link.link_counters import LinkCounters
 from emulator.asic.pfc.pause_counters import PauseCounters, larger
 from emulator.asic.switch_counters import AsicCounters
 from emulator.asic.telemetry import Telemetry
@@ -18,6 +20,7 @@ from emulator.measures.queue_depths import QueueReader, QueueSeries
 
 Asic = Mapping[str, AsicCounters]
 Pauses = Mapping[str, PauseCounters]
+Links = Mapping[str, LinkCounters]
 
 
 class PortObserver:
@@ -39,7 +42,7 @@ class PortObserver:
         self._queues = None if telemetry is None else QueueReader(telemetry)
         self._totals_of_pauses: Pauses = {}
         self._totals: dict[str, AsicCounters] = {}
-        self._before: tuple[Mapping[str, PortCounters], Asic, Pauses] = ({}, {}, {})
+        self._before: tuple[Mapping[str, PortCounters], Asic, Pauses, Links] = ({}, {}, {}, {})
 
     def begin(self) -> None:
         """The iterations that count start now."""
@@ -49,12 +52,17 @@ class PortObserver:
         self._totals_of_pauses = self.pauses()
         if self._lab.asic is not None:
             self._lab.asic.pauses.restart()
-        self._before = (self.kernel(), self._asic(), self._pauses())
+        self._before = (self.kernel(), self._asic(), self._pauses(), self._copied_links())
 
     def end(self) -> dict[str, PortRecord]:
         """Return what every port has seen since :meth:`begin`, by ``node:port``."""
-        kernel, asic, pauses = self._before
-        return changes((kernel, self.kernel()), (asic, self._asic()), (pauses, self._pauses()))
+        kernel, asic, pauses, links = self._before
+        return changes(
+            (kernel, self.kernel()),
+            (asic, self._asic()),
+            (pauses, self._pauses()),
+            (links, self._copied_links()),
+        )
 
     def queues(self) -> dict[str, QueueSeries]:
         """The depth of every port's queue since the last call or :meth:`begin`, by sample."""
@@ -78,6 +86,14 @@ class PortObserver:
             name: larger(self._totals_of_pauses.get(name), port)
             for name, port in self._pauses().items()
         }
+
+    def links(self) -> Links:
+        """Return the link layer's counters of all ports since the fabric was built."""
+        return self._lab.asic.links.counters() if self._lab.asic is not None else {}
+
+    def _copied_links(self) -> Links:
+        """Return these counters as they are now, whatever is counted after."""
+        return {name: replace(counters) for name, counters in self.links().items()}
 
     def _pauses(self) -> Pauses:
         return self._lab.asic.pauses.counters() if self._lab.asic is not None else {}

@@ -399,10 +399,12 @@ class _Run:
         assert self.ports is not None
         self.observer.progress("reading counters", 1.0)
         kernel, asic, pauses = self.ports.kernel(), self.ports.totals(), self.ports.pauses()
+        links = self.ports.links()
         self.result.ports = {
             name: port.as_dict()
             | ({"asic": asic[name].as_dict()} if name in asic else {})
             | ({"pfc": pauses[name].as_dict()} if name in pauses else {})
+            | ({"link": links[name].as_dict()} if name in links else {})
             for name, port in kernel.items()
         }
         self.result.fidelity = self.time.verdict(kernel, asic, pauses)

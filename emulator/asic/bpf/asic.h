@@ -31,6 +31,7 @@
 #define RATE_SHIFT 24 /* rates are octets per ns of host time, with so many binary places */
 #define SLOPE_SHIFT 16
 #define SHARE_SHIFT 16
+#define BIT_ERROR_SHIFT 24
 #define BINS 32
 #define HOPS 64
 #define FLOWLETS 1024 /* per switch */
@@ -90,6 +91,7 @@ struct fault_settings {
 	__u64 corruption;
 	__u64 duplication;
 	__u64 reordering;
+	__u64 bit_errors; /* chance of loss for each octet, 2^-32 / 2^BIT_ERROR_SHIFT */
 	__u32 black_hole; /* what it acts on (FAULTS_...) */
 	__u32 enabled;	  /* what any of the others act on */
 };

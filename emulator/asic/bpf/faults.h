@@ -19,6 +19,8 @@ enum fault_stream {
 	FAULT_STREAMS = 16 /* with room, lest a new one shifts all */
 };
 
+#define FCS_OCTETS 4
+
 enum fault { NO_FAULT, LOST, LOST_IN_BURST, DUPLICATED };
 
 static __always_inline __u32 fault_draw(__u64 seed, enum fault_stream kind, __u64 n)
@@ -75,6 +77,12 @@ static __always_inline void overtake(struct __sk_buff *skb, const struct port_st
 	__sync_fetch_and_add(&counters->reordered, 1);
 }
 
+/* Chance of a frame to be lost: that of any frame, and bit errors, which find long ones. */
+static __always_inline __u64 loss_chance(struct __sk_buff *skb, const struct fault_settings *faults)
+{
+	return faults->loss + ((skb->len + FCS_OCTETS) * faults->bit_errors >> BIT_ERROR_SHIFT);
+}
+
 static __always_inline enum fault apply_faults(struct __sk_buff *skb, const struct packet *packet,
 					       struct port_state *port, struct virtual_port *mapped,
 					       const struct port_settings *rules,
@@ -89,7 +97,7 @@ static __always_inline enum fault apply_faults(struct __sk_buff *skb, const stru
 		__sync_fetch_and_add(&counters->drops[DROP_BURST], 1);
 		return LOST_IN_BURST;
 	}
-	if (fault_draw(rules->seed, FAULT_LOSS, n) < faults->loss) {
+	if (fault_draw(rules->seed, FAULT_LOSS, n) < loss_chance(skb, faults)) {
 		__sync_fetch_and_add(&counters->drops[DROP_LOSS], 1);
 		return LOST;
 	}
@@ -121,7 +129,7 @@ static __always_inline int apply_faults_in_kernel(struct __sk_buff *skb,
 		bad /= faults->good_to_bad + faults->bad_to_good;
 	if (draw(rules->seed, STREAM_KERNEL, n + FAULT_BURST) < bad * faults->loss_in_bad >> 31)
 		return 1;
-	if (draw(rules->seed, STREAM_KERNEL, n + FAULT_LOSS) < faults->loss)
+	if (draw(rules->seed, STREAM_KERNEL, n + FAULT_LOSS) < loss_chance(skb, faults))
 		return 1;
 	if (draw(rules->seed, STREAM_KERNEL, n + FAULT_CORRUPTION) < faults->corruption) {
 		parse(skb, &packet);

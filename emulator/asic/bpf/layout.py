@@ -92,6 +92,7 @@ STRUCTS: dict[str, dict[str, str | Array]] = {
         "corruption": "Q",
         "duplication": "Q",
         "reordering": "Q",
+        "bit_errors": "Q",
         "black_hole": "I",
         "enabled": "I",
     },

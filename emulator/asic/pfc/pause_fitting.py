@@ -123,17 +123,16 @@ def _rules(
 
 
 def unlimited(
-    rules: Profile, choice: SwitchChoice, topology: Topology, pauses: Mapping[CableKind, PauseRules]
+    rules: Profile, choice: SwitchChoice, topology: Topology, held: Mapping[CableKind, int]
 ) -> Profile:
     """Return ``rules`` with queues as deep as a switch's buffers, where the user sets no other.
 
+    ``held`` are the octets that a port holds at most, by its kind of cable.
+
     Raises UserError if that is more than the kernel queues.
     """
-    if not pauses:
+    if not held:
         return rules
-    held = {}
-    for kind, pause in pauses.items():
-        held[kind] = pause.ceiling_bytes
     most = 0
     for switch in topology.switches:
         cables = [link for link, _, _ in topology.neighbours(switch.name)]
@@ -141,8 +140,8 @@ def unlimited(
     if most > MOST_OCTETS:
         raise Misfit(
             f"the lossless buffers of one switch hold {format_size(most)} together, and the kernel "
-            f"queues at most {format_size(MOST_OCTETS)}: lower xoff",
-            *("xoff", "headroom", "buffer", "pfc"),
+            f"queues at most {format_size(MOST_OCTETS)}: lower xoff or cbfc_buffer",
+            *("xoff", "headroom", "buffer", "pfc", "cbfc"),
         )
     limits = {
         name: replace(getattr(rules, name), limit_bytes=most)

@@ -22,7 +22,16 @@ from typing import NamedTuple, Protocol
 
 from google_crc32c import extend
 
-from emulator.engine.event_queue import LEAVING, PIPELINE, PS, EventQueue, arriving, salt_of
+from emulator.engine.event_queue import (
+    LEAVING,
+    PIPELINE,
+    PS,
+    Act,
+    Event,
+    EventQueue,
+    arriving,
+    salt_of,
+)
 from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 from topologies.model import CableEnd
 
@@ -174,7 +183,8 @@ class Line:
         self._origin = self._rows = 0
         #: CRCs of the rows that are over
         self.past: list[int] = []
-        self._on_left, self._on_arrival = self._left, self._arrive
+        self._on_left: Act = self._left
+        self._on_arrival: Act = self._arrive
         #: where arrivals go: another heap than that of the events if the far end is not ours
         self.arrivals = events.heap
         self.end = end
@@ -224,6 +234,35 @@ class Line:
         """Let frames that arrive from now on take ``latency_ns`` more before they are there."""
         self._pipeline_ps = latency_ns * PS
         self.far = self._far
+
+    def lead_through(
+        self, left: Act, arrive: Act, arrivals: list[Event]
+    ) -> tuple[Act, Act, list[Event]]:
+        """Have others act when a frame has left and when it arrives, and take its arrivals.
+
+        Returns who did before.
+        """
+        before = self._on_left, self._on_arrival, self.arrivals
+        self._on_left, self._on_arrival, self.arrivals = left, arrive, arrivals
+        return before
+
+    def occupy_with(self, octets: int, then: Act, unit: object, arrivals: list[Event]) -> None:
+        """Send what is no frame of a queue, and have ``then`` called as soon as it has left."""
+        self.busy = True
+        end = self._events.now + self.time_of(octets)
+        heappush(self._events.heap, (end, self._leaving, then, None))
+        end += self.delay_ps
+        order = arriving(self._salt, self._number, end - self._origin)
+        heappush(arrivals, (end, order, self._on_arrival, unit))
+
+    def accept(self, frame: bytes) -> None:
+        """Let ``frame`` have arrived now: the link layer has taken it."""
+        self._arrive(frame)
+
+    def lose_flying(self) -> None:
+        """Count a frame that was on the cable, and will not arrive, as lost there."""
+        self._doomed = max(0, self._doomed - 1)
+        self.counts.in_flight += 1
 
     def reseed(self, seed: int) -> None:
         """Draw by ``seed`` who of several frames that arrive at one instant is first."""
@@ -309,9 +348,12 @@ class Line:
         order = arriving(self._salt, self._number, end - self._origin)
         heappush(self.arrivals, (end, order, self._on_arrival, frame))
 
-    def expect(self, when: int, order: int, frame: bytes) -> None:
-        """Let ``frame``, which the line of another worker has begun to send, arrive at ``when``."""
-        self.counts.of_other += 1
+    def expect(self, when: int, order: int, frame: object, *, counts: bool = True) -> None:
+        """Let ``frame``, which the line of another worker has begun to send, arrive at ``when``.
+
+        It ``counts`` unless it is none, or was counted before.
+        """
+        self.counts.of_other += counts
         heappush(self._events.heap, (when, order, self._on_arrival, frame))
 
     @property

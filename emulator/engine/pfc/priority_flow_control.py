@@ -15,9 +15,11 @@ from emulator.engine.event_queue import EventQueue, Source
 from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.engine.line_record import LineRecord
 from emulator.engine.pfc.pfc_end import Buffer, PfcEnd
+from topologies.ethernet import GAP_OCTETS, PREAMBLE_OCTETS, SHORTEST_OCTETS
 from topologies.model import CableEnd, Topology
 
 _DRAWN_OCTETS = 8
+_PAUSE_OCTETS = SHORTEST_OCTETS - PREAMBLE_OCTETS - GAP_OCTETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,20 @@ def pause_settings(asic: FabricAsic) -> dict[CableEnd, PauseSettings]:
 def pause_settings_of(asic: FabricAsic, end: CableEnd) -> PauseSettings:
     """The settings of port ``end``.
 
-    The chance of loss is that of any frame on the cable; of bursts it is the mean over time.
+    The chance of loss is that of a PAUSE frame on the cable; of bursts it is the mean over time.
+    Where the cable has a link layer, that loses frames, and nothing here.
     """
     name = str(end)
     faulted = asic.faulted(name)
+    if asic.fitted.link(asic.pauses.cables[end]) is None:
+        loss = faulted.loss_of(_PAUSE_OCTETS)
+    else:
+        loss = 0.0
     return PauseSettings(
         asic.pause_rules(end),
         asic.storming(name),
         (asic.swallows(name, arriving=False), asic.swallows(name, arriving=True)),
-        (faulted.mean_loss, faulted.mean_loss if faulted.arriving else 0.0),
+        (loss, loss if faulted.arriving else 0.0),
     )
 
 

@@ -19,6 +19,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from emulator.asic.link.link_counters import LinkCounters
 from emulator.endpoint.agent_processes import AgentError
 from emulator.engine.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.engine.frames.kernel_switch import Account
@@ -125,6 +126,13 @@ class VirtualFabric:
             self.pauses.forget()
         elif asic is not None and self.network.pauses is not None:
             self.pauses = PauseWatch(asic, self.lab.topology, self.events, self)
+        if asic is not None and self.network.links is not None:
+            asic.links.read = self._link_counters
+
+    def _link_counters(self) -> dict[str, LinkCounters]:
+        """Counters of the link layer at all ports."""
+        parts: list[dict[str, LinkCounters]] = self.each(".link_counters")
+        return {name: counters for part in parts for name, counters in part.items()}
 
     def each_of_pauses(self, method: str, *arguments: object) -> list[Any]:
         """Call ``method`` of every worker's pauses."""

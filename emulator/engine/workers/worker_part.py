@@ -25,6 +25,7 @@ from emulator.engine.frames.kernel_switch import Account
 from emulator.engine.frames.packet_ring import open_together
 from emulator.engine.gpu_endpoint import GpuEndpoint, WorkerSurroundings
 from emulator.engine.line_record import LineRecord
+from emulator.engine.link_layer.link_unit import LinkUnit
 from emulator.engine.network import Network
 from emulator.engine.port_capture import Block, PortTaps
 from emulator.engine.port_settings import Settings
@@ -34,7 +35,7 @@ from topologies.model import CableEnd
 
 #: A frame for the far end of a line, or a notice for a rank's scale-up ports: time (ps), order,
 #: number of the line or rank, and itself.
-Crossing = tuple[int, int, int, bytes | CopyNotice]
+Crossing = tuple[int, int, int, bytes | LinkUnit | CopyNotice]
 #: A rank's schedule, with the buffers of every rank that it writes to.
 Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
 
@@ -295,6 +296,8 @@ class WorkerPart:
                 )
             if isinstance(what, bytes):
                 self._lines[number].expect(when, order, what)
+            elif isinstance(what, LinkUnit):
+                self._lines[number].expect(when, order, what, counts=what.first)
             else:
                 copies = self._endpoints[number].copies
                 assert copies is not None
