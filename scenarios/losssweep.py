@@ -11,7 +11,8 @@
 Traffic: a ring of GPUs on one rail switch, each of which writes ``size`` octets to the next one. No
 link carries more than one flow each way, so only losses can hold a flow up.  One row for each rate
 of ``losses``, in frames lost per million, drawn independently from the run's seed for every port
-that faces a GPU: of all frames that leave through it, data and acknowledgements alike. Congestion
+that faces a GPU: of all frames that leave through it, data and acknowledgements alike. One more for
+each bit error ratio of ``bers``, by which long frames are lost more often than short ones. Congestion
 is left out on purpose; a queue would mix its own losses in.  Every octet is compared with what was
 sent.
 
@@ -35,6 +36,9 @@ between them. Since it sprays, it must wait for a window and a half of newer pac
 trips, before a packet counts as lost.  At 0.1 % UET takes 1.00 times as long, go-back-N 1.03 and
 1.13.  With fewer writes under way (16 of 32 KiB) UET has 1.04 and 1.56, go-back-N 1.35 and 2.2:
 what one of the last frames costs, if it is lost, is the difference between seeds.
+
+Link layer retry (``--switch lossless:llr=on``, UES 5.1) beside that: the cable itself replays the
+frame, one round trip of the cable later, and no transport notices but by the time.  WITH_LLR
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ from dataclasses import dataclass
 
 from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
+from emulator.faults.grammar import bit_error_ratio
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
@@ -54,8 +59,26 @@ from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
 from topologies.parts.design_parameters import COUNT, SIZE
 
-COLUMNS = (TableColumn("loss_ppm", "loss", "(1e-6)", 8), *TRAFFIC_COLUMNS)
+COLUMNS = (
+    TableColumn("loss_ppm", "loss", "(1e-6)", 8),
+    TableColumn("ber", "BER", "", 6),
+    *TRAFFIC_COLUMNS,
+)
 MILLION = 10**6
+
+
+@dataclass(frozen=True)
+class BitErrorKind:
+    """A kind of parameter that is a bit error ratio."""
+
+    name: str = "bit error ratio"
+
+    def read(self, field: str, value: str) -> float:
+        """Return ``value`` as a number.  UserError if it is none that can be drawn."""
+        return bit_error_ratio(value, field)
+
+
+BIT_ERRORS = BitErrorKind()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +90,10 @@ class Parameters(TrafficParameters):
     warmups: int = parameter(0, WARMUPS, help="iterations before, without any loss")
     losses: tuple[int, ...] = parameter(
         (0, 100, 1_000, 10_000), WARMUPS, many=True, help="frames lost of a million, a row for each"
+    )
+
+    bers: tuple[float, ...] = parameter(
+        (), BIT_ERRORS, many=True, help="bit error ratios, a row for each after those of losses"
     )
 
     def __post_init__(self) -> None:
@@ -93,14 +120,17 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
         pattern.trial(
             "losssweep",
             parameters,
-            facts={"loss_ppm": loss},
+            facts={"loss_ppm": loss, "ber": f"{ber:g}"},
             faults=tuple(
-                FaultAt(at_ns=0, port=str(port), faults=Faults(loss=loss / MILLION))
+                FaultAt(at_ns=0, port=str(port), faults=Faults(loss=loss / MILLION, bit_errors=ber))
                 for port in ports
-                if loss
+                if loss or ber
             ),
         )
-        for loss in parameters.losses
+        for loss, ber in (
+            *((loss, 0.0) for loss in parameters.losses),
+            *((0, ber) for ber in parameters.bers),
+        )
     ]
 
 

@@ -157,6 +157,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
             "switch_class_counters": ("counter of a class", result_keys.SWITCH_CLASS),
             "switch_queue_counters": ("of a queue", result_keys.SWITCH_QUEUE),
             "pause_counters": ("counter under `pfc`", result_keys.PAUSE),
+            "link_counters": ("counter under `link`", result_keys.LINK),
         }.items()
     },
     "scenarios": scenarios,

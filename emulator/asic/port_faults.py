@@ -46,7 +46,7 @@ class Faults:
     a real cable would have caught it: this is a fault inside a switch).  ``reordering`` is the
     chance of a data frame to overtake those that wait, and has no effect on control.
 
-    ``bit_errors`` is the cable's bit error ratio.  A frame with an error is lost, as its frame check
+    ``bit_errors`` is the cable's bit error ratio.  A frame with an error is lost, as its check
     sequence shows it: the chance of that is the ratio times the bits of the frame, at most 1.
 
     ``pause_storm``: the NIC at the other end of the cable requests pauses without a reason, all the

@@ -246,9 +246,11 @@ def _pausing(profile: str, written: dict[str, str], *, credited: bool) -> PauseC
     if not pfc:
         if given:
             key = next(iter(given))
+            if credited:
+                raise UserError(f"{key} is PFC's, and cbfc=on takes its place: keep one of them")
             raise UserError(
                 f"{key} says nothing without priority flow control: "
-                + ("say pfc=on" if profile == LOSSLESS and not credited else f"take the switch {LOSSLESS}")
+                + ("say pfc=on" if profile == LOSSLESS else f"take the switch {LOSSLESS}")
                 + ", or leave it out"
             )
         return None

@@ -93,6 +93,16 @@ class FittedSwitch:
         """Return the link layer at both ends of ``cable``; None: there is none."""
         return self.links.get(kind_of(cable))
 
+    def lossless_bytes(self, cable: Link) -> int | None:
+        """Return the buffer that a port of ``cable`` keeps for lossless data; None: it keeps none.
+
+        With PFC that is XOFF and headroom, with CBFC all that credits stand for.
+        """
+        pause, link = self.pause(cable), self.link(cable)
+        if pause is not None:
+            return pause.ceiling_bytes
+        return link.cbfc.buffer_bytes if link is not None and link.cbfc is not None else None
+
     def profile(self, cable: Link) -> Profile:
         profile = self.profiles[cable.buffer_bytes]
         return profile.without_trimming() if cable in self.tunnelled else profile
@@ -384,8 +394,8 @@ def _check_circles(topology: Topology, control: str, parameter: str) -> None:
     if stretch is not None and stretch.turns_back:
         raise Misfit(
             f"{control} can bring this fabric to a standstill: a packet for another stretched rail "
-            "goes down to a switch that has the rail and from there up again, so that links can wait "
-            "for each other in a circle: take rails_per_switch of all rails, or switches without "
+            "goes down to a switch that has the rail and from there up again, so that links can "
+            "wait for each other in a circle: take rails_per_switch of all rails, or switches without "
             f"{control} (such as lossless:pfc=off, shallow){seen}",
             *(parameter, "switch", "rails_per_switch", "subnets"),
         )

@@ -60,7 +60,8 @@ class Clause:
     """A clause of a fault; ``at_ns`` is None without a time.
 
     ``settings`` are those of the verb, if it has any: a share of the rate (``rate``), a probability
-    (``loss``, ``ber``, ``corrupt``), ns (of a flap).  ``text`` is the clause as it could stand alone.
+    (``loss``, ``ber``, ``corrupt``), ns (of a flap).  ``text`` is the clause as it could stand
+    alone.
     """
 
     at_ns: int | None
@@ -300,7 +301,10 @@ def _settings(
     return tuple(found.items())
 
 
-_SAMPLES = {"every": "flap every=1ms for=5ms", "rate": "rate=100Gbps, loss=1%, ber=1e-7 or corrupt=0.1%"}
+_SAMPLES = {
+    "every": "flap every=1ms for=5ms",
+    "rate": "rate=100Gbps, loss=1%, ber=1e-7 or corrupt=0.1%",
+}
 
 
 def _rate(text: str, faulted: Element) -> float:
@@ -326,15 +330,16 @@ def _share(text: str, _: Element) -> float:
 
 
 def _ratio(text: str, _: Element) -> float:
-    """A bit error ratio, as people write it: ``1e-7``."""
-    try:
-        ratio = float(text) if _RATIO.fullmatch(text) else 0.0
-    except ValueError:
-        ratio = 0.0
+    return bit_error_ratio(text, "it")
+
+
+def bit_error_ratio(text: str, what: str) -> float:
+    """Return the bit error ratio ``text``, which ``what`` is; UserError if it cannot be drawn."""
+    ratio = float(text) if _RATIO.fullmatch(text) else 0.0
     if not SMALLEST_BER <= ratio <= LARGEST_BER:
         raise UserError(
-            f"{text!r} is no bit error ratio of {SMALLEST_BER:g} to {LARGEST_BER:g}; write for "
-            "example 1e-7"
+            f"{what} is {text!r}, no bit error ratio of {SMALLEST_BER:g} to {LARGEST_BER:g}; "
+            "write for example 1e-7"
         )
     return ratio
 

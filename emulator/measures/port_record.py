@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from emulator.asic.bpf.layout import DropReason, Queue
@@ -40,6 +41,8 @@ class PortRecord:
     pause: PauseCounters | None = None
     #: None where cables have no link layer
     link: LinkCounters | None = None
+    #: of a switch port's buffer, kept for lossless data; None where there is none
+    reserved_bytes: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -84,7 +87,10 @@ class PortRecord:
         if self.pause is not None:
             found |= {"xoff_sent": self.pause.xoff_sent, "paused_ns": self.pause.paused_ns}
         if self.link is not None:
-            found |= {"replays": self.link.replays, "credit_stalled_ns": self.link.credit_stalled_ns}
+            found |= {
+                "replays": self.link.replays,
+                "credit_stalled_ns": self.link.credit_stalled_ns,
+            }
         return {name: count for name, count in found.items() if count}
 
     def _sum(self, name: str) -> int:
@@ -96,8 +102,12 @@ def changes(
     asic: tuple[Mapping[str, AsicCounters], Mapping[str, AsicCounters]],
     pauses: tuple[Mapping[str, PauseCounters], Mapping[str, PauseCounters]] = ({}, {}),
     links: tuple[Mapping[str, LinkCounters], Mapping[str, LinkCounters]] = ({}, {}),
+    reserved: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, PortRecord]:
-    """Return what all ports counted between two readings (before, after), by ``node:port``."""
+    """Return what all ports counted between two readings (before, after), by ``node:port``.
+
+    ``reserved`` are the octets that switch ports keep for lossless data.
+    """
     return {
         name: PortRecord(
             kernel=_kernel_change(kernel[0][name], port),
@@ -106,6 +116,7 @@ def changes(
             if name in pauses[1]
             else None,
             link=link_change(links[0].get(name), links[1][name]) if name in links[1] else None,
+            reserved_bytes=reserved.get(name),
         )
         for name, port in kernel[1].items()
     }

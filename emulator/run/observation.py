@@ -62,6 +62,7 @@ class PortObserver:
             (asic, self._asic()),
             (pauses, self._pauses()),
             (links, self._copied_links()),
+            reserved=self._reserved(),
         )
 
     def queues(self) -> dict[str, QueueSeries]:
@@ -90,6 +91,14 @@ class PortObserver:
     def links(self) -> Links:
         """Return the link layer's counters of all ports since the fabric was built."""
         return self._lab.asic.links.counters() if self._lab.asic is not None else {}
+
+    def _reserved(self) -> dict[str, int]:
+        """The octets that each switch port keeps for lossless data; empty where it keeps none."""
+        asic = self._lab.asic
+        if asic is None:
+            return {}
+        found = {name: asic.fitted.lossless_bytes(port.cable) for name, port in asic.ports.items()}
+        return {name: octets for name, octets in found.items() if octets is not None}
 
     def _copied_links(self) -> Links:
         """Return these counters as they are now, whatever is counted after."""

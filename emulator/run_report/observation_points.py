@@ -81,6 +81,7 @@ VALUES = (
     RowValue("cnps", "CNPs", "", ENDPOINT),
     RowValue("reordered_packets", "reordered", "packets", ENDPOINT),
     RowValue("paused_nics_us", "NICs paused", "us", ENDPOINT, -1),
+    RowValue("credit_stalled_nics_us", "NICs without credits", "us", ENDPOINT, -1),
     RowValue("slowdown", "slowdown", "times", ENDPOINT, -1),
     RowValue("goodput_gbps", "goodput", "GB/s", BOUNDARY, 1),
     RowValue("goodput_share", "goodput", "% of links", BOUNDARY, 1, 100, 1),
@@ -89,11 +90,17 @@ VALUES = (
     RowValue("dropped_packets", "drops", "packets", SWITCH, -1),
     RowValue("max_queue_bytes", "deepest queue", "B", SWITCH, -1),
     RowValue("max_queue_port", "at", "", SWITCH),
+    RowValue("lossless_held_bytes", "lossless buffer", "B held", SWITCH, -1),
+    RowValue("lossless_buffer_bytes", "lossless buffer", "B kept", SWITCH),
     RowValue("steady_queue_bytes", "steady queue", "B", SWITCH, -1, 1, 0),
     RowValue("links_max_mean", "uplinks max/mean", "", SWITCH, -1),
 )
 #: Observed by switches and NICs together, and so in no column: shown by port instead.
-MIXED = ("pauses", "paused_us")
+MIXED = (
+    *("pauses", "paused_us", "replays", "replayed_packets", "replay_timeouts"),
+    *("link_recovery_us", "link_recovery_max_us", "link_lost_packets"),
+    *("replay_full_us", "credit_stalled_us"),
+)
 BY_KEY: Mapping[str, RowValue] = {value.key: value for value in VALUES}
 
 

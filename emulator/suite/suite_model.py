@@ -30,6 +30,7 @@ class Point(enum.StrEnum):
 
     FABRIC = "fabric boundary"
     SWITCH = "switch"
+    LINK = "link layer"
     ENDPOINT = "endpoint"
     DERIVED = "computed"
     INPUT = "setting"

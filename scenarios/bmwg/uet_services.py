@@ -14,6 +14,7 @@ from emulator.suite.suite_model import (
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import NO_GENERATOR, PAIRS, SHORT_TRIALS
 from scenarios.bmwg.collective_tests import COLLECTIVES, collective_fabric, collective_lines
+from scenarios.bmwg.link_layer_tests import LINK_LAYER
 from scenarios.bmwg.trial_rows import NamedTrial, TrialTable, lines
 
 #: Services by the transport that stands for each.
@@ -180,40 +181,6 @@ def congestion(choice: SuiteChoice) -> Procedure:
     )
 
 
-#: Switches of 6.5: what finds no room within one BDP is trimmed, or dropped.
-TRIMMING = {"on": "shallow", "off": "shallow:trim=off,data.limit_bytes=1bdp"}
-
-
-def trimming(choice: SuiteChoice) -> Procedure:
-    """Measure a bottleneck of 2:1 with trimming and without it (6.5 b)."""
-    trials: list[NamedTrial] = []
-    for trim, switch in TRIMMING.items():
-        trial = choice.trial(
-            "incast",
-            PAIRS.replace("hosts=4", "hosts=3"),
-            "uet:cc=none",
-            switch=switch,
-            senders=2,
-            size="1MiB",
-            in_flight=64,
-        )
-        trials.append((trial, {"trim": trim}))
-    columns = (
-        SuiteColumn("trim", "trimming", "", Point.INPUT),
-        *(c.TRANSPORT, c.TIME, c.CV, c.IDEAL, c.GOODPUT),
-        *(c.TRIMMED, c.DROPPED, c.QUEUE, c.RESENT, c.TIMEOUTS),
-    )
-    table = TrialTable(title="2:1 bottleneck with a fixed window", columns=columns, trials=trials)
-    return (
-        yield from table.findings(
-            deviations=[
-                "(a) Link-layer retry and (c) credit-based flow control are not implemented.",
-                SHORT_TRIALS,
-            ]
-        )
-    )
-
-
 def collectives(choice: SuiteChoice) -> Procedure:
     """Measure the collectives over UET's services and RoCEv2 (6.6)."""
     size = choice.pick(small="1MiB", medium="8MiB", full="64MiB")
@@ -271,12 +238,7 @@ TESTS = (
         objective="incasts without PFC, beside DCQCN",
         procedure=congestion,
     ),
-    SuiteTest(
-        number="6.5",
-        title="Link-layer retry, trimming, CBFC",
-        objective="what each does for a loss and for a bottleneck",
-        procedure=trimming,
-    ),
+    LINK_LAYER,
     SuiteTest(
         number="6.6",
         title="UET collectives",

@@ -10,6 +10,7 @@ from dataclasses import fields
 import pytest
 
 from emulator import result_keys
+from emulator.asic.link.link_counters import LinkCounters
 from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.switch_counters import ClassCounters, QueueDepth
 from emulator.kernel.port_counters import PortCounters, QueueCounters
@@ -40,6 +41,7 @@ def names(kind: type) -> set[str]:
         (ClassCounters, result_keys.SWITCH_CLASS),
         (QueueDepth, result_keys.SWITCH_QUEUE),
         (PauseCounters, result_keys.PAUSE),
+        (LinkCounters, result_keys.LINK),
     ],
 )
 def test_fields_have_meanings(kind: type, meanings: Mapping[str, str]) -> None:

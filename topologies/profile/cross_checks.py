@@ -66,6 +66,16 @@ def _of_switches(stated: Stated) -> Findings:
             f"pfc is on and switch {switch}, which has no lossless class to pause: "
             f"take switch: {LOSSLESS}, or leave pfc out",
         )
+    if "cbfc" in on and switch != LOSSLESS:
+        yield (
+            "cbfc",
+            f"cbfc is on and switch {switch}, which has no lossless class to give credits to: "
+            f"take switch: {LOSSLESS}, or leave cbfc out",
+        )
+    elif {"cbfc", "pfc"} <= on:
+        yield "cbfc", "cbfc and pfc are on: both keep the data class from loss; keep one of them"
+    if "llr" in on and switch == NO_SWITCH:
+        yield "llr", f"llr is on and switch {NO_SWITCH}: plain queues have none of it"
     if "trimming" in on and stated.get("control_class") == "off":
         yield (
             "trimming",
@@ -86,6 +96,11 @@ def _of_switches(stated: Stated) -> Findings:
         )
     elif "trimming" in on and "pfc" in on:
         yield "trimming", "trimming and pfc are on: what is paused is never cut; keep one of them"
+    elif {"trimming", "cbfc"} <= on:
+        yield (
+            "trimming",
+            "trimming and cbfc are on: what has credits is never cut; keep one of them",
+        )
     elif "trimming" in on and switch == LOSSLESS and stated.get("pfc") != "off":
         yield (
             "trimming",

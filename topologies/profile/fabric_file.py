@@ -61,7 +61,7 @@ Value = int | str
 #: Keys that set something of the switches, beside the topology.
 OF_SWITCHES = (
     *("switch", "load_balancing", "flowlet_gap", "ecn", "ecn_kmin", "ecn_kmax", "ecn_pmax"),
-    *("switch_latency", "pfc", "trimming", CLASSES),
+    *("switch_latency", "pfc", "llr", "cbfc", "trimming", CLASSES),
 )
 #: What a switch's parameter for the queue of a code point begins with.
 DSCP = "dscp."
@@ -345,6 +345,9 @@ def _switch_parts(stated: Mapping[str, Value]) -> Iterator[str]:
         yield f"latency={_time(stated['switch_latency'])}"
     if switch_name(stated) == LOSSLESS and "pfc" in stated:
         yield f"pfc={stated['pfc']}"
+    for key in ("llr", "cbfc"):
+        if key in stated:
+            yield f"{key}={stated[key]}"
     if "trimming" in stated:
         yield f"trim={stated['trimming']}"
     rules = {

@@ -204,6 +204,8 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
         Key("ecn_kmax", DEPTH, "queue from which all are; default 0.8bdp"),
         Key("ecn_pmax", SHARE, "share marked just below that; default 1"),
         Key("pfc", ON_OFF, "pauses for the lossless class; default on if switch is lossless"),
+        Key("llr", ON_OFF, "cables replay what bit errors take, by the virtual clock alone"),
+        Key("cbfc", ON_OFF, "credits in place of pauses, by the virtual clock alone"),
         Key("trimming", ON_OFF, "packets that find no room are cut; default as the switch has it"),
         Key("control_class", ON_OFF, "a class of its own for acknowledgements and cut packets"),
         *_parameters("mtu", "buffer", "uplink_delay"),

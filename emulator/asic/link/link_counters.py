@@ -40,7 +40,7 @@ class LinkCounters:
     credit_stalled_ns: int = 0
     longest_recovery_ns: int = 0
     max_replay_bytes: int = 0
-    max_held_cells: int = 0
+    max_held_bytes: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """Return all counters by name."""
@@ -48,7 +48,7 @@ class LinkCounters:
 
 
 #: Counters of which the larger counts where two spans become one; all others add up.
-LARGEST_OF_LINKS = frozenset({"longest_recovery_ns", "max_replay_bytes", "max_held_cells"})
+LARGEST_OF_LINKS = frozenset({"longest_recovery_ns", "max_replay_bytes", "max_held_bytes"})
 _NAMES = tuple(field.name for field in fields(LinkCounters))
 
 

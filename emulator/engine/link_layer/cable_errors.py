@@ -10,7 +10,7 @@ from emulator.asic.port_faults import Faults
 
 @dataclass(frozen=True, slots=True)
 class ErrorRates:
-    """Chances of a unit to come with an error: any, in bursts (Gilbert-Elliott), and by its bits."""
+    """Chances of a unit to have an error: of any, in bursts (Gilbert-Elliott), and by its bits."""
 
     loss: float = 0.0
     burst_begin: float = 0.0
@@ -36,7 +36,7 @@ class ErrorRates:
 
 
 class CableErrors:
-    """The draws of the line called ``name``; units are drawn for in the order in which they leave."""
+    """The draws of the line called ``name``, for units in the order in which they leave."""
 
     __slots__ = ("_bad", "_name", "_random", "_seed", "rates")
 

@@ -1,8 +1,8 @@
 """Cells of a port's receive buffer, by the frames that came in by it and wait in the switch.
 
 The switch program counts octets of such frames as it admits them (``HELD`` of
-:mod:`emulator.asic.virtual_state`), and the engine takes them off as frames leave.  A frame that the
-program does not hold (dropped, or sent on in another class) is free at once.
+:mod:`emulator.asic.virtual_state`), and the engine takes them off as frames leave.  A frame that
+the program does not hold (dropped, or sent on in another class) is free at once.
 """
 
 from __future__ import annotations
@@ -39,8 +39,13 @@ class CellAccount:
         self._coming.append((frame, cells))
 
     @property
+    def held_bytes(self) -> int:
+        """Return the octets of the cells that frames take now."""
+        return self.receiver.held * self._rules.cell_bytes
+
+    @property
     def octets(self) -> int:
-        """Return the octets held now."""
+        """Return the octets on the wire of the frames that the switch holds now."""
         return self._words[self._at]
 
     def settle(self, frame: bytes, before: int) -> bool:

@@ -370,8 +370,8 @@ class LinkEnd:
         cells = self.cells
         if cells is not None and unit.cells:
             cells.receive(unit.frame, unit.cells)
-            if cells.receiver.held > self.counters.max_held_cells:
-                self.counters.max_held_cells = cells.receiver.held
+            if cells.held_bytes > self.counters.max_held_bytes:
+                self.counters.max_held_bytes = cells.held_bytes
         self.coming.accept(unit.frame)
 
     def _acknowledged(self, expected: int) -> None:

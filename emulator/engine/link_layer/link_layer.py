@@ -101,7 +101,7 @@ class LinkLayer:
                 self.ends[end].reset()
 
     def guarded(self, end: CableEnd, take: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Takes what arrives at ``end`` for ``take``, and frees its cells where nothing holds it."""
+        """Takes what arrives at ``end`` for ``take``; frees its cells where nothing holds it."""
         one = self.ends.get(end)
         if one is None:
             return take

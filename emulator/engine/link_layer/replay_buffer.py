@@ -9,8 +9,8 @@
                                   cursor
 
 ACK and NACK name the number that the receiver expects: all before have arrived.  A NACK, or the
-replay timer, moves the cursor to the oldest outstanding frame; from there all are sent again, before
-any new one.  So the order is kept, and the receiver needs no buffer.
+replay timer, moves the cursor to the oldest outstanding frame. From there all are sent again,
+before any new one.  So the order is kept, and the receiver needs no buffer.
 
 Numbers do not wrap here: the specification's field widths are not public, and no more than
 :data:`~emulator.asic.link.link_choice.MOST_OUTSTANDING` frames are ever outstanding.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from emulator.asic.link.link_choice import CBFC
 from emulator.asic.switch_choice import DEFAULT, LATENCY, PAUSING, parse_latency
 from emulator.errors import UserError
 from emulator.scenario import Trial
@@ -84,13 +85,14 @@ def with_customary(switch: str, customary: str) -> str:
 
     Both must have the same name.
 
-    Without priority flow control none of its parameters is left open.
+    Without priority flow control, or with credits in its place, its parameters are not left open.
     """
     chosen, usual = StageChoice.parse(switch), StageChoice.parse(customary)
     if chosen.name != usual.name:
         return switch
     given = dict(chosen.options)
-    closed = {*given, *(PAUSING if given.get("pfc") == "off" else ())}
+    unpaused = given.get("pfc") == "off" or given.get(CBFC) == "on"
+    closed = {*given, *(PAUSING if unpaused else ())}
     more = [(key, value) for key, value in usual.options if key not in closed]
     return str(StageChoice(chosen.name, (*chosen.options, *more)))
 

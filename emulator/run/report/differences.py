@@ -18,6 +18,7 @@ from topologies.units import format_size
 #: So many names are "all others".
 _MANY = 3
 _HELD = "data that one egress holds at most"
+_KEPT = "buffer that a port keeps so that data is never lost"
 
 
 def report(plan: RunPlan, dilation: float) -> list[str]:
@@ -28,6 +29,7 @@ def report(plan: RunPlan, dilation: float) -> list[str]:
     for stage in stages:
         name = names[stage.stage.label]
         facts = {**stage.transport.traits, _HELD: _held(stage, plan, dilation)}
+        facts[_KEPT] = _kept(stage, plan, dilation)
         for subject, fact in facts.items():
             subjects.setdefault(subject, {})[name] = fact
     lines = [
@@ -69,6 +71,22 @@ def _held(stage: PlannedStage, plan: RunPlan, dilation: float) -> str:
             limits = [limit for limit in (rules.trim_bytes, rules.limit_bytes) if limit is not None]
             depths.append(min(limits, default=cable.buffer_bytes))
     return _range(depths)
+
+
+def _kept(stage: PlannedStage, plan: RunPlan, dilation: float) -> str:
+    """Describe the buffer that a switch port keeps, so that data is never lost."""
+    if stage.switch is None:
+        return "nothing"
+    topology = plan.topology
+    fitted = fitting.fit(stage.switch, topology, dilation, clock=plan.request.clock)
+    kept = []
+    for node in topology.switches:
+        for cable, _, _ in topology.neighbours(node.name):
+            octets = fitted.lossless_bytes(cable)
+            kept += [] if octets is None else [octets]
+    if not kept:
+        return "nothing"
+    return f"{_range(kept)} ({'XOFF and headroom' if fitted.pauses else 'credits'})"
 
 
 def _range(depths: Iterable[int]) -> str:

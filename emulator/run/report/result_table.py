@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.run.faults import disturbance, unfinished
+from emulator.run.report.link_footer import link_lines
 
 _ABSENT = "N/A"
 _NO_BLANK = "\0"  # before a blank that is only there for a line to end
@@ -136,6 +137,8 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     for row in rows:
         for line in disturbance.footer(row, _transport(result, row)):
             yield f"# Faults               : {line}"
+        for line in link_lines(row, _transport(result, row)):
+            yield from wrapped("Link layer", line)
     if isinstance(left := result.get("unfinished"), Mapping):
         yield f"# Unfinished           : {unfinished.footer(left, _transport(result, left))}"
     fidelity = result["fidelity"]

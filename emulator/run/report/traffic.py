@@ -211,6 +211,7 @@ def _ports(topology: Topology, outcome: Outcome) -> dict[str, object]:
         "trimmed_packets": sum(port.trimmed for port in ports.values()) if modelled else None,
         "dropped_packets": sum(drops.values()) if modelled else None,
         **_pauses(topology, outcome),
+        **_links(topology, outcome),
         "drops": {reason: count for reason, count in drops.items() if count},
         "max_queue_bytes": ports[deepest].max_queue_bytes if modelled and deepest else None,
         "max_queue_port": deepest if modelled else None,
@@ -229,6 +230,43 @@ def _pauses(topology: Topology, outcome: Outcome) -> dict[str, object]:
         "paused_us": sum(pause.paused_ns for pause in pausing.values()) / 1000,
         "paused_nics_us": sum(
             pause.paused_ns for name, pause in pausing.items() if name.split(":")[0] in nics
+        )
+        / 1000,
+    }
+
+
+def _links(topology: Topology, outcome: Outcome) -> dict[str, object]:
+    """What the link layer of cables did, and the buffers that keep data from loss."""
+    linked = {name: port.link for name, port in outcome.ports.items() if port.link is not None}
+    reserved = [
+        port.reserved_bytes for port in outcome.ports.values() if port.reserved_bytes is not None
+    ]
+    found: dict[str, object] = {}
+    if reserved:
+        held = [port.pause.max_held_bytes for port in outcome.ports.values() if port.pause]
+        held += [link.max_held_bytes for link in linked.values()]
+        found |= {
+            "lossless_buffer_bytes": max(reserved),
+            "lossless_held_bytes": max(held, default=0),
+        }
+    if not linked:
+        return found
+    links = list(linked.values())
+    recovered = sum(link.recovered_frames for link in links)
+    nics = {node.name for node in topology.nodes if not node.is_switch}
+    return found | {
+        "replays": sum(link.replays for link in links),
+        "replayed_packets": sum(link.replayed_frames for link in links),
+        "replay_timeouts": sum(link.replay_timer_expiries for link in links),
+        "link_recovery_us": sum(link.recovery_ns for link in links) / recovered / 1000
+        if recovered
+        else None,
+        "link_recovery_max_us": max(link.longest_recovery_ns for link in links) / 1000,
+        "link_lost_packets": sum(link.lost_frames for link in links),
+        "replay_full_us": sum(link.buffer_full_ns for link in links) / 1000,
+        "credit_stalled_us": sum(link.credit_stalled_ns for link in links) / 1000,
+        "credit_stalled_nics_us": sum(
+            link.credit_stalled_ns for name, link in linked.items() if name.split(":")[0] in nics
         )
         / 1000,
     }

@@ -24,9 +24,7 @@ def numbered(number: int, octets: int = FRAME_OCTETS) -> bytes:
     return number.to_bytes(4, "big") + bytes(octets - 4)
 
 
-def llr(
-    *, buffer_bytes: int = 1 << 20, frames: int = 2047, replays: int | None = None
-) -> LlrRules:
+def llr(*, buffer_bytes: int = 1 << 20, frames: int = 2047, replays: int | None = None) -> LlrRules:
     """Rules of link layer retry with the timer of :data:`TIMER_NS`."""
     return LlrRules(
         buffer_bytes=buffer_bytes,
@@ -45,7 +43,7 @@ def cbfc(cells: int) -> CbfcRules:
 
 
 class Script:
-    """Errors of the units that leave one end: those whose turn is named, from 0 on, or in a list."""
+    """Errors of the units that leave one end: those whose turn, from 0 on, is named."""
 
     def __init__(self, errored: Iterable[int] = ()) -> None:
         self._errored = set(errored)

@@ -111,6 +111,8 @@ def test_a_profile_is_the_same_as_a_spec() -> None:
         ("{switch: shallow, trimming: false}", "shallow:trim=off"),
         ("{switch: lossless, pfc: true}", "lossless:pfc=on"),
         ("{switch: lossless, pfc: off}", "lossless:pfc=off"),
+        ("{switch: lossless, llr: on, cbfc: on}", "lossless:llr=on,cbfc=on"),
+        ("llr: on", "shallow:llr=on"),
         ("switch: none", "none"),
         ("{switch: none, load_balancing: kernel, control_class: off}", "none"),
         (
@@ -254,6 +256,9 @@ def test_rails_are_stretched_over_pods() -> None:
             "pfc is on and switch shallow, which has no lossless",
         ),
         ("global:\n  switch: deep\n  pfc: on\n", 3, "pfc is on and switch deep"),
+        ("global:\n  switch: deep\n  cbfc: on\n", 3, "cbfc is on and switch deep"),
+        ("global:\n  switch: lossless\n  pfc: on\n  cbfc: on\n", 4, "cbfc and pfc are on"),
+        ("global:\n  switch: none\n  llr: on\n", 3, "llr is on and switch none"),
         (
             "global:\n  trimming: on\n  control_class: off\n",
             2,

@@ -63,7 +63,7 @@ def balanced(cable: LinkedCable) -> None:
             assert end.cells.receiver.held == 0
             assert end.rules is not None
             assert end.rules.cbfc is not None
-            assert end.counters.max_held_cells <= end.rules.cbfc.cells
+            assert end.counters.max_held_bytes <= end.rules.cbfc.buffer_bytes
 
 
 @given(frames=FRAMES, there=PATTERN, back=PATTERN)
@@ -78,9 +78,7 @@ def test_retry(frames: Frames, there: set[int], back: set[int]) -> None:
 
 @given(frames=FRAMES, there=PATTERN, back=PATTERN, hold_ns=st.sampled_from((0, 700, 2500)))
 @settings(max_examples=150, deadline=None)
-def test_retry_and_credits(
-    frames: Frames, there: set[int], back: set[int], hold_ns: int
-) -> None:
+def test_retry_and_credits(frames: Frames, there: set[int], back: set[int], hold_ns: int) -> None:
     cable = carried(replace(RETRY, cbfc=CREDITS.cbfc), frames, there, back, hold_ns)
     assert cable.numbers == list(range(len(frames)))
     balanced(cable)
@@ -99,9 +97,7 @@ def test_credits_alone(frames: Frames, there: set[int], back: set[int], hold_ns:
 
 @given(frames=FRAMES, there=PATTERN, back=PATTERN, limit=st.integers(1, 3))
 @settings(max_examples=150, deadline=None)
-def test_retry_with_a_limit(
-    frames: Frames, there: set[int], back: set[int], limit: int
-) -> None:
+def test_retry_with_a_limit(frames: Frames, there: set[int], back: set[int], limit: int) -> None:
     """What a link gives up is counted as lost; nothing comes twice or out of order."""
     assert RETRY.llr is not None
     rules = replace(RETRY, llr=replace(RETRY.llr, replays=limit))

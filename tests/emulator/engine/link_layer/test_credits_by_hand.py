@@ -28,7 +28,7 @@ def rules(cells: int) -> LinkRules:
 
 
 def test_a_frame_takes_cells_without_its_check_sequence() -> None:
-    """976 octets from the Ethernet header on, and 4 of the FCS that the overhead takes off again."""
+    """976 octets from the Ethernet header on; the overhead takes off those of the FCS."""
     assert cbfc(1).cells_of(FRAME_NS) == -(-976 // 64) == OF_FRAME
     assert cbfc(1).cells_of(64 + 24) == 1
     assert cbfc(1).cells_of(65 + 24) == 2
@@ -54,7 +54,7 @@ def test_a_sender_stops_without_credits_and_goes_on_as_they_come() -> None:
     ]
     near, far = cable.near.counters, cable.far.counters
     assert near.credit_stalls == 3  # behind the second, the third and the fourth frame
-    assert far.max_held_cells == 2 * OF_FRAME
+    assert far.max_held_bytes == 2 * OF_FRAME * 64
     assert near.credit_stalled_ns == (third - 2 * FRAME_NS) + 2 * (3000 - FRAME_NS)
     assert cable.near.credits is not None
     assert cable.near.credits.outstanding == 0
