@@ -12,9 +12,9 @@ Traffic: a ring of GPUs on one rail switch, each of which writes ``size`` octets
 link carries more than one flow each way, so only losses can hold a flow up.  One row for each rate
 of ``losses``, in frames lost per million, drawn independently from the run's seed for every port
 that faces a GPU: of all frames that leave through it, data and acknowledgements alike. One more for
-each bit error ratio of ``bers``, by which long frames are lost more often than short ones. Congestion
-is left out on purpose; a queue would mix its own losses in.  Every octet is compared with what was
-sent.
+each bit error ratio of ``bers``, by which long frames are lost more often than short ones.
+Congestion is left out on purpose; a queue would mix its own losses in.  Every octet is compared
+with what was sent.
 
 Measured: completion time against the ideal without losses; what was lost (``drops``), what was
 sent again, in packets and octets; message times; timeouts.

@@ -395,8 +395,8 @@ def _check_circles(topology: Topology, control: str, parameter: str) -> None:
         raise Misfit(
             f"{control} can bring this fabric to a standstill: a packet for another stretched rail "
             "goes down to a switch that has the rail and from there up again, so that links can "
-            "wait for each other in a circle: take rails_per_switch of all rails, or switches without "
-            f"{control} (such as lossless:pfc=off, shallow){seen}",
+            "wait for each other in a circle: take rails_per_switch of all rails, or switches "
+            f"without {control} (such as lossless:pfc=off, shallow){seen}",
             *(parameter, "switch", "rails_per_switch", "subnets"),
         )
     circle = waiting_circle(topology)

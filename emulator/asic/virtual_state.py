@@ -8,7 +8,7 @@ number (:class:`emulator.asic.switch_port.SwitchPort`).  ``virtual.h`` and ``pfc
 The engine writes ``NOW`` before it lets a frame into a switch. When a frame has left its port, its
 octets come off ``DEPTH``, and off ``HELD`` of the port that it came in by.  It counts ``FREED`` and
 sets ``ASSERTED``.  All the rest is the program's to write, but that a reader of ``PEAK`` may set it
-back to the depth.
+back to the depth, and one of ``DEEPEST`` to what is held.
 """
 
 from __future__ import annotations

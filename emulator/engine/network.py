@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from emulator.asic.link.link_counters import LinkCounters
 from emulator.asic.switch_fitting import has_tunnels
 from emulator.asic.virtual_state import (
     DEPTH,
@@ -284,10 +283,6 @@ class Network:
         self.links.configure(settings.links)
         if seed is not None:
             self.links.begin_row(seed)
-
-    def link_counters(self) -> dict[str, LinkCounters]:
-        """Counters of the link layer at this worker's ports; empty without."""
-        return {} if self.links is None else self.links.counters()
 
     def _begin_pauses(self, seed: int) -> None:
         asic = self.lab.asic

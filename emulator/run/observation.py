@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from emulator.asic.link.link_counters import LinkCounters
+from emulator.asic.link.link_counters import LinkCounters, link_total
 from emulator.asic.pfc.pause_counters import PauseCounters, larger
 from emulator.asic.switch_counters import AsicCounters
 from emulator.asic.telemetry import Telemetry
@@ -41,6 +41,7 @@ class PortObserver:
         self.kernel = kernel or lab.counters
         self._queues = None if telemetry is None else QueueReader(telemetry)
         self._totals_of_pauses: Pauses = {}
+        self._totals_of_links: Links = {}
         self._totals: dict[str, AsicCounters] = {}
         self._before: tuple[Mapping[str, PortCounters], Asic, Pauses, Links] = ({}, {}, {}, {})
 
@@ -50,8 +51,10 @@ class PortObserver:
         if self._queues is not None:
             self._queues.restart()  # what was before is not of interest
         self._totals_of_pauses = self.pauses()
+        self._totals_of_links = self.links()
         if self._lab.asic is not None:
             self._lab.asic.pauses.restart()
+            self._lab.asic.links.restart()
         self._before = (self.kernel(), self._asic(), self._pauses(), self._copied_links())
 
     def end(self) -> dict[str, PortRecord]:
@@ -90,7 +93,10 @@ class PortObserver:
 
     def links(self) -> Links:
         """Return the link layer's counters of all ports since the fabric was built."""
-        return self._lab.asic.links.counters() if self._lab.asic is not None else {}
+        return {
+            name: link_total(self._totals_of_links.get(name), port)
+            for name, port in self._copied_links().items()
+        }
 
     def _reserved(self) -> dict[str, int]:
         """The octets that each switch port keeps for lossless data; empty where it keeps none."""
@@ -101,8 +107,10 @@ class PortObserver:
         return {name: octets for name, octets in found.items() if octets is not None}
 
     def _copied_links(self) -> Links:
-        """Return these counters as they are now, whatever is counted after."""
-        return {name: replace(counters) for name, counters in self.links().items()}
+        """Return the link layer's counters as they are now, whatever is counted after."""
+        asic = self._lab.asic
+        counted = {} if asic is None else asic.links.counters()
+        return {name: replace(counters) for name, counters in counted.items()}
 
     def _pauses(self) -> Pauses:
         return self._lab.asic.pauses.counters() if self._lab.asic is not None else {}

@@ -18,8 +18,12 @@ from scenarios.bmwg.trial_rows import NamedTrial, TrialTable
 RETRIED = {"uet": "shallow", "rocev2:classic": "lossless", "rocev2:adaptive": "lossless"}
 #: Switches of (b): what finds no room within one BDP is trimmed, or dropped.
 TRIMMING = {"on": "shallow", "off": "shallow:trim=off,data.limit_bytes=1bdp"}
-#: Switches of (c): pauses and credits.
-CONTROLS = {"PFC": "lossless", "CBFC": "lossless:cbfc=on"}
+#: Switches of (c): pauses, credits for what cables ask for, and for about as much as PFC keeps.
+CONTROLS = {
+    "PFC": "lossless",
+    "CBFC": "lossless:cbfc=on",
+    "CBFC, larger": "lossless:cbfc=on,cbfc_buffer=384KiB",
+}
 
 BER = SuiteColumn("ber", "bit error ratio", "", Point.INPUT)
 RETRY = SuiteColumn("llr", "LLR", "", Point.INPUT)
@@ -99,7 +103,7 @@ def credits_beside_pauses(choice: SuiteChoice) -> TrialTable:
                 transport,
                 switch=switch,
                 senders=senders,
-                size=choice.pick(small="256KiB", medium="1MiB", full="1MiB"),
+                size=choice.pick(small="512KiB", medium="1MiB", full="1MiB"),
             )
             trials.append((trial, {"control": control}))
     columns = (

@@ -99,7 +99,7 @@ def _of_switches(stated: Stated) -> Findings:
     elif {"trimming", "cbfc"} <= on:
         yield (
             "trimming",
-            "trimming and cbfc are on: what has credits is never cut; keep one of them",
+            "trimming and cbfc are on: what has credits is never cut; keep one",
         )
     elif "trimming" in on and switch == LOSSLESS and stated.get("pfc") != "off":
         yield (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Protocol
 
 
 @dataclass(slots=True)
@@ -64,15 +65,40 @@ def link_change(before: LinkCounters | None, after: LinkCounters) -> LinkCounter
     )
 
 
+def link_total(earlier: LinkCounters | None, later: LinkCounters) -> LinkCounters:
+    """Return ``later`` with the larger ones of what does not add up."""
+    if earlier is None:
+        return later
+    return replace(
+        later,
+        **{name: max(getattr(earlier, name), getattr(later, name)) for name in LARGEST_OF_LINKS},
+    )
+
+
+class LinkKeeper(Protocol):
+    """The engine of a virtual clock, which counts."""
+
+    def link_counters(self) -> Mapping[str, LinkCounters]:
+        """Return the counters of all ports up to now."""
+
+    def restart_links(self) -> None:
+        """Measure the largest and longest anew; counts go on."""
+
+
 class LinkReadings:
     """The link layer's counters of all ports, for whoever reads them.
 
-    ``read`` is the engine's, once it works on the cables.
+    ``keeper`` is the engine, once it works on the cables.
     """
 
     def __init__(self) -> None:
-        self.read: Callable[[], Mapping[str, LinkCounters]] | None = None
+        self.keeper: LinkKeeper | None = None
 
     def counters(self) -> Mapping[str, LinkCounters]:
         """Return the counters by ``node:port`` up to now; empty where no cable has a link layer."""
-        return {} if self.read is None else self.read()
+        return {} if self.keeper is None else self.keeper.link_counters()
+
+    def restart(self) -> None:
+        """Measure the largest and longest anew; counts go on."""
+        if self.keeper is not None:
+            self.keeper.restart_links()

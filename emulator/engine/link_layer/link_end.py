@@ -37,6 +37,7 @@ from emulator.engine.link_layer.link_unit import (
 )
 from emulator.engine.link_layer.replay_buffer import ReplayBuffer
 from emulator.engine.link_layer.retry_receiver import Answer, RetryReceiver
+from emulator.engine.link_layer.stop_clock import StopClock
 from topologies.ethernet import FCS_OCTETS
 
 _UNARMED = NEVER
@@ -79,8 +80,8 @@ class LinkEnd:
         self._resend_at = NEVER
         self._armed = _UNARMED
         self._stalled = False
-        self._full_since: int | None = None
-        self._stopped_since: int | None = None
+        #: stops by a full replay buffer, and without credits
+        self._full, self._uncredited = StopClock(), StopClock()
         self._missing_since: int | None = None
 
     # Settings
@@ -130,7 +131,7 @@ class LinkEnd:
     def _begin(self) -> None:
         """Start a new era of the cable, with nothing numbered, owed or consumed."""
         self._release()
-        self._go_on()
+        self._full.end(self._events.now)
         self._era += 1
         self._seen = self._settled = 0
         self._receiver.reset()
@@ -188,11 +189,9 @@ class LinkEnd:
         replays, rules = self.replays, self.rules
         if replays is not None and rules is not None and replays.full(rules.longest_bytes):
             line.busy = self._stalled = True
-            if self._full_since is None:
-                self._full_since = self._events.now
-                self.counters.buffer_full_stalls += 1
+            self._full.begin(self._events.now)
             return
-        self._go_on()
+        self._full.end(self._events.now)
         if self.credits is not None:
             self._gate()
         if line.queued:
@@ -205,12 +204,6 @@ class LinkEnd:
         if self._stalled:
             self._stalled = self.line.busy = False
 
-    def _go_on(self) -> None:
-        """Count how long a full replay buffer has stopped the line, if it has."""
-        if self._full_since is not None:
-            self.counters.buffer_full_ns += (self._events.now - self._full_since) // PS
-            self._full_since = None
-
     def _gate(self) -> None:
         """Stop the data queue without credits for the longest frame; let it go on with them."""
         assert self.credits is not None
@@ -219,11 +212,9 @@ class LinkEnd:
             return
         line.low_stopped = stopped
         if stopped:
-            self._stopped_since = now
-            self.counters.credit_stalls += 1
-        elif self._stopped_since is not None:
-            self.counters.credit_stalled_ns += (now - self._stopped_since) // PS
-            self._stopped_since = None
+            self._uncredited.begin(now)
+        else:
+            self._uncredited.end(now)
 
     def _poke(self) -> None:
         """Look what is next, unless a unit is being sent."""
@@ -475,14 +466,20 @@ class LinkEnd:
 
     def settle(self) -> LinkCounters:
         """Return everything that was counted, with what has passed of a stop that goes on."""
-        now = self._events.now
-        if self._full_since is not None:
-            self.counters.buffer_full_ns += (now - self._full_since) // PS
-            self._full_since = now
-        if self._stopped_since is not None:
-            self.counters.credit_stalled_ns += (now - self._stopped_since) // PS
-            self._stopped_since = now
-        return self.counters
+        counters, full, uncredited = self.counters, self._full, self._uncredited
+        for clock in (full, uncredited):
+            clock.settle(self._events.now)
+        counters.buffer_full_stalls, counters.buffer_full_ns = full.stops, full.duration_ns
+        counters.credit_stalls = uncredited.stops
+        counters.credit_stalled_ns = uncredited.duration_ns
+        return counters
+
+    def restart(self) -> None:
+        """Begin a span of which the largest and longest shall be known."""
+        counters, cells = self.counters, self.cells
+        counters.longest_recovery_ns = 0
+        counters.max_replay_bytes = 0 if self.replays is None else self.replays.held
+        counters.max_held_bytes = 0 if cells is None else cells.held_bytes
 
 
 def _nowhere(frame: bytes) -> None:

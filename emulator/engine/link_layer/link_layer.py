@@ -135,6 +135,11 @@ class LinkLayer:
         one = self.ends.get(end)
         return one is not None and one.rules is not None and one.under_way
 
+    def restart(self) -> None:
+        """Measure the largest and longest anew; counts go on."""
+        for one in self.ends.values():
+            one.restart()
+
     def counters(self) -> dict[str, LinkCounters]:
         """Counters up to now of this worker's ports whose cable has a link layer."""
         return {

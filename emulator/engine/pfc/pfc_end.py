@@ -20,7 +20,7 @@ from typing import Protocol
 from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.pfc.pause_frame import ETHERTYPE, frame, quanta
 from emulator.asic.pfc.pause_state import Gate, Pauser, PauseRules
-from emulator.asic.virtual_state import ASSERTED, FREED, HELD, PAUSE_WORDS, WORD_BYTES
+from emulator.asic.virtual_state import ASSERTED, DEEPEST, FREED, HELD, PAUSE_WORDS, WORD_BYTES
 from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
 from emulator.engine.frames.line import MAC_CONTROL, Line
 
@@ -70,6 +70,7 @@ class PfcEnd:
         "_ask_above",
         "_asked_phase",
         "_asserted_at",
+        "_deepest_at",
         "_dropping",
         "_events",
         "_freed_at",
@@ -105,6 +106,7 @@ class PfcEnd:
         self._mac, self._events, self._source, self._around = mac, events, source, around
         self._words = buffer.words
         self._held_at, self._freed_at = buffer.at + HELD, buffer.at + FREED
+        self._deepest_at = buffer.at + DEEPEST
         self._asserted_at = buffer.at + ASSERTED
         self.counters = PauseCounters()
         self.rules: PauseRules | None = None
@@ -303,8 +305,9 @@ class PfcEnd:
         return self.counters
 
     def restart(self) -> None:
-        """Begin a span of which the longest pause shall be known."""
+        """Begin a span of which the longest pause and the fullest buffer shall be known."""
         self.settle()
+        self._words[self._deepest_at] = max(0, self.held)
         self.counters.longest_pause_ns = 0
         if self.gate is not None:
             self.gate.restart()

@@ -127,11 +127,15 @@ class VirtualFabric:
         elif asic is not None and self.network.pauses is not None:
             self.pauses = PauseWatch(asic, self.lab.topology, self.events, self)
         if asic is not None and self.network.links is not None:
-            asic.links.read = self._link_counters
+            asic.links.keeper = self
 
-    def _link_counters(self) -> dict[str, LinkCounters]:
+    def restart_links(self) -> None:
+        """Measure the largest and longest of the link layer anew."""
+        self.each("of_links", "restart")
+
+    def link_counters(self) -> dict[str, LinkCounters]:
         """Counters of the link layer at all ports."""
-        parts: list[dict[str, LinkCounters]] = self.each(".link_counters")
+        parts: list[dict[str, LinkCounters]] = self.each("of_links", "counters")
         return {name: counters for part in parts for name, counters in part.items()}
 
     def each_of_pauses(self, method: str, *arguments: object) -> list[Any]:

@@ -346,6 +346,10 @@ class WorkerPart:
         """Call ``method`` of the ports' pauses, which are there."""
         return getattr(self.network.pauses, method)(*arguments)
 
+    def of_links(self, method: str) -> Any:
+        """Call ``method`` of the ports' link layer, which is there."""
+        return getattr(self.network.links, method)()
+
     def capture(self, ends: Sequence[CableEnd], snaplen: int) -> None:
         """Make blocks of the frames at those of the ports ``ends`` that are this worker's."""
         self.taps = PortTaps(ends, self.network, snaplen)

@@ -52,7 +52,7 @@ def test_a_sender_stops_without_credits_and_goes_on_as_they_come() -> None:
         third + FRAME_NS + DELAY_NS,
         third + 3000 + FRAME_NS + DELAY_NS,
     ]
-    near, far = cable.near.counters, cable.far.counters
+    near, far = cable.near.settle(), cable.far.settle()
     assert near.credit_stalls == 3  # behind the second, the third and the fourth frame
     assert far.max_held_bytes == 2 * OF_FRAME * 64
     assert near.credit_stalled_ns == (third - 2 * FRAME_NS) + 2 * (3000 - FRAME_NS)
@@ -94,7 +94,7 @@ def test_credits_of_a_lost_frame_are_repaired_by_the_timer() -> None:
     reported = FRAME_NS + TIMER_NS + SET_NS + DELAY_NS
     second = reported + SET_NS + DELAY_NS
     assert cable.arrived == [(second + FRAME_NS + DELAY_NS, numbered(1))]
-    near, far = cable.near.counters, cable.far.counters
+    near, far = cable.near.settle(), cable.far.settle()
     assert (near.consumed_updates_sent, far.consumed_updates_received) == (1, 1)
     assert far.repaired_cells == OF_FRAME
     assert far.lost_frames == cable.line.counts.in_flight == 1

@@ -42,7 +42,7 @@ def test_a_lone_frame_with_an_error_is_replayed_by_a_nack() -> None:
     cable.events.run()
     took = 2 * FRAME_NS + 3 * DELAY_NS + SET_NS
     assert cable.arrived == [(took, frames[0])] == [(3508, frames[0])]
-    near, far = cable.near.counters, cable.far.counters
+    near, far = cable.near.settle(), cable.far.settle()
     assert (far.errored_frames, far.nacks_sent, near.nacks_received) == (1, 1, 1)
     assert (near.replays, near.replayed_frames, near.replay_timer_expiries) == (1, 1, 0)
     assert near.replayed_bytes == FRAME_NS
@@ -57,7 +57,7 @@ def test_a_lone_frame_whose_nack_is_lost_waits_for_the_timer() -> None:
     cable.events.run()
     took = FRAME_NS + TIMER_NS + FRAME_NS + DELAY_NS
     assert [when for when, _ in cable.arrived] == [took] == [12_500]
-    near, far = cable.near.counters, cable.far.counters
+    near, far = cable.near.settle(), cable.far.settle()
     assert (far.nacks_sent, near.nacks_received, near.errored_sets) == (1, 0, 1)
     assert (near.replay_timer_expiries, near.replays, near.replayed_frames) == (1, 1, 1)
 
@@ -122,7 +122,7 @@ def test_a_full_replay_buffer_stops_the_line_until_an_ack() -> None:
     cable.events.run()
     acked = FRAME_NS + 2 * DELAY_NS + SET_NS
     assert [when for when, _ in cable.arrived] == [1500, 2500, acked + FRAME_NS + DELAY_NS]
-    counters = cable.near.counters
+    counters = cable.near.settle()
     assert (counters.buffer_full_stalls, counters.buffer_full_ns) == (2, SET_NS)
     assert counters.max_replay_bytes == 2 * FRAME_NS
 
