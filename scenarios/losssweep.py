@@ -37,8 +37,11 @@ trips, before a packet counts as lost.  At 0.1 % UET takes 1.00 times as long, g
 1.13.  With fewer writes under way (16 of 32 KiB) UET has 1.04 and 1.56, go-back-N 1.35 and 2.2:
 what one of the last frames costs, if it is lost, is the difference between seeds.
 
-Link layer retry (``--switch lossless:llr=on``, UES 5.1) beside that: the cable itself replays the
-frame, one round trip of the cable later, and no transport notices but by the time.  WITH_LLR
+With link layer retry (``--switch lossless:llr=on``, UES 5.1) the cable replays the frame, 1.4 us
+later, and all behind it.  At a bit error ratio of 1e-7 (3 of 10,000 full frames) go-back-N takes
+1.10 and 1.28 times as long without and 1.08 with it, at 1e-6 3.7 and 5.2 against 1.6. UET gains
+nothing: 1.00 without and 1.10 with it, 1.20 against 2.0 and 2.1. It repeats single packets and goes
+on meanwhile, where the cable stands for a round trip at each error, for all flows alike.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def _pauses(topology: Topology, outcome: Outcome) -> dict[str, object]:
 
 
 def _links(topology: Topology, outcome: Outcome) -> dict[str, object]:
-    """What the link layer of cables did, and the buffers that keep data from loss."""
+    """Return what the link layer of cables did, and the buffers that keep data from loss."""
     linked = {name: port.link for name, port in outcome.ports.items() if port.link is not None}
     reserved = [
         port.reserved_bytes for port in outcome.ports.values() if port.reserved_bytes is not None
@@ -261,7 +261,9 @@ def _links(topology: Topology, outcome: Outcome) -> dict[str, object]:
         "link_recovery_us": sum(link.recovery_ns for link in links) / recovered / 1000
         if recovered
         else None,
-        "link_recovery_max_us": max(link.longest_recovery_ns for link in links) / 1000,
+        "link_recovery_max_us": max(link.longest_recovery_ns for link in links) / 1000
+        if recovered
+        else None,
         "link_lost_packets": sum(link.lost_frames for link in links),
         "replay_full_us": sum(link.buffer_full_ns for link in links) / 1000,
         "credit_stalled_us": sum(link.credit_stalled_ns for link in links) / 1000,

@@ -17,7 +17,8 @@ Octets are conserved as frames are, but for what a drop or a trimmed payload tak
 adds.  With the virtual clock the engine counts a fourth time, what it put into namespaces and what
 came out.
 
-PAUSE frames of PFC live on one cable each and are counted by who sends and obeys them.  What was
+PAUSE frames of PFC live on one cable each and are counted by who sends and obeys them.  Where a
+cable has a link layer, its end counts the frames that bit errors took.  What was
 lost to a cable without carrier is known in sum only: there, no place may have more than went in,
 and what is missing at all places is what the rows report.
 """
@@ -85,6 +86,8 @@ def troubles(result: Mapping[str, Any], topology: Topology) -> list[str]:
     end = _end_to_end(ports, endpoints, acks_beside=_has_rocev2(result))
     to_carrier = _lost_to_carrier(result)
     lost = (to_carrier or 0) + sum(_dropped(one, LOST) for one in ports.values() if "asic" in one)
+    if to_carrier is None:  # or it has them: they had left
+        lost += sum(map(_errored, ports.values()))
     missing = sum(place.missing for place in places)
     checked = [*account, Equation("frames lost on cables", lost, missing)]
     if to_carrier is None:
@@ -141,7 +144,15 @@ def _on_cables(topology: Topology, ports: Ports, what: str) -> Iterator[Equation
     for node in topology.nodes:
         for _, ours, theirs in topology.neighbours(node.name):
             sent, arrived = ports[str(ours)][f"tx_{what}"], ports[str(theirs)][f"rx_{what}"]
-            yield Equation(f"{what} from {ours} to {theirs}", sent, arrived)
+            longest = 1 if what == "packets" else topology.link_at(ours).mtu + FRAMING_OCTETS
+            allowed = _errored(ports[str(theirs)]) * longest
+            yield Equation(f"{what} from {ours} to {theirs}", sent, arrived, allowed=allowed)
+
+
+def _errored(port: Mapping[str, Any]) -> int:
+    """Frames that came to a port with a bit error, which no link layer replays."""
+    count: int = port.get("link", {}).get("lost_frames", 0)
+    return count
 
 
 def _at_switch_ports(ports: Ports) -> Iterator[Equation]:
@@ -241,6 +252,7 @@ def _end_to_end(
         for kind in ("data", "retransmission", "untrimmed", "trimmed")
     )
     dead = sum(counters.get("nic.gpu_dead", 0) for counters in endpoints.values())
+    dead += sum(map(_errored, ports.values()))
     found = arrived + dropped + dead
     probes = counted("tx_control_packets") - counted("rx_control_packets")
     if arrived <= sent <= found and (acks_beside or found - sent <= probes + dead):

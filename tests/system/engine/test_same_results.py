@@ -53,6 +53,10 @@ RUNS = {
         *("permutation", *EIGHT, "--sizes", "64KiB", "--switch", "shallow:latency=400ns"),
         *("--fault", "t=3us link rail0:up0 down; t=30us link rail0:up0 up"),
     ),
+    "replayed and credited": (
+        *("permutation", *EIGHT, "--sizes", "64KiB", "--switch", "lossless:llr=on,cbfc=on"),
+        *("--fault", "t=0 link rail0:up0 ber=1e-6; t=5us link rail1:up1 down; t=30us up"),
+    ),
     "quick scale-up": (
         *("allreduce", "--topology"),
         "rail_clos:hosts=2,gpus_per_host=4,spines=2,scale_up_latency=50ns",
