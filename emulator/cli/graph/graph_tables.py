@@ -37,9 +37,15 @@ MOST_VALUES = 6
 MOST_LINKS = 24
 
 
-def text(topology: Topology, *, to_terminal: bool = False) -> str:
-    """Summary, tiers, failures, rails and uplinks as tables, coloured only for a terminal."""
-    shown: list[object] = [_summary(topology), ""]
+def text(topology: Topology, *, switch: str | None = None, to_terminal: bool = False) -> str:
+    """Summary, tiers, failures, rails and uplinks as tables, coloured only for a terminal.
+
+    ``switch`` is what the switches do, where the fabric names it.
+    """
+    summary = _summary(topology)
+    if switch is not None:
+        summary.add_row("switch", switch)
+    shown: list[object] = [summary, ""]
     for made in (_tiers, _failures, _rails, _summaries, _uplinks, _networks):
         table = made(topology)
         if table.row_count > LONGEST_TABLE:

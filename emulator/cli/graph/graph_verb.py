@@ -135,6 +135,10 @@ def command(
     topology = find_topology(what) if run is None else run.topology
     if topology.network != network:
         topology = topology.network_named(network)
+    if form == "text":
+        switch = _stated_switch(what) if run is None else None
+        write(graph_tables.text(topology, switch=switch, to_terminal=output == "-"), output)
+        return
     write(render(topology, form, full=full, to_terminal=output == "-"), output)
 
 
@@ -175,6 +179,14 @@ def find_topology(what: str) -> Topology:
             f"topologies are {', '.join(catalogue.DESIGNS)}, and {running}"
         )
     return lab_record.load_topology(what)
+
+
+def _stated_switch(what: str) -> str | None:
+    """The switch that a fabric profile or a running lab names; None: it names none."""
+    if is_file(what):
+        return choose(what).switch
+    record = lab_record.load(what) if what in lab_record.recorded() else None
+    return None if record is None else record.switch
 
 
 def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bool = False) -> str:

@@ -87,6 +87,13 @@ def test_text_does_not_hide_that_ports_of_other_rails_lie_between() -> None:
     assert re.search(r"\| 1 +\| 102 .* down1, down9 \.\. down65 +\|", text)
 
 
+def test_text_names_the_switch_that_a_profile_chooses(tmp_path: Path) -> None:
+    profile = tmp_path / "linked.yaml"
+    profile.write_text("global:\n  switch: lossless\n  llr: on\n  cbfc: on\n")
+    assert re.search(r"switch +lossless:llr=on,cbfc=on\n", _graph(str(profile)).stdout)
+    assert not re.search(r"^switch  ", _graph("clos").stdout, re.M)
+
+
 def test_text_has_the_port_map_of_a_host_segment() -> None:
     """Rail 5 of the figure has interfaces 2, 5, 8 and 11."""
     text = _graph("host_segment").stdout

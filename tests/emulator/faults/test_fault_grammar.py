@@ -84,6 +84,26 @@ def test_silent_faults_add_up_and_heal_together() -> None:
     assert moments[3].condition == SOUND
 
 
+def test_a_bit_error_ratio_is_read_and_told() -> None:
+    (moment,) = timeline(["t=0 link rail0:up0 ber=1e-7"], FABRIC)
+    cable = link("rail0:up0")
+    assert moment.condition.of(cable) == Faults(bit_errors=1e-7)
+    assert moment.condition.words() == ["link rail0:up0 ber=1e-07"]
+
+
+def test_bit_errors_take_long_frames_more_often() -> None:
+    faults = Faults(bit_errors=1e-6)
+    assert faults.loss_of(1000) == pytest.approx(8e-3)
+    assert faults.loss_of(64) == pytest.approx(5.12e-4)
+    assert Faults(loss=0.5, bit_errors=1e-4).loss_of(5000) == 1
+
+
+@pytest.mark.parametrize("ratio", ["0", "1", "1e-3", "1e-17", "1e999", "-1e-7", "1e7", "nan", ""])
+def test_a_ratio_that_cannot_be_drawn_is_refused(ratio: str) -> None:
+    with pytest.raises(UserError, match="no bit error ratio of 1e-16 to 0.0001"):
+        timeline([f"t=0 link rail0:up0 ber={ratio}"], FABRIC)
+
+
 def test_a_flap_is_down_for_the_first_half_of_each_period() -> None:
     assert stated("t=1us link rail0:up0 flap every=2us for=5us") == [
         (1000, ["link rail0:up0 down"]),

@@ -91,6 +91,20 @@ def test_certain_loss(bench: Bench) -> None:
     assert all(lost(bench, Faults(loss=1.0)))
 
 
+@pytest.mark.parametrize("size", [64, 640])
+def test_bit_errors_take_frames_by_their_length(bench: Bench, size: int) -> None:
+    """The chance is the ratio times the bits of the frame with its check sequence."""
+    faults, sent = Faults(bit_errors=1e-4), frames(size=size)
+    reset(bench.program, NEAR)
+    bench.configure(profile("lossless"), faults=faults)
+    for frame in sent:
+        bench.out.send(frame)
+    bench.configure(profile("lossless"))
+    gone = COUNT - len(bench.exchange([]))
+    assert near(gone, faults.loss_of(len(sent[0]) + 4) * COUNT)
+    assert bench.counters().classes[DATA].drops[DropReason.LOSS] == gone
+
+
 def test_black_hole(bench: Bench) -> None:
     assert all(lost(bench, Faults(black_hole=True)))
     row = bench.counters().classes[DATA]
