@@ -84,7 +84,7 @@ def test_silent_faults_add_up_and_heal_together() -> None:
     assert moments[3].condition == SOUND
 
 
-def test_a_bit_error_ratio_is_read_and_told() -> None:
+def test_a_bit_error_ratio_is_read_and_written() -> None:
     (moment,) = timeline(["t=0 link rail0:up0 ber=1e-7"], FABRIC)
     cable = link("rail0:up0")
     assert moment.condition.of(cable) == Faults(bit_errors=1e-7)
