@@ -226,7 +226,8 @@ class LinkEnd:
         kind = self._set_due()
         if kind is not None:
             errored = kind != QUIT and self.errors.strike(SET_OCTETS)
-            self._send(SET_OCTETS, LinkUnit(kind, self._number_of(kind), self._era, errored))
+            unit = LinkUnit(kind, self._number_of(kind), self._era, errored)
+            self.line.occupy_with(SET_OCTETS, self._set_left, unit, self._arrivals)
             return True
         replays = self.replays
         frame = None if replays is None else replays.replay()
@@ -236,7 +237,8 @@ class LinkEnd:
         self.counters.replayed_frames += 1
         self.counters.replayed_bytes += octets
         errored = self.errors.strike(len(content) + FCS_OCTETS)
-        self._send(octets, LinkUnit(FRAME, number, self._era, errored, content, False, cells))
+        unit = LinkUnit(FRAME, number, self._era, errored, content, False, cells)
+        self.line.occupy_with(octets, self._replay_left, unit, self._arrivals)
         return True
 
     def _set_due(self) -> int | None:
@@ -258,8 +260,10 @@ class LinkEnd:
             return CREDITS
         if self._consumed_due:
             self._consumed_due = False
-            counters.consumed_updates_sent += 1
-            return CONSUMED
+            # The count would name frames that are still to be replayed as lost.
+            if self.replays is None or not self.replays.outstanding:
+                counters.consumed_updates_sent += 1
+                return CONSUMED
         return None
 
     def _number_of(self, kind: int) -> int:
@@ -271,15 +275,16 @@ class LinkEnd:
             return self.credits.consumed
         return self._receiver.expected
 
-    def _send(self, octets: int, unit: LinkUnit) -> None:
-        self.line.occupy_with(octets, self._sent, unit, self._arrivals)
-
-    def _sent(self, _: object) -> None:
-        """An ordered set or a replayed frame has left."""
+    def _set_left(self, _: object) -> None:
+        """Go on after an ordered set has left."""
         self.line.busy = False
-        replays = self.replays
-        if replays is not None:
-            replays.replayed(self._events.now)
+        self._proceed()
+
+    def _replay_left(self, _: object) -> None:
+        """Go on after a replayed frame has left."""
+        self.line.busy = False
+        if self.replays is not None:
+            self.replays.replayed(self._events.now)
             self._arm()
         self._proceed()
 
@@ -453,10 +458,8 @@ class LinkEnd:
         now, replays, credits = self._events.now, self.replays, self.credits
         if credits is not None and self._resend_at <= now:
             self._resend_at = now + credits.rules.timer_ns * PS
-            # The count would name frames that are still to be replayed as lost.
-            if replays is None or not replays.outstanding:
-                self._consumed_due = True
-                self._poke()
+            self._consumed_due = True
+            self._poke()
         if replays is not None and replays.deadline <= now:
             self.counters.replay_timer_expiries += 1
             if replays.expire():

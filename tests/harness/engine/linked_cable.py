@@ -140,6 +140,8 @@ class SlowSwitch:
 
     hold_ns: int
     cable: LinkedCable | None = None
+    #: the most octets on the wire that it has held, whatever the link layer counts
+    most: int = 0
     _held: deque[int] = field(default_factory=deque)
 
     def take(self, frame: bytes) -> None:
@@ -148,6 +150,7 @@ class SlowSwitch:
         octets = octets_on_wire(frame)
         self.cable.words[HELD] += octets
         self._held.append(octets)
+        self.most = max(self.most, sum(self._held))
         if len(self._held) == 1:
             self._next()
 

@@ -47,6 +47,8 @@ def carried(
 
         cable.at(when, enqueue)
     cable.events.run()
+    if rules.cbfc is not None:  # frames of 40 cells, by their own octets
+        assert switch.most <= rules.cbfc.cells * (64 + 24 + 24)
     return cable
 
 

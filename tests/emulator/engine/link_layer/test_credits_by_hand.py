@@ -123,6 +123,22 @@ def test_retry_keeps_credits_from_leaking() -> None:
     assert cable.near.credits.outstanding == 0
 
 
+def test_a_report_that_waits_for_a_frame_is_put_off_for_it() -> None:
+    """The timer comes while a frame leaves that has an error, and is replayed: nothing is lost."""
+    both = LinkRules(llr=llr(), cbfc=cbfc(4 * OF_FRAME), longest_bytes=FRAME_NS)
+    switch = SlowSwitch(hold_ns=30_000)
+    cable = LinkedCable(both, losses=[1], take=switch.take)
+    switch.cable = cable
+    cable.send(1)
+    report = FRAME_NS + TIMER_NS
+    cable.at(report - 300, lambda: cable.line.enqueue(numbered(1), LOW))
+    cable.events.run(2 * report * 1000)
+    assert cable.numbers == [0, 1]
+    assert cable.far.counters.repaired_cells == 0
+    assert cable.far.cells is not None
+    assert cable.far.cells.receiver.held == 2 * OF_FRAME
+
+
 def test_counts_are_cyclic() -> None:
     """With counts modulo 64 everything goes on over the end of the cycle."""
     sender = CreditSender(cbfc(24), FRAME_NS, cycle=64)

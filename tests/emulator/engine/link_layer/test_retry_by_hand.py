@@ -62,6 +62,17 @@ def test_a_lone_frame_whose_nack_is_lost_waits_for_the_timer() -> None:
     assert (near.replay_timer_expiries, near.replays, near.replayed_frames) == (1, 1, 1)
 
 
+def test_answers_to_the_other_direction_do_not_hold_up_the_timer() -> None:
+    """ACKs leave all the time, for frames that come; the frame that was lost has its own timer."""
+    cable = LinkedCable(RETRY, losses=[0], losses_back=[0, 1])
+    cable.send(1)
+    for number in range(12):
+        cable.at(1600 + number * 1100, lambda: cable.back.enqueue(numbered(9), LOW))
+    cable.events.run()
+    assert cable.near.settle().replay_timer_expiries == 1
+    assert cable.arrived[0][0] < FRAME_NS + TIMER_NS + 2 * FRAME_NS + DELAY_NS
+
+
 def test_a_lost_ack_costs_a_duplicate() -> None:
     cable = LinkedCable(RETRY, losses_back=[0])
     cable.send(1)
