@@ -100,7 +100,7 @@ def test_bit_errors_take_long_frames_more_often() -> None:
 
 @pytest.mark.parametrize("ratio", ["0", "1", "1e-3", "1e-17", "1e999", "-1e-7", "1e7", "nan", ""])
 def test_a_ratio_that_cannot_be_drawn_is_refused(ratio: str) -> None:
-    with pytest.raises(UserError, match="no bit error ratio of 1e-16 to 0.0001"):
+    with pytest.raises(UserError, match=r"no bit error ratio of 1e-16 to 0\.0001"):
         timeline([f"t=0 link rail0:up0 ber={ratio}"], FABRIC)
 
 

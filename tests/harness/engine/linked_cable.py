@@ -140,7 +140,7 @@ class SlowSwitch:
 
     hold_ns: int
     cable: LinkedCable | None = None
-    #: the most octets on the wire that it has held, whatever the link layer counts
+    #: the most cells that it has held, whatever the link layer counts
     most: int = 0
     _held: deque[int] = field(default_factory=deque)
 
@@ -150,7 +150,9 @@ class SlowSwitch:
         octets = octets_on_wire(frame)
         self.cable.words[HELD] += octets
         self._held.append(octets)
-        self.most = max(self.most, sum(self._held))
+        cbfc = self.cable.rules.cbfc
+        if cbfc is not None:
+            self.most = max(self.most, sum(map(cbfc.cells_of, self._held)))
         if len(self._held) == 1:
             self._next()
 
