@@ -159,15 +159,18 @@ def test_counts_are_cyclic() -> None:
 
 
 def test_cells_of_before_a_pull_are_no_credits_of_after() -> None:
+    """The third new frame waits until a new one has left the switch, behind both old ones."""
     switch = SlowSwitch(hold_ns=30_000)
     cable = LinkedCable(rules(2 * OF_FRAME), take=switch.take)
     switch.cable = cable
     cable.send(2)
     cable.at(5000, cable.pull)
     cable.at(6000, cable.plug)
-    cable.at(6000, lambda: [cable.line.enqueue(numbered(n), LOW) for n in (5, 6)])
+    cable.at(6000, lambda: [cable.line.enqueue(numbered(n), LOW) for n in (5, 6, 7)])
     cable.events.run()
-    assert cable.numbers == [0, 1, 5, 6]
+    assert cable.numbers == [0, 1, 5, 6, 7]
+    freed = FRAME_NS + DELAY_NS + 3 * 30_000
+    assert cable.arrived[-1][0] == freed + SET_NS + DELAY_NS + FRAME_NS + DELAY_NS
     assert cable.far.cells is not None
     assert cable.far.cells.receiver.held == 0
     assert cable.near.credits is not None
