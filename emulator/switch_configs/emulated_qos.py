@@ -149,8 +149,8 @@ class EmulatedQos:
                 yield f"The marking probability {group.rules.pmax} is rounded to per cent."
         yield (
             "The emulator counts octets on the wire (38 more than the IP packet); chips count "
-            "cells of their own size. Load balancing, pipeline latency and the link layer (LLR, CBFC) "
-            "are not part of this."
+            "cells of their own size. Load balancing, pipeline latency and the link layer (LLR, "
+            "CBFC) are not part of this."
         )
 
 
