@@ -198,13 +198,13 @@ class Network:
     def settings(self) -> Settings:
         """Return the present settings of the switches, as far as this process has them."""
         asic = self.lab.asic
-        pausing = asic is not None and (self.pauses is not None or asic.fitted.pauses)
-        linked = asic is not None and (self.links is not None or asic.fitted.links)
-        return Settings(
-            {end: self._settings(end) for end in self.lines},
-            pause_settings(asic) if asic is not None and pausing else None,
-            link_settings(asic) if asic is not None and linked else None,
-        )
+        ports = {end: self._settings(end) for end in self.lines}
+        if asic is None:
+            return Settings(ports, None)
+        pausing = self.pauses is not None or asic.fitted.pauses
+        linked = self.links is not None or asic.fitted.links
+        pauses = pause_settings(asic) if pausing else None
+        return Settings(ports, pauses, link_settings(asic) if linked else None)
 
     def _settings(self, end: CableEnd) -> PortSettings:
         asic = self.lab.asic
@@ -270,15 +270,13 @@ class Network:
         """Give cables the link layer of ``settings``."""
         if settings.links is None:
             return
-        asic = self.lab.asic
         if self.links is None:
-            assert asic is not None
+            assert self.lab.asic is not None
+            asic = self.lab.asic
             self.links = LinkLayer(
                 asic, self.topology, self.lines, self.events, self.ends.first_of_links, self.owns
             )
-            for end in sorted(self._takers):
-                line = self.lines[self.topology.far_end(end)]
-                line.far = self.links.guarded(end, line.far)
+            self.links.guard(self._takers)
             seed = self.lab.seed if seed is None else seed
         self.links.configure(settings.links)
         if seed is not None:
@@ -434,9 +432,8 @@ class Network:
         return sum(self._under_way(line) for line in self._every_line)
 
     def _under_way(self, line: Line) -> int:
-        waiting = 0
-        if self.owns(line.end.node):
-            waiting = line.queued + (self.links is not None and self.links.under_way(line.end))
+        owed = self.links is not None and self.links.under_way(line.end)
+        waiting = line.queued + owed if self.owns(line.end.node) else 0
         return waiting + (line.flying if self.owns(self.topology.far_end(line.end).node) else 0)
 
     def forget_gpus(self) -> None:

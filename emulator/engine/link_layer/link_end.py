@@ -36,7 +36,7 @@ from emulator.engine.link_layer.link_unit import (
     LinkUnit,
 )
 from emulator.engine.link_layer.replay_buffer import ReplayBuffer
-from emulator.engine.link_layer.retry_receiver import Answer, RetryReceiver
+from emulator.engine.link_layer.retry_receiver import RetryAnswer, RetryReceiver
 from emulator.engine.link_layer.stop_clock import StopClock
 from topologies.ethernet import FCS_OCTETS
 
@@ -75,7 +75,7 @@ class LinkEnd:
         self._era = 0
         #: frames that have come for the first time, and those that were taken or given up
         self._seen = self._settled = 0
-        self._answer = Answer.NONE
+        self._answer = RetryAnswer.NONE
         self._credits_due = self._consumed_due = self._quit_due = False
         self._resend_at = NEVER
         self._armed = _UNARMED
@@ -135,7 +135,7 @@ class LinkEnd:
         self._era += 1
         self._seen = self._settled = 0
         self._receiver.reset()
-        self._answer = Answer.NONE
+        self._answer = RetryAnswer.NONE
         self._credits_due = self._consumed_due = self._quit_due = False
         self._missing_since = None
         self._resend_at = NEVER
@@ -247,11 +247,11 @@ class LinkEnd:
         if self._quit_due:
             self._quit_due = False
             return QUIT
-        answer, self._answer = self._answer, Answer.NONE
-        if answer is Answer.ACK:
+        answer, self._answer = self._answer, RetryAnswer.NONE
+        if answer is RetryAnswer.ACK:
             counters.acks_sent += 1
             return ACK
-        if answer is Answer.NACK:
+        if answer is RetryAnswer.NACK:
             counters.nacks_sent += 1
             return NACK
         if self._credits_due:
@@ -340,13 +340,13 @@ class LinkEnd:
                     self.counters.out_of_sequence += 1
         if taken:
             self._note_recovery()
-        elif self._missing_since is None and answer is Answer.NACK:
+        elif self._missing_since is None and answer is RetryAnswer.NACK:
             self._missing_since = self._events.now
-        if taken or answer is Answer.NACK or self._answer is Answer.NONE:
+        if taken or answer is RetryAnswer.NACK or self._answer is RetryAnswer.NONE:
             self._answer = answer
         if taken:
             self._pass_on(unit)
-        if answer is not Answer.NONE:
+        if answer is not RetryAnswer.NONE:
             self._poke()
 
     def _note_recovery(self) -> None:

@@ -108,6 +108,12 @@ class LinkLayer:
         one.deliver = take
         return one.guard
 
+    def guard(self, ends: Collection[CableEnd]) -> None:
+        """Stand before whoever takes what arrives at ``ends`` now."""
+        for end in sorted(ends):
+            line = self._lines[self._far_end(end)]
+            line.far = self.guarded(end, line.far)
+
     def credited(self, end: CableEnd) -> bool:
         """Return whether what comes in at the switch of port ``end`` takes cells."""
         one = self.ends.get(end)

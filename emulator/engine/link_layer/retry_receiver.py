@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Answer(Enum):
+class RetryAnswer(Enum):
     """The answer that a receiver owes."""
 
     NONE = 0
@@ -33,23 +33,23 @@ class RetryReceiver:
         self._refused = False
         self._latest = -1
 
-    def take(self, number: int) -> tuple[bool, Answer]:
+    def take(self, number: int) -> tuple[bool, RetryAnswer]:
         """Return whether frame ``number``, which came whole, is taken, and what to answer."""
         latest, self._latest = self._latest, number
         if number == self.expected:
             self.expected += 1
             self._refused = False
-            return True, Answer.ACK
+            return True, RetryAnswer.ACK
         if number < self.expected:
-            return False, Answer.ACK
+            return False, RetryAnswer.ACK
         if self._refused and number > latest:
-            return False, Answer.NONE
+            return False, RetryAnswer.NONE
         self._refused = True
-        return False, Answer.NACK
+        return False, RetryAnswer.NACK
 
-    def error(self) -> Answer:
+    def error(self) -> RetryAnswer:
         """Return what to answer to a frame that came with an error."""
         if self._refused:
-            return Answer.NONE
+            return RetryAnswer.NONE
         self._refused = True
-        return Answer.NACK
+        return RetryAnswer.NACK
