@@ -13,7 +13,7 @@ from emulator.endpoint.operations.schedule import Receive, Write
 from emulator.engine.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.engine.linked_cable import Script
-from tests.harness.runs.processes import Run, refused
+from tests.harness.runs.processes import begun, refused
 from tests.system.engine.test_times_by_hand import (
     CABLE_PS,
     FRAME,
@@ -79,12 +79,12 @@ SWEEP = ("--param", "losses=0", "--param", "bers=1e-6", "--param", "size=128KiB"
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 def test_bit_errors_are_replayed_and_no_transport_sees_them(transport: str, tmp_path: Path) -> None:
-    run = Run(
+    run = begun(
         *(tmp_path, "--switch", "lossless:llr=on", "--transport", transport, *SWEEP),
         *("--capture", "rail0:down0"),
         scenario="losssweep",
     )
-    status, out, errors = run.finish()
+    status, out, errors = run.communicate()
     assert status == 0, errors
     sound, struck = run.result["rows"]
     assert sound["replays"] == sound["wrong"] == struck["wrong"] == 0
@@ -105,12 +105,12 @@ def test_bit_errors_are_replayed_and_no_transport_sees_them(transport: str, tmp_
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 def test_an_incast_with_credits_loses_nothing(transport: str, tmp_path: Path) -> None:
-    run = Run(
+    run = begun(
         *(tmp_path, "--switch", "lossless:cbfc=on", "--transport", f"{transport}:cc=none"),
         *("--param", "senders=3", "--param", "size=256KiB", "--capture", "none"),
         scenario="incast",
     )
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     (row,) = run.result["rows"]
     assert row["dropped_packets"] == row["trimmed_packets"] == row["retransmitted_packets"] == 0
@@ -123,13 +123,13 @@ def test_an_incast_with_credits_loses_nothing(transport: str, tmp_path: Path) ->
 
 
 def test_frames_with_errors_are_lost_without_retry_and_no_credit_with_them(tmp_path: Path) -> None:
-    run = Run(
+    run = begun(
         *(tmp_path, "--switch", "lossless:cbfc=on,cbfc_buffer=20KiB", "--transport", "uet"),
         *("--fault", "t=0 link rail0:down1 loss=3%", "--param", "senders=3"),
         *("--param", "size=128KiB", "--capture", "none"),
         scenario="incast",
     )
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     (row,) = run.result["rows"]
     assert row["lost_packets"]["in_flight"] == row["link_lost_packets"] > 0
@@ -141,13 +141,13 @@ def test_frames_with_errors_are_lost_without_retry_and_no_credit_with_them(tmp_p
 
 
 def test_a_link_that_gives_up_goes_on_without_retry(tmp_path: Path) -> None:
-    run = Run(
+    run = begun(
         *(tmp_path, "--switch", "shallow:llr=on,llr_replays=1", "--transport", "uet"),
         *("--fault", "t=0 link rail0:down0 loss=30%", "--param", "senders=2"),
         *("--param", "size=64KiB", "--capture", "none"),
         scenario="incast",
     )
-    status, _, errors = run.finish()
+    status, _, errors = run.communicate()
     assert status == 0, errors
     ports = run.result["ports"]
     assert sum(port["link"]["link_failures"] for port in ports.values()) > 0
@@ -157,17 +157,17 @@ def test_a_link_that_gives_up_goes_on_without_retry(tmp_path: Path) -> None:
 def test_rows_with_and_without_a_link_layer_leave_no_trace_in_each_other(tmp_path: Path) -> None:
     """Switches that change between rows, and cables that lose frames, come to the same again."""
     common = ("--capture", "none", *SWEEP)
-    both = Run(
+    both = begun(
         *(tmp_path, "--transport", "uet@shallow:llr=on,uet@shallow,uet@lossless:cbfc=on", *common),
         scenario="losssweep",
     )
-    status, _, errors = both.finish()
+    status, _, errors = both.communicate()
     assert status == 0, errors
     for switch in ("shallow:llr=on", "shallow", "lossless:cbfc=on"):
-        alone = Run(
+        alone = begun(
             tmp_path, "--transport", "uet", "--switch", switch, *common, scenario="losssweep"
         )
-        status, _, errors = alone.finish()
+        status, _, errors = alone.communicate()
         assert status == 0, errors
         digests = [row["digest"] for row in alone.result["rows"]]
         beside = [row["digest"] for row in both.result["rows"] if row["switch"] == switch]
