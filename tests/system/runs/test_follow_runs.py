@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from emulator.cli.reports.follow_verb import command
+from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run_follow.capture_stream import CaptureStream
 from emulator.run_follow.packet_view import PacketKind, view
 from emulator.topology_file import from_record
@@ -26,9 +27,9 @@ pytestmark = [
 ]
 
 
-def incast(place: Path, *options: str) -> Path:
+def incast(runs: RunFactory, *options: str) -> Path:
     folder: Path = run(
-        place,
+        runs,
         "incast",
         *("--topology", SPEC, "--capture", "all", *options),
         **{"senders": "4", "size": "128KiB", "iterations": "1", "warmups": "0"},
@@ -59,8 +60,10 @@ def followed(folder: Path, psn: int, *options: str) -> dict[str, Any]:
     return content
 
 
-def test_a_trimmed_packet_of_uet_is_followed_to_its_ack(tmp_path: Path) -> None:
-    folder = incast(tmp_path, "--event-log", "all")
+def test_a_trimmed_packet_of_uet_is_followed_to_its_ack(
+    tmp_path: Path, uetemu_run: RunFactory
+) -> None:
+    folder = incast(uetemu_run, "--event-log", "all")
     psn, times = most_repeated(folder)
     assert times > 1
     told = followed(folder, psn, "--svg", str(tmp_path / "ladder.svg"))
@@ -80,9 +83,9 @@ def test_a_trimmed_packet_of_uet_is_followed_to_its_ack(tmp_path: Path) -> None:
         assert len(shown.splitlines()) == steps
 
 
-def test_a_dropped_packet_of_rocev2_is_followed_to_its_ack(tmp_path: Path) -> None:
+def test_a_dropped_packet_of_rocev2_is_followed_to_its_ack(uetemu_run: RunFactory) -> None:
     folder = incast(
-        tmp_path,
+        uetemu_run,
         *("--transport", "rocev2:pfc=off", "--switch", "shallow:untrimmed.limit_bytes=60KiB"),
     )
     psn, times = most_repeated(folder)

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from emulator.cli.graph import graph_verb
 from emulator.errors import UserError
+from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run.report.row_heat import MEASURES, busiest, heat
 from emulator.run.report.row_ports import PAUSES, RecordedRun
 from emulator.topology_file import from_record
@@ -30,13 +31,11 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(uetemu_run_factory: RunFactory) -> Path:
     """An incast of 1, then 2 senders on rail 0, whose switches pause."""
-    place = tmp_path_factory.mktemp("run")
     options = ("--topology", SPEC, "--switch", "lossless")
-    path: Path = run(place, "incast", *options, senders="1,2", victim="0", iterations="1", **TINY)[
-        "folder"
-    ]
+    given = {"senders": "1,2", "victim": "0", "iterations": "1", **TINY}
+    path: Path = run(uetemu_run_factory, "incast", *options, **given)["folder"]
     return path
 
 
