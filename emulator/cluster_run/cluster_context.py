@@ -18,9 +18,30 @@ from emulator.faults.fault_injector import FaultInjector
 from emulator.faults.live_injection import change_of
 from emulator.services.machine_map import MachineMap
 from emulator.services.service_runner import Services
+from topologies import catalogue
 
 #: What a client may take of the machine's time (s) before it counts as hung.
 CLIENT_S = 300.0
+UETEMU = "from emulator.cli.main import main; main()"
+
+
+class FabricRun:
+    """A run of a scenario of the fabric, beside the cluster."""
+
+    def __init__(self, scenario: str, folder: Path, process: subprocess.Popen[str]) -> None:
+        self._scenario, self.folder, self._process = scenario, folder, process
+
+    def result(self) -> Any:
+        """Wait for its end and return ``result.json``; UserError with its reason if it failed."""
+        try:
+            _, err = self._process.communicate(timeout=CLIENT_S)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            raise UserError(f"{self._scenario} has not ended after {CLIENT_S:g} s") from None
+        if self._process.returncode:
+            words = err.strip().splitlines() or ["it gave no reason"]
+            raise UserError(f"{self._scenario} failed: {words[-1]}")
+        return json.loads((self.folder / "result.json").read_text())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +104,29 @@ class ClusterContext:
     ) -> subprocess.Popen[str]:
         """Start the Python ``module`` on ``machine`` with ``given`` as JSON."""
         return self.started(machine, [sys.executable, "-m", module, json.dumps(given)])
+
+    def begin_fabric_run(self, scenario: str, *options: str, name: str | None = None) -> FabricRun:
+        """Begin ``uetemu run`` of ``scenario`` on the backend's topology, in virtual time.
+
+        It has a fabric of its own, beside the cluster, and its folder is ``name`` in this run's, by
+        default that of the scenario.
+        """
+        folder = self.folder / (name or scenario)
+        argv = [sys.executable, "-c", UETEMU, "run", scenario, "--format", "json"]
+        argv += ["--topology", catalogue.spec_of(self.cluster.backend.topology)]
+        argv += ["--seed", str(self.seed), "--output", str(folder), *options]
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return FabricRun(scenario, folder, process)
+
+    def fabric_run(self, scenario: str, *options: str) -> Any:
+        """Run ``scenario`` as :meth:`begin_fabric_run` does and return its result."""
+        return self.begin_fabric_run(scenario, *options).result()
 
     def strike(self, network: str, fault: str) -> None:
         """Apply ``fault`` to ``network``, in the words of ``uetemu inject``."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.cluster.cluster_lab import ClusterLab
+from emulator.lab import Lab
 
 INTERVAL_S = 0.25
 
@@ -39,9 +40,11 @@ class NetworkSamples:
     """
 
     def __init__(self, cluster: ClusterLab) -> None:
-        self._cluster = cluster
+        self._labs = cluster.labs
+        #: The thread's own, as a netlink socket answers one question at a time.
+        self._watched = {name: Lab.attach(lab.name) for name, lab in cluster.labs.items()}
         self._began = time.monotonic()
-        self._first = self._counted()
+        self._first = _counted(self._labs)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self.samples: list[NetworkSample] = []
@@ -61,6 +64,8 @@ class NetworkSamples:
         """Take the last sample and stop."""
         self._ended.set()
         self._thread.join()
+        for lab in self._watched.values():
+            lab.close()
 
     def write(self, path: Path) -> None:
         """Write all samples as CSV."""
@@ -74,19 +79,19 @@ class NetworkSamples:
         """Return the octets and drops of each network since the run began."""
         return {
             network: (octets - self._first[network][0], drops - self._first[network][1])
-            for network, (octets, drops) in self._counted().items()
+            for network, (octets, drops) in _counted(self._labs).items()
         }
 
     def port_octets(self, network: str) -> Mapping[str, int]:
         """Return what each port of ``network`` has sent since its lab was built."""
-        counters = self._cluster.labs[network].counters()
+        counters = self._labs[network].counters()
         return {port: counted.tx_bytes for port, counted in counters.items()}
 
     def _sample(self) -> None:
         while True:
             last = self._ended.wait(INTERVAL_S)
             at_s = self.now_s
-            for network, (octets, drops) in self._counted().items():
+            for network, (octets, drops) in _counted(self._watched).items():
                 first = self._first[network]
                 self.samples.append(
                     NetworkSample(
@@ -99,11 +104,13 @@ class NetworkSamples:
             if last:
                 return
 
-    def _counted(self) -> dict[str, tuple[int, int]]:
-        found = {}
-        for network, lab in self._cluster.labs.items():
-            counters = lab.counters().values()
-            octets = sum(one.tx_bytes for one in counters)
-            drops = sum(one.data.drops + one.control.drops + one.tx_dropped for one in counters)
-            found[network] = octets, drops
-        return found
+
+def _counted(labs: Mapping[str, Lab]) -> dict[str, tuple[int, int]]:
+    """Return the octets and drops of all ports of each of ``labs`` since it was built."""
+    found = {}
+    for network, lab in labs.items():
+        counters = lab.counters().values()
+        octets = sum(one.tx_bytes for one in counters)
+        drops = sum(one.data.drops + one.control.drops + one.tx_dropped for one in counters)
+        found[network] = octets, drops
+    return found

@@ -79,7 +79,7 @@ def to_containerlab(topology: Topology) -> str:
     if stretch_of(topology) is not None:
         raise UserError(
             "containerlab files have static routes, and a stretched subnet needs a control plane: "
-            "take subnets=apart"
+            "take subnets=apart, or tenants=0 for the frontend of a cluster"
         )
     routes, rules = static_routes(topology), static_rules(topology)
     neighbours = static_neighbours(topology)

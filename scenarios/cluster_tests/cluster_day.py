@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from emulator.cluster_run.clients import rendezvous_rank
-from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.cluster_run.cluster_context import ClusterContext, FabricRun
 from emulator.cluster_run.packet_survey import survey
 from emulator.errors import UserError
 from emulator.scenario import parameter
@@ -37,7 +36,6 @@ from emulator.services.kinds.model_servers import LLM
 from emulator.services.kinds.nfs import EXPORT, NFS, SHARED
 from emulator.services.kinds.rendezvous import PORT as RENDEZVOUS_PORT
 from emulator.services.llm import request_load
-from topologies import catalogue
 from topologies.addressing import NETWORK_BLOCKS
 from topologies.cluster.machine_networks import MANAGEMENT_SWITCH, MODEL_PORT
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE, CableEnd, Topology
@@ -47,7 +45,6 @@ TOPOLOGY = "cluster"
 SERVICES = "files,llm,nfs,rendezvous"
 LIMIT_S = 300.0
 SPINE = "front-spine0"
-UET_RUN = "from emulator.cli.main import main; main()"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +77,7 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
             run.strike(STORAGE, f"nic {dead} down")
             yield _died(run, dead)
         yield _read(run, "dataset read, a storage server dead", parameters.shard)
-        yield _trained(*training)
+        yield _trained(run, training)
         for user, process in users:
             yield _served(user, process)
         run.event("the day is over")
@@ -137,24 +134,14 @@ def _started(run: ClusterContext) -> Mapping[str, object]:
     }
 
 
-def _training(
-    run: ClusterContext, parameters: Parameters
-) -> tuple[ClusterContext, subprocess.Popen[str]]:
+def _training(run: ClusterContext, parameters: Parameters) -> FabricRun:
     """Begin a training on the backend in virtual time, beside the rest."""
     run.event("training begins, in virtual time")
-    backend = run.cluster.backend.topology
-    argv = [sys.executable, "-c", UET_RUN, "run", "data_parallel", "--format", "json"]
-    argv += ["--topology", catalogue.spec_of(backend), "--seed", str(run.seed)]
-    argv += ["--output", str(run.folder / "training")]
+    options = []
     if parameters.fault == "link":
-        argv += ["--fault", f"t=30us link {_uplink(backend)} down"]
-    return run, subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        uplink = _uplink(run.cluster.backend.topology)
+        options = ["--fault", f"t=30us link {uplink} down"]
+    return run.begin_fabric_run("data_parallel", *options, name="training")
 
 
 def _uplink(backend: Topology) -> CableEnd:
@@ -165,9 +152,8 @@ def _uplink(backend: Topology) -> CableEnd:
     raise UserError("the backend has no link between switches to pull: take --param fault=none")
 
 
-def _trained(run: ClusterContext, process: subprocess.Popen[str]) -> Mapping[str, object]:
-    _answer("the training", process)
-    result = json.loads((run.folder / "training" / "result.json").read_text())
+def _trained(run: ClusterContext, training: FabricRun) -> Mapping[str, object]:
+    result = training.result()
     row = result["rows"][-1]
     run.event("training has ended")
     return {

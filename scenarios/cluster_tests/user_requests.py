@@ -15,8 +15,9 @@ Measured, in the frontend's time (the machine's divided by its dilation): the ti
 (TTFT) and between tokens (ITL), by percentile.  ``stated`` is what the servers wait by themselves;
 the rest is network, HTTP and this machine.  5-tuples are counted at the users' machines.  The
 shares of the uplinks are those of the border router: many short flows spread well by ECMP.  For
-comparison the same columns hold for the backend's elephants: one queue pair for each pair of GPUs
-of a ring AllReduce, computed by the fabric's own hash in virtual time.
+comparison the same columns stand for the backend's elephants.  There every GPU sends to one other
+over RoCEv2 with one queue pair, in virtual time, and each rail switch chooses by its hash of the
+flow.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ TOPOLOGY = "cluster"
 SERVICES = "llm"
 NS_PER_S = 10**9
 PERCENTILES = (50, 90, 99)
+ELEPHANT = "1MiB"  # what each GPU sends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,12 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
         yield _latency(name, np.array(values) / dilation * 1e3, stated[own] * 1e3)
     sent = {port: after[port] - before[port] for port in after}
     flows = {(record["server"], record["port"]) for record in records}
-    yield _spread("users' requests", len(flows), _uplinks(sent, BORDER), took, run)
+    shares = _uplinks(sent, BORDER)
+    rate = run.cluster.labs[FRONTEND].topology.links[-1].rate_bps
+    capacity = rate / dilation / 8 * took * len(shares)
+    use = sum(shares) / capacity if capacity else None
+    yield _spread(f"uplinks of {BORDER}, users' requests", len(flows), shares, use)
+    yield from _elephants(run)
     yield _refusals(run)
 
 
@@ -126,24 +133,48 @@ def _uplinks(sent: Mapping[str, int], switch: str) -> list[int]:
 
 
 def _spread(
-    what: str, flows: int, uplinks: Sequence[int], took: float, run: ClusterContext
+    what: str, flows: int, uplinks: Sequence[int], mean_use: float | None
 ) -> Mapping[str, object]:
-    """Return how evenly ``flows`` have filled ``uplinks``."""
+    """Return how evenly ``flows`` have filled ``uplinks`` (octets).
+
+    ``entropy_share`` is Shannon's entropy of the shares over its largest value: 1 where all are
+    alike, 0 where one has all.
+    """
     total = sum(uplinks)
     shares = np.array(uplinks) / total if total else np.zeros(len(uplinks))
     used = shares[shares > 0]
-    entropy = float(-(used * np.log2(used)).sum() / np.log2(len(shares))) if len(shares) > 1 else 1
-    rate = run.cluster.labs[FRONTEND].topology.links[-1].rate_bps
-    capacity = rate / run.dilation(FRONTEND) / 8 * took * len(uplinks)
+    several = len(shares) > 1
+    entropy = float(-(used * np.log2(used)).sum() / np.log2(len(shares))) if several else None
     return {
-        "what": f"uplinks of {BORDER}, {what}",
+        "what": what,
         "flows": flows,
         "uplinks": len(uplinks),
         "least_share": float(shares.min()) if len(shares) else None,
         "most_share": float(shares.max()) if len(shares) else None,
         "entropy_share": entropy,
-        "mean_use_share": total / capacity if capacity else None,
+        "mean_use_share": mean_use,
     }
+
+
+def _elephants(run: ClusterContext) -> Iterator[Mapping[str, object]]:
+    """Run a permutation over the backend in virtual time; yield the spread of each rail switch."""
+    backend = run.cluster.backend.topology
+    uplinked = [
+        switch.name
+        for switch in backend.switches
+        if any(port.name.startswith("up") for port in switch.ports)
+    ]
+    if not uplinked:
+        return
+    run.event("elephants on the backend, in virtual time")
+    result = run.fabric_run(
+        "permutation",
+        *("--transport", "rocev2", "--param", f"sizes={ELEPHANT}", "--param", "iterations=1"),
+    )
+    sent = {port: counted["tx_bytes"] for port, counted in result["ports"].items()}
+    flows = result["rows"][-1]["flows"] // len(uplinked)
+    for switch in uplinked:
+        yield _spread(f"uplinks of {switch}, elephants", flows, _uplinks(sent, switch), None)
 
 
 def _refusals(run: ClusterContext) -> Mapping[str, object]:

@@ -20,7 +20,7 @@ from topologies.designs.planes import fep_number
 from topologies.exports.alike import DETAILS, DIRECT_DETAILS, Detail, DrawnPart, Parts
 from topologies.exports.heat import Heat, number
 from topologies.exports.mermaid import bundle_rate
-from topologies.model import SWITCH, CableEnd, Link, Node, Role, Topology
+from topologies.model import BACKEND, SWITCH, CableEnd, Link, Node, Role, Topology
 
 #: One colour per rail (per pod in a direct network), repeated: apart in brightness, and for every
 #: kind of colour vision.
@@ -389,10 +389,11 @@ class _Drawing:
         return tuple(rows)
 
     def _title(self) -> tuple[str, ...]:
+        end = "GPU" if self.topology.network == BACKEND else "machine"
         parts = self.topology.gpus, self.topology.servers, self.topology.links
         gpus, servers, cables = (
             f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
-            for name, things in zip(("GPU", "server", "link"), parts, strict=True)
+            for name, things in zip((end, "server", "link"), parts, strict=True)
         )
         title = [f"{self.topology.name}: {gpus} in {servers}, {cables}"]
         for network in dict.fromkeys(server.scale_up for server in self.topology.servers):
