@@ -46,13 +46,56 @@ class SuiteColumn:
     point: Point
 
 
+def headed(column: SuiteColumn) -> str:
+    """Return the heading of a column with its unit."""
+    return f"{column.heading} ({column.unit})" if column.unit else column.heading
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as tables show it; None as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+    return str(value)
+
+
+#: Under this key a row may hold the values of all seeds, by the key of their column.
+SAMPLES = "samples"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure of a table: the values of column ``y`` over those of ``x``.
+
+    There is a line for each combination of the values of ``series``.  ``measured``: x is a quantity
+    with an axis of its own, not one setting after the other.
+    """
+
+    x: str
+    y: str
+    series: tuple[str, ...] = ("transport",)
+    measured: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class SuiteTable:
-    """A table of a test.  None in a row means that there was nothing to measure."""
+    """A table of a test.  None in a row means that there was nothing to measure.
+
+    ``curves`` are what a report draws of it; the first one is also shown with its series side by
+    side.
+    """
 
     title: str
     columns: Sequence[SuiteColumn]
     rows: Sequence[Mapping[str, Any]]
+    curves: Sequence[Curve] = ()
+
+    def __post_init__(self) -> None:
+        keys = {column.key for column in self.columns}
+        drawn = {key for one in self.curves for key in (one.x, one.y, *one.series)}
+        if unknown := drawn - keys:
+            raise ValueError(f"table {self.title!r} has no column {', '.join(sorted(unknown))}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from emulator.suite.suite_model import (
     SuiteChoice,
     SuiteTable,
     SuiteTest,
+    headed,
 )
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from emulator.suite.trial_pool import TrialPool
@@ -264,6 +265,7 @@ def _table_data(table: SuiteTable) -> dict[str, Any]:
             for one in table.columns
         ],
         "rows": [dict(row) for row in table.rows],
+        "curves": [asdict(one) for one in table.curves],
     }
 
 
@@ -276,14 +278,10 @@ def _write_csv(path: Path, table: SuiteTable) -> None:
     path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow([_headed(one.heading, one.unit) for one in table.columns])
+        writer.writerow([headed(one) for one in table.columns])
         writer.writerow([one.point.value for one in table.columns])
         for row in table.rows:
             writer.writerow([_text(row.get(one.key)) for one in table.columns])
-
-
-def _headed(heading: str, unit: str) -> str:
-    return f"{heading} ({unit})" if unit else heading
 
 
 def _text(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emulator.suite.suite_model import (
+    Curve,
     Findings,
     Procedure,
     SuiteChoice,
@@ -73,7 +74,15 @@ def sprayed(choice: SuiteChoice) -> list[NamedTrial]:
 
 
 def _procedure(choice: SuiteChoice, trials: Sequence[NamedTrial], title: str) -> Procedure:
-    table = TrialTable(title=title, columns=COLUMNS, trials=trials)
+    table = TrialTable(
+        title=title,
+        columns=COLUMNS,
+        trials=trials,
+        curves=[
+            Curve("paths", key, ("balancing",))
+            for key in ("goodput_share", "links_jain", "links_max_mean")
+        ],
+    )
     return (
         yield from table.findings(
             deviations=[
@@ -113,7 +122,10 @@ def fairness(choice: SuiteChoice) -> Procedure:
     return Findings(
         tables=[
             SuiteTable(
-                title="Jain's index of parallel links, best first", columns=columns, rows=rows
+                title="Jain's index of parallel links, best first",
+                columns=columns,
+                rows=rows,
+                curves=[Curve("balancing", "links_jain", ("paths",))],
             )
         ],
         deviations=["The trials are those of 8.1 to 8.3."],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emulator.suite.suite_model import (
+    Curve,
     Findings,
     Point,
     Procedure,
@@ -50,19 +51,23 @@ def throughput(choice: SuiteChoice) -> Procedure:
                     seeds=1,  # nothing is drawn: all seeds are alike
                 )
                 trials.append(trial)
-                facts[trial.key] = {"message": size, "q": width}
+                facts[trial.key] = {"message": size, "q": width, "direction": direction}
     outcomes = yield trials
     columns = (
         *(c.MESSAGE, c.QPS, c.DIRECTION, c.TRANSPORT),
         *(c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.IDEAL, c.EFFICIENCY),
     )
-    table = SuiteTable(
-        title="Goodput of two host pairs",
-        columns=columns,
-        rows=list(lines(outcomes, columns, facts)),
-    )
+    rows = list(lines(outcomes, columns, facts))
     return Findings(
-        tables=[table],
+        tables=[
+            SuiteTable(
+                title=f"Goodput of two host pairs, {words}",
+                columns=columns,
+                rows=[row for row in rows if row["direction"] == direction],
+                curves=[Curve("message", "goodput_share", ("transport", "q"))],
+            )
+            for direction, words in (("one", "one direction"), ("both", "both directions"))
+        ],
         deviations=[
             NO_GENERATOR,
             SHORT_TRIALS,
@@ -161,7 +166,14 @@ def burst(choice: SuiteChoice) -> Procedure:
         for ratio in ratios
     ]
     return Findings(
-        tables=[SuiteTable(title="Bursts at line rate to one port", columns=columns, rows=rows)],
+        tables=[
+            SuiteTable(
+                title="Bursts at line rate to one port",
+                columns=columns,
+                rows=rows,
+                curves=[Curve("senders", "lossless", ()), Curve("senders", "absorbed", ())],
+            )
+        ],
         deviations=[
             "A burst is an RDMA write of each sender at line rate (RoCEv2 without rate control),"
             " through a deep switch without PFC.",

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from emulator.suite.suite_model import (
+    Curve,
     Findings,
     Point,
     Procedure,
@@ -83,7 +84,16 @@ def _procedure(choice: SuiteChoice, scenario: str) -> Procedure:
     facts = {trial.key: values for trial, values in named}
     rows = list(collective_lines(outcomes, COLUMNS, facts))
     return Findings(
-        tables=[SuiteTable(title=scenario, columns=COLUMNS, rows=rows)],
+        tables=[
+            SuiteTable(
+                title=scenario,
+                columns=COLUMNS,
+                rows=rows,
+                curves=[
+                    Curve("size_bytes", key, ("balancing",)) for key in ("busbw_gbps", "time_us")
+                ],
+            )
+        ],
         deviations=[
             f"N = {', '.join(sorted({str(row['ranks']) for row in rows}))}, {choice.seeds} seeds of"
             " one iteration instead of 100 iterations: with fresh endpoints a seed repeats to the"

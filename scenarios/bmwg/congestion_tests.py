@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from emulator.suite.suite_model import (
+    Curve,
     Point,
     Procedure,
     SuiteChoice,
@@ -75,7 +76,12 @@ def pauses(choice: SuiteChoice) -> Procedure:
         *(c.SENDERS, c.TRANSPORT, c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.CV),
         *(c.PAUSES, c.PAUSED, c.DROPPED, c.QUEUE, c.VICTIM_P99, c.JAIN),
     )
-    table = TrialTable(title="N:1 on a lossless switch", columns=columns, trials=trials)
+    table = TrialTable(
+        title="N:1 on a lossless switch",
+        columns=columns,
+        trials=trials,
+        curves=[Curve("senders", key) for key in ("paused_us", "pauses", "goodput_share")],
+    )
     return (
         yield from table.findings(
             deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
@@ -97,7 +103,12 @@ def dcqcn(choice: SuiteChoice) -> Procedure:
         *(c.SENDERS, c.TRANSPORT, c.SWITCH, c.CONVERGED, c.JAIN, c.GOODPUT_SHARE),
         *(c.MARKED, c.PAUSES, c.DROPPED, c.QUEUE),
     )
-    table = TrialTable(title="2M flows, of which M begin later", columns=columns, trials=trials)
+    table = TrialTable(
+        title="2M flows, of which M begin later",
+        columns=columns,
+        trials=trials,
+        curves=[Curve("senders", key) for key in ("converged_us", "jain", "max_queue_bytes")],
+    )
     return (
         yield from table.findings(
             deviations=[
@@ -119,7 +130,12 @@ def storm(choice: SuiteChoice) -> Procedure:
     columns = (
         *(case, c.TRANSPORT, c.TIME, c.CV, c.GOODPUT, c.PAUSES, c.PAUSED, c.DROPPED, c.TIMEOUTS),
     )
-    table = TrialTable(title="PFC storm of one NIC", columns=columns, trials=trials)
+    table = TrialTable(
+        title="PFC storm of one NIC",
+        columns=columns,
+        trials=trials,
+        curves=[Curve("storm", "time_us")],
+    )
     return (
         yield from table.findings(
             deviations=[

@@ -6,6 +6,7 @@ from typing import Any
 
 from emulator.fabric_choice import choose
 from emulator.suite.suite_model import (
+    Curve,
     Findings,
     Point,
     Procedure,
@@ -52,7 +53,12 @@ def synthetic(choice: SuiteChoice) -> Procedure:
     )
     return Findings(
         tables=[
-            SuiteTable(title="Computing, then AllReduce", columns=columns, rows=rows),
+            SuiteTable(
+                title="Computing, then AllReduce",
+                columns=columns,
+                rows=rows,
+                curves=[Curve("compute_us", "ratio")],
+            ),
             SuiteTable(
                 title="A training step that overlaps computing and exchanges",
                 columns=overlapping,
@@ -96,7 +102,12 @@ def tenants(choice: SuiteChoice) -> Procedure:
         *(c.TIME, c.CV, SuiteColumn("slowdown", "contention / alone", "", Point.DERIVED)),
         *(SuiteColumn("spine_share", "octets over spines", "", Point.DERIVED), c.RESENT),
     )
-    table = TrialTable(title="Two jobs, alone and at once", columns=columns, trials=trials)
+    table = TrialTable(
+        title="Two jobs, alone and at once",
+        columns=columns,
+        trials=trials,
+        curves=[Curve("placement", "slowdown")],
+    )
     return (
         yield from table.findings(
             deviations=[
@@ -132,7 +143,12 @@ def scale(choice: SuiteChoice) -> Procedure:
     )
     return Findings(
         tables=[
-            SuiteTable(title="AllReduce by number of accelerators", columns=columns, rows=rows)
+            SuiteTable(
+                title="AllReduce by number of accelerators",
+                columns=columns,
+                rows=rows,
+                curves=[Curve("ranks", key) for key in ("busbw_gbps", "efficiency")],
+            )
         ],
         deviations=[
             f"N = {', '.join(str(2 * count) for count in hosts)} instead of 64 and more, {size}"
@@ -180,7 +196,12 @@ def _failures(choice: SuiteChoice, title: str) -> Procedure:
         *(FAULT, c.BALANCING, c.TRANSPORT, c.TIME, UNDISTURBED, c.SLOWDOWN, c.CV),
         *(c.DROPPED, c.RESENT, c.TIMEOUTS),
     )
-    table = TrialTable(title=title, columns=columns, trials=trials)
+    table = TrialTable(
+        title=title,
+        columns=columns,
+        trials=trials,
+        curves=[Curve("fault", key, ("balancing",)) for key in ("slowdown", "time_us")],
+    )
     return (
         yield from table.findings(
             deviations=[

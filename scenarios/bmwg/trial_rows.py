@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from statistics import mean, median, stdev
 from typing import Any
 
-from emulator.suite.suite_model import Findings, Procedure, SuiteColumn, SuiteTable
+from emulator.suite.suite_model import (
+    SAMPLES,
+    Curve,
+    Findings,
+    Point,
+    Procedure,
+    SuiteColumn,
+    SuiteTable,
+)
 from emulator.suite.suite_trial import Row, SuiteTrial, TrialOutcome
 
 
@@ -36,12 +44,13 @@ class TrialTable:
     title: str
     columns: Sequence[SuiteColumn]
     trials: Sequence[NamedTrial]
+    curves: Sequence[Curve] = ()
 
     def measured(self, outcomes: Iterable[TrialOutcome]) -> SuiteTable:
         """Return the table with the lines of ``outcomes``."""
         facts = {trial.key: values for trial, values in self.trials}
         rows = list(lines(outcomes, self.columns, facts))
-        return SuiteTable(title=self.title, columns=self.columns, rows=rows)
+        return SuiteTable(title=self.title, columns=self.columns, rows=rows, curves=self.curves)
 
     def findings(self, deviations: Sequence[str], notes: Sequence[str] = ()) -> Procedure:
         """Run the trials, and return findings of this one table."""
@@ -53,17 +62,22 @@ def line(rows: Sequence[Row], columns: Sequence[SuiteColumn]) -> dict[str, Any]:
     """Return the values of ``columns`` over the rows of all seeds of one place.
 
     A number is the median; ``least``, ``most`` and ``cv`` are those of ``time_us``, the coefficient
-    of variation in per cent.  Other values stand if all seeds have the same.
+    of variation in per cent.  Other values stand if all seeds have the same.  The numbers of all
+    seeds are kept under ``SAMPLES``.
     """
     times = [float(row["time_us"]) for row in rows]
     spread = {"least": min(times), "most": max(times), "cv": cv(times)}
     found: dict[str, Any] = {}
+    samples: dict[str, list[float]] = {}
     for column in columns:
         if column.key in spread:
             found[column.key] = spread[column.key]
-        else:
-            found[column.key] = _joined([_value(row, column.key) for row in rows])
-    return found
+            continue
+        values = [_value(row, column.key) for row in rows]
+        found[column.key] = _joined(values)
+        if column.point is not Point.INPUT and len(values) > 1 and _all_numbers(values):
+            samples[column.key] = values
+    return found | {SAMPLES: samples} if samples else found
 
 
 def cv(values: Sequence[float]) -> float | None:
@@ -78,11 +92,14 @@ def _value(row: Row, key: str) -> Any:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    numbers = [one for one in values if isinstance(one, int | float) and one is not None]
-    if len(numbers) == len(values):
-        middle = median(numbers)
-        return int(middle) if middle == int(middle) and all_whole(numbers) else middle
+    if _all_numbers(values):
+        middle = median(values)
+        return int(middle) if middle == int(middle) and all_whole(values) else middle
     return values[0] if all(one == values[0] for one in values) else None
+
+
+def _all_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(one, int | float) for one in values)
 
 
 def all_whole(numbers: Sequence[float]) -> bool:

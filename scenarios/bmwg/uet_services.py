@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from emulator.suite.suite_model import (
+    Curve,
     Findings,
     Point,
     Procedure,
@@ -54,7 +55,12 @@ def services(choice: SuiteChoice) -> Procedure:
         *(SERVICE, c.MESSAGE, c.DIRECTION, c.TRANSPORT, c.SWITCH),
         *(c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.EFFICIENCY),
     )
-    table = TrialTable(title="Goodput by service", columns=columns, trials=trials)
+    table = TrialTable(
+        title="Goodput by service",
+        columns=columns,
+        trials=trials,
+        curves=[Curve("message", "goodput_gbps", ("service", "direction"))],
+    )
     return (
         yield from table.findings(
             deviations=[NO_GENERATOR, SHORT_TRIALS, LESS_SERVICES],
@@ -87,7 +93,12 @@ def first_message(choice: SuiteChoice) -> Procedure:
         *(SERVICE, SuiteColumn("state", "state", "", Point.INPUT)),
         *(c.TRANSPORT, c.P50, c.P99, c.IDEAL),
     )
-    table = TrialTable(title="4 KiB write on an idle fabric", columns=columns, trials=trials)
+    table = TrialTable(
+        title="4 KiB write on an idle fabric",
+        columns=columns,
+        trials=trials,
+        curves=[Curve("state", "message_p50_us", ("service",))],
+    )
     return (
         yield from table.findings(
             deviations=[
@@ -123,7 +134,13 @@ def spray(choice: SuiteChoice) -> Procedure:
         *(c.PATHS, c.BALANCING, c.TRANSPORT, c.SWITCH, c.GOODPUT, c.GOODPUT_SHARE),
         *(c.TIME, c.CV, c.MMR, c.LINKS_JAIN, c.REORDERED, c.RESENT),
     )
-    table = TrialTable(title="Permutation across the spines", columns=columns, trials=trials)
+    drawn = ("goodput_share", "links_jain", "links_max_mean", "retransmitted_packets")
+    table = TrialTable(
+        title="Permutation across the spines",
+        columns=columns,
+        trials=trials,
+        curves=[Curve("paths", key, ("balancing",)) for key in drawn],
+    )
     return (
         yield from table.findings(
             deviations=[
@@ -166,12 +183,19 @@ def congestion(choice: SuiteChoice) -> Procedure:
     return Findings(
         tables=[
             SuiteTable(
-                title="Incast", columns=columns, rows=list(lines(outcomes[: len(trials)], columns))
+                title="Incast",
+                columns=columns,
+                rows=list(lines(outcomes[: len(trials)], columns)),
+                curves=[
+                    Curve("senders", key)
+                    for key in ("goodput_share", "max_queue_bytes", "victim_p99_us", "pauses")
+                ],
             ),
             SuiteTable(
                 title="As many flows again join: time until all are within 10 % of their mean",
                 columns=onset_columns,
                 rows=list(lines(outcomes[len(trials) :], onset_columns)),
+                curves=[Curve("senders", "converged_us")],
             ),
         ],
         deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
@@ -202,7 +226,14 @@ def collectives(choice: SuiteChoice) -> Procedure:
     )
     rows = list(collective_lines(outcomes, columns, facts))
     return Findings(
-        tables=[SuiteTable(title="Collectives by service", columns=columns, rows=rows)],
+        tables=[
+            SuiteTable(
+                title="Collectives by service",
+                columns=columns,
+                rows=rows,
+                curves=[Curve("collective", "busbw_gbps")],
+            )
+        ],
         deviations=[f"N = {collective_ranks(rows)} and {size} instead of 128 to 512 and 1 GB."],
         notes=["Delta is the bus bandwidth over that of rocev2:classic, less one."],
     )

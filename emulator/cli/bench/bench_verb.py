@@ -17,6 +17,7 @@ from emulator.fabric_choice import choose
 from emulator.run.plan.variants import COMPARE, variants
 from emulator.suite.suite_model import SCALES, Suite, SuiteChoice, SuiteTest
 from emulator.suite.suite_run import FILE, Progress, SuiteRecord, SuiteRun, planned
+from emulator.suite_report.suite_page import write_suite_report
 from emulator.transports import default_switch
 from topologies import catalogue
 
@@ -67,6 +68,7 @@ SUITES: Mapping[str, str] = {"training": "scenarios.bmwg.training_suite"}
     type=click.Path(path_type=Path, file_okay=False),
     help="folder of the suite; one that was interrupted goes on [default: runs/bench-...]",
 )
+@click.option("--report", is_flag=True, help="also write report.html into the folder")
 @click.option(
     "--format",
     "form",
@@ -86,6 +88,7 @@ def command(
     processes: int | None,
     plan: bool,
     output: Path | None,
+    report: bool,
     form: str,
 ) -> None:
     """Run the tests of SUITE, each with the procedure of its section.
@@ -117,11 +120,14 @@ def command(
         shown = _Shown(bar if form == "table" else None, run.records)
         run.run(lambda at: _show(bar, at), shown.ended)
         bar.end()
+    page = write_suite_report(folder) if report else None
     if form == "json":
         click.echo((folder / FILE).read_text())
         return
     click.echo(suite_text.of_accounting(run.records), nl=False)
     click.echo(f"Suite folder: {folder}")
+    if page is not None:
+        click.echo(f"Report: {page}")
 
 
 class _Shown:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.table import Table
 
 from emulator.cli.plain_tables import page, plain_table
-from emulator.suite.suite_model import Point, SuiteColumn, SuiteTable
+from emulator.suite.suite_model import Point, SuiteColumn, SuiteTable, headed, shown_value
 from emulator.suite.suite_run import SuiteRecord, accounting
 from emulator.suite.suite_trial import TrialOutcome
 
@@ -64,10 +63,10 @@ def _table(table: SuiteTable) -> Table:
         (place for place, column in enumerate(columns) if column.point is not Point.INPUT),
         len(columns),
     )
-    heads = [f"{one.heading} ({one.unit})" if one.unit else one.heading for one in columns]
+    heads = [headed(one) for one in columns]
     made = plain_table(table.title, *heads, right=numbers)
     for row in table.rows:
-        made.add_row(*(_cell(row, column) for column in columns))
+        made.add_row(*(shown_value(row.get(column.key)) for column in columns))
     return made
 
 
@@ -81,12 +80,3 @@ def _points(columns: Sequence[SuiteColumn]) -> str:
         for point, names in by_point.items()
         if point is not Point.INPUT
     )
-
-
-def _cell(row: Mapping[str, Any], column: SuiteColumn) -> str:
-    value = row.get(column.key)
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
-    return str(value)

@@ -1,4 +1,4 @@
-"""``uetemu report``: the HTML report of run folders."""
+"""``uetemu report``: the HTML report of run folders and suite folders."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from emulator.cluster_report.cluster_page import write_cluster_report
 from emulator.cluster_report.cluster_record import is_cluster_run
 from emulator.errors import UserError
 from emulator.run_report.page import PAGE, write_report
+from emulator.suite_report.suite_folder import is_suite
+from emulator.suite_report.suite_page import write_suite_report
 
 Writer = Callable[[Path, Path | None], Path]
 #: Who writes the report of a folder, by what the folder is; of all others it is a run's.
 WRITERS: tuple[tuple[Callable[[Path], bool], Writer], ...] = (
     (is_cluster_run, write_cluster_report),
+    (is_suite, write_suite_report),
 )
 
 
@@ -30,7 +33,7 @@ WRITERS: tuple[tuple[Callable[[Path], bool], Writer], ...] = (
 def command(runs: tuple[Path, ...], output: Path | None) -> None:
     """Write the report of each folder RUN: one HTML file that needs nothing else.
 
-    RUN is the folder of a run, or of a cluster's (`uetemu cluster`).
+    RUN is the folder of a run, of a cluster's (`uetemu cluster`), or of a suite (`uetemu bench`).
 
     The data of every figure are written beside it as CSV and JSON, in the folder
     report-figures.
