@@ -145,7 +145,7 @@ def _values(base: MeasuredSource, other: MeasuredSource, place: Place) -> list[V
             base_point=point_of(base, first, key),
             other_point=point_of(other, second, key),
         )
-        for key in MEASURED
+        for key in dict.fromkeys((*MEASURED, *first.samples))
         if key in first.samples and key in second.samples
     ]
 

@@ -154,7 +154,7 @@ def point_table(suite: SuiteFolder) -> ReportTable:
         groups=[("", 3)],
         headings=["point", "where", "columns"],
         rows=[
-            [point.value, meaning, joined(sorted(columns[point], key=str.lower))]
+            [point.value, meaning, joined(sorted(set(columns[point])))]
             for point, meaning in POINTS.items()
         ],
         note="A column has values of one point only. The drafts' points are (a) the fabric "

@@ -90,11 +90,10 @@ def comparable_rows(run: TrialRun) -> dict[ComparableRow, list[int]]:
     found: dict[ComparableRow, list[int]] = {}
     for row in run.rows:
         busbw, algbw = row.get("busbw_gbps"), row.get("algbw_gbps")
-        collective = isinstance(busbw, int | float) and isinstance(algbw, int | float) and algbw
         transport = str(row.get("transport"))
         one = ComparableRow(
             pattern=str(row.get("collective")),
-            factor=f"{busbw / algbw:.4g}" if collective else "none",
+            factor=f"{busbw / algbw:.4g}" if busbw and algbw else "none",
             transport=transport,
             switch=str(row.get("switch")),
             tss="active" if "tss=" in transport and "tss=off" not in transport else "not active",

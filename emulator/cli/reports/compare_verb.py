@@ -1,4 +1,4 @@
-"""``uetemu compare``: runs beside each other, or beside a cluster's measurements."""
+"""``uetemu compare``: runs or suites beside each other, or beside a cluster's measurements."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import click
 from emulator.errors import UserError
 from emulator.run_compare.comparison_report import as_data, as_page, as_text
 from emulator.run_compare.fail_condition import failures, parse_condition
+from emulator.run_compare.measured_source import MeasuredSource
 from emulator.run_compare.source_comparison import compare
 from emulator.run_compare.source_reading import read_source
 from emulator.run_report.page import write_files
+from emulator.suite_report.suite_folder import is_suite
+from emulator.suite_report.suite_source import SUITE, read_suite
 
 #: Exit status where a condition of --fail-if holds: distinct from an error's.
 CONDITION_HOLDS = 3
@@ -56,13 +59,16 @@ def command(
 ) -> None:
     """Compare run folders B... with A: what differed in input and outcome, and by how much.
 
-    A and B are run folders, logs of nccl-tests, or files of the NCCL Inspector.  A difference
+    A and B are run folders, logs of nccl-tests, or files of the NCCL Inspector; or folders of
+    suites, whose tests are compared row by row.  A difference
     counts where the ranges of seeds or iterations of both sides do not overlap.
     """
     if len(sources) < 2:
         raise UserError("two sources or more are compared; name another run folder or log")
     requested = [parse_condition(text) for text in conditions]
-    base, *others = [read_source(path, collective) for path in sources]
+    base, *others = [_source(path, collective) for path in sources]
+    if len({one.kind == SUITE for one in (base, *others)}) > 1:
+        raise UserError("a suite is compared with suites; name run folders of its trials instead")
     comparisons = [compare(base, other) for other in others]
     failed = [sentence for condition in requested for sentence in failures(condition, comparisons)]
     if form == "json":
@@ -77,3 +83,7 @@ def command(
         click.echo(f"uetemu: {sentence}", err=True)
     if failed:
         sys.exit(CONDITION_HOLDS)
+
+
+def _source(path: Path, collective: str | None) -> MeasuredSource:
+    return read_suite(path) if is_suite(path) else read_source(path, collective)
