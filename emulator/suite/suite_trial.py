@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,11 @@ class SuiteTrial:
     seed: int = 1
     seeds: int = 1
     capture: str = "none"
+
+    def given(self, parameters: Mapping[str, object]) -> SuiteTrial:
+        """Return this trial with further ``parameters``, which replace those of the same name."""
+        merged = {**dict(self.parameters), **{name: str(one) for name, one in parameters.items()}}
+        return replace(self, parameters=tuple(merged.items()))
 
     @cached_property
     def words(self) -> tuple[str, ...]:

@@ -43,9 +43,9 @@ def throughput(choice: SuiteChoice) -> Procedure:
                 trial = choice.trial(
                     "pairs",
                     PAIRS,
-                    _with_queue_pairs(choice.transports, width),
+                    with_queue_pairs(choice.transports, width),
                     message=size,
-                    size=_several(size, width),
+                    size=transfer_size(size, width),
                     in_flight=width,
                     direction=direction,
                     seeds=1,  # nothing is drawn: all seeds are alike
@@ -80,14 +80,15 @@ def throughput(choice: SuiteChoice) -> Procedure:
     )
 
 
-def _with_queue_pairs(transports: Sequence[str], width: int) -> str:
+def with_queue_pairs(transports: Sequence[str], width: int) -> str:
+    """Return ``transports`` for one run; RoCEv2 gets ``width`` queue pairs to each peer."""
     return ",".join(
         f"{one}{',' if ':' in one else ':'}qps={width}" if one.startswith("rocev2") else one
         for one in transports
     )
 
 
-def _several(size: str, width: int) -> str:
+def transfer_size(size: str, width: int) -> str:
     """Return the size of a flow: so many messages that one round trip weighs little."""
     octets = {"KiB": 2**10, "MiB": 2**20}
     unit = next((unit for unit in octets if size.endswith(unit)), "")

@@ -1,4 +1,4 @@
-"""Sections 10 to 12 of the training draft: jobs, scale, failures and long runs."""
+"""Sections 10, 11.1 and 12 of the training draft: jobs, scale and long runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from emulator.suite.suite_model import (
     SuiteTest,
 )
 from scenarios.bmwg import bmwg_columns as c
-from scenarios.bmwg.baseline import SHORT_TRIALS
-from scenarios.bmwg.collective_tests import STRATEGIES, collective_fabric, collective_lines
+from scenarios.bmwg.collective_tests import collective_fabric, collective_lines
 from scenarios.bmwg.trial_rows import NamedTrial, TrialTable, lines
-from scenarios.bmwg.uet_services import paths_fabric
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 
@@ -158,66 +156,6 @@ def scale(choice: SuiteChoice) -> Procedure:
     )
 
 
-def failure(choice: SuiteChoice) -> Procedure:
-    """Fail an uplink or a spine in mid-transfer, under each strategy (11.2)."""
-    return (yield from _failures(choice, "Uplink or spine fails in mid-transfer"))
-
-
-def failover(choice: SuiteChoice) -> Procedure:
-    """Compare the iteration with the failure to those without one (11.3)."""
-    return (yield from _failures(choice, "The iteration with the failure beside those without"))
-
-
-#: What fails, and when.
-FAULTS = {
-    "uplink down": "t=30us link rail0:up0 down",
-    "uplink black": "t=30us link rail0:up0 blackhole",
-    "spine down": "t=30us switch spine0 down",
-}
-FAULT = SuiteColumn("fault", "failure", "", Point.INPUT)
-UNDISTURBED = SuiteColumn("undisturbed_us", "without it", "us", Point.ENDPOINT)
-
-
-def _failures(choice: SuiteChoice, title: str) -> Procedure:
-    size = choice.pick(small="2MiB", medium="4MiB", full="8MiB")
-    trials: list[NamedTrial] = []
-    for fault, text in FAULTS.items():
-        for name, (transport, switch) in STRATEGIES.items():
-            trial = choice.trial(
-                "permutation",
-                paths_fabric(4),
-                transport,
-                switch=switch,
-                faults=(text,),
-                sizes=size,
-            )
-            trials.append((trial, {"fault": fault, "balancing": name}))
-    columns = (
-        *(FAULT, c.BALANCING, c.TRANSPORT, c.TIME, UNDISTURBED, c.SLOWDOWN, c.CV),
-        *(c.DROPPED, c.RESENT, c.TIMEOUTS),
-    )
-    table = TrialTable(
-        title=title,
-        columns=columns,
-        trials=trials,
-        curves=[Curve("fault", key, ("balancing",)) for key in ("slowdown", "time_us")],
-    )
-    return (
-        yield from table.findings(
-            deviations=[
-                f"A permutation of {size} a flow over four spines, not AllReduce of 1 GB over"
-                " 128: a ring in its own order crosses no spine.",
-                "Routes are static and follow the carrier at once. With a control plane the time"
-                " of its convergence adds to that (--control-plane).",
-                SHORT_TRIALS,
-            ],
-            notes=[
-                "A trial that is excluded ended with a transport's error: its reason is listed."
-            ],
-        )
-    )
-
-
 TESTS = (
     SuiteTest(
         number="10.1",
@@ -244,18 +182,8 @@ TESTS = (
         objective="AllReduce as the fabric grows",
         procedure=scale,
     ),
-    SuiteTest(
-        number="11.2",
-        title="Link failure convergence",
-        objective="what a failure costs each strategy",
-        procedure=failure,
-    ),
-    SuiteTest(
-        number="11.3",
-        title="Zero-impact failover",
-        objective="the iteration with the failure beside the others",
-        procedure=failover,
-    ),
+)
+LONG_TESTS = (
     SuiteTest(
         number="12.1",
         title="24 h soak",

@@ -8,6 +8,7 @@ from scenarios.bmwg import (
     baseline,
     collective_tests,
     congestion_tests,
+    failure_tests,
     job_tests,
     uet_services,
 )
@@ -23,5 +24,7 @@ SUITE = Suite(
         *balancing_tests.TESTS,
         *collective_tests.TESTS,
         *job_tests.TESTS,
+        *failure_tests.TESTS,
+        *job_tests.LONG_TESTS,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, stdev
 from typing import Any
@@ -33,6 +33,8 @@ def lines(
             yield line(rows, columns) | dict((facts or {}).get(outcome.trial.key, {}))
 
 
+#: Adds values to the lines of a table that follow from several of them.
+Amend = Callable[[list[dict[str, Any]]], object]
 #: A trial, and further values of the lines that come of it, such as what names them.
 NamedTrial = tuple[SuiteTrial, Mapping[str, Any]]
 
@@ -46,16 +48,20 @@ class TrialTable:
     trials: Sequence[NamedTrial]
     curves: Sequence[Curve] = ()
 
-    def measured(self, outcomes: Iterable[TrialOutcome]) -> SuiteTable:
-        """Return the table with the lines of ``outcomes``."""
+    def measured(self, outcomes: Iterable[TrialOutcome], amend: Amend = list) -> SuiteTable:
+        """Return the table with the lines of ``outcomes``; ``amend`` may add values to them."""
         facts = {trial.key: values for trial, values in self.trials}
         rows = list(lines(outcomes, self.columns, facts))
+        amend(rows)
         return SuiteTable(title=self.title, columns=self.columns, rows=rows, curves=self.curves)
 
-    def findings(self, deviations: Sequence[str], notes: Sequence[str] = ()) -> Procedure:
+    def findings(
+        self, deviations: Sequence[str], notes: Sequence[str] = (), amend: Amend = list
+    ) -> Procedure:
         """Run the trials, and return findings of this one table."""
         outcomes = yield [trial for trial, _ in self.trials]
-        return Findings(tables=[self.measured(outcomes)], deviations=deviations, notes=notes)
+        table = self.measured(outcomes, amend)
+        return Findings(tables=[table], deviations=deviations, notes=notes)
 
 
 def line(rows: Sequence[Row], columns: Sequence[SuiteColumn]) -> dict[str, Any]:
@@ -88,6 +94,9 @@ def cv(values: Sequence[float]) -> float | None:
 def _value(row: Row, key: str) -> Any:
     if key == "efficiency":
         return row["ideal_us"] / row["time_us"]
+    if key == "restored_us":
+        restored = [fault.get(key) for fault in row.get("faults") or ()]
+        return None if not restored or None in restored else max(restored)
     return row.get(key)
 
 

@@ -53,7 +53,7 @@ class Flow:
     """``length`` octets from rank ``source`` to rank ``destination``, from ``start_ns`` on.
 
     With ``every_ns`` a message leaves each time that is over, whatever became of those before it.
-    The flow is a victim, which only sees what the others do to it.
+    The flow is a victim, which only sees what the others do to it, unless it is ``bulk``.
     """
 
     source: int
@@ -62,11 +62,17 @@ class Flow:
     start_ns: int = 0
     every_ns: int = 0
     message: int = 0  # octets of each; 0: what all others have
+    bulk: bool = False
+
+    @property
+    def is_paced(self) -> bool:
+        """Return whether messages follow each other at a fixed interval."""
+        return self.every_ns > 0
 
     @property
     def is_victim(self) -> bool:
-        """Return whether messages follow each other at a fixed interval."""
-        return self.every_ns > 0
+        """Return whether the flow is paced, and counts apart from the others."""
+        return self.is_paced and not self.bulk
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ class Traffic:
                 length = min(message, flow.length - offset)
                 into = Region(_from(flow), offset, length)
                 before = first
-                if flow.is_victim:
+                if flow.is_paced:
                     first = (len(source),)
                     source.append(Compute(duration_ns=flow.every_ns, after=before))
                     before = first

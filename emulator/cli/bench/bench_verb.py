@@ -22,7 +22,10 @@ from emulator.transports import default_switch
 from topologies import catalogue
 
 #: Suites by name, and the module that holds each: nothing below the scenarios may import it.
-SUITES: Mapping[str, str] = {"training": "scenarios.bmwg.training_suite"}
+SUITES: Mapping[str, str] = {
+    "training": "scenarios.bmwg.training_suite",
+    "inference": "scenarios.bmwg.inference.inference_suite",
+}
 
 
 @click.command("bench")
