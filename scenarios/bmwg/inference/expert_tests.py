@@ -111,8 +111,8 @@ def modes(choice: SuiteChoice) -> Procedure:
             [
                 MODEL,
                 "A dispatch to every expert stands for the low-latency mode, one to each node,"
-                " which NVLink takes on, for the normal mode. Expert choice and dropped tokens are not"
-                " run: both change how many octets go where, as skew does.",
+                " which NVLink takes on, for the normal mode. Expert choice and dropped tokens are"
+                " not run: both change how many octets go where, as skew does.",
             ]
         )
     )

@@ -145,8 +145,8 @@ def onset(choice: SuiteChoice) -> Procedure:
             [
                 SHORT_TRIALS,
                 "The time to within 5 % of steady rates is not given: messages leave at fixed"
-                " times, whatever congestion control does. The convergence of flows that only congestion"
-                " control holds back is in 7.3 of the training suite.",
+                " times, whatever congestion control does. The convergence of flows that only"
+                " congestion control holds back is in 7.3 of the training suite.",
             ]
         )
     )
