@@ -27,6 +27,8 @@ from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 RECORD = "trial.json"
 #: The program ``uetemu``.
 _START = "import sys; from emulator.cli.main import main; sys.exit(main())"
+#: A suite that is killed leaves no trial behind: the kernel interrupts each, as Ctrl-C would.
+_ENDS_WITH_US = ("setpriv", "--pdeathsig", "INT")
 #: Where the packages are that trials import: those of this process.
 _PACKAGES = Path(emulator.__file__).parents[1]
 
@@ -81,7 +83,7 @@ class TrialPool:
             shutil.rmtree(folder)  # of a suite that was killed
         folder.parent.mkdir(parents=True, exist_ok=True)
         errors = folder.with_suffix(".stderr")
-        command = [sys.executable, "-c", _START, *trial.words]
+        command = [*_ENDS_WITH_US, sys.executable, "-c", _START, *trial.words]
         command += ["--output", str(folder), "--workers", "1", "--format", "json"]
         began = time.monotonic()
         with errors.open("wb") as stderr:
