@@ -45,6 +45,11 @@ CASES: list[tuple[str, str | None, dict[str, str]]] = [
     ("pairs", None, {"direction": "both", "probes": "2"}),
     ("pairs", "rail_clos:hosts=3,gpus_per_host=2", {}),
     ("onset", None, {"flows": "1,2", "joined_at": "1us"}),
+    ("kvload", None, {"transfers": "2", "load": "0,50"}),
+    ("kvload", "pod", {"transfers": "1", "load": "100"}),
+    ("kvmix", None, {"rounds": "2", "period": "1us"}),
+    ("kvmix", "rail_clos:hosts=6,gpus_per_host=3", {"load": "0", "rounds": "1"}),
+    ("kvmix", None, {"load": "50", "dispatch": "0", "period": "1us"}),
     ("linkfail", None, {"fail": "none,black,slow,both"}),
     ("linkfail", "rail_clos:hosts=3,gpus_per_host=3,spines=3", {"sprays": "default"}),
     ("lbsweep", None, {}),
@@ -61,7 +66,7 @@ EACH = pytest.mark.parametrize(
 def loaded(name: str, spec: str | None, given: dict[str, str]) -> tuple[Scenario, object, Topology]:
     found = scenario.load(name)
     own = {**TINY, **given}
-    if name == "permutation":
+    if name in ("permutation", "kvload", "kvmix"):
         own.pop("size")
     parameters = found.parameters(own)
     requested = found.topology(parameters) if spec is None else spec

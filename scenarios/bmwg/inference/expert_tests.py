@@ -85,9 +85,9 @@ def modes(choice: SuiteChoice) -> Procedure:
     """Measure ways of dispatch and of routing (7.2)."""
     ways: Mapping[str, Mapping[str, object]] = {
         "to every expert, balanced": {},
-        "to every expert, skew 1": {"skew": 1000},
+        "to every expert, skew 1": {"skew": 1},
         "once to a node, balanced": {"dedup": "node"},
-        "once to a node, skew 1": {"dedup": "node", "skew": 1000},
+        "once to a node, skew 1": {"dedup": "node", "skew": 1},
         "once to 2 nodes at most": {"dedup": "node", "node_limit": 2},
     }
     tokens = choice.pick(small=64, medium=128, full=256)

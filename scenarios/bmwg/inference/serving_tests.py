@@ -59,7 +59,7 @@ def prompts(choice: SuiteChoice, **parameters: object) -> Sequence[NamedTrial]:
 
 def serving_ttft(choice: SuiteChoice) -> Procedure:
     """Measure TTFT and its parts while requests arrive at random (6.1)."""
-    trials = prompts(choice, rate=2000, requests=_requests(choice))
+    trials = prompts(choice, rate=2, requests=_requests(choice))
     table = TrialTable(
         title="TTFT by prompt, 3P1D, 2 requests a second",
         columns=(
@@ -84,7 +84,7 @@ def placements(choice: SuiteChoice) -> Procedure:
                 prefill_gpus=1,
                 decode=total - prefill,
                 decode_gpus=1,
-                rate=2000,
+                rate=2,
                 requests=_requests(choice),
             ),
             {"placement": f"{prefill}P{total - prefill}D"},
@@ -220,8 +220,8 @@ def token_tail(choice: SuiteChoice) -> Procedure:
     count = choice.pick(small=12, medium=48, full=200)
     cases: Mapping[str, Mapping[str, object]] = {
         "one request": {"arrivals": "0us"},
-        "2 requests/s": {"rate": 2000, "requests": count},
-        "6 requests/s": {"rate": 6000, "requests": count},
+        "2 requests/s": {"rate": 2, "requests": count},
+        "6 requests/s": {"rate": 6, "requests": count},
     }
     trials: list[NamedTrial] = [
         (
@@ -279,7 +279,8 @@ def sensitivity(choice: SuiteChoice) -> Procedure:
     rows = list(lines([outcome], columns))
     idle = {row["transport"]: row["message_p99_us"] for row in rows if row["load"] == 0}
     for row in rows:
-        row["slowdown"] = row["message_p99_us"] / idle[row["transport"]]
+        if idle.get(row["transport"]) and row["message_p99_us"] is not None:
+            row["slowdown"] = row["message_p99_us"] / idle[row["transport"]]
     return Findings(
         tables=[
             SuiteTable(
@@ -298,6 +299,7 @@ def sensitivity(choice: SuiteChoice) -> Procedure:
 
 #: The declared objectives of 11.1: P99 of TTFT and ITL at full size (ms).
 SLO_TTFT_MS, SLO_ITL_MS = 1000, 50
+#: Requests in 1000 s: where the search begins, its last step, and its limit.
 FIRST_RATE, RATE_STEP, LARGEST_RATE = 1000, 500, 64_000
 
 
@@ -320,15 +322,15 @@ def most_tokens(choice: SuiteChoice) -> Procedure:
             best = kept[transport]
             tried[transport] = _next_rate(0 if best is None else best[0], broken[transport])
     columns = (
-        *(c.TRANSPORT, SuiteColumn("most", "largest rate", "1/1000 s", Point.DERIVED)),
+        *(c.TRANSPORT, SuiteColumn("most", "largest rate", "requests/s", Point.DERIVED)),
         *(i.TOKENS, i.TTFT_P99, i.ITL_P99, i.TRANSFER_TIME, c.CV),
     )
-    rows = [
-        {**row, "most": best[0]}
-        for best in kept.values()
-        if best is not None
-        for row in lines([best[1]], columns)
-    ]
+    rows: list[dict[str, Any]] = []
+    for transport, best in kept.items():
+        if best is None:
+            rows.append({"transport": transport})
+        else:
+            rows += [{**row, "most": best[0] / 1000} for row in lines([best[1]], columns)]
     return Findings(
         tables=[
             SuiteTable(
@@ -355,7 +357,7 @@ def _at_rate(choice: SuiteChoice, transport: str, rate: int) -> SuiteTrial:
         transfer="whole",
         output=4,
         scale=i.SCALE,
-        rate=rate,
+        rate=rate / 1000,
         requests=_requests(choice),
     )
 
@@ -383,7 +385,7 @@ def batches(choice: SuiteChoice) -> Procedure:
     slots = choice.pick(small=(1, 2, 8), medium=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16, 32))
     trials: list[NamedTrial] = [
         (
-            served(choice, _fabric(16), slots=count, rate=6000, requests=_requests(choice)),
+            served(choice, _fabric(16), slots=count, rate=6, requests=_requests(choice)),
             {"slots": count},
         )
         for count in slots

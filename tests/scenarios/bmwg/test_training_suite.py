@@ -50,6 +50,10 @@ def test_every_section_of_the_draft_has_its_test_in_order() -> None:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("test", SUITE.tests, ids=lambda test: test.number)
 def test_every_first_trial_can_be_read(test: SuiteTest, scale: str) -> None:
+    assert_trials_can_be_read(test, scale)
+
+
+def assert_trials_can_be_read(test: SuiteTest, scale: str) -> None:
     for trial in {one.key: one for one in planned(test, choice(scale))}.values():
         loaded = scenario.load(trial.scenario)
         loaded.parameters(dict(trial.parameters))
@@ -64,13 +68,18 @@ def test_every_first_trial_can_be_read(test: SuiteTest, scale: str) -> None:
             assert timeline(trial.faults, topology)
 
 
-def findings(procedure: Procedure, lost_above: int) -> tuple[Findings, int]:
-    """Return findings where bursts above ``lost_above`` octets are lost, and how many trials."""
+def findings_of(procedure: Procedure, lost_above: int, **values: object) -> tuple[Findings, int]:
+    """Return findings where bursts above ``lost_above`` octets are lost, and how many trials.
+
+    Every row has ``values``.
+    """
     tried, trials = 0, next(procedure)
     while True:
         tried += len(trials)
         lost = [int(_octets(one) > lost_above) for one in trials]
-        outcomes = [outcome(one, dropped_packets=n) for one, n in zip(trials, lost, strict=True)]
+        outcomes = [
+            outcome(one, dropped_packets=n, **values) for one, n in zip(trials, lost, strict=True)
+        ]
         try:
             trials = procedure.send(outcomes)
         except StopIteration as end:
@@ -82,7 +91,7 @@ def test_a_test_ends_with_tables_and_says_where_it_deviates(test: SuiteTest) -> 
     if test.procedure is None:
         assert test.reason
         return
-    found, _ = findings(test.procedure(choice("small")), 200_000)
+    found, _ = findings_of(test.procedure(choice("small")), 200_000)
     assert found.deviations
     for table in found.tables:
         assert table.rows
@@ -96,7 +105,7 @@ def _octets(trial: SuiteTrial) -> int:
 
 
 def test_a_burst_is_searched_to_the_step() -> None:
-    found, tried = findings(burst(choice("small")), 300_000)
+    found, tried = findings_of(burst(choice("small")), 300_000)
     for row in found.tables[0].rows:
         assert row["lossless"] <= 300_000 < row["lossy"] <= row["lossless"] + BURST_STEP
         assert row["absorbed"] == row["senders"] * row["lossless"]
