@@ -177,12 +177,16 @@ class SuiteTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Tests in the order of their numbers, and the document that they come from."""
+    """Tests in the order of their numbers, and the document that they come from.
+
+    ``estimate_s`` returns about how many seconds a trial takes.
+    """
 
     name: str
     document: str
     terminology: str
     tests: Sequence[SuiteTest] = field(default_factory=tuple)
+    estimate_s: Callable[[SuiteTrial], float] = lambda trial: 0.0
 
     def choose(self, numbers: Sequence[str]) -> list[SuiteTest]:
         """Return the tests by number, or those of a section: ``6`` is all of 6.1 to 6.7.

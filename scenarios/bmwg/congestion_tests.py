@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from emulator.suite.suite_model import (
     Curve,
     Point,
@@ -17,40 +19,79 @@ from scenarios.bmwg.trial_rows import NamedTrial, TrialTable
 INCAST = "rail_clos:hosts={hosts},gpus_per_host=1,spines=1,uplinks_per_spine=1"
 
 
+#: Octets that are under way in a sender of 7.1, which hold the queue at a depth.
+HELD = {"small": (64, 96, 128, 160, 192), "medium": range(64, 225, 16), "full": range(64, 385, 16)}
+#: Kmin and Kmax of 7.1 (KB): a step, and a ramp.
+THRESHOLDS = {"small": ((100, 100), (50, 200)), "medium": ((20, 20), (100, 100), (50, 200)),
+              "full": ((100, 100), (200, 200), (50, 200))}  # fmt: skip
+MARKERS = "uet:cc=none,rocev2:cc=none"
+MARKED_SHARE = SuiteColumn("marked_share", "marked share", "", Point.DERIVED)
+CONFIGURED = SuiteColumn("configured", "by configuration at the mean", "", Point.DERIVED)
+
+
 def marking(choice: SuiteChoice) -> Procedure:
-    """Measure what is marked with a step threshold T (7.1)."""
-    thresholds = choice.pick(
-        small=("20KB", "50KB", "100KB"),
-        medium=("20KB", "50KB", "100KB", "200KB"),
-        full=("100KB", "1MB", "5MB"),
-    )
+    """Measure what is marked at each depth at which a queue is held (7.1)."""
     trials: list[NamedTrial] = []
-    for threshold in thresholds:
-        trial = choice.trial(
-            "incast",
-            INCAST.format(hosts=5),
-            "uet",
-            switch=f"deep:data.kmin_bytes={threshold},data.kmax_bytes={threshold},trim=off",
-            senders=4,
-            size="1MiB",
-            victim=0,
+    for low, high in THRESHOLDS[choice.scale]:
+        rules = ",".join(
+            f"{name}.kmin_bytes={low}KB,{name}.kmax_bytes={high}KB"
+            for name in ("data", "untrimmed")
         )
-        trials.append((trial, {"threshold": threshold}))
-    columns = (
-        SuiteColumn("threshold", "T (Kmin = Kmax)", "", Point.INPUT),
-        *(c.TRANSPORT, c.MARKED, c.STEADY_QUEUE, c.QUEUE, c.GOODPUT_SHARE),
+        for held in HELD[choice.scale]:
+            trial = choice.trial(
+                "incast",
+                INCAST.format(hosts=3),
+                MARKERS,
+                switch=f"deep:trim=off,{rules}",
+                senders=2,
+                size="2MiB",
+                message="4KiB",
+                in_flight=held // 4,
+                victim=0,
+                warmups=0,
+                seeds=1,  # nothing is drawn
+            )
+            facts = {"threshold": f"{low}..{high} KB", "kmin": low, "kmax": high, "held": 2 * held}
+            trials.append((trial, facts))
+    table = TrialTable(
+        title="Marks of two senders whose octets under way hold the queue at a depth",
+        columns=(
+            SuiteColumn("threshold", "Kmin..Kmax", "", Point.INPUT),
+            SuiteColumn("held", "octets under way", "KiB", Point.INPUT),
+            *(c.TRANSPORT, c.MARKED, c.STEADY_QUEUE, c.QUEUE, c.DATA, MARKED_SHARE, CONFIGURED),
+        ),
+        trials=trials,
+        curves=[Curve("held", key, ("transport", "threshold")) for key in ("marked_share",)],
     )
-    table = TrialTable(title="Marks of a 4:1 incast", columns=columns, trials=trials)
     return (
         yield from table.findings(
-            deviations=[
-                "The queue is not held at a depth by a generator: senders react to marks. What the"
-                " switch marks at each depth is exact by construction, and tested packet by packet"
-                " with the emulator's own tests.",
+            [
+                "A generator does not hold the depth: two senders without congestion control keep"
+                " a fixed number of octets under way. Start and end of the transfer, when the queue"
+                " is less deep, count as well.",
                 SHORT_TRIALS,
-            ]
+            ],
+            ["The ramp is linear from Kmin to Kmax, where all are marked (Pmax = 1)."],
+            _marked_shares,
         )
     )
+
+
+def _marked_shares(rows: list[dict[str, Any]]) -> None:
+    """Set the share of packets that is marked, and what the configuration gives at that depth."""
+    for row in rows:
+        if row.get("data_packets"):
+            row["marked_share"] = row["marked_packets"] / row["data_packets"]
+        depth = row.get("steady_queue_bytes")
+        if depth is not None:
+            row["configured"] = configured_share(depth / 1000, row["kmin"], row["kmax"])
+
+
+def configured_share(depth: float, low: float, high: float) -> float:
+    """Return the probability of a mark at ``depth`` between the thresholds, all in one unit."""
+    if depth < low or low == high:
+        return float(depth >= low)
+    return min(1.0, (depth - low) / (high - low))
 
 
 def pauses(choice: SuiteChoice) -> Procedure:

@@ -12,6 +12,7 @@ from scenarios.bmwg import (
     job_tests,
     uet_services,
 )
+from scenarios.bmwg.trial_estimate import estimated_s
 
 SUITE = Suite(
     name="training",
@@ -27,4 +28,5 @@ SUITE = Suite(
         *failure_tests.TESTS,
         *job_tests.LONG_TESTS,
     ),
+    estimate_s=estimated_s,
 )

@@ -112,11 +112,12 @@ def command(
     )
     for one in choice.transports:
         default_switch(one, topology)  # refuses what is no transport
+    at_once = processes or len(os.sched_getaffinity(0))
     if plan:
-        click.echo(_planned(selected, choice), nl=False)
+        click.echo(_planned(chosen, selected, choice, at_once), nl=False)
         return
     folder = output or Path("runs") / f"bench-{suite}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    run = SuiteRun(chosen, selected, choice, folder, processes or len(os.sched_getaffinity(0)))
+    run = SuiteRun(chosen, selected, choice, folder, at_once)
     if form == "table":
         click.echo(f"# {chosen.document}, scale {scale}; {chosen.terminology}\n")
     with progress_bar() as bar:
@@ -156,14 +157,23 @@ def _minutes(seconds: float) -> str:
     return f"{max(1, round(seconds / 60))} min"
 
 
-def _planned(tests: Sequence[SuiteTest], choice: SuiteChoice) -> str:
-    """Return a table of the tests with the trials that each begins with."""
-    table = plain_table("Trials", "test", "title", "trials", "first of them")
-    keys: set[str] = set()
+def _planned(suite: Suite, tests: Sequence[SuiteTest], choice: SuiteChoice, at_once: int) -> str:
+    """Return a table of the tests with the trials that each begins with, and their time."""
+    table = plain_table("Trials", "test", "title", "trials", "about", "first of them")
+    seconds: dict[str, float] = {}
     for test in tests:
         trials = planned(test, choice)
-        keys.update(trial.key for trial in trials)
+        for trial in trials:
+            if trial.key not in seconds:
+                seconds[trial.key] = suite.estimate_s(trial)
         count = f"{len(trials)}{' and a search' if test.searches else ''}" if trials else "-"
         first = " ".join(trials[0].words) if trials else test.reason
-        table.add_row(test.number, test.title, count, first)
-    return page([table, f"{len(keys)} trials differ"], to_terminal=False, width=160)
+        taken = sum(seconds[key] for key in {trial.key for trial in trials})
+        table.add_row(test.number, test.title, count, f"{taken:.0f} s" if trials else "-", first)
+    total = sum(seconds.values()) / at_once
+    note = (
+        f"{len(seconds)} trials differ: about {_minutes(total)} with {at_once} at a time and as "
+        "many idle processors. That is an estimate from the octets that they send; trials of two "
+        "tests run once, and what a search adds is not in it."
+    )
+    return page([table, note], to_terminal=False, width=160)

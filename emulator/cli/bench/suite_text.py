@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
@@ -12,6 +12,8 @@ from emulator.suite.suite_run import SuiteRecord, accounting
 from emulator.suite.suite_trial import TrialOutcome
 
 WIDTH = 200
+#: Characters of a setting that stands in its column; a longer one stands below the table.
+LONGEST_SETTING = 32
 
 
 def of_test(record: SuiteRecord) -> str:
@@ -25,7 +27,9 @@ def of_test(record: SuiteRecord) -> str:
     if record.findings:
         for table in record.findings.tables:
             if table.rows:
-                shown += [_table(table), _points(table.columns), ""]
+                long = _long_settings(table)
+                shown += [_table(table, long), _points(table.columns)]
+                shown += [f"{name}: {setting}" for setting, name in long.items()] + [""]
         shown += [f"Deviation: {text}" for text in record.findings.deviations]
         shown += [f"Note: {text}" for text in record.findings.notes]
     shown += _excluded(record)
@@ -53,7 +57,19 @@ def of_accounting(records: Sequence[SuiteRecord]) -> str:
     return f"{text}; {len(reasons)} reasons exclude {sum(reasons.values())}\n"
 
 
-def _table(table: SuiteTable) -> Table:
+def _long_settings(table: SuiteTable) -> dict[str, str]:
+    """Return short names for settings that are too long for a column, such as of switches."""
+    found = (
+        (one, str(row.get(one.key)))
+        for one in table.columns
+        if one.point is Point.INPUT
+        for row in table.rows
+    )
+    long = {value: column for column, value in found if len(value) > LONGEST_SETTING}
+    return {value: f"{one.heading} {number}" for number, (value, one) in enumerate(long.items(), 1)}
+
+
+def _table(table: SuiteTable, long: Mapping[str, str]) -> Table:
     columns = [
         column
         for column in table.columns
@@ -66,7 +82,8 @@ def _table(table: SuiteTable) -> Table:
     heads = [headed(one) for one in columns]
     made = plain_table(table.title, *heads, right=numbers)
     for row in table.rows:
-        made.add_row(*(shown_value(row.get(column.key)) for column in columns))
+        cells = [shown_value(row.get(column.key)) for column in columns]
+        made.add_row(*(long.get(cell, cell) for cell in cells))
     return made
 
 

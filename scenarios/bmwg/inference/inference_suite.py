@@ -10,6 +10,7 @@ from scenarios.bmwg.inference import (
     serving_tests,
     traffic_tests,
 )
+from scenarios.bmwg.trial_estimate import estimated_s
 
 SUITE = Suite(
     name="inference",
@@ -24,4 +25,5 @@ SUITE = Suite(
         *serving_tests.LATENCY_TESTS,
         *operation_tests.TESTS,
     ),
+    estimate_s=estimated_s,
 )
