@@ -25,8 +25,8 @@ from emulator.suite_report.device_parts import (
     transport_table,
 )
 from emulator.suite_report.suite_folder import ReportedTest, SuiteFolder
+from emulator.suite_report.suite_tables import tables_of
 from emulator.suite_report.sweep_figures import sweep_figures
-from emulator.suite_report.test_tables import test_tables
 
 #: The parts that the drafts ask for, in their order, by the names of their places in the page.
 PARTS = {
@@ -44,7 +44,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class TestSection:
+class SuiteTestSection:
     """A test of part 6: what it found, as a section with its figures and tables."""
 
     test: ReportedTest
@@ -70,23 +70,23 @@ def suite_parts(suite: SuiteFolder) -> list[Section]:
     return [Section(name, title, tables=tables.get(name, ())) for name, title in PARTS.items()]
 
 
-def suite_tests(suite: SuiteFolder) -> list[TestSection]:
+def suite_tests(suite: SuiteFolder) -> list[SuiteTestSection]:
     """Return the tests of part 6."""
     return [
-        TestSection(
+        SuiteTestSection(
             test,
             Section(
                 f"test-{test.number}",
                 f"{test.number} {test.title}",
                 sweep_figures(test),
-                test_tables(test),
+                tables_of(test),
             ),
         )
         for test in suite.tests
     ]
 
 
-def suite_html(suite: SuiteFolder, tests: Sequence[TestSection]) -> str:
+def suite_html(suite: SuiteFolder, tests: Sequence[SuiteTestSection]) -> str:
     """Return the page.  It needs no other file and no network."""
     specs = {
         figure.name: {
@@ -110,7 +110,7 @@ def suite_html(suite: SuiteFolder, tests: Sequence[TestSection]) -> str:
     )
 
 
-def _figures(tests: Sequence[TestSection]) -> list[Figure]:
+def _figures(tests: Sequence[SuiteTestSection]) -> list[Figure]:
     return [figure for one in tests for figure in one.section.figures]
 
 

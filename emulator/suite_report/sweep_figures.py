@@ -11,7 +11,7 @@ from emulator.run_report.figures import vega_lite as vl
 from emulator.run_report.figures.figure import Figure
 from emulator.suite.suite_model import SAMPLES, Curve, SuiteColumn, SuiteTable, headed
 from emulator.suite_report.suite_folder import ReportedTest
-from emulator.suite_report.test_tables import series_name
+from emulator.suite_report.suite_tables import series_name
 
 
 def sweep_figures(test: ReportedTest) -> list[Figure]:

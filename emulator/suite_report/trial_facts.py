@@ -75,7 +75,7 @@ def _oversubscription(capacity: object) -> str:
 
 @dataclass(frozen=True)
 class ComparableRow:
-    """What a row of a trial must share with another to be compared with it, beside the fabric."""
+    """Facts of a row that another must share to be compared with it, beside its fabric."""
 
     pattern: str
     factor: str

@@ -1,4 +1,4 @@
-"""How long a trial takes: an estimate from the octets that its schedules send over the fabric."""
+"""Estimate the time of a trial from the octets that its schedules send over the fabric."""
 
 from __future__ import annotations
 

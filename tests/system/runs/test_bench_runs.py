@@ -1,4 +1,4 @@
-"""``uetemu bench``: tests of the training draft over real fabrics."""
+"""``uetemu bench``: tests of the drafts over real fabrics."""
 
 from __future__ import annotations
 
@@ -40,20 +40,37 @@ def test_a_test_has_its_table_and_a_second_call_runs_nothing(tmp_path: Path) -> 
     assert [trial["seconds"] for trial in again["trials"]] == times
 
 
+def test_the_inference_suite_has_a_report_over_both_transports(tmp_path: Path) -> None:
+    folder = tmp_path / "suite"
+    process = uetemu(
+        *("bench", "inference", "--tests", "10.1", "--seeds", "1", "--output", str(folder)),
+        *("--transport", "uet,rocev2:adaptive", "--report"),
+    )
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    (test,) = json.loads((folder / "suite.json").read_text())["tests"]
+    rows = test["tables"][0]["rows"]
+    assert {row["transport"] for row in rows} == {"uet", "rocev2:adaptive"}
+    for row in rows:
+        parts = row["prefill_us"] + row["transfer_us"] + row["decode_init_us"]
+        assert row["ttft_us"] == pytest.approx(parts)
+    assert 'id="test-10.1"' in (folder / "report.html").read_text()
+
+
 def test_a_fabric_that_is_too_small_excludes_the_trial_with_its_sentence(tmp_path: Path) -> None:
     status, out, errors = bench(
         *("--tests", "7.1", "--seeds", "1", "--output", str(tmp_path / "suite")),
         *("--fabric", "rail_clos:hosts=2,gpus_per_host=1,spines=1"),
     )
     assert status == 0, errors
-    assert "Excluded: 3 trials (an incast of 4 senders needs as many GPUs" in out
-    assert "3 trials were attempted, 0 are included; 1 reasons exclude 3" in out
+    assert "Excluded: 10 trials (an incast of 2 senders needs as many GPUs" in out
+    assert "10 trials were attempted, 0 are included; 1 reasons exclude 10" in out
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--tests", "6.9"), "has no test '6.9'"),
+        (("--tests", "99.9"), "has no test '99.9'"),
         (("--fabric", "nowhere"), "nowhere"),
         (("--transport", "carrier-pigeon"), "carrier-pigeon"),
     ],

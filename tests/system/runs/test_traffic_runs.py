@@ -203,3 +203,24 @@ def test_what_contradicts_itself_is_refused(arguments: tuple[str, ...], words: s
     assert done.returncode == 1
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("transport", ["uet", "rocev2:adaptive"])
+def test_kvload(tmp_path: Path, transport: str) -> None:
+    given = {"transfers": "2", "load": "0,75", "message": "64KiB", "background": "16KiB"}
+    content = run(tmp_path, "kvload", "--transport", transport, **given)
+    idle, loaded = content["rows"]
+    assert (idle["load"], loaded["load"]) == (0, 75)
+    assert idle["victim_p99_us"] is None
+    assert loaded["victim_p99_us"] > 0
+    assert loaded["message_p99_us"] >= idle["message_p99_us"]
+
+
+@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+def test_kvmix(tmp_path: Path, transport: str) -> None:
+    given = {"rounds": "2", "load": "75", "message": "32KiB"}
+    content = run(tmp_path, "kvmix", "--transport", transport, **given)
+    (row,) = content["rows"]
+    assert row["flows"] == 4  # dispatches are victims
+    assert row["victim_p99_us"] >= row["victim_p50_us"] > 0
+    assert row["total_bytes"] > 2 * 8 * 8192

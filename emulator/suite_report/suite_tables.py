@@ -25,7 +25,7 @@ MOST_BESIDE = 8
 ABSENT = "n/a"
 
 
-def test_tables(test: ReportedTest) -> list[ReportTable]:
+def tables_of(test: ReportedTest) -> list[ReportTable]:
     """Return each table of ``test``, and its first figure's lines side by side before it."""
     found = []
     for place, table in enumerate(test.tables, start=1):
