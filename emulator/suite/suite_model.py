@@ -56,7 +56,8 @@ def shown_value(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+        decimals = 3 if abs(value) < 10 else 1 if abs(value) < 1e5 else 0
+        return f"{value:.{decimals}f}"
     return str(value)
 
 
