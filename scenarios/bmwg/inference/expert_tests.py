@@ -17,7 +17,8 @@ EGRESS = SuiteColumn("egress_bytes", "T_egress of all", "B", Point.DERIVED)
 EGRESS_RATE = SuiteColumn("egress_gbps", "T_egress / dispatch", "GB/s", Point.DERIVED)
 MODEL = (
     f"A layer of {EXPERTS} experts, k = {TOP_K}, H = {HIDDEN} and BF16 instead of M1 to M4 with H ="
-    " 4096 to 7168; routing is drawn by the seed, and balanced unless a row says skew. Dispatch forward only."
+    " 4096 to 7168; routing is drawn by the seed, and balanced unless a row says skew. Forward"
+    " only."
 )
 
 
