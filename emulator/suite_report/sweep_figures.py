@@ -40,11 +40,12 @@ def sweep_figure(name: str, table: SuiteTable, curve: Curve) -> Figure | None:
     many = len({record["x"] for record in records}) > 1
     alone = len({record["series"] for record in records}) == 1
     spread = any("least" in record for record in records)
-    layers = _lines(x, y, curve) if many else _bars(x, y)
+    named = not all(_is_ordered(record["x"]) for record in records)
+    layers = _lines(x, y, curve, bars=named) if many else _bars(x, y)
     if spread:
         layers.append(_ranges(layers[0], upright=many))
     if alone and many:  # one line needs no legend
-        for layer in layers:
+        for layer in layers[: 1 if named else None]:
             layer["encoding"]["color"] = {"value": vl.PALETTE[0]}
     note = "Points are medians, with the range of the seeds." if spread else ""
     if not many:
@@ -78,6 +79,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
+def _is_ordered(value: object) -> bool:
+    """Return whether a setting is a number or begins with one, such as a size: others are names."""
+    return _is_number(value) or str(value)[:1].isdigit()
+
+
 def _told(x: SuiteColumn, y: SuiteColumn) -> list[vl.Json]:
     return vl.tooltip(
         ("series", "line"), ("x", headed(x)), ("y", headed(y)),
@@ -85,8 +91,11 @@ def _told(x: SuiteColumn, y: SuiteColumn) -> list[vl.Json]:
     )  # fmt: skip
 
 
-def _lines(x: SuiteColumn, y: SuiteColumn, curve: Curve) -> list[vl.Json]:
-    """Lines over an axis: a setting after the other in their order, or a quantity's own."""
+def _lines(x: SuiteColumn, y: SuiteColumn, curve: Curve, *, bars: bool) -> list[vl.Json]:
+    """Lines over an axis: a setting after the other in their order, or a quantity's own.
+
+    ``bars``: settings are names, and have a bar for each line instead.
+    """
     if curve.measured:
         across = vl.encoding("x", "Q", headed(x), scale={"zero": False})
         mark = {"type": "line", "interpolate": "step-after", "strokeWidth": 2}
@@ -94,17 +103,16 @@ def _lines(x: SuiteColumn, y: SuiteColumn, curve: Curve) -> list[vl.Json]:
         sort = {"field": "order", "op": "min"}
         across = vl.encoding("x", "O", headed(x), sort=sort, axis={"labelAngle": 0})
         mark = {"type": "line", "point": {"size": 45}, "strokeWidth": 2}
-    return [
-        {
-            "mark": mark,
-            "encoding": {
-                "x": across,
-                "y": vl.encoding("y", "Q", headed(y)),
-                "color": vl.encoding("series", "N", None, sort=None),
-                "tooltip": _told(x, y),
-            },
-        }
-    ]
+    encoding = {
+        "x": across,
+        "y": vl.encoding("y", "Q", headed(y)),
+        "color": vl.encoding("series", "N", None, sort=None),
+        "tooltip": _told(x, y),
+    }
+    if bars:
+        mark = {"type": "bar"}
+        encoding["xOffset"] = {"field": "series", "type": "nominal", "sort": None}
+    return [{"mark": mark, "encoding": encoding}]
 
 
 def _bars(x: SuiteColumn, y: SuiteColumn) -> list[vl.Json]:
@@ -130,6 +138,8 @@ def _ranges(layer: vl.Json, *, upright: bool) -> vl.Json:
         f"{along}2": {"field": "most"},
         across: drawn[across],
     }
-    if upright:
+    if "xOffset" in drawn:  # over a bar of the same colour
+        encoding["xOffset"] = drawn["xOffset"]
+    elif upright:
         encoding["color"] = drawn["color"]
     return {"mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": encoding}
