@@ -71,7 +71,10 @@ def marking(choice: SuiteChoice) -> Procedure:
                 " is less deep, count as well.",
                 SHORT_TRIALS,
             ],
-            ["The ramp is linear from Kmin to Kmax, where all are marked (Pmax = 1)."],
+            [
+                "The ramp is linear from Kmin to Kmax, where all are marked (Pmax = 1).",
+                "UET's fixed window is a bandwidth-delay product: no more is under way in a sender.",
+            ],
             _marked_shares,
         )
     )
