@@ -73,7 +73,7 @@ def marking(choice: SuiteChoice) -> Procedure:
             ],
             [
                 "The ramp is linear from Kmin to Kmax, where all are marked (Pmax = 1).",
-                "UET's fixed window is a bandwidth-delay product: no more is under way in a sender.",
+                "UET's fixed window is a bandwidth-delay product: a sender has no more under way.",
             ],
             _marked_shares,
         )

@@ -206,9 +206,9 @@ def test_what_contradicts_itself_is_refused(arguments: tuple[str, ...], words: s
 
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2:adaptive"])
-def test_kvload(tmp_path: Path, transport: str) -> None:
+def test_kvload(uetemu_run: RunFactory, transport: str) -> None:
     given = {"transfers": "2", "load": "0,75", "message": "64KiB", "background": "16KiB"}
-    content = run(tmp_path, "kvload", "--transport", transport, **given)
+    content = run(uetemu_run, "kvload", "--transport", transport, **given)
     idle, loaded = content["rows"]
     assert (idle["load"], loaded["load"]) == (0, 75)
     assert "victim_p99_us" not in idle
@@ -217,9 +217,9 @@ def test_kvload(tmp_path: Path, transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
-def test_kvmix(tmp_path: Path, transport: str) -> None:
+def test_kvmix(uetemu_run: RunFactory, transport: str) -> None:
     given = {"rounds": "2", "load": "75", "message": "32KiB"}
-    content = run(tmp_path, "kvmix", "--transport", transport, **given)
+    content = run(uetemu_run, "kvmix", "--transport", transport, **given)
     (row,) = content["rows"]
     assert row["flows"] == 4  # dispatches are victims
     assert row["victim_p99_us"] >= row["victim_p50_us"] > 0
