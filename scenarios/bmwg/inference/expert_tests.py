@@ -155,7 +155,8 @@ def _efficiencies(rows: list[dict[str, Any]]) -> None:
             row["scaling"] = first[row["transport"]] / row["dispatch_us"]
 
 
-MIX = "rail_clos:hosts=4,gpus_per_host=2,spines=1,uplinks_per_spine=1"
+#: As many uplinks as prefill NICs of a rail switch, so that keys and values have room.
+MIX = "rail_clos:hosts=4,gpus_per_host=2,spines=2,uplinks_per_spine=1"
 
 
 def contention(choice: SuiteChoice) -> Procedure:
