@@ -10,6 +10,7 @@ from emulator.fabric_choice import choose
 from emulator.run.plan.variants import variants
 from emulator.suite.suite_trial import SuiteTrial
 from scenarios.collectives.collective import fabric_octets
+from topologies.elements import TopologyError
 
 #: Seconds of a trial on two idle processors (AMD EPYC), two trials at a time, measured over trials
 #: of the training suite: to start and end it, and for each megabyte of payload.  A packet has 4096
@@ -21,7 +22,7 @@ def estimated_s(trial: SuiteTrial) -> float:
     """Return about how many seconds ``trial`` takes; one that cannot be run takes ``START_S``."""
     try:
         octets = _octets(trial.scenario, trial.fabric, trial.parameters)
-    except UserError:
+    except (UserError, TopologyError):
         octets = 0
     runs = trial.seeds * len(variants(trial.transport))
     return START_S + MEGABYTE_S * runs * octets / 1e6

@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ import pytest
 from emulator.suite import trial_pool
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from emulator.suite.trial_pool import TrialPool
+from tests import CHECKOUT
 
 #: Writes a result with a row for each seed; the scenario ``broken`` fails, ``forever`` waits.
 PROGRAM = """
@@ -25,13 +29,14 @@ folder = pathlib.Path(words[words.index("--output") + 1])
 if words[1] == "refused":
     sys.exit("uetemu: that cannot be; take another")
 folder.mkdir(parents=True)
-(folder / "started").touch()
 if words[1] == "forever":
     try:
+        (folder / "started").touch()
         signal.pause()
     except KeyboardInterrupt:
         (folder / "interrupted").touch()
         sys.exit(130)
+(folder / "started").touch()
 rows = [
     {"transport": "uet", "switch": "shallow", "seed": seed, "time_us": 10.0 + seed, "ideal_us": 5}
     for seed in (1, 2)
@@ -142,3 +147,30 @@ def test_another_version_runs_it_again(tmp_path: Path, monkeypatch: pytest.Monke
         assert not pool.has_record(trial())
     record = json.loads((tmp_path / "trials" / trial().key / trial_pool.RECORD).read_text())
     assert record["words"] == list(trial().words)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from emulator.suite import trial_pool
+from tests.emulator.suite.test_trial_pool import PROGRAM, trial
+trial_pool._START = PROGRAM
+with trial_pool.TrialPool(Path(sys.argv[1]), 1, print) as pool:
+    pool.submit(trial("forever")).result()
+"""
+
+
+def test_a_suite_that_is_killed_interrupts_its_trials(tmp_path: Path) -> None:
+    folder = tmp_path / "trials" / trial("forever").key
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], cwd=CHECKOUT) as suite:
+        wait_for(folder / "started")
+        suite.kill()
+    wait_for(folder / "interrupted")
+    assert not (folder / trial_pool.RECORD).exists()
+
+
+def wait_for(path: Path) -> None:
+    limit = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < limit, f"{path} did not appear"
+        time.sleep(0.05)

@@ -1,0 +1,71 @@
+"""Values of the suite that follow from several others: marks by depth, failover, estimates."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator.suite.suite_trial import SuiteTrial
+from scenarios.bmwg import bmwg_columns as c
+from scenarios.bmwg.congestion_tests import configured_share
+from scenarios.bmwg.failure_tests import add_excess, judge_failover
+from scenarios.bmwg.inference.expert_tests import HIDDEN, TOP_K
+from scenarios.bmwg.inference.expert_tests import TESTS as EXPERT_TESTS
+from scenarios.bmwg.trial_estimate import MEGABYTE_S, START_S, estimated_s
+from scenarios.bmwg.trial_rows import line
+from tests.scenarios.bmwg.test_training_suite import choice, findings_of
+
+
+@pytest.mark.parametrize(
+    ("depth", "low", "high", "share"),
+    [
+        (99, 100, 100, 0.0),
+        (100, 100, 100, 1.0),
+        (50, 50, 200, 0.0),
+        (125, 50, 200, 0.5),
+        (300, 50, 200, 1.0),
+    ],
+)
+def test_a_mark_follows_from_the_depth(depth: int, low: int, high: int, share: float) -> None:
+    assert configured_share(depth, low, high) == share
+
+
+def test_a_failover_is_judged_by_the_slowest_undisturbed_iteration() -> None:
+    rows = [
+        {"time_us": 12.0, "undisturbed_us": 10.0, "samples": {"undisturbed_us": [10.0, 13.0]}},
+        {"time_us": 12.0, "undisturbed_us": 10.0},
+        {"time_us": 12.0, "undisturbed_us": None},
+    ]
+    judge_failover(rows)
+    assert [row.get("within") for row in rows] == ["yes", "no", None]
+    add_excess(rows)
+    assert [row.get("excess_us") for row in rows] == [2.0, 2.0, None]
+
+
+def test_goodput_is_restored_when_the_last_fault_is_over() -> None:
+    from_faults = {"faults": [{"restored_us": 3.0}, {"restored_us": 9.0}]}
+    row = {"transport": "uet", "time_us": 1.0, **from_faults}
+    assert line([row], (c.RESTORED,))["restored_us"] == 9.0
+    row["faults"] = [{"restored_us": 3.0}, {"restored_us": None}]
+    assert line([row], (c.RESTORED,))["restored_us"] is None
+
+
+def test_the_offered_load_is_that_of_the_draft() -> None:
+    test = next(one for one in EXPERT_TESTS if one.number == "7.1")
+    assert test.procedure is not None
+    found, _ = findings_of(test.procedure(choice("small")), 0, dispatch_us=10.0)
+    row = next(one for one in found.tables[0].rows if (one["members"], one["tokens"]) == (8, 128))
+    # B k H P (N - 1) / N of each of N accelerators, BF16
+    assert row["egress_bytes"] == 8 * 128 * TOP_K * HIDDEN * 2 * 7 // 8
+    assert row["egress_gbps"] == pytest.approx(row["egress_bytes"] / 10.0 / 1000)
+
+
+def test_an_estimate_grows_with_the_octets_seeds_and_transports() -> None:
+    def trial(seeds: int, transport: str, size: str = "1000000") -> SuiteTrial:
+        given = (("senders", "2"), ("size", size), ("victim", "0"), ("warmups", "0"))
+        fabric = "rail_clos:hosts=3,gpus_per_host=1,spines=1"
+        return SuiteTrial(scenario="incast", fabric=fabric, transport=transport, seeds=seeds,
+                          parameters=given)  # fmt: skip
+
+    assert estimated_s(trial(1, "uet")) == pytest.approx(START_S + 2 * MEGABYTE_S)
+    assert estimated_s(trial(3, "uet,rocev2")) == pytest.approx(START_S + 12 * MEGABYTE_S)
+    assert estimated_s(trial(1, "uet", size="nothing")) == START_S
