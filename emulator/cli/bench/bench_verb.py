@@ -13,6 +13,7 @@ import click
 from emulator.cli.bench import suite_text
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.run_verb import Bar, progress_bar
+from emulator.errors import UserError
 from emulator.fabric_choice import choose
 from emulator.run.plan.variants import COMPARE, variants
 from emulator.suite.suite_model import SCALES, Suite, SuiteChoice, SuiteTest
@@ -101,6 +102,10 @@ def command(
     """
     chosen: Suite = importlib.import_module(SUITES[suite]).SUITE
     numbers = [one.strip() for one in tests.split(",") if one.strip()] if tests else []
+    if tests is not None and not numbers:
+        raise UserError(
+            f"--tests {tests!r} names no test; write for example 6.3,7, or leave it out"
+        )
     selected = chosen.choose(numbers)
     topology = choose(catalogue.DEFAULT if fabric is None else fabric).topology
     choice = SuiteChoice(

@@ -71,6 +71,7 @@ def test_a_fabric_that_is_too_small_excludes_the_trial_with_its_sentence(tmp_pat
     ("words", "sentence"),
     [
         (("--tests", "99.9"), "has no test '99.9'"),
+        (("--tests", ","), "names no test"),
         (("--fabric", "nowhere"), "nowhere"),
         (("--transport", "carrier-pigeon"), "carrier-pigeon"),
     ],
