@@ -12,9 +12,9 @@ from emulator.suite.suite_trial import SuiteTrial
 from scenarios.collectives.collective import fabric_octets
 from topologies.elements import TopologyError
 
-#: Seconds of a trial on two idle processors (AMD EPYC), two trials at a time, measured over trials
-#: of the training suite: to start and end it, and for each megabyte of payload.  A packet has 4096
-#: octets, and passes two to four namespaces with its acknowledgement.
+#: Seconds of a trial on two processors, two trials at a time: to start and end it, and for each
+#: megabyte of payload.  They are rough: chosen from trials of the training suite beside other work.
+#: A packet has 4096 octets, and passes two to four namespaces with its acknowledgement.
 START_S, MEGABYTE_S = 3.0, 0.1
 
 
