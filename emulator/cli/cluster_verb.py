@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -72,6 +74,8 @@ def command(
         seed=seed,
         output=output,
     )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     with progress_bar(f"cluster {scenario}") as progress:
         folder, result = execute(request, progress)
     click.echo(json.dumps(vars(result), indent=2) if form == "json" else _shown(result, folder))
@@ -79,6 +83,11 @@ def command(
         click.echo(f"# Report   : {write_cluster_report(folder)}")
     if not result.succeeded:
         raise click.exceptions.Exit(1)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End the run as Ctrl-C does: what was measured is kept, and the cluster removed."""
+    raise KeyboardInterrupt
 
 
 def _texts(pairs: Sequence[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,12 @@ class FabricRun:
     def __init__(self, scenario: str, folder: Path, process: subprocess.Popen[str]) -> None:
         self._scenario, self.folder, self._process = scenario, folder, process
 
+    def end(self) -> None:
+        """Interrupt the run, if it has not ended, and wait until it has removed its fabric."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.communicate()
+
     def result(self) -> Any:
         """Wait for its end and return ``result.json``; UserError with its reason if it failed."""
         try:
@@ -53,6 +59,7 @@ class ClusterContext:
     samples: NetworkSamples
     folder: Path
     seed: int
+    fabric_runs: list[FabricRun] = field(default_factory=list)
 
     @property
     def machines(self) -> MachineMap:
@@ -122,7 +129,8 @@ class ClusterContext:
             stderr=subprocess.PIPE,
             text=True,
         )
-        return FabricRun(scenario, folder, process)
+        self.fabric_runs.append(FabricRun(scenario, folder, process))
+        return self.fabric_runs[-1]
 
     def fabric_run(self, scenario: str, *options: str) -> Any:
         """Run ``scenario`` as :meth:`begin_fabric_run` does and return its result."""

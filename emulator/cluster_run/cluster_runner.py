@@ -127,6 +127,8 @@ def execute(
         except UserError as error:
             result.errors.append(str(error))
         finally:
+            for beside in context.fabric_runs:
+                beside.end()
             samples.end()
             result.errors += services.died()
             services.save(folder.path)
