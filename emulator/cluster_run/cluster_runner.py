@@ -126,6 +126,9 @@ def execute(
                 _note(result, folder, samples, services)
         except UserError as error:
             result.errors.append(str(error))
+        except KeyboardInterrupt:
+            result.errors.append("the run was interrupted: its rows are those until then")
+            raise
         finally:
             for beside in context.fabric_runs:
                 beside.end()

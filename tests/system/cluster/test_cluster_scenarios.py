@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from emulator import lab_record
+from emulator.kernel import namespaces
+from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import uetemu
 
 LONGEST_S = 300
@@ -101,3 +103,20 @@ def test_a_day_goes_by_and_its_report_has_all_networks(tmp_path: Path) -> None:
     for name in ("backend", "frontend", "storage", "management"):
         assert f'id="figure-{name}"' in page
         assert (tmp_path / "report-figures" / f"{name}.csv").exists()
+
+
+def test_a_run_that_is_ended_leaves_its_rows_and_no_cluster(tmp_path: Path) -> None:
+    folder = tmp_path / "ended"
+    process = uetemu(
+        "cluster", "isolation", "--topology", SMALL, "-o", str(folder), "--param", "seconds=60"
+    )
+    result = folder / "result.json"
+    within(LONGEST_S, lambda: (folder / "management.pcap").exists(), "the scenario has begun")
+    process.terminate()
+    _, err = process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 130
+    assert "interrupted" in err
+    content = json.loads(result.read_text())
+    assert content["errors"] == ["the run was interrupted: its rows are those until then"]
+    assert [lab for lab in lab_record.recorded() if str(content["lab"]) in lab] == []
+    assert [lab for lab in namespaces.everywhere() if str(content["lab"]) in lab] == []
