@@ -20,7 +20,7 @@ LITTLE = 16 * 2**20
 
 def test_a_packed_file_is_read_as_the_plain_one(tmp_path: Path) -> None:
     (tmp_path / "a.goal").write_bytes(TEXT)
-    (tmp_path / "b.goal.gz").write_bytes(gzip.compress(TEXT))
+    (tmp_path / "b.goal.gz").write_bytes(gzip.compress(TEXT, mtime=0))
     plain, packed = load_traces(
         [str(tmp_path / "a.goal"), str(tmp_path / "b.goal.gz")], "", ReadOptions()
     )
@@ -67,7 +67,7 @@ def test_nodes_without_end_are_refused_early(tmp_path: Path) -> None:
     assert peak < LITTLE
 
 
-@pytest.mark.parametrize("content", [b"\x1f\x8bnothing", gzip.compress(TEXT)[:-9]])
+@pytest.mark.parametrize("content", [b"\x1f\x8bnothing", gzip.compress(TEXT, mtime=0)[:-9]])
 def test_a_packed_file_that_is_broken_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.goal.gz"
     path.write_bytes(content)
