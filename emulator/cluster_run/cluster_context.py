@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -135,6 +136,43 @@ class ClusterContext:
     def fabric_run(self, scenario: str, *options: str) -> Any:
         """Run ``scenario`` as :meth:`begin_fabric_run` does and return its result."""
         return self.begin_fabric_run(scenario, *options).result()
+
+    def together(
+        self,
+        module: str,
+        tasks: Mapping[str, Mapping[str, object]],
+        *,
+        timeout_s: float = CLIENT_S,
+    ) -> dict[str, Any]:
+        """Run ``module`` on all machines of ``tasks`` at once; return what each printed as JSON.
+
+        Raises UserError with the last words of the first that fails; the others are ended.
+        """
+        begun = {machine: self.begin(machine, module, given) for machine, given in tasks.items()}
+        return dict(self.gathered(begun, timeout_s=timeout_s))
+
+    def gathered(
+        self, begun: Mapping[str, subprocess.Popen[str]], *, timeout_s: float = CLIENT_S
+    ) -> Iterator[tuple[str, Any]]:
+        """Await the clients that have ``begun``; yield each machine and what it printed as JSON."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            for machine, process in begun.items():
+                try:
+                    out, err = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise UserError(
+                        f"the client on {machine} has not ended after {timeout_s:g} s"
+                    ) from None
+                if process.returncode:
+                    words = err.strip().splitlines() or ["it gave no reason"]
+                    raise UserError(f"the client on {machine} failed: {words[-1]}")
+                yield machine, json.loads(out)
+        finally:
+            for process in begun.values():
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
 
     def strike(self, network: str, fault: str) -> None:
         """Apply ``fault`` to ``network``, in the words of ``uetemu inject``."""
