@@ -39,7 +39,8 @@ from statistics import fmean
 from typing import Any
 
 from emulator.cluster_run.clients import dataset_reader
-from emulator.cluster_run.clients.dataset_reader import SHARE, WHOLE, Dataset, ReaderTask
+from emulator.cluster_run.clients.dataset_reader import ReaderTask
+from emulator.cluster_run.clients.sharded_dataset import SHARE, WHOLE, Dataset
 from emulator.cluster_run.cluster_context import ClusterContext
 from emulator.cluster_run.storage_nodes import StorageNodes
 from emulator.errors import UserError

@@ -25,6 +25,7 @@ from topologies.model import Topology
 from topologies.parts.assembly import Assembly
 
 HEAD, TELEMETRY, BORDER = "head0", "telemetry0", "border0"
+STORAGE_PREFIX = "storage"  # of the names of storage nodes
 MANAGEMENT_SWITCH = "mgmt-switch0"
 USERS_BRIDGE = "users"  # of the border router
 SERVERS_BRIDGE = "servers"  # of a leaf
@@ -78,7 +79,7 @@ class Machines:
     @property
     def storage(self) -> tuple[str, ...]:
         """Return the names of the storage nodes."""
-        return tuple(f"storage{number}" for number in range(self.storage_nodes))
+        return tuple(f"{STORAGE_PREFIX}{number}" for number in range(self.storage_nodes))
 
     def tenant_of(self, server: str) -> int:
         """Return the number of the tenant that has ``server``."""

@@ -8,19 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from emulator.errors import UserError
 from emulator.nvme_tcp.initiator.host_options import HostOptions
 from emulator.nvme_tcp.initiator.nvme_host import NvmeHost
 
 #: The only namespace of a storage node.
 NSID = 1
-
-
-def content(seed: int, *names: int, octets: int) -> bytes:
-    """Return the ``octets`` that ``seed`` gives to what ``names`` number."""
-    return np.random.default_rng((seed, *names)).bytes(octets)
 
 
 @dataclass

@@ -20,9 +20,9 @@ from emulator.cluster_run.clients.block_transfer import (
     NSID,
     BlockTransfer,
     connected,
-    content,
 )
 from emulator.cluster_run.clients.client_end import ended_with_sentence
+from emulator.cluster_run.clients.sharded_dataset import content
 from emulator.errors import UserError
 from emulator.nvme_tcp.initiator.host_options import HostOptions
 

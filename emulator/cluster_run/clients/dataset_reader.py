@@ -13,46 +13,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
-from emulator.cluster_run.clients.block_transfer import BlockTransfer, connected, content
+from emulator.cluster_run.clients.block_transfer import BlockTransfer, connected
 from emulator.cluster_run.clients.client_end import ended_with_sentence
 from emulator.cluster_run.clients.shard_cache import ShardCache
+from emulator.cluster_run.clients.sharded_dataset import Dataset
 from emulator.nvme_tcp.initiator.host_options import HostOptions
-
-SHARE, WHOLE = "share", "whole"
-#: What a shuffled order is drawn from, beside the seed and the epoch.
-_ORDER = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """``shards`` shards of ``shard_octets``, over ``nodes`` storage nodes in turn."""
-
-    shards: int
-    shard_octets: int
-    nodes: int
-    seed: int
-
-    def place(self, shard: int) -> tuple[int, int]:
-        """Return the storage node of ``shard`` and its offset there (octets)."""
-        return shard % self.nodes, shard // self.nodes * self.shard_octets
-
-    def content(self, shard: int) -> bytes:
-        """Return the octets of ``shard``."""
-        return content(self.seed, 0, shard, octets=self.shard_octets)
-
-    def order(self, epoch: int, reader: int, readers: int, sampling: str) -> Sequence[int]:
-        """Return the shards that ``reader`` takes in ``epoch``.
-
-        With ``share`` all readers draw one order and take its shards in turn; with ``whole`` each
-        takes all shards in an order of its own.
-        """
-        if sampling == SHARE:
-            drawn = np.random.default_rng((self.seed, _ORDER, epoch)).permutation(self.shards)
-            return [int(shard) for shard in drawn[reader::readers]]
-        own = np.random.default_rng((self.seed, _ORDER, epoch, reader)).permutation(self.shards)
-        return [int(shard) for shard in own]
 
 
 @dataclass(frozen=True, kw_only=True)
