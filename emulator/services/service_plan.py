@@ -80,8 +80,8 @@ def plan_services(
             )
         for program in missing(kind):
             raise UserError(
-                f"service {name} needs {program.command}, which is not installed: install "
-                f"Debian's package {program.package}, or leave the service out"
+                f"service {name} needs {program.command}, which is not installed: "
+                f"{program.advice}, or leave the service out"
             )
     return tuple(found)
 

@@ -18,10 +18,18 @@ from emulator.services.machine_map import MachineMap
 
 @dataclass(frozen=True, kw_only=True)
 class NeededProgram:
-    """A program that a service needs, and the package of Debian that has it."""
+    """A program that a service needs, and the package that has it: Debian's, or one of PyPI."""
 
     command: str
     package: str
+    pip: bool = False
+
+    @property
+    def advice(self) -> str:
+        """Return how to install it, as an imperative."""
+        if self.pip:
+            return f"run pip install '{self.package}'"
+        return f"install Debian's package {self.package}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ from emulator.cluster_run.cluster_context import ClusterContext
 from emulator.cluster_run.storage_nodes import StorageNodes
 from emulator.errors import UserError
 from emulator.scenario import parameter
+from emulator.services.kinds.block_storage import check_whole_blocks
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
 
@@ -86,6 +87,9 @@ class Parameters:
     lost: int = parameter(3 * 10**9, LONG, help="how long a host tries a lost storage node again")
     command: int = parameter(128 * 2**10, SIZE, help="octets of an NVMe command")
     depth: int = parameter(16, COUNT, help="commands at a time")
+
+    def __post_init__(self) -> None:
+        check_whole_blocks(state=self.state, command=self.command)
 
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:

@@ -46,6 +46,7 @@ from emulator.cluster_run.storage_nodes import StorageNodes
 from emulator.errors import UserError
 from emulator.measures.metrics import jain, percentile
 from emulator.scenario import parameter
+from emulator.services.kinds.block_storage import check_whole_blocks
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import COUNT, SIZE
 
@@ -67,6 +68,9 @@ class Parameters:
     cache: int = parameter(8 * 2**20, CACHE, help="octets of each server's cache")
     command: int = parameter(128 * 2**10, SIZE, help="octets of an NVMe read")
     depth: int = parameter(16, COUNT, help="reads at a time")
+
+    def __post_init__(self) -> None:
+        check_whole_blocks(shard=self.shard, command=self.command)
 
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:

@@ -171,7 +171,7 @@ def _left_out(services: str) -> Iterator[str]:
     """Yield a line for each kind of service that ``all`` does without."""
     for kind in service_kinds().values() if services == ALL else ():
         for program in missing(kind):
-            yield f"service {kind.name}: left out, Debian's package {program.package} has it"
+            yield f"service {kind.name}: left out; to have it, {program.advice}"
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -25,6 +25,15 @@ def subsystem_of(machine: str) -> str:
     return f"nqn.2026-01.example.uetemu:{machine}"
 
 
+def check_whole_blocks(**octets: int) -> None:
+    """Raise UserError for one of ``octets``, by name, that is no multiple of a block."""
+    for name, number in octets.items():
+        if number % BLOCK_OCTETS:
+            raise UserError(
+                f"{name} is {number} octets, no whole blocks of {BLOCK_OCTETS}; take a multiple"
+            )
+
+
 def _command(place: ServicePlace) -> Sequence[str]:
     octets = int(place.parameters["size"])
     if octets < BLOCK_OCTETS or octets % BLOCK_OCTETS:

@@ -1,6 +1,7 @@
 """An object store with the interface of S3 on the first storage node, by moto's server.
 
-Objects are in memory.  Any client of S3 will do; signatures are not checked.
+Objects are in memory.  Any client of S3 will do.  Requests have to be signed, by whatever key: the
+store does not check who it is, and refuses objects to requests without a signature.
 """
 
 from __future__ import annotations
@@ -29,6 +30,6 @@ OBJECT_STORE = register(
         machines=lambda machines: machines.named("storage")[:1],
         command=_command,
         port=PORT,
-        programs=(NeededProgram(command=str(MOTO), package="none: pip install uetemu[s3]"),),
+        programs=(NeededProgram(command=str(MOTO), package="uetemu[s3]", pip=True),),
     )
 )

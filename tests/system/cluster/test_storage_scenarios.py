@@ -1,0 +1,94 @@
+"""The storage scenarios of a cluster run from the command line and state what became of octets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness.runs.processes import uetemu
+
+LONGEST_S = 300
+SMALL = (
+    "cluster:hosts=2,gpus_per_host=1,spines=0,tenants=0,networks=storage,"
+    "storage_leaves=1,storage_spines=0"
+)
+
+pytestmark = pytest.mark.root
+
+
+def cluster(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, object]], str]:
+    """Run a scenario; return its status, its rows by name, and what it printed."""
+    process = uetemu("cluster", *arguments, "-o", str(folder))
+    out, err = process.communicate(timeout=LONGEST_S)
+    path = folder / "result.json"
+    result = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    return process.returncode, {row["what"]: row for row in result["rows"]}, out + err
+
+
+def rows_of(folder: Path, scenario: str, *parameters: str) -> dict[str, dict[str, object]]:
+    given = [word for pair in parameters for word in ("--param", pair)]
+    status, rows, printed = cluster(folder, scenario, "--topology", SMALL, *given)
+    assert status == 0, printed
+    return rows
+
+
+def test_a_dataset_is_streamed_and_caches_take_what_they_hold(tmp_path: Path) -> None:
+    rows = rows_of(
+        tmp_path, "dataset", "shards=8", "shard=64KiB", "epochs=2", "sampling=whole", "cache=1MiB"
+    )
+    first, second = rows["epoch 1"], rows["epoch 2"]
+    assert (first["hits"], first["network_octets"]) == (0, 2 * 8 * 2**16)
+    assert (second["hits"], second["network_octets"]) == (16, 0)
+    assert first["wrong"] == second["wrong"] == 0
+    sent = sum(int(str(rows[f"port of storage{n}"]["sent_octets"])) for n in (0, 1))
+    assert 2 * 8 * 2**16 < sent < 1.2 * 2 * 8 * 2**16
+
+
+def test_a_checkpoint_is_lost_with_its_only_storage_node(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "checkpoint_storage", "timeout=500ms", "lost=500ms")
+    assert rows["checkpoint 1, storage0"]["committed"] == 1
+    victim, other = rows["checkpoint 2, storage0"], rows["checkpoint 2, storage1"]
+    assert victim["committed"] == 0
+    assert 0 < int(str(victim["lost_octets"])) < 2**24
+    assert (other["committed"], other["lost_octets"]) == (1, 0)
+    restored = rows["restore"]
+    assert (restored["from_2"], restored["no_copy_left"], restored["wrong"]) == (1, 1, 0)
+    assert restored["job_restores"] is None
+
+
+def test_a_checkpoint_outlasts_an_outage_by_retries(tmp_path: Path) -> None:
+    rows = rows_of(
+        tmp_path, "checkpoint_storage", "kill=outage", "timeout=500ms", "outage=600ms", "lost=20s"
+    )
+    victim = rows["checkpoint 2, storage0"]
+    assert (victim["committed"], victim["lost_octets"]) == (1, 0)
+    assert int(str(victim["retries"])) > 0
+    assert int(str(victim["reconnects"])) > 0
+    assert rows["restore"]["job_restores"] == 2
+
+
+def test_a_model_reaches_all_servers_in_every_way(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "model_push", "file=1MiB")
+    assert {what: row["right"] for what, row in rows.items()} == {
+        "nfs, all at once": 2,
+        "http, one at a time": 2,
+        "http, all at once": 2,
+        "http, tree": 2,
+    }
+    assert int(str(rows["http, all at once"]["storage0_sent"])) > 2 * 2**20
+
+
+def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    for number, (arguments, stated) in enumerate(
+        (
+            (("checkpoint_storage", "--param", "copies=3"), "there are 2 storage nodes"),
+            (("dataset", "--service-param", "nvme.size=4096"), "do not fit into the 4096"),
+            (("dataset", "--param", "command=1000"), "command is 1000 octets, no whole blocks of 4096"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        status, _, printed = cluster(folder, arguments[0], "--topology", SMALL, *arguments[1:])
+        assert status == 1
+        assert stated in printed
