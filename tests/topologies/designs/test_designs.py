@@ -34,6 +34,7 @@ NAMED = [
     "single_rail_per_switch",
     "fabric_planes",
     "cluster",
+    "cluster_storage",
 ]
 TBPS = 10**12
 
@@ -371,7 +372,7 @@ def readme_row(name: str) -> str:
         len(topology.links),
         f"{switch_ports(topology) / len(topology.gpus):.3g}",
         " / ".join(format_rate(bps) for bps in bisection_bandwidth(topology).values()),
-        domains["rail switch"],
+        domains.get("rail switch") or domains["leaf switch"],
         domains.get("spine switch", "-"),
     )
     return f"| {' | '.join(map(str, cells))} |"

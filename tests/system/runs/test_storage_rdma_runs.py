@@ -1,0 +1,43 @@
+"""Servers read and write storage nodes by RDMA, in virtual time: every octet is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from emulator.pytest_plugin.run_process import RunProcess
+
+pytestmark = pytest.mark.root
+
+SMALL = ("cluster_storage:hosts=2", "shards=4", "shard=64KiB", "state=128KiB", "cache=64KiB")
+
+
+@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+def test_datasets_and_checkpoints_are_right_to_the_octet(
+    start: Callable[..., RunProcess], transport: str
+) -> None:
+    topology, *parameters = SMALL
+    given = [word for pair in parameters for word in ("--param", pair)]
+    run = start(
+        *("--topology", topology, "--transport", transport, "--capture", "none", *given),
+        scenario="storage_rdma",
+    )
+    status, _, errors = run.communicate()
+    assert status == 0, errors
+    result = run.result
+    assert result["fidelity"]["verdict"] == "exact"
+    rows = result["rows"]
+    assert [row["work"] for row in rows] == ["dataset", "dataset", "checkpoint", "restore"]
+    assert [row["wrong"] for row in rows] == [0] * 4
+    first, second, checkpoint, _ = rows
+    assert (first["hits"], first["total_bytes"]) == (0, 4 * 2**16)
+    assert second["total_bytes"] == (4 - second["hits"]) * 2**16
+    assert checkpoint["total_bytes"] == 2 * 2**17
+    assert all(0 < row["port_share"] <= 1 for row in rows)
+
+
+def test_a_fabric_without_storage_nodes_is_refused(start: Callable[..., RunProcess]) -> None:
+    status, _, errors = start("--topology", "pod", scenario="storage_rdma").communicate()
+    assert status == 1
+    assert "take --topology cluster_storage" in errors
