@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path: Path) -> None:
             (("dataset", "--service-param", "nvme.size=4096"), "do not fit into the 4096"),
             (
                 ("dataset", "--param", "command=1000"),
-                "command is 1000 octets, no whole blocks of 4096",
+                "command is 1000 octets, no whole blocks",
             ),
         )
     ):

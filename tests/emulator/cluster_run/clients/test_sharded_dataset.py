@@ -1,4 +1,4 @@
-"""A dataset's shards lie apart from each other, and every epoch reads each as often as it should."""
+"""Shards of a dataset lie apart from each other, and every epoch reads each as it should."""
 
 from __future__ import annotations
 
