@@ -47,6 +47,7 @@ packages=(
     openssh-server  # its logins
     nfs-ganesha-vfs # the file system that its machines share
     libnfs-utils    # a client of that
+    fio             # a load generator of its users
 )
 
 # Services that Debian's packages enable, each of a package above.  They run in namespaces of labs
