@@ -10,8 +10,9 @@ Traffic: the dataset is ``shards`` shards of ``shard`` octets, which lie on the 
 turn. In each of ``epochs`` epochs a server reads its shards in an order that the seed shuffles.
 With ``sampling=share`` all servers divide one order among them, as a distributed sampler does. With
 ``whole`` each reads all shards, in an order of its own. A shard is read by NVMe commands of
-``command`` octets, ``depth`` of them at a time, over one connection to each storage node. Then it
-is compared with what the seed gives, outside of the measured time.
+``command`` octets, ``depth`` of them at a time, over one connection to each storage node, before
+the next shard begins: no more commands are under way than a shard has. Then it is compared with
+what the seed gives, outside of the measured time.
 
 The cache tier is memory of each server, of ``cache`` octets. It keeps whole shards and evicts the
 least recently used one. A hit takes nothing from the network.
@@ -27,8 +28,9 @@ What should be seen: the first epoch has no hit. With ``whole`` and a cache for 
 every later one has hits alone. With ``share`` a server gets other shards in each epoch, so the hit
 rate stays below the part of the dataset that its cache holds.
 
-Both ends are Python on this machine's processors. Where ``cpu_share`` and the use of ports show
-that they, not the network, set the pace, a larger ``--network-dilation storage=N`` gives them time.
+Both ends are Python on this machine's processors, which others use as well. Where ports are little
+used, the machine or the depth sets the pace, not the network, whatever ``cpu_share`` is: a larger
+``--network-dilation storage=N`` gives it time.
 """
 
 from __future__ import annotations
