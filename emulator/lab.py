@@ -25,24 +25,26 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from emulator import cleanup, homing, lab_record
 from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.model.model_program import ModelProgram
 from emulator.asic.switch_choice import SwitchChoice
-from emulator.asic.switch_fitting import fit
+from emulator.asic.switch_fitting import fit, size_of
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.lab_routing import Routing
 from emulator.control_plane.lab_routing import check as check_control_plane
 from emulator.errors import UserError
 from emulator.fabric import bonds, bridge_ports, vlans
-from emulator.fabric.build import Fabric, build_fabric
 from emulator.fabric.cable_carrier import Cables
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.fabric_plan import Progress
 from emulator.fabric.inner import wires
 from emulator.fabric.inner.inner_carrier import InnerCables
 from emulator.fabric.inner.wires import Wires
+from emulator.fabric.model.model_fabric import ModelFabric
+from emulator.fabric.model.model_scope import check as check_model
 from emulator.kernel import namespaces
 from emulator.kernel.default_signals import popen_options
 from emulator.kernel.netlink import RouteSocket
@@ -51,6 +53,9 @@ from emulator.lab_record import Clock, LabRecord, Lock, Membership, Phase
 from emulator.logs import plain_logger
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Topology
+
+if TYPE_CHECKING:  # Mininet, which a modelled fabric does without
+    from emulator.fabric.build import Fabric
 
 _log = plain_logger(__name__)
 
@@ -80,6 +85,8 @@ class Lab:
         self._sockets: dict[str, RouteSocket] = {}
         self._asic: FabricAsic | None = None
         self._routing: Routing | None = None
+        #: the nodes, where they are a model in this process and no namespaces
+        self.model: ModelFabric | None = None
         self._maker = os.getpid()
 
     # ------------------------------------------------------------------ life
@@ -171,6 +178,8 @@ class Lab:
             lab = cls(record, topology, lock=lock)
             if fitted is not None:
                 asic = FabricAsic.load(fitted, name, topology, **lab._asic_settings())
+            from emulator.fabric.build import build_fabric  # needs Mininet
+
             fabric = build_fabric(
                 topology,
                 lab=name,
@@ -204,6 +213,43 @@ class Lab:
                 if lock is not None:
                     lock.release()
             raise
+
+    @classmethod
+    def modelled(
+        cls, name: str, topology: Topology, *, seed: int, spec: str, switch: SwitchChoice | None
+    ) -> Self:
+        """Make a lab of the virtual clock whose nodes are a model in this process.
+
+        It takes neither root nor Mininet, and no other process sees it.  Arguments are those of
+        :meth:`create`.  Raises UserError for a fabric that the model does not have.
+        """
+        topology, _ = homing.resolved(topology)
+        check_model(topology, switch)
+        record = LabRecord(
+            lab=lab_record.check_name(name),
+            identity=uuid.uuid4().hex,
+            phase=Phase.UP,
+            topology_spec=spec,
+            dilation=1,
+            seed=seed,
+            cable_delay="nic",
+            persistent=False,
+            owner=lab_record.this_process(),
+            created=lab_record.now(),
+            nodes=tuple(node.name for node in topology.nodes),
+            switch=None if switch is None else switch.spec,
+            clock="virtual",
+        )
+        lab = cls(record, topology)
+        program: ModelProgram | None = None
+        if switch is not None:
+            program = ModelProgram(name, size_of(topology))
+            fitted = fit(switch, topology, 1, clock="virtual")
+            lab._asic = FabricAsic.modelled(fitted, program, topology, seed)
+        wires_of_lab = lab.wires
+        assert wires_of_lab is not None
+        lab.model = ModelFabric(topology, wires_of_lab, program)
+        return lab
 
     @classmethod
     def attach(cls, name: str) -> Self:
@@ -328,8 +374,10 @@ class Lab:
         return self._routing
 
     @cached_property
-    def cables(self) -> Cables | InnerCables:
+    def cables(self) -> Cables | InnerCables | ModelFabric:
         """The cables, to be pulled and plugged in."""
+        if self.model is not None:
+            return self.model
         if self.wires is not None:
             return InnerCables(self.wires, kernels=self._kernel)
         return Cables(self.topology, kernels=self._kernel, indices=self.interface_indices())
@@ -399,6 +447,9 @@ class Lab:
 
     def counters(self, nodes: Iterable[str] | None = None) -> dict[str, PortCounters]:
         """Counters of every port, or of those of ``nodes``, by ``node:port``, in their order."""
+        if self.model is not None:
+            chosen = self.topology.nodes if nodes is None else map(self.topology.node, nodes)
+            return self.model.counters(chosen)
         found: dict[str, PortCounters] = {}
         for node in self.topology.nodes if nodes is None else map(self.topology.node, nodes):
             ports = self._read_ports(node.name)

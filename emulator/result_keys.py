@@ -20,6 +20,10 @@ RESULT: Mapping[str, str] = {
     ),
     "transport": "that of all rows; where rows differ, what the user asked for",
     "switch": "the same of the switch",
+    "fabric": (
+        "`kernel`, or `model` of a run whose switches were a "
+        "[model](#a-fabric-without-root) and no namespaces of the kernel"
+    ),
     "seed": "the first seed",
     "seeds": "how many seeds",
     "dilation": "seconds of the machine for one second of the fabric; 1 with the virtual clock",

@@ -35,10 +35,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from emulator.errors import UserError
 
 SCHEMA = "uetemu.result/1"
+#: The nodes of a run's fabric: namespaces of the kernel, or a model of them in the run's process.
+FabricKind = Literal["kernel", "model"]
 ROW_KEYS = (
     "transport",
     "switch",
@@ -76,6 +79,7 @@ class Result:
     seed: int
     seeds: int = 1
     switch: str | None = None
+    fabric: FabricKind = "kernel"
     dilation: float | None = None
     homing: Mapping[str, object] | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)

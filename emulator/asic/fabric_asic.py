@@ -28,6 +28,7 @@ from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
 from emulator.asic.bpf.switch_program import SwitchProgram
+from emulator.asic.bpf.switch_tables import SwitchTables
 from emulator.asic.fault_rates import check_rate
 from emulator.asic.link.link_counters import LinkReadings
 from emulator.asic.pauses import Pauses
@@ -70,7 +71,7 @@ class FabricAsic:
         self,
         lab: str,
         topology: Topology,
-        program: SwitchProgram,
+        program: SwitchTables,
         *,
         dilation: float,
         seed: int,
@@ -138,6 +139,28 @@ class FabricAsic:
         except BaseException:
             program.close()
             raise
+
+    @classmethod
+    def modelled(
+        cls, fitted: FittedSwitch, program: SwitchTables, topology: Topology, seed: int
+    ) -> Self:
+        """Configure all ports of ``program``, whose lab has a virtual clock and no kernel."""
+
+        def kernels(node: str) -> RouteSocket:
+            raise UserError(f"{node} is a model and has no kernel")
+
+        made = cls(
+            program.lab,
+            topology,
+            program,
+            dilation=1,
+            seed=seed,
+            measured=True,
+            kernels=kernels,
+            clock="virtual",
+        )
+        made._configure(fitted)
+        return made
 
     @classmethod
     def open(
@@ -208,7 +231,8 @@ class FabricAsic:
         if self.virtual is None:
             self._reshape(fitted)
         self._configure(fitted)
-        lab_record.amend(self.lab, switch=choice.spec)
+        if self.program.in_kernel:
+            lab_record.amend(self.lab, switch=choice.spec)
         self.pauses.start()
 
     def reset(self) -> None:

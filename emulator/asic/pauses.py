@@ -7,7 +7,8 @@ from typing import IO, Protocol
 
 from emulator import lab_record
 from emulator.asic.bpf.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
-from emulator.asic.bpf.switch_program import FORGET, SwitchProgram
+from emulator.asic.bpf.switch_program import FORGET
+from emulator.asic.bpf.switch_tables import SwitchTables
 from emulator.asic.pfc import pause_counters, pfc_control
 from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.switch_fitting import FittedSwitch
@@ -23,7 +24,7 @@ UNBOUNDED = (1 << 62) - 1
 _ETHERNET = bytes(HEADER_OCTETS)
 
 
-def forget(program: SwitchProgram, *, egress: int | None = None, origin: int | None = None) -> int:
+def forget(program: SwitchTables, *, egress: int | None = None, origin: int | None = None) -> int:
     """Free what lossless buffers count of frames that will never arrive.
 
     ``egress`` is the interface index of the port where they wait, ``origin`` that of the one they
@@ -37,7 +38,7 @@ def forget(program: SwitchProgram, *, egress: int | None = None, origin: int | N
     return freed
 
 
-def set_dropping(program: SwitchProgram, index: int, dropping: bool) -> None:
+def set_dropping(program: SwitchTables, index: int, dropping: bool) -> None:
     """Have lossless frames that are to leave by port ``index`` dropped, or no longer."""
     key = PORT_KEY.pack(index)
     *octets, enabled, _ = PAUSE_RULES.unpack(program.pause_rules.get(key))
@@ -67,7 +68,7 @@ class Pauses:
         self,
         lab: str,
         topology: Topology,
-        program: SwitchProgram,
+        program: SwitchTables,
         indices: Mapping[CableEnd, int],
         clock: Clock = "host",
     ) -> None:

@@ -25,7 +25,7 @@ from emulator.asic.bpf.layout import (
     TrafficClass,
 )
 from emulator.asic.bpf.port_program import check_index
-from emulator.asic.bpf.switch_program import SwitchProgram
+from emulator.asic.bpf.switch_tables import SwitchTables
 from emulator.kernel.programs.bpf_syscall import LOCKED
 
 DEPTH = struct.Struct("=Q")  # what a QUEUE_STATE begins with
@@ -102,7 +102,7 @@ def _by_name(counters: ClassCounters | QueueDepth) -> dict[str, object]:
     return {name: getattr(counters, name) for name in _NAMES[type(counters)]}
 
 
-def read(program: SwitchProgram, index: int) -> AsicCounters:
+def read(program: SwitchTables, index: int) -> AsicCounters:
     """The counters of port ``index``, all of one moment, and the depths at this one."""
     check_index(program, index)
     key = PORT_KEY.pack(index)
@@ -111,7 +111,7 @@ def read(program: SwitchProgram, index: int) -> AsicCounters:
     return _counted(program.settings.get(key), program.ports.get(key, flags=LOCKED), depths)
 
 
-def read_all(program: SwitchProgram, indices: Sequence[int]) -> list[AsicCounters]:
+def read_all(program: SwitchTables, indices: Sequence[int]) -> list[AsicCounters]:
     """Return the result of :func:`read` for all of ``indices`` in a few system calls."""
     for index in indices:
         check_index(program, index)
@@ -181,7 +181,7 @@ def _drained(depths: Mapping[Queue, int], served: int, owned: int) -> dict[Queue
     return left
 
 
-def reset(program: SwitchProgram, index: int) -> None:
+def reset(program: SwitchTables, index: int) -> None:
     """Empty the model's queues and set all counts, and all seeded sequences, to their start.
 
     Queues that a virtual clock's engine keeps stay as they are: their frames are still to leave.
@@ -190,7 +190,7 @@ def reset(program: SwitchProgram, index: int) -> None:
     program.ports.put(PORT_KEY.pack(index), bytes(PORT_STATE_BYTES), flags=LOCKED)
 
 
-def lose(program: SwitchProgram, index: int, octets: int) -> None:
+def lose(program: SwitchTables, index: int, octets: int) -> None:
     """Count ``octets`` of the data queue of a port as lost.  Nothing may pass it meanwhile."""
     check_index(program, index)
     key = PORT_KEY.pack(index)
@@ -200,7 +200,7 @@ def lose(program: SwitchProgram, index: int, octets: int) -> None:
     program.ports.put(key, bytes(state), flags=LOCKED)
 
 
-def empty(program: SwitchProgram, index: int) -> None:
+def empty(program: SwitchTables, index: int) -> None:
     """Empty the model's queues of a port that receives nothing.
 
     All counts stay, and what was in the data queue counts as lost.

@@ -13,12 +13,9 @@ back to the depth, and one of ``DEEPEST`` to what is held.
 
 from __future__ import annotations
 
-import mmap
-
 from emulator.asic.bpf.layout import FLOWLET, PAUSE_STATE, VIRTUAL_PORT, VIRTUAL_SWITCH
-from emulator.asic.bpf.switch_program import SwitchProgram
+from emulator.asic.bpf.switch_tables import SwitchTables
 from emulator.errors import UserError
-from emulator.kernel.programs.bpf_syscall import Map
 
 WORD_BYTES = 8
 SWITCH_WORDS = VIRTUAL_SWITCH.size // WORD_BYTES
@@ -41,17 +38,17 @@ class VirtualState:
     long as anybody has them or a part of them, also when the lab is gone.
     """
 
-    def __init__(self, program: SwitchProgram) -> None:
+    def __init__(self, program: SwitchTables) -> None:
         """Raises UserError if the program of the lab keeps time by the host's clock."""
         if program.virtual_switches is None or program.virtual_ports is None:
             raise UserError(
                 f"the switch program of lab {program.lab} goes by the host's clock: "
                 "take the lab down and bring it up again with a virtual one"
             )
-        self.switches = _mapped(program.virtual_switches).cast("Q")
-        self.ports = _mapped(program.virtual_ports).cast("Q")
-        self.pauses = _mapped(program.pause_states).cast("q")
-        self._flowlets = _mapped(program.flowlets)
+        self.switches = program.virtual_switches.mapped().cast("Q")
+        self.ports = program.virtual_ports.mapped().cast("Q")
+        self.pauses = program.pause_states.mapped().cast("q")
+        self._flowlets = program.flowlets.mapped()
 
     def restart_flowlets(self, now_ns: int) -> None:
         """Let every flow be as one whose last packet came at ``now_ns``, still on its first hop."""
@@ -61,7 +58,3 @@ class VirtualState:
     def close(self) -> None:
         """Let go of the tables; whoever has a part of one keeps it."""
         self.switches = self.ports = self.pauses = self._flowlets = memoryview(b"")
-
-
-def _mapped(table: Map) -> memoryview:
-    return memoryview(mmap.mmap(table.handle, table.entries * table.value_bytes))

@@ -22,7 +22,7 @@ from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.errors import UserError
 from emulator.faults import grammar
 from emulator.lab_record import Clock as ClockKind
-from emulator.results import Result, RunFolder
+from emulator.results import FabricKind, Result, RunFolder
 from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
@@ -35,6 +35,8 @@ from emulator.run.runner import RunPlan, RunRequest, execute, prepare
 from emulator.run_report.page import write_report
 from emulator.transports import describe_options, is_secured
 
+#: What the table says of a fabric that is a model.
+MODELLED = "model: switches are computed in this process, no frame passes a kernel"
 #: A bar appears once a run has taken this long (s).
 TIME_LIMIT_S = 2.0
 
@@ -93,6 +95,14 @@ TIME_LIMIT_S = 2.0
     show_default=True,
     help="virtual: time waits for the work, and results are exact; host: the machine's own time, "
     "dilated",
+)
+@click.option(
+    "--fabric",
+    type=click.Choice(["kernel", "model"]),
+    default="kernel",
+    show_default=True,
+    help="kernel: switches forward real frames in namespaces, which takes root; model: switches "
+    "are a model in this process, without root, and each result says so",
 )
 @click.option(
     "--dilation",
@@ -189,6 +199,7 @@ def command(
     seed: int,
     seeds: int,
     clock: ClockKind,
+    fabric: FabricKind,
     dilation: str | None,
     workers: str | None,
     convergence: str,
@@ -230,6 +241,7 @@ def command(
             seed=seed,
             seeds=seeds,
             clock=clock,
+            fabric=fabric,
             dilation=host_dilation(clock, dilation),
             workers=parse_workers(workers, clock),
             convergence=Convergence.parse(convergence),
@@ -441,6 +453,7 @@ class Terminal:
         self._print(
             f"# uetemu run {result.scenario}: {plan.request.scenario.title}",
             f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
+            *([f"# Fabric               : {MODELLED}"] if result.fabric == "model" else []),
             f"# Transport            : {result.transport}",
             f"# Switch               : {_switch(plan, result)}",
             *_reported(fabric.profile.control_plane, plan),

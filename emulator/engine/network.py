@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,28 +19,23 @@ from emulator.asic.virtual_state import (
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.engine.event_queue import Event, EventQueue
+from emulator.engine.frames.frame_plane import FramePlane
 from emulator.engine.frames.gpu_port import GpuPort
-from emulator.engine.frames.kernel_drops import KernelDrops
+from emulator.engine.frames.kernel_plane import KernelPlane
 from emulator.engine.frames.kernel_switch import Astray, Outlets, SwitchInlet, surplus
 from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.engine.frames.line_state import LineState, LineStates, joined
-from emulator.engine.frames.packet_ring import PacketRing, close_together, sender
-from emulator.engine.frames.softirq_barrier import SoftirqBarrier
+from emulator.engine.frames.packet_ring import FrameRing, close_together
 from emulator.engine.line_record import LineRecord
 from emulator.engine.link_layer.link_layer import LinkLayer, link_settings
+from emulator.engine.model_frames.model_plane import ModelPlane
 from emulator.engine.pfc.priority_flow_control import PriorityFlowControl, pause_settings
 from emulator.engine.port_settings import LineChange, PortSettings, Settings
-from emulator.fabric.inner.passage import ring_filter
-from emulator.kernel import namespaces
 from emulator.kernel.port_counters import PortCounters
 from emulator.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
 from emulator.lab import Lab
 from topologies.model import CableEnd, Node, Topology
 
-_RING_SLOTS = 4096
-_ETHERNET = 14
-#: A tunnel's headers beside the MTU of what it carries.
-_TUNNEL = 64
 _CODE_POINTS = 64
 
 #: By DSCP, where no switch program decides: control before data.
@@ -106,9 +100,8 @@ class Network:
         #: from the first time on that cables have a link layer
         self.links: LinkLayer | None = None
         self._takers: set[CableEnd] = set()
-        self._senders: dict[CableEnd, socket.socket] = {}
+        self._plane: FramePlane | None = None
         self._ports: list[GpuPort] = []
-        self._drops: dict[str, KernelDrops] = {}
         #: ports whose cable is pulled, by node
         self.without_carrier: dict[str, set[CableEnd]] = {
             node.name: set() for node in lab.topology.nodes
@@ -130,28 +123,27 @@ class Network:
                     self.lines[end].leaves = record.sent(self.lines[end])
         try:
             self._every_line = deque(self.lines.values())
-            ring = namespaces.visitor().inside(lab.wires_namespace, self._open_wires)
+            self._plane = plane = self._open_plane()
             by_index = {wires.index(end): line for end, line in self.lines.items()}
-            self._barrier = SoftirqBarrier()
             tunnels = has_tunnels(self.topology)
-            self.outlets = Outlets(ring, by_index, self._barrier, tunnels=tunnels)
+            self.outlets = Outlets(plane.ring, by_index, plane.barrier, tunnels=tunnels)
             self._join()
         except BaseException:
             self.close()
             raise
 
-    def _open_wires(self) -> PacketRing:
-        """Open the ring and a socket for each end in the namespace of the inner ends."""
-        longest = max(link.mtu for link in self.topology.links) + _ETHERNET + _TUNNEL
-        for end in self.lines:
-            if self.owns(end.node):
-                self._senders[end] = sender(self._wires.name(end))
-        return PacketRing(
-            lambda raw: ring_filter(raw, self._wires, worker=self.worker),
-            interface=None,
-            frame_octets=longest,
-            slots=_RING_SLOTS,
-        )
+    def _open_plane(self) -> FramePlane:
+        """Open what brings frames into nodes and takes what comes out of them."""
+        if self.lab.model is not None:
+            return ModelPlane(self.lab.model)
+        own = [end for end in self.lines if self.owns(end.node)]
+        return KernelPlane(self.lab, self._wires, own, self.worker)
+
+    @property
+    def plane(self) -> FramePlane:
+        """The nodes that frames go into; it is open as long as the network is."""
+        assert self._plane is not None
+        return self._plane
 
     def _join(self) -> None:
         for link in self.topology.links:
@@ -187,8 +179,8 @@ class Network:
             index,
             self.events,
             self.outlets,
-            self._senders[end].send,
-            self._explanation(node),
+            self.plane.sender(end),
+            self.plane.explanation(node),
             words,
             self.without_carrier[node.name],
         )
@@ -361,28 +353,14 @@ class Network:
             if node in nodes:
                 changed()
 
-    def _explanation(self, node: Node) -> KernelDrops:
-        """Explains what the kernel drops in the namespace of ``node``."""
-        if node.name not in self._drops:
-            macs = [port.mac for port in node.ports] + [bridge.mac for bridge in node.bridges]
-            ours = [bytes.fromhex(mac.replace(":", "")) for mac in macs]
-            self._drops[node.name] = self.lab.inside(node.name, lambda: KernelDrops(ours))
-        return self._drops[node.name]
-
     def open_gpu(self, spec: AgentSpec) -> list[GpuPort]:
         """The ports of the GPU of ``spec``, opened in its namespace and joined to their lines."""
         node = self.topology.node(spec.node)
-        longest = (spec.frame_octets or spec.mtu + _ETHERNET) + _TUNNEL
-
-        def make() -> list[GpuPort]:
-            made: list[GpuPort] = []
-            for port in spec.ports:
-                lines = [self.lines[end] for end in _ends_of(node, port)]
-                made.append(GpuPort.open(port, spec.frames, frame_octets=longest, lines=lines))
-                self._ports.append(made[-1])
-            return made
-
-        return self.lab.inside(spec.node, make)
+        made = self.plane.open_ports(
+            spec, lambda port: [self.lines[end] for end in _ends_of(node, port)]
+        )
+        self._ports += made
+        return made
 
     def deliver_to(
         self, port: GpuPort, node: str, deliver: Callable[[GpuPort, memoryview], None]
@@ -390,12 +368,12 @@ class Network:
         """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
         outlets, account = self.outlets, self.outlets.account
         for line in port.lines:
-            send, ring = self._senders[line.end].send, port.ring
+            send, ring = self.plane.sender(line.end), port.ring
 
             def arrive(
                 frame: bytes,
                 send: Callable[[bytes], int] = send,
-                ring: PacketRing = ring,
+                ring: FrameRing = ring,
             ) -> None:
                 account.injected += 1
                 send(frame)
@@ -445,13 +423,9 @@ class Network:
     def close(self) -> None:
         """Give up all sockets."""
         self.forget_gpus()
-        senders, self._senders = self._senders, {}
-        close_together(senders.values())
-        while self._drops:
-            self._drops.popitem()[1].close()
-        if hasattr(self, "outlets"):
-            self.outlets.ring.close()
-            self._barrier.close()
+        plane, self._plane = self._plane, None
+        if plane is not None:
+            plane.close()
 
 
 def port_counters(lab: Lab, states: LineStates) -> dict[str, PortCounters]:

@@ -13,20 +13,15 @@ from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
 from emulator.asic.fabric_asic import FabricAsic
+from emulator.fabric.fabric_plan import alias_of
 from emulator.fabric.inner.inner_ends import InnerEnds
 from emulator.fabric.tunnel_fields import identification_requests
 from emulator.kernel import kernel_objects as kernel_object
-from emulator.kernel.namespaces import PREFIX
 from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.offloads import switch_off
 from emulator.kernel.release import release_requests
 from emulator.kernel.shaping import Egress, egress_requests
 from topologies.model import CableEnd, Link, Node, Port
-
-
-def alias_of(lab: str, end: CableEnd) -> str:
-    """Return what ``ip link`` shows as the alias of an interface of a fabric."""
-    return f"{PREFIX}:{lab}:{end.node}:{end.port}"
 
 
 class PortOwner(Protocol):

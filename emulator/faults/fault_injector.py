@@ -68,7 +68,7 @@ class FaultInjector:
 
     def __init__(self, lab: Lab, cabling: VirtualCables | None = None) -> None:
         self._lab, self._cabling = lab, cabling
-        self.condition = recorded(lab.name, lab.topology)
+        self.condition = SOUND if lab.model is not None else recorded(lab.name, lab.topology)
         self.flushed = 0
         self._black: dict[str, Link] = {}  # struck besides, by port
 
@@ -165,7 +165,8 @@ class FaultInjector:
 
     def _note(self, condition: Condition) -> None:
         self.condition = condition
-        _write(self._lab.name, condition)
+        if self._lab.model is None:  # one goes with this process, and nobody else can heal it
+            _write(self._lab.name, condition)
 
     def _inject(self, links: Collection[Link], requested: Condition) -> None:
         asic = self._lab.asic

@@ -76,6 +76,7 @@ def execute(plan: RunPlan, observer: Observer) -> tuple[Result, RunFolder]:
         topology=plan.spec,
         transport=plan.transport,
         switch=plan.switch,
+        fabric=request.fabric,
         ranks=len(plan.topology.gpus),
         seed=request.seed,
         homing=None if plan.homing is None else dataclasses.asdict(plan.homing),
@@ -189,21 +190,8 @@ class _Run:
         return {gpu: logs / f"{gpu}{later}.sqlog" for gpu in self.plan.logged}
 
     def _build(self, stack: ExitStack) -> None:
-        plan, observer = self.plan, self.observer
-        dilation = self.dilation
-        lab = stack.enter_context(
-            Lab.create(
-                plan.lab,
-                plan.topology,
-                dilation=dilation,
-                clock=self.time.name,
-                seed=plan.request.seed,
-                spec=plan.spec,
-                switch=plan.stages[0].switch,
-                worker_of=self.time.worker_of(),
-                progress=lambda done, total, what: observer.progress(f"building {what}", None),
-            )
-        )
+        plan, dilation = self.plan, self.dilation
+        lab = stack.enter_context(self._make_lab())
         self.lab = lab
         lab_record.set_run_folder(lab.name, self.folder.path)
         self.environment["cable_delay"] = lab.cable_delay
@@ -220,6 +208,28 @@ class _Run:
         self.folder.write("environment.json", self.environment)
         self.injector = FaultInjector(lab, self.time.cabling)
         self.ports = PortObserver(lab, self.time.telemetry, self.time.counters(lab))
+
+    def _make_lab(self) -> Lab:
+        plan, observer = self.plan, self.observer
+        if plan.request.fabric == "model":
+            return Lab.modelled(
+                plan.lab,
+                plan.topology,
+                seed=plan.request.seed,
+                spec=plan.spec,
+                switch=plan.stages[0].switch,
+            )
+        return Lab.create(
+            plan.lab,
+            plan.topology,
+            dilation=self.dilation,
+            clock=self.time.name,
+            seed=plan.request.seed,
+            spec=plan.spec,
+            switch=plan.stages[0].switch,
+            worker_of=self.time.worker_of(),
+            progress=lambda done, total, what: observer.progress(f"building {what}", None),
+        )
 
     def _start_agents(self, lives: ExitStack, stages: Sequence[int]) -> None:
         """The agents for ``stages``, which share a transport; they end with ``lives``."""

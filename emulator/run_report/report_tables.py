@@ -204,6 +204,7 @@ def fact_table(record: RunRecord) -> list[tuple[str, str]]:
         ("scenario", result.get("scenario")),
         ("topology", result.get("topology")),
         ("GPUs", result.get("ranks")),
+        ("fabric", result.get("fabric")),
         ("transport", result.get("transport")),
         ("switch", result.get("switch")),
         ("homing", homing.get("taken") if isinstance(homing, Mapping) else None),

@@ -24,7 +24,7 @@ from emulator.asic.bpf.layout import (
     ROUTE_KEY,
     TAIL_AT,
 )
-from emulator.asic.bpf.switch_program import SwitchProgram
+from emulator.asic.bpf.switch_tables import SwitchTables
 from emulator.errors import UserError
 from emulator.kernel.icmp_guard import CLSACT_INGRESS
 from emulator.kernel.netlink import U32, KernelRefusal, RouteSocket, attribute, nested, text
@@ -48,7 +48,7 @@ SWITCH_FIELD = 5  # of PORT_TAIL
 def attach(
     kernel: RouteSocket,
     index: int,
-    program: SwitchProgram,
+    program: SwitchTables,
     *,
     subject: str,
     arrival_only: bool = False,
@@ -86,7 +86,7 @@ def detach(kernel: RouteSocket, index: int, *, subject: str) -> None:
                 raise
 
 
-def configure(program: SwitchProgram, index: int, settings: bytes) -> None:
+def configure(program: SwitchTables, index: int, settings: bytes) -> None:
     """Configure port ``index`` by ``settings``.
 
     See :func:`~emulator.asic.switch_profile.port_settings`.
@@ -113,7 +113,7 @@ def with_faults_of(settings: bytes, other: bytes) -> bytes:
 
 
 def set_route(
-    program: SwitchProgram,
+    program: SwitchTables,
     switch: int,
     destination: IPv4Network | IPv6Network,
     ports: Sequence[int],
@@ -144,13 +144,13 @@ def set_route(
 
 
 def forget_route(
-    program: SwitchProgram, switch: int, destination: IPv4Network | IPv6Network
+    program: SwitchTables, switch: int, destination: IPv4Network | IPv6Network
 ) -> None:
     """Remove a route of :func:`set_route`; OSError (ENOENT) if there is none."""
     program.routes.delete(_route_key(switch, destination))
 
 
-def check_index(program: SwitchProgram, index: int) -> None:
+def check_index(program: SwitchTables, index: int) -> None:
     """Raise UserError if the program has no place for interface index ``index``."""
     if not 0 < index < program.settings.entries:
         raise UserError(
@@ -159,7 +159,7 @@ def check_index(program: SwitchProgram, index: int) -> None:
         )
 
 
-def check_switch(program: SwitchProgram, switch: int) -> None:
+def check_switch(program: SwitchTables, switch: int) -> None:
     """Raise UserError if the program has no place for switch number ``switch``."""
     room = program.flowlets.entries // FLOWLETS
     if not 0 <= switch < room:
@@ -178,7 +178,7 @@ def _route_key(switch: int, destination: IPv4Network | IPv6Network) -> bytes:
     return ROUTE_KEY.pack(32 + length, switch, address)
 
 
-def _places(program: SwitchProgram) -> tuple[tuple[int, int, str], ...]:
+def _places(program: SwitchTables) -> tuple[tuple[int, int, str], ...]:
     return (
         (CLSACT_EGRESS, program.egress, "egress"),
         (CLSACT_INGRESS, program.ingress, "ingress"),

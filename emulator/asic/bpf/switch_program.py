@@ -67,6 +67,8 @@ class SwitchProgram:
     ``virtual_switches`` and ``virtual_ports`` are None in the program for the host's clock.
     """
 
+    in_kernel = True
+
     def __init__(self, lab: str) -> None:
         """Raises UserError if the lab has none."""
         self.lab = lab

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 
 from emulator.asic.bpf.layout import PAUSE_COUNTS, PAUSE_STATE, PORT_KEY
-from emulator.asic.bpf.switch_program import SwitchProgram
+from emulator.asic.bpf.switch_tables import SwitchTables
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ LARGEST = frozenset({"longest_pause_ns", "late_ns", "max_held_bytes"})
 NAMES = tuple(field.name for field in fields(PauseCounters))
 
 
-def read(program: SwitchProgram, indices: Sequence[int]) -> list[PauseCounters]:
+def read(program: SwitchTables, indices: Sequence[int]) -> list[PauseCounters]:
     """The counters of these ports, as the agent last wrote them."""
     count = max(indices, default=-1) + 1
     counts = memoryview(program.pause_counts.first(count))
@@ -65,7 +65,7 @@ def read(program: SwitchProgram, indices: Sequence[int]) -> list[PauseCounters]:
     return found
 
 
-def write(program: SwitchProgram, index: int, counters: PauseCounters) -> None:
+def write(program: SwitchTables, index: int, counters: PauseCounters) -> None:
     program.pause_counts.put(PORT_KEY.pack(index), counters.packed())
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from emulator.endpoint.nic.multi_port_nic import PortSpec, hash_of
 from emulator.engine.frames.line import Line
-from emulator.engine.frames.packet_ring import PacketRing
+from emulator.engine.frames.packet_ring import FrameRing, PacketRing
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.kernel.programs.classic_bpf import WHOLE_FRAME, attach
 from uet.congestion.spraying.port_entropy import remaining
@@ -45,13 +45,11 @@ class GpuPort:
     """
 
     spec: PortSpec
-    ring: PacketRing
+    ring: FrameRing
     lines: Sequence[Line]
+    #: puts a frame on the interface
+    send: Callable[[Frame], int]
     counts: NicCounts = field(default_factory=NicCounts)
-
-    def __post_init__(self) -> None:
-        #: puts a frame on the interface
-        self.send: Callable[[Frame], int] = self.ring.socket.sendmsg
 
     @classmethod
     def open(
@@ -65,7 +63,7 @@ class GpuPort:
             frame_octets=frame_octets,
             slots=_SLOTS,
         )
-        return cls(spec, ring, lines)
+        return cls(spec, ring, lines, ring.socket.sendmsg)
 
     @property
     def carrier(self) -> bool:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frames.kernel_drops import Explanation
 from emulator.engine.frames.line import LOW, Line
-from emulator.engine.frames.packet_ring import PacketRing, Taken
-from emulator.engine.frames.softirq_barrier import SoftirqBarrier
+from emulator.engine.frames.packet_ring import FrameRing, Taken
+from emulator.engine.frames.softirq_barrier import Barrier
 from uet.transport import Frame
 
 #: UDP port of VXLAN (RFC 7348); EtherType of IPv4 and the first octet of a header without options.
@@ -76,9 +76,9 @@ class Outlets:
 
     def __init__(
         self,
-        ring: PacketRing,
+        ring: FrameRing,
         lines: Mapping[int, Line],
-        barrier: SoftirqBarrier,
+        barrier: Barrier,
         *,
         tunnels: bool = False,
     ) -> None:
@@ -175,7 +175,7 @@ class Outlets:
         self.finish(arrived)
         return out
 
-    def late(self, ring: PacketRing, node: str) -> memoryview | None:
+    def late(self, ring: FrameRing, node: str) -> memoryview | None:
         """The frame that was sent to ``node`` and is not in its ``ring`` yet, once it is there.
 
         None if it never will be, which is counted: a filter in the namespace took it.

@@ -42,6 +42,28 @@ U = TypeVar("U")
 Taken = tuple[int, bytes]
 
 
+class FrameRing(Protocol):
+    """Frames that have come out somewhere and wait, oldest first."""
+
+    #: frames that found no room
+    lost: int
+
+    def take(self) -> list[Taken]:
+        """All frames that are there, in the order in which they came."""
+
+    def look(self) -> memoryview | None:
+        """The oldest frame, where it lies until :meth:`release`; None without one."""
+
+    def release(self) -> None:
+        """Give up the oldest frame."""
+
+    def settle(self) -> None:
+        """Have what was begun finished, and frames without room counted."""
+
+    def close(self) -> None:
+        """Give up the ring."""
+
+
 class PacketRing:
     """Frames that ``filtered``, which is given the socket, lets through; made where they come in.
 

@@ -29,7 +29,6 @@ from emulator.engine.link_layer.link_unit import LinkUnit
 from emulator.engine.network import Network
 from emulator.engine.port_capture import Block, PortTaps
 from emulator.engine.port_settings import Settings
-from emulator.kernel.icmp_guard import guard_interface
 from emulator.lab import Lab
 from topologies.model import CableEnd
 
@@ -80,7 +79,6 @@ class WorkerPart:
         self.events = events
         self.number = number
         self.hear: Callable[[News], None] | None = None
-        self._lab = lab
         self._endpoints: dict[int, GpuEndpoint] = {}
         self._ranks: dict[int, AgentSpec] = {}
         self._memories: dict[int, GpuMemory] = {}
@@ -123,22 +121,11 @@ class WorkerPart:
         )
         own = [spec for spec in specs if self.network.owns(spec.node)]
         for done, (spec, ports) in enumerate(
-            zip(own, open_together(self._open_ports, own), strict=True), start=1
+            zip(own, open_together(self.network.open_gpu, own), strict=True), start=1
         ):
             self._open(lab, spec, ports, around)
             if progress is not None:
                 progress(done, len(own))
-
-    def _open_ports(self, spec: AgentSpec) -> list[GpuPort]:
-        """Open the ports of the GPU of ``spec``, whose frames the kernel's own stack never sees."""
-
-        def keep_quiet() -> None:
-            for port in spec.ports:
-                guard_interface(port.interface, spec.frames)
-
-        ports = self.network.open_gpu(spec)
-        self._lab.inside(spec.node, keep_quiet)
-        return ports
 
     def _open(
         self, lab: str, spec: AgentSpec, ports: Sequence[GpuPort], around: WorkerSurroundings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
 import struct
@@ -138,6 +139,10 @@ class Map:
             raise ValueError(f"{len(value)} octets for map {self.name} of {self.value_bytes}")
         octets = ctypes.create_string_buffer(value, len(value))
         self._call(MAP_UPDATE, key, ctypes.addressof(octets), flags)
+
+    def mapped(self) -> memoryview:
+        """Return the memory of an array that the kernel lets processes map."""
+        return memoryview(mmap.mmap(self.handle, self.entries * self.value_bytes))
 
     def delete(self, key: bytes) -> None:
         self._call(MAP_DELETE, key, 0, 0)

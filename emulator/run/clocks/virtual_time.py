@@ -288,4 +288,6 @@ def _kernel_hash(plan: RunPlan) -> bool:
 def _partition(plan: RunPlan) -> Partition:
     """The division of the plan's fabric among workers."""
     topology, requested = plan.topology, plan.request.workers
+    if plan.request.fabric == "model":
+        requested = 1
     return Partition.of(topology, automatic(topology) if requested is None else requested)

@@ -56,6 +56,21 @@ def check(
     return found
 
 
+def check_modelled(lab: str, trials: Sequence[Trial], ranks: int) -> Capabilities:
+    """Check a run whose fabric is a model, which takes memory and nothing of the kernel.
+
+    Return no capabilities: none is tried.  Raises :class:`UserError`.
+    """
+    lab_record.check_name(lab)
+    if any(GPU_MEMORY.glob(f"uetemu.{lab}.*")):
+        raise UserError(
+            f"GPU memory of a lab named {lab} exists already in {GPU_MEMORY}; choose another --name"
+        )
+    for trial in trials:
+        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks, clock="virtual")
+    return Capabilities({})
+
+
 def lab_name(scenario: str) -> str:
     """A name for a lab that nobody else has."""
     stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in scenario.lower())

@@ -17,14 +17,17 @@ from emulator.capture.fabric_capture import SNAPLEN_HEADERS, Tap, ports_of, sele
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import Convergence
 from emulator.control_plane.lab_routing import check
+from emulator.doctor import capabilities
 from emulator.doctor.capabilities import Capabilities
 from emulator.errors import UserError
 from emulator.fabric import bonds, bridge_ports
+from emulator.fabric.model import model_scope
 from emulator.fabric_choice import FabricChoice, choose
 from emulator.faults.grammar import Moment, timeline
 from emulator.homing import Homing
 from emulator.lab_record import Clock as ClockKind
 from emulator.logs import plain_logger
+from emulator.results import FabricKind
 from emulator.run import pxn
 from emulator.run.measurement import Start
 from emulator.run.plan import preflight
@@ -69,6 +72,8 @@ class RunRequest:
     seeds: int = 1
     #: what keeps the time: "virtual" or "host"
     clock: ClockKind = "virtual"
+    #: what the nodes are: namespaces of the kernel, or a model in this process
+    fabric: FabricKind = "kernel"
     dilation: float | None = None
     #: processes that share the work of the virtual clock; None: as many as suit the machine
     workers: int | None = None
@@ -171,7 +176,11 @@ def prepare(request: RunRequest) -> RunPlan:
         chosen = FabricChoice(spec=requested.name, label=requested.name, topology=requested)
     else:
         chosen = choose(requested)
-    topology, homed = homing.resolved(chosen.topology, request.control_plane)
+    modelled = request.fabric == "model"
+    if modelled:
+        model_scope.check_clock(request.clock, request.workers)
+    has = model_scope.has if modelled else capabilities.has
+    topology, homed = homing.resolved(chosen.topology, request.control_plane, has=has)
     topology = control_plane.chosen(topology, request.control_plane)
     moments = timeline(request.faults, topology)
     bonds.check(topology)
@@ -207,6 +216,8 @@ def prepare(request: RunRequest) -> RunPlan:
     _check_switches(planned)
     for stage in planned:
         check(topology, stage.switch)
+        if modelled:
+            model_scope.check(topology, stage.switch)
     selection = request.capture
     if selection is None:
         selection = request.scenario.capture(request.parameters, topology)
@@ -214,10 +225,13 @@ def prepare(request: RunRequest) -> RunPlan:
         selection = default_capture(topology)
     taps = select(selection or "", ports_of(topology))
     lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
-    capabilities = preflight.check(lab, taps, trials, len(topology.gpus), request.clock)
-    if any(stage.switch is not None for stage in planned):
+    if modelled:
+        found = preflight.check_modelled(lab, trials, len(topology.gpus))
+    else:
+        found = preflight.check(lab, taps, trials, len(topology.gpus), request.clock)
+    if not modelled and any(stage.switch is not None for stage in planned):
         asic_program.require()
-        if not (tried := capabilities["switch-asic"]).present:
+        if not (tried := found["switch-asic"]).present:
             raise UserError(f"the switch ASIC does not work here: {tried.detail}")
     plan = RunPlan(
         request=request,
@@ -227,7 +241,7 @@ def prepare(request: RunRequest) -> RunPlan:
         stages=[_weighed(stage, relays) for stage in planned],
         pxn=relays,
         taps=taps,
-        capabilities=capabilities,
+        capabilities=found,
         logged=_logged(request.event_log, topology, planned),
         moments=moments,
         compares=len(compared) > 1,

@@ -1,0 +1,1 @@
+"""The switch program in Python, for a fabric without a kernel: the tables and the decisions."""

@@ -1,0 +1,99 @@
+"""The namespaces of a lab as its data plane: packet sockets, and one ring at the inner ends."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection, Sequence
+
+from emulator.endpoint.agent_spec import AgentSpec
+from emulator.endpoint.nic.multi_port_nic import PortSpec
+from emulator.engine.frames.gpu_port import GpuPort
+from emulator.engine.frames.kernel_drops import KernelDrops
+from emulator.engine.frames.line import Line
+from emulator.engine.frames.packet_ring import PacketRing, close_together, sender
+from emulator.engine.frames.softirq_barrier import SoftirqBarrier
+from emulator.fabric.inner.passage import ring_filter
+from emulator.fabric.inner.wires import Wires
+from emulator.kernel import namespaces
+from emulator.kernel.icmp_guard import guard_interface
+from emulator.lab import Lab
+from topologies.model import CableEnd, Node
+
+_RING_SLOTS = 4096
+_ETHERNET = 14
+#: A tunnel's headers beside the MTU of what it carries.
+_TUNNEL = 64
+
+
+class KernelPlane:
+    """The namespaces of ``lab``, with sockets for the ports ``ends`` of ``worker``."""
+
+    def __init__(self, lab: Lab, wires: Wires, ends: Collection[CableEnd], worker: int) -> None:
+        self._lab, self._wires = lab, wires
+        self._senders: dict[CableEnd, socket.socket] = {}
+        self._drops: dict[str, KernelDrops] = {}
+        try:
+            self.ring = namespaces.visitor().inside(
+                lab.wires_namespace, lambda: self._open_wires(ends, worker)
+            )
+            self.barrier = SoftirqBarrier()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_wires(self, ends: Collection[CableEnd], worker: int) -> PacketRing:
+        """Open the ring and a socket for each end in the namespace of the inner ends."""
+        longest = max(link.mtu for link in self._lab.topology.links) + _ETHERNET + _TUNNEL
+        for end in ends:
+            self._senders[end] = sender(self._wires.name(end))
+        return PacketRing(
+            lambda raw: ring_filter(raw, self._wires, worker=worker),
+            interface=None,
+            frame_octets=longest,
+            slots=_RING_SLOTS,
+        )
+
+    def sender(self, end: CableEnd) -> Callable[[bytes], int]:
+        """Return the function that brings a frame from the cable into port ``end``."""
+        return self._senders[end].send
+
+    def explanation(self, node: Node) -> KernelDrops:
+        """Explains what the kernel drops in the namespace of ``node``."""
+        if node.name not in self._drops:
+            macs = [port.mac for port in node.ports] + [bridge.mac for bridge in node.bridges]
+            ours = [bytes.fromhex(mac.replace(":", "")) for mac in macs]
+            self._drops[node.name] = self._lab.inside(node.name, lambda: KernelDrops(ours))
+        return self._drops[node.name]
+
+    def open_ports(
+        self, spec: AgentSpec, lines: Callable[[PortSpec], Sequence[Line]]
+    ) -> list[GpuPort]:
+        """Open the ports of the GPU of ``spec``, whose frames the kernel's own stack never sees."""
+        longest = (spec.frame_octets or spec.mtu + _ETHERNET) + _TUNNEL
+        made: list[GpuPort] = []
+
+        def make() -> None:
+            for port in spec.ports:
+                made.append(
+                    GpuPort.open(port, spec.frames, frame_octets=longest, lines=lines(port))
+                )
+            for port in spec.ports:
+                guard_interface(port.interface, spec.frames)
+
+        try:
+            self._lab.inside(spec.node, make)
+        except BaseException:
+            close_together(made)
+            raise
+        return made
+
+    def close(self) -> None:
+        """Give up all sockets but those of GPUs."""
+        senders, self._senders = self._senders, {}
+        close_together(senders.values())
+        while self._drops:
+            self._drops.popitem()[1].close()
+        if hasattr(self, "ring"):
+            self.ring.close()
+        if hasattr(self, "barrier"):
+            self.barrier.close()

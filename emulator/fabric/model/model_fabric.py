@@ -1,0 +1,169 @@
+"""All nodes of a fabric as a model: frames go in at ports and come out of a list, in no time.
+
+::
+
+    send(end, frame) --> switch: program, bridge or route, program --> taken: (inner end, frame)
+                     --> GPU: its interface's filter               --> its ring
+
+It stands in for the namespaces of a lab with a virtual clock (:mod:`emulator.fabric.inner`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+from emulator.asic.model.model_port import ModelPort
+from emulator.asic.model.model_program import ModelProgram
+from emulator.asic.switch_port import switch_ports
+from emulator.fabric.inner.wires import Wires
+from emulator.fabric.model.model_switch import ModelInterface, ModelSwitch, octets_of
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.port_counters import PortCounters
+from topologies.model import CableEnd, Link, Node, Topology
+from topologies.routing.static_routes import static_neighbours, static_routes, static_rules
+
+_ETHERNET = 14
+_IPV4 = b"\x08\x00"
+_UDP = 17
+_LATER_FRAGMENT = 0x1FFF
+
+
+class ModelFabric:
+    """The nodes of ``topology``; switches work by ``program``, None without a switch ASIC.
+
+    ``taken`` has what has come out of nodes and nobody has taken yet, in order.
+    """
+
+    def __init__(self, topology: Topology, wires: Wires, program: ModelProgram | None) -> None:
+        self._topology = topology
+        self.taken: deque[tuple[int, bytes]] = deque()
+        self._interfaces = {
+            end: ModelInterface(
+                end.port,
+                octets_of(topology.node(end.node).port(end.port).mac),
+                wires.index(end),
+                link.mtu,
+                bridge=topology.node(end.node).port(end.port).bridge,
+            )
+            for link in topology.links
+            for end in link.ends
+        }
+        if program is not None:
+            for port in switch_ports(topology, wires.indices):
+                made = ModelPort(program, port.index, port.switch)
+                self._interfaces[port.end].program = made
+        routes, rules = static_routes(topology), static_rules(topology)
+        neighbours = static_neighbours(topology)
+        self.switches = {
+            node.name: ModelSwitch(
+                node,
+                [self._interfaces[CableEnd(node.name, port.name)] for port in node.ports],
+                {
+                    port.name: [
+                        item.mac for _, item in topology.beyond(CableEnd(node.name, port.name))
+                    ]
+                    for port in node.ports
+                    if port.bridge is not None
+                },
+                (routes[node.name], rules[node.name], neighbours[node.name]),
+                self.taken.append,
+            )
+            for node in topology.switches
+        }
+        self._rings: dict[CableEnd, tuple[TransportFrames, deque[bytes]]] = {}
+
+    def open(self, end: CableEnd, frames: TransportFrames) -> deque[bytes]:
+        """Open the interface ``end`` of a GPU for ``frames``; return what arrives there."""
+        arrived: deque[bytes] = deque()
+        self._rings[end] = frames, arrived
+        return arrived
+
+    def close(self, end: CableEnd) -> None:
+        """Have nobody listen at ``end`` any more."""
+        self._rings.pop(end, None)
+
+    def sender(self, end: CableEnd) -> Callable[[bytes], int]:
+        """Return the function that brings a frame from the cable into the node of ``end``."""
+        interface = self._interfaces[end]
+        switch = self.switches.get(end.node)
+        if switch is None:
+            return partial(self._into_gpu, end, interface)
+        arrive = switch.arrive
+
+        def send(frame: bytes) -> int:
+            arrive(interface, frame)
+            return len(frame)
+
+        return send
+
+    def _into_gpu(self, end: CableEnd, interface: ModelInterface, frame: bytes) -> int:
+        interface.frames_in += 1
+        interface.octets_in += len(frame)
+        opened = self._rings.get(end)
+        if opened is not None and frame[:6] == interface.mac and is_for(opened[0], frame):
+            opened[1].append(frame)
+        return len(frame)
+
+    def from_gpu(self, end: CableEnd) -> Callable[[bytes], int]:
+        """Return the function that sends a frame of a GPU out by its port ``end``."""
+        interface, wire, taken = self._interfaces[end], self._interfaces[end].wire, self.taken
+
+        def send(frame: bytes) -> int:
+            interface.frames_out += 1
+            interface.octets_out += len(frame)
+            taken.append((wire, frame))
+            return len(frame)
+
+        return send
+
+    def counters(self, nodes: Iterable[Node]) -> dict[str, PortCounters]:
+        """Counters of the ports of ``nodes`` by ``node:port``, in their order."""
+        return {
+            f"{node.name}:{port.name}": self._interfaces[CableEnd(node.name, port.name)].counters()
+            for node in nodes
+            for port in node.ports
+            if CableEnd(node.name, port.name) in self._interfaces
+        }
+
+    # ------------------------------------------------------------------ cables
+
+    def pull(self, links: Iterable[Link]) -> None:
+        """Take carrier from both ends of ``links``; no harm if they have none."""
+        self._set_carrier(links, carrier=False)
+
+    def plug(self, links: Collection[Link], *, out: Collection[Link] = ()) -> None:
+        """Give ``links`` carrier; those of ``out`` stay pulled."""
+        self._set_carrier([link for link in links if link not in out], carrier=True)
+
+    def _set_carrier(self, links: Iterable[Link], *, carrier: bool) -> None:
+        for link in links:
+            for end in link.ends:
+                self._interfaces[end].carrier = carrier
+                if end.node in self.switches:
+                    self.switches[end.node].carrier_changed()
+
+    def reasons(self) -> Mapping[str, Callable[[bytes], str | None]]:
+        """Return the functions that name why a switch dropped its last frame, by switch."""
+        return {
+            name: lambda _, switch=switch: switch.reason  # type: ignore[misc]
+            for name, switch in self.switches.items()
+        }
+
+
+def is_for(frames: TransportFrames, frame: bytes) -> bool:
+    """Return whether ``frame`` is one of ``frames``; see :meth:`TransportFrames.program`."""
+    kind = frame[12:14]
+    if kind == _IPV4:
+        if (frame[20] << 8 | frame[21]) & _LATER_FRAGMENT:
+            return False
+        protocol, ports_at = frame[23], _ETHERNET + (frame[14] & 0xF) * 4
+    elif kind == b"\x86\xdd":
+        protocol, ports_at = frame[20], _ETHERNET + 40
+    else:
+        return False
+    if protocol in frames.ip_protocols:
+        return True
+    port = int.from_bytes(frame[ports_at + 2 : ports_at + 4])
+    return protocol == _UDP and len(frame) >= ports_at + 4 and port in frames.udp_ports

@@ -1,0 +1,125 @@
+"""The routes of a modelled switch: longest prefix, live next hops, and the hash among them.
+
+It follows ``fib_table_lookup`` and ``fib_select_multipath`` of Linux (net/ipv4/fib_trie.c,
+fib_semantics.c) with ``ignore_routes_with_linkdown``: next hops without carrier do not count, and
+a route without any is passed over for a shorter prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
+
+from topologies.model import Node
+from topologies.routing.static_routes import Route, Rule
+from topologies.routing.steps import RouteTable
+
+_HASH_BITS = 31
+
+
+class NextHop(NamedTuple):
+    """The interface to leave by, and the neighbour; ``via`` None: the destination itself."""
+
+    interface: str
+    via: IPv4Address | None
+
+
+#: Next hops, each with the largest hash (31 bits) that selects it.
+Choices = tuple[tuple[int, NextHop], ...]
+
+
+class ForwardingTable:
+    """The routes of ``node``; ``has_carrier`` returns whether an interface has carrier now."""
+
+    def __init__(
+        self,
+        node: Node,
+        routes: Iterable[Route],
+        rules: Iterable[Rule],
+        has_carrier: Callable[[str], bool],
+    ) -> None:
+        self._has_carrier = has_carrier
+        self._tables: dict[RouteTable, dict[IPv4Network, tuple[NextHop, ...]]] = {
+            table: {} for table in RouteTable
+        }
+        main = self._tables[RouteTable.MAIN]
+        self.local = set(_addresses(node))
+        for bridge in node.bridges:
+            if bridge.gateway is not None:
+                main[bridge.gateway.network] = (NextHop(bridge.name, None),)
+        for port in node.ports:
+            if port.address is not None:
+                main[port.address.network] = (NextHop(port.name, None),)
+        for route in routes:
+            hops = tuple(NextHop(hop.port, hop.via) for hop in route.hops)
+            self._tables[route.table].setdefault(route.destination, hops)
+        self._rules: Mapping[str, list[Rule]] = {}
+        by_interface: dict[str, list[Rule]] = {}
+        for rule in rules:
+            by_interface.setdefault(rule.interface, []).append(rule)
+        self._rules = by_interface
+        self._lengths = {
+            table: sorted({network.prefixlen for network in found}, reverse=True)
+            for table, found in self._tables.items()
+        }
+        self._known: dict[tuple[str | None, bytes], Choices] = {}
+
+    def forget(self) -> None:
+        """Look everything up anew: the carrier of an interface has changed."""
+        self._known.clear()
+
+    def choices(self, interface: str, source: bytes, destination: bytes) -> Choices:
+        """Return the next hops for a packet that came in by ``interface``; empty without a route.
+
+        The address is none of the switch's own.
+        """
+        rules = self._rules.get(interface)
+        key = (None, destination) if rules is None else (interface, source + destination)
+        found = self._known.get(key)
+        if found is None:
+            found = self._look_up(rules or (), IPv4Address(source), IPv4Address(destination))
+            self._known[key] = found
+        return found
+
+    def _look_up(
+        self, rules: Iterable[Rule], source: IPv4Address, destination: IPv4Address
+    ) -> Choices:
+        tables = [rule.table for rule in rules if rule.source is None or source in rule.source]
+        for table in (*tables, RouteTable.MAIN):
+            for length in self._lengths[table]:
+                network = IPv4Network((destination, length), strict=False)
+                hops = self._tables[table].get(network, ())
+                alive = [hop for hop in hops if self._has_carrier(hop.interface)]
+                if alive:
+                    return _shares(alive)
+        return ()
+
+
+def _shares(hops: list[NextHop]) -> Choices:
+    """Divide all hashes among ``hops``, which weigh the same (``fib_rebalance``)."""
+    count = len(hops)
+    return tuple(
+        (((place << _HASH_BITS) + count // 2) // count - 1, hop)
+        for place, hop in enumerate(hops, start=1)
+    )
+
+
+def selected(choices: Choices, hash_: int) -> NextHop:
+    """Return the first of ``choices`` whose share has the 32-bit ``hash_``."""
+    shortened = hash_ >> 1
+    for most, hop in choices:
+        if shortened <= most:
+            return hop
+    return choices[-1][1]
+
+
+def _addresses(node: Node) -> Iterable[bytes]:
+    if node.loopback is not None:
+        yield node.loopback.packed
+    for bridge in node.bridges:
+        if bridge.gateway is not None:
+            yield bridge.gateway.ip.packed
+    for port in node.ports:
+        if port.address is not None:
+            yield port.address.ip.packed

@@ -1,0 +1,64 @@
+"""Fabrics and runs that the model has, and a sentence for each that it lacks."""
+
+from __future__ import annotations
+
+from emulator.asic.bpf.layout import Balancing
+from emulator.asic.switch_choice import SwitchChoice
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.errors import UserError
+from topologies.model import Role, Topology
+from topologies.routing.static_routes import static_routes
+
+_REMEDY = "leave --fabric model out (which takes root), or {}"
+
+
+def check(topology: Topology, switch: SwitchChoice | None) -> None:
+    """Raise UserError, one sentence, unless the model has ``topology`` with ``switch``.
+
+    ``switch`` None: switches without ASIC.
+    """
+    if control_plane.of(topology) is not None:
+        _refuse(
+            f"runs no routing daemons, and control_plane is {topology.profile.control_plane}",
+            "take --control-plane static",
+        )
+    for node in topology.nodes:
+        if node.role is Role.NIC:
+            _refuse(f"has no NIC that several GPUs share, as {node.name} is", "take one per GPU")
+        if any(port.bond for port in node.ports):
+            _refuse(f"has no bonds, and {node.name} has one", "take homing=paths")
+        if any(bridge.vni is not None for bridge in node.bridges):
+            _refuse("has no VXLAN, and subnets are stretched", "take subnets=local")
+    if topology.standby_ends:
+        _refuse("has no standby links between switches", "take homing=paths")
+    if topology.profile.vlans == "on":
+        _refuse("has no VLANs, and vlans=on requires them", "take vlans=auto or off")
+    if (switch is None or switch.method is Balancing.KERNEL) and _has_choices(topology):
+        how = "--switch none" if switch is None else "balance=kernel"
+        _refuse(
+            f"does not hash as the kernel does, and with {how} the kernel spreads over several "
+            "next hops",
+            "take another balance, such as flow",
+        )
+
+
+def check_clock(clock: str, workers: int | None) -> None:
+    """Raise UserError unless a modelled fabric runs by ``clock`` with ``workers`` processes."""
+    if clock != "virtual":
+        _refuse("knows no time of the host's", "take --clock virtual")
+    if workers is not None and workers > 1:
+        _refuse(f"works in one process, and --workers is {workers}", "leave --workers out")
+
+
+def has(feature: str) -> bool:
+    """Return whether the model has ``feature`` of a kernel: it has none that is optional."""
+    return False
+
+
+def _has_choices(topology: Topology) -> bool:
+    routes = static_routes(topology)
+    return any(len(route.hops) > 1 for one in topology.switches for route in routes[one.name])
+
+
+def _refuse(what: str, remedy: str) -> None:
+    raise UserError(f"--fabric model {what}: {_REMEDY.format(remedy)}")

@@ -1,0 +1,212 @@
+"""A modelled switch: its bridges, its routes, and what both do to a frame.
+
+A frame of a transport goes the way that Linux sends it in a switch's namespace
+(:mod:`emulator.fabric.nodes`): by forwarding entry within a bridge, by route between interfaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from emulator.asic.model.model_packet import next_hop
+from emulator.asic.model.model_port import ModelPort
+from emulator.fabric.model.model_fib import ForwardingTable, selected
+from emulator.kernel.port_counters import PortCounters
+from topologies.model import Node
+from topologies.routing.static_routes import Neighbour, Route, Rule
+
+_IPV4 = b"\x08\x00"
+_ETHERNET = 14
+_GROUP = 1
+
+#: Why a switch drops a frame that its program has let in, as emulator/engine/frames/kernel_drops.py
+#: has it.
+NO_ROUTE = "no route"
+TTL_EXCEEDED = "time to live exceeded"
+NO_NEIGHBOUR = "no neighbour or no memory on departure"
+TOO_LONG = "packet too long for the link"
+NOT_FOR_IT = "address that is none here"
+
+
+@dataclass
+class ModelInterface:
+    """One port of a node: ``wire`` is the inner end of its cable, ``program`` the switch program.
+
+    ``bridge`` is the bridge that the port is a member of.
+    """
+
+    name: str
+    mac: bytes
+    wire: int
+    mtu: int
+    bridge: str | None = None
+    program: ModelPort | None = None
+    carrier: bool = True
+    frames_in: int = 0
+    octets_in: int = 0
+    frames_out: int = 0
+    octets_out: int = 0
+
+    def counters(self) -> PortCounters:
+        """The counters of the interface."""
+        return PortCounters(
+            rx_packets=self.frames_in,
+            rx_bytes=self.octets_in,
+            rx_dropped=0,
+            tx_packets=self.frames_out,
+            tx_bytes=self.octets_out,
+            tx_dropped=0,
+        )
+
+
+@dataclass
+class ModelBridge:
+    """A bridge with its own MAC, its members in the order of the ports, and who is behind them."""
+
+    mac: bytes
+    members: list[ModelInterface] = field(default_factory=list)
+    entries: dict[bytes, ModelInterface] = field(default_factory=dict)
+
+    @property
+    def carrier(self) -> bool:
+        """Return whether a member has carrier."""
+        return any(member.carrier for member in self.members)
+
+
+#: Takes what leaves a node: the inner end of the cable, and the frame.
+Emit = Callable[[tuple[int, bytes]], None]
+
+
+class ModelSwitch:
+    """The switch ``node`` with ``interfaces``; ``behind`` are the MACs beyond each port.
+
+    ``emit`` takes what leaves.  ``reason`` is why the last frame was dropped, None if the switch
+    program has it in its count, or nothing was.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        interfaces: Sequence[ModelInterface],
+        behind: Mapping[str, Iterable[str]],
+        routing: tuple[Iterable[Route], Iterable[Rule], Iterable[Neighbour]],
+        emit: Emit,
+    ) -> None:
+        routes, rules, neighbours = routing
+        self.node, self._emit = node, emit
+        self.interfaces = {one.name: one for one in interfaces}
+        self.bridges = {bridge.name: ModelBridge(octets_of(bridge.mac)) for bridge in node.bridges}
+        for one in interfaces:
+            if one.bridge is not None:
+                bridge = self.bridges[one.bridge]
+                bridge.members.append(one)
+                for mac in behind.get(one.name, ()):
+                    bridge.entries[octets_of(mac)] = one
+        self._table = ForwardingTable(node, routes, rules, self._has_carrier)
+        self._local = self._table.local
+        self._neighbours = {
+            (one.interface, one.address.packed): octets_of(one.mac) for one in neighbours
+        }
+        self.reason: str | None = None
+
+    def _has_carrier(self, name: str) -> bool:
+        if name in self.bridges:
+            return self.bridges[name].carrier
+        return self.interfaces[name].carrier
+
+    def carrier_changed(self) -> None:
+        """Route anew, as the carrier of an interface has changed."""
+        self._table.forget()
+
+    def arrive(self, port: ModelInterface, frame: bytes) -> None:
+        """Bring ``frame`` in by ``port``; what comes of it leaves before this returns."""
+        self.reason = None
+        port.frames_in += 1
+        port.octets_in += len(frame)
+        program, origin, hash_ = port.program, 0, None
+        if program is not None:
+            taken = program.arrive(frame)
+            if taken is None:
+                return
+            frame = taken
+            origin = program.origin
+            if program.hashes_at_once:
+                hash_ = program.hash_of(frame)
+        destination = frame[:6]
+        if port.bridge is None:
+            if destination == port.mac:
+                self._route(port, port.name, frame, origin, hash_)
+            else:
+                self.reason = NOT_FOR_IT
+            return
+        bridge = self.bridges[port.bridge]
+        if destination == bridge.mac:
+            self._route(port, port.bridge, frame, origin, hash_)
+        else:
+            self._bridge(bridge, frame, origin, port)
+
+    def _bridge(
+        self, bridge: ModelBridge, frame: bytes, origin: int, came: ModelInterface | None
+    ) -> None:
+        """Send ``frame`` to the member that its destination is behind, or to all but ``came``."""
+        member = None if frame[0] & _GROUP else bridge.entries.get(frame[:6])
+        if member is not None:
+            if member is not came and member.carrier:
+                self._leave(member, frame, origin)
+            return
+        for other in reversed(bridge.members):
+            if other is not came and other.carrier:
+                self._leave(other, frame, origin)
+
+    def _route(
+        self, came: ModelInterface, interface: str, frame: bytes, origin: int, hash_: int | None
+    ) -> None:
+        destination = frame[30:34]
+        if frame[12:14] != _IPV4 or destination in self._local:
+            self.reason = NOT_FOR_IT
+            return
+        choices = self._table.choices(interface, frame[26:30], destination)
+        if not choices:
+            self.reason = NO_ROUTE
+            return
+        if frame[22] <= 1:
+            self.reason = TTL_EXCEEDED
+            return
+        if len(choices) == 1:
+            hop = choices[0][1]
+        else:
+            if hash_ is None:
+                assert came.program is not None  # emulator.fabric.model.model_scope
+                hash_ = came.program.hash_of(frame)
+            hop = selected(choices, hash_)
+        address = destination if hop.via is None else hop.via.packed
+        mac = self._neighbours.get((hop.interface, address))
+        if mac is None:
+            self.reason = NO_NEIGHBOUR
+            return
+        bridge = self.bridges.get(hop.interface)
+        if bridge is not None:
+            self._bridge(bridge, next_hop(frame, mac + bridge.mac), origin, None)
+            return
+        out = self.interfaces[hop.interface]
+        self._leave(out, next_hop(frame, mac + out.mac), origin)
+
+    def _leave(self, out: ModelInterface, frame: bytes, origin: int) -> None:
+        if len(frame) - _ETHERNET > out.mtu:
+            self.reason = TOO_LONG
+            return
+        if out.program is None:
+            left = [frame]
+        else:
+            left = []
+            out.program.leave(frame, origin, left)
+        for one in left:
+            out.frames_out += 1
+            out.octets_out += len(one)
+            self._emit((out.wire, one))
+
+
+def octets_of(mac: str) -> bytes:
+    """Return the octets of a MAC address."""
+    return bytes.fromhex(mac.replace(":", ""))
