@@ -11,7 +11,7 @@ from emulator.dilation import Dilation
 from emulator.fabric import vlans
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.inner.wires import Wires
-from emulator.kernel.namespaces import PREFIX
+from emulator.fabric.port_alias import alias_of
 from emulator.kernel.shaping import Egress
 from topologies.interface_indices import interface_indices, vlan_bridge_of
 from topologies.model import CableEnd, Link, Node, Topology
@@ -100,11 +100,6 @@ class FabricPlan:
     def behind(self, end: CableEnd) -> Iterator[str]:
         """The MAC addresses that are reached through the bridge member ``end``."""
         return (item.mac for _, item in self.topology.beyond(end))
-
-
-def alias_of(lab: str, end: CableEnd) -> str:
-    """Return what ``ip link`` shows as the alias of an interface of a fabric."""
-    return f"{PREFIX}:{lab}:{end.node}:{end.port}"
 
 
 def _not_learned(

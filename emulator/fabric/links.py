@@ -13,8 +13,8 @@ from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
 from emulator.asic.fabric_asic import FabricAsic
-from emulator.fabric.fabric_plan import alias_of
 from emulator.fabric.inner.inner_ends import InnerEnds
+from emulator.fabric.port_alias import alias_of
 from emulator.fabric.tunnel_fields import identification_requests
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel.netlink import RouteSocket

@@ -35,7 +35,7 @@ from emulator.asic.model.model_packet import (
     trimmed,
 )
 from emulator.asic.model.model_program import ModelProgram
-from emulator.asic.model.model_rules import PortRules
+from emulator.asic.model.model_rules import ModelRules
 from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 
 _WORD = 8
@@ -92,9 +92,13 @@ class ModelPort:
         number = self._class_of(rules, packet)
         if faults.black_hole & FAULTS_ARRIVALS:
             self._count_swallowed(rules, number)
-            return self._swallow()
+            self._swallow()
+            return None
         struck, lost, _ = self._apply_faults(frame, packet, rules, number, shared=False)
-        return self._swallow() if lost else struck
+        if lost:
+            self._swallow()
+            return None
+        return struck
 
     def hash_of(self, frame: bytes) -> int:
         """Return the hash, 32 bits, by which routes spread ``frame``; counts as one arrival.
@@ -132,7 +136,7 @@ class ModelPort:
         """Return whether :meth:`hash_of` must see each IP packet that arrives."""
         return self._program.rules(self.index).balancing not in (Balancing.KERNEL, Balancing.FLOW)
 
-    def _flowlet_hash(self, rules: PortRules, flow: int) -> int:
+    def _flowlet_hash(self, rules: ModelRules, flow: int) -> int:
         place = rules.switch * FLOWLETS + (flow & FLOWLETS - 1)
         at, words = place * _FLOWLET_WORDS, self._flowlets
         now = self._switches[self._switch_at + _NOW]
@@ -241,7 +245,7 @@ class ModelPort:
         self._switches[self._switch_at + _PASSED] += 1
         out.append(frame)
 
-    def _draws_mark(self, rules: PortRules, depth: int, number: int) -> bool:
+    def _draws_mark(self, rules: ModelRules, depth: int, number: int) -> bool:
         of_class = rules.classes[number]
         chance = ((depth - of_class.mark_from) * of_class.mark_slope & _MASK) >> SLOPE_SHIFT
         at = self._at + _MARK_DRAWS
@@ -252,7 +256,7 @@ class ModelPort:
     # ------------------------------------------------------------------ faults
 
     def _apply_faults(
-        self, frame: bytes, packet: PacketView, rules: PortRules, number: int, *, shared: bool
+        self, frame: bytes, packet: PacketView, rules: ModelRules, number: int, *, shared: bool
     ) -> tuple[bytes, bool, bool]:
         """Return the frame, whether it is lost, and whether it comes twice.
 
@@ -283,7 +287,7 @@ class ModelPort:
             return frame, False, True
         return frame, False, False
 
-    def _in_burst(self, rules: PortRules, first: int) -> bool:
+    def _in_burst(self, rules: ModelRules, first: int) -> bool:
         faults, state, at = rules.faults, self._state, self._at
         chance = draw(rules.seed, STREAM_FAULT, first + _F_STATE)
         if state[at]:
@@ -293,7 +297,7 @@ class ModelPort:
             state[at] = _BURST
         return bool(state[at])
 
-    def _overtake(self, frame: bytes, rules: PortRules, number: int, *, shared: bool) -> None:
+    def _overtake(self, frame: bytes, rules: ModelRules, number: int, *, shared: bool) -> None:
         if rules.classes[number].queue != _LOW:
             return
         octets = max(SHORTEST_OCTETS, len(frame) + FRAMING_OCTETS)
@@ -306,7 +310,7 @@ class ModelPort:
     # ------------------------------------------------------------------ counts
 
     @staticmethod
-    def _class_of(rules: PortRules, packet: PacketView) -> int:
+    def _class_of(rules: ModelRules, packet: PacketView) -> int:
         return rules.class_of[packet.traffic] if packet.version else _OTHER
 
     def _swallow(self) -> None:
@@ -315,7 +319,7 @@ class ModelPort:
     def _count_drop(self, number: int, reason: DropReason) -> None:
         self._state[self._at + _CLASSES_AT + number * _CLASS_WORDS + _DROPS + reason] += 1
 
-    def _count_swallowed(self, rules: PortRules, number: int) -> None:
+    def _count_swallowed(self, rules: ModelRules, number: int) -> None:
         unplugged = rules.faults.black_hole & WITHOUT_CARRIER
         self._count_drop(number, DropReason.LINK_DOWN if unplugged else DropReason.BLACK_HOLE)
 
@@ -336,7 +340,7 @@ class ModelPort:
             self._holds[origin * _PAUSE_WORDS + _HELD] -= octets
 
 
-def _flow_hash(frame: bytes, packet: PacketView, rules: PortRules) -> int:
+def _flow_hash(frame: bytes, packet: PacketView, rules: ModelRules) -> int:
     """64 bits of addresses, protocol and the first four octets of payload (``flow_of``)."""
     number, ports = rules.switch_seed, 0
     if packet.version == 4:

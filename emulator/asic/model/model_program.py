@@ -20,7 +20,7 @@ from emulator.asic.bpf.layout import (
 )
 from emulator.asic.bpf.switch_program import Size
 from emulator.asic.model.memory_table import ArrayTable, HashTable
-from emulator.asic.model.model_rules import PauseLimits, PortRules
+from emulator.asic.model.model_rules import ModelRules, PauseLimits
 
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _MAPPED_BITS, _SWITCH_BITS = 96, 32
@@ -47,7 +47,7 @@ class ModelProgram:
     def __init__(self, lab: str, size: Size) -> None:
         self.lab = lab
         ports = size.ports
-        self._rules: dict[int, PortRules] = {}
+        self._rules: dict[int, ModelRules] = {}
         self._pauses: dict[int, PauseLimits | None] = {}
         self._routes: dict[tuple[int, bytes], BalancedRoute | None] = {}
         self._networks: dict[tuple[int, IPv4Network], BalancedRoute] = {}
@@ -62,11 +62,11 @@ class ModelProgram:
         self.virtual_switches = ArrayTable(size.switches, VIRTUAL_SWITCH.size)
         self.virtual_ports = ArrayTable(ports, VIRTUAL_PORT.size)
 
-    def rules(self, index: int) -> PortRules:
+    def rules(self, index: int) -> ModelRules:
         """Return the settings of port ``index``."""
         found = self._rules.get(index)
         if found is None:
-            found = PortRules.of(self.settings.get(PORT_KEY.pack(index)))
+            found = ModelRules.of(self.settings.get(PORT_KEY.pack(index)))
             self._rules[index] = found
         return found
 

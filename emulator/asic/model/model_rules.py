@@ -17,7 +17,7 @@ from emulator.asic.bpf.layout import (
 )
 
 
-class ClassRules(NamedTuple):
+class ModelClass(NamedTuple):
     """``class_settings`` of ``asic.h``; octets are those on the wire."""
 
     mark_from: int
@@ -29,7 +29,7 @@ class ClassRules(NamedTuple):
     queue: int
 
 
-class FaultRules(NamedTuple):
+class ModelFaults(NamedTuple):
     """``fault_settings`` of ``asic.h``; probabilities are of 2^32."""
 
     loss: int
@@ -43,13 +43,13 @@ class FaultRules(NamedTuple):
     enabled: int
 
 
-class PortRules(NamedTuple):
+class ModelRules(NamedTuple):
     """``port_settings`` of ``asic.h``, as far as a virtual clock has a use for them."""
 
     rate: int
     seed: int
-    classes: tuple[ClassRules, ...]
-    faults: FaultRules
+    classes: tuple[ModelClass, ...]
+    faults: ModelFaults
     #: traffic class by the octet of DSCP and ECN
     class_of: bytes
     trim_payload: int
@@ -62,14 +62,13 @@ class PortRules(NamedTuple):
     flowlet_gap: int
 
     @classmethod
-    def of(cls, settings: bytes) -> PortRules:
+    def of(cls, settings: bytes) -> ModelRules:
         """Decode ``settings``."""
         rate, seed = PORT_HEAD.unpack_from(settings)
         at, classes = PORT_HEAD.size, []
         for _ in TrafficClass:
-            numbers = CLASS_SETTINGS.unpack_from(settings, at)
-            queue = min(numbers[-1], Queue.LOW)
-            classes.append(ClassRules(*numbers[:-1], int(queue)))
+            numbers = ModelClass(*CLASS_SETTINGS.unpack_from(settings, at))
+            classes.append(numbers._replace(queue=min(numbers.queue, int(Queue.LOW))))
             at += CLASS_SETTINGS.size
         tail = PORT_TAIL.unpack_from(settings, TAIL_AT)
         (by_code_point, trim_payload, trimmed_dscp, bin_shift, balancing, switch, native) = tail[:7]
@@ -80,7 +79,7 @@ class PortRules(NamedTuple):
             rate=rate,
             seed=seed,
             classes=tuple(classes),
-            faults=FaultRules(*FAULT_SETTINGS.unpack_from(settings, FAULTS_AT)),
+            faults=ModelFaults(*FAULT_SETTINGS.unpack_from(settings, FAULTS_AT)),
             class_of=bytes(point if point <= untrimmed + 1 else untrimmed for point in points),
             trim_payload=trim_payload,
             trimmed_dscp=trimmed_dscp,

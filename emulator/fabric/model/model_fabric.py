@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from typing import Protocol
 
 from emulator.asic.model.model_port import ModelPort
 from emulator.asic.model.model_program import ModelProgram
@@ -28,6 +29,12 @@ _ETHERNET = 14
 _IPV4 = b"\x08\x00"
 _UDP = 17
 _LATER_FRAGMENT = 0x1FFF
+
+
+class Explain(Protocol):
+    """A function that returns why a switch dropped a frame."""
+
+    def __call__(self, frame: bytes) -> str | None: ...
 
 
 class ModelFabric:
@@ -144,12 +151,9 @@ class ModelFabric:
                 if end.node in self.switches:
                     self.switches[end.node].carrier_changed()
 
-    def reasons(self) -> Mapping[str, Callable[[bytes], str | None]]:
+    def reasons(self) -> Mapping[str, Explain]:
         """Return the functions that name why a switch dropped its last frame, by switch."""
-        return {
-            name: lambda _, switch=switch: switch.reason  # type: ignore[misc]
-            for name, switch in self.switches.items()
-        }
+        return {name: switch.explain for name, switch in self.switches.items()}
 
 
 def is_for(frames: TransportFrames, frame: bytes) -> bool:

@@ -146,6 +146,10 @@ class ModelSwitch:
         else:
             self._bridge(bridge, frame, origin, port)
 
+    def explain(self, frame: bytes) -> str | None:
+        """Return why ``frame``, the last one that came in, was dropped, beside the program."""
+        return self.reason
+
     def _bridge(
         self, bridge: ModelBridge, frame: bytes, origin: int, came: ModelInterface | None
     ) -> None:

@@ -146,7 +146,9 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     verdict, reasons = fidelity["verdict"], fidelity["reasons"]
     account = fidelity.get("account")
     if verdict == "exact" and isinstance(account, Mapping):
-        yield f"# Fidelity             : exact; {_accounted(account)}"
+        modelled = result.get("fabric") == "model"
+        exact, nodes = ("exact for a model", "nodes") if modelled else ("exact", "namespaces")
+        yield f"# Fidelity             : {exact}; {_accounted(account, nodes)}"
     elif verdict == "ok":
         yield "# Fidelity             : ok"
     else:
@@ -170,12 +172,12 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
         yield f"# Run folder           : {folder}"
 
 
-def _accounted(account: Mapping[str, object]) -> str:
-    """Return what became of all frames that went into a namespace of the kernel."""
+def _accounted(account: Mapping[str, object], nodes: str) -> str:
+    """Return what became of all frames that went into ``nodes``."""
     dropped = account["dropped"]
     assert isinstance(dropped, Mapping)
     lost = sum(dropped.values())
-    frames = f"{account['injected']} frames went into namespaces, {account['delivered']} came out"
+    frames = f"{account['injected']} frames went into {nodes}, {account['delivered']} came out"
     return f"{frames}, {lost} were dropped"
 
 
