@@ -245,10 +245,10 @@ class Lab:
         if switch is not None:
             program = ModelProgram(name, size_of(topology))
             fitted = fit(switch, topology, 1, clock="virtual")
-            lab._asic = FabricAsic.modelled(fitted, program, topology, seed)
-        wires_of_lab = lab.wires
-        assert wires_of_lab is not None
-        lab.model = ModelFabric(topology, wires_of_lab, program)
+            settings = lab._asic_settings()
+            lab._asic = FabricAsic.load(fitted, name, topology, program=program, **settings)
+        assert lab.wires is not None
+        lab.model = ModelFabric(topology, lab.wires, program)
         return lab
 
     @classmethod

@@ -115,14 +115,18 @@ class FabricAsic:
         measured: bool,
         kernels: Kernels,
         clock: Clock = "host",
+        program: SwitchTables | None = None,
     ) -> Self:
         """Bring the program into the kernel for ``lab`` and configure all ports to come.
+
+        ``program`` is one that is there already, in a kernel or not.
 
         With ``clock="virtual"`` ``dilation`` is 1 and ``measured`` has no meaning.
 
         Raises UserError if the machine cannot; nothing is left then.
         """
-        program = asic_program.load(lab, fitting.size_of(topology), clock=clock)
+        if program is None:
+            program = asic_program.load(lab, fitting.size_of(topology), clock=clock)
         try:
             asic = cls(
                 lab,
@@ -139,28 +143,6 @@ class FabricAsic:
         except BaseException:
             program.close()
             raise
-
-    @classmethod
-    def modelled(
-        cls, fitted: FittedSwitch, program: SwitchTables, topology: Topology, seed: int
-    ) -> Self:
-        """Configure all ports of ``program``, whose lab has a virtual clock and no kernel."""
-
-        def kernels(node: str) -> RouteSocket:
-            raise UserError(f"{node} is a model and has no kernel")
-
-        made = cls(
-            program.lab,
-            topology,
-            program,
-            dilation=1,
-            seed=seed,
-            measured=True,
-            kernels=kernels,
-            clock="virtual",
-        )
-        made._configure(fitted)
-        return made
 
     @classmethod
     def open(

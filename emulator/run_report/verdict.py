@@ -55,9 +55,11 @@ def verdict_of(record: RunRecord) -> Verdict:
     if word == "exact":
         account = fidelity.get("account")
         account = account if isinstance(account, Mapping) else {}
+        modelled = record.result.get("fabric") == "model"
+        nodes = "the nodes of a model, which no kernel ran" if modelled else "namespaces"
         sentence = (
             "Every element is right, and every frame is accounted for: "
-            f"{account.get('injected', 'n/a')} went into namespaces, "
+            f"{account.get('injected', 'n/a')} went into {nodes}, "
             f"{account.get('delivered', 'n/a')} came out, "
             f"{_dropped(account.get('dropped'))} were dropped. Times are computed and repeat."
         )

@@ -15,7 +15,7 @@ _ECN = 3
 _word = struct.Struct("!H")
 
 
-class PacketView(NamedTuple):
+class ModelPacket(NamedTuple):
     """The outermost IP header: version (0: none that is well formed), DSCP with ECN, octets."""
 
     version: int
@@ -24,10 +24,10 @@ class PacketView(NamedTuple):
     payload: int
 
 
-NO_PACKET = PacketView(0, 0, 0, 0)
+NO_PACKET = ModelPacket(0, 0, 0, 0)
 
 
-def parse(frame: bytes) -> PacketView:
+def parse(frame: bytes) -> ModelPacket:
     """Return the outermost IP header of ``frame``.
 
     Lengths that the frame does not bear out make it something else than IP.
@@ -41,12 +41,12 @@ def parse(frame: bytes) -> PacketView:
         header, total = (first & 0xF) * 4, frame[16] << 8 | frame[17]
         if not _SMALLEST_IPV4_HEADER <= header <= total <= rest:
             return NO_PACKET
-        return PacketView(4, frame[15], header, total - header)
+        return ModelPacket(4, frame[15], header, total - header)
     if first >> 4 == 6:
         payload = frame[18] << 8 | frame[19]
         if IPV6_HEADER + payload > rest:
             return NO_PACKET
-        return PacketView(6, (first & 0xF) << 4 | frame[15] >> 4, IPV6_HEADER, payload)
+        return ModelPacket(6, (first & 0xF) << 4 | frame[15] >> 4, IPV6_HEADER, payload)
     return NO_PACKET
 
 
@@ -58,7 +58,7 @@ def _exchanged(checksum: int, old: int, new: int) -> int:
     return ~total & 0xFFFF
 
 
-def trimmed(frame: bytes, packet: PacketView, payload: int, dscp: int) -> bytes:
+def trimmed(frame: bytes, packet: ModelPacket, payload: int, dscp: int) -> bytes:
     """Cut the IP payload to ``payload`` octets, and write ``dscp`` (UES 4.1).
 
     The payload's own lengths (UDP) stay, as do ECN and TTL.
@@ -80,7 +80,7 @@ def trimmed(frame: bytes, packet: PacketView, payload: int, dscp: int) -> bytes:
     return bytes(cut)
 
 
-def marked(frame: bytes, packet: PacketView) -> bytes:
+def marked(frame: bytes, packet: ModelPacket) -> bytes:
     """Set CE in a packet that is ECN-capable (RFC 3168), and its checksum (RFC 1624).
 
     The sum is the one that ``IP_ECN_set_ce`` of Linux leaves (include/net/inet_ecn.h).
@@ -102,7 +102,7 @@ def marked(frame: bytes, packet: PacketView) -> bytes:
     return frame[:15] + bytes((frame[15] | _ECN << 4,)) + frame[16:]
 
 
-def corrupted(frame: bytes, packet: PacketView, where: int) -> bytes | None:
+def corrupted(frame: bytes, packet: ModelPacket, where: int) -> bytes | None:
     """Flip one bit of the IP payload, or of what follows the Ethernet header if it is not IP.
 
     None if there is no octet.

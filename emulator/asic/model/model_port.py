@@ -28,7 +28,7 @@ from emulator.asic.bpf.layout import (
 from emulator.asic.model.model_draws import STREAM_FAULT, STREAM_HASH, STREAM_MARK, draw, mixed
 from emulator.asic.model.model_packet import (
     ETHERNET,
-    PacketView,
+    ModelPacket,
     corrupted,
     marked,
     parse,
@@ -256,7 +256,7 @@ class ModelPort:
     # ------------------------------------------------------------------ faults
 
     def _apply_faults(
-        self, frame: bytes, packet: PacketView, rules: ModelRules, number: int, *, shared: bool
+        self, frame: bytes, packet: ModelPacket, rules: ModelRules, number: int, *, shared: bool
     ) -> tuple[bytes, bool, bool]:
         """Return the frame, whether it is lost, and whether it comes twice.
 
@@ -310,7 +310,7 @@ class ModelPort:
     # ------------------------------------------------------------------ counts
 
     @staticmethod
-    def _class_of(rules: ModelRules, packet: PacketView) -> int:
+    def _class_of(rules: ModelRules, packet: ModelPacket) -> int:
         return rules.class_of[packet.traffic] if packet.version else _OTHER
 
     def _swallow(self) -> None:
@@ -340,7 +340,7 @@ class ModelPort:
             self._holds[origin * _PAUSE_WORDS + _HELD] -= octets
 
 
-def _flow_hash(frame: bytes, packet: PacketView, rules: ModelRules) -> int:
+def _flow_hash(frame: bytes, packet: ModelPacket, rules: ModelRules) -> int:
     """64 bits of addresses, protocol and the first four octets of payload (``flow_of``)."""
     number, ports = rules.switch_seed, 0
     if packet.version == 4:

@@ -11,7 +11,7 @@ from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_drops import Explanation
 from emulator.engine.frames.line import Line
 from emulator.engine.frames.packet_ring import FrameRing
-from emulator.engine.frames.softirq_barrier import Barrier
+from emulator.engine.frames.softirq_barrier import FrameBarrier
 from topologies.model import CableEnd, Node
 
 
@@ -25,7 +25,7 @@ class FramePlane(Protocol):
     def ring(self) -> FrameRing: ...
 
     @property
-    def barrier(self) -> Barrier: ...
+    def barrier(self) -> FrameBarrier: ...
 
     def sender(self, end: CableEnd) -> Callable[[bytes], int]:
         """Return the function that brings a frame from the cable into port ``end``."""

@@ -17,7 +17,7 @@ from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frames.kernel_drops import Explanation
 from emulator.engine.frames.line import LOW, Line
 from emulator.engine.frames.packet_ring import FrameRing, Taken
-from emulator.engine.frames.softirq_barrier import Barrier
+from emulator.engine.frames.softirq_barrier import FrameBarrier
 from uet.transport import Frame
 
 #: UDP port of VXLAN (RFC 7348); EtherType of IPv4 and the first octet of a header without options.
@@ -78,7 +78,7 @@ class Outlets:
         self,
         ring: FrameRing,
         lines: Mapping[int, Line],
-        barrier: Barrier,
+        barrier: FrameBarrier,
         *,
         tunnels: bool = False,
     ) -> None:

@@ -41,7 +41,7 @@ _NUMBER = struct.Struct("!Q38x")
 _AGAIN_MS = 100
 
 
-class Barrier(Protocol):
+class FrameBarrier(Protocol):
     """Waits for what was sent and is not at its end."""
 
     def wait(self, arrived: Callable[[], bool]) -> None:

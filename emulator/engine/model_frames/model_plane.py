@@ -20,7 +20,7 @@ from uet.transport import Frame
 
 
 class TakenRing:
-    """What has come out of a modelled fabric at the inner ends of its cables."""
+    """Frames that have come out of a modelled fabric at the inner ends of its cables."""
 
     lost = 0
 
@@ -50,7 +50,7 @@ class TakenRing:
 
 
 class ArrivedRing:
-    """What has arrived at the interface of a GPU, as :class:`TakenRing`."""
+    """Frames that have arrived at the interface of a GPU, like :class:`TakenRing`."""
 
     lost = 0
 

@@ -18,7 +18,7 @@ from topologies.routing.steps import RouteTable
 _HASH_BITS = 31
 
 
-class NextHop(NamedTuple):
+class ModelHop(NamedTuple):
     """The interface to leave by, and the neighbour; ``via`` None: the destination itself."""
 
     interface: str
@@ -26,7 +26,7 @@ class NextHop(NamedTuple):
 
 
 #: Next hops, each with the largest hash (31 bits) that selects it.
-Choices = tuple[tuple[int, NextHop], ...]
+Choices = tuple[tuple[int, ModelHop], ...]
 
 
 class ForwardingTable:
@@ -40,19 +40,19 @@ class ForwardingTable:
         has_carrier: Callable[[str], bool],
     ) -> None:
         self._has_carrier = has_carrier
-        self._tables: dict[RouteTable, dict[IPv4Network, tuple[NextHop, ...]]] = {
+        self._tables: dict[RouteTable, dict[IPv4Network, tuple[ModelHop, ...]]] = {
             table: {} for table in RouteTable
         }
         main = self._tables[RouteTable.MAIN]
         self.local = set(_addresses(node))
         for bridge in node.bridges:
             if bridge.gateway is not None:
-                main[bridge.gateway.network] = (NextHop(bridge.name, None),)
+                main[bridge.gateway.network] = (ModelHop(bridge.name, None),)
         for port in node.ports:
             if port.address is not None:
-                main[port.address.network] = (NextHop(port.name, None),)
+                main[port.address.network] = (ModelHop(port.name, None),)
         for route in routes:
-            hops = tuple(NextHop(hop.port, hop.via) for hop in route.hops)
+            hops = tuple(ModelHop(hop.port, hop.via) for hop in route.hops)
             self._tables[route.table].setdefault(route.destination, hops)
         self._rules: Mapping[str, list[Rule]] = {}
         by_interface: dict[str, list[Rule]] = {}
@@ -96,7 +96,7 @@ class ForwardingTable:
         return ()
 
 
-def _shares(hops: list[NextHop]) -> Choices:
+def _shares(hops: list[ModelHop]) -> Choices:
     """Divide all hashes among ``hops``, which weigh the same (``fib_rebalance``)."""
     count = len(hops)
     return tuple(
@@ -105,7 +105,7 @@ def _shares(hops: list[NextHop]) -> Choices:
     )
 
 
-def selected(choices: Choices, hash_: int) -> NextHop:
+def selected(choices: Choices, hash_: int) -> ModelHop:
     """Return the first of ``choices`` whose share has the 32-bit ``hash_``."""
     shortened = hash_ >> 1
     for most, hop in choices:
