@@ -230,7 +230,7 @@ class Lab:
             identity=uuid.uuid4().hex,
             phase=Phase.UP,
             topology_spec=spec,
-            dilation=1,
+            dilation=1.0,
             seed=seed,
             cable_delay="nic",
             persistent=False,

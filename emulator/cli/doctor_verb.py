@@ -42,14 +42,20 @@ def command(form: str) -> None:
     Nothing is left behind: kernel features are tried in a namespace that ends with the trial.
     """
     found = probe()
-    problem = problem_of(found)
+    problem, modelled = problem_of(found), problem_without_root() is None
     if form == "json":
-        click.echo(json.dumps(facts(found, problem), indent=2))
+        content = facts(found, problem) | {"ready_for_model": modelled}
+        click.echo(json.dumps(content, indent=2))
     else:
         click.echo(drawn(found))
         click.echo(f"{len(compiled())} of {len(HOT)} hot modules are compiled")
         if problem is None:
             click.echo(f"uetemu run {FIRST_SCENARIO} can run here")
+        if modelled:
+            click.echo(
+                f"uetemu run {FIRST_SCENARIO} --fabric model can run here, without root: its "
+                "switches are a model in its own process"
+            )
     if problem is not None:
         raise UserError(f"uetemu run {FIRST_SCENARIO} cannot run here: {problem}")
 
@@ -63,6 +69,17 @@ def problem_of(found: Capabilities) -> str | None:
     loaded = scenario.load(FIRST_SCENARIO)
     try:
         prepare(RunRequest(scenario=loaded, parameters=loaded.parameters({})))
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def problem_without_root() -> str | None:
+    """Why the first scenario cannot run on a fabric that is a model; None if it can."""
+    loaded = scenario.load(FIRST_SCENARIO)
+    request = RunRequest(scenario=loaded, parameters=loaded.parameters({}), fabric="model")
+    try:
+        prepare(request)
     except UserError as error:
         return str(error)
     return None

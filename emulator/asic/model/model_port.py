@@ -1,7 +1,7 @@
 """One port of a modelled switch: ``asic.bpf.c`` in Python, for a virtual clock.
 
 Both functions do what the program does to a transport's frame, in its order and with its draws, and
-count in the same tables.  ``tests/system/model`` holds them to the program.
+count in the same tables.  ``tests/emulator/run/test_modelled_runs.py`` holds them to the program.
 """
 
 from __future__ import annotations

@@ -12,11 +12,10 @@ from topologies.routing.static_routes import static_routes
 _REMEDY = "leave --fabric model out (which takes root), or {}"
 
 
-def check(topology: Topology, switch: SwitchChoice | None) -> None:
-    """Raise UserError, one sentence, unless the model has ``topology`` with ``switch``.
-
-    ``switch`` None: switches without ASIC.
-    """
+def check_topology(topology: Topology) -> None:
+    """Raise UserError, one sentence, unless the model has ``topology``."""
+    if any(bridge.vni is not None for node in topology.nodes for bridge in node.bridges):
+        _refuse("has no VXLAN, and subnets are stretched", "take subnets=apart")
     if control_plane.of(topology) is not None:
         _refuse(
             f"runs no routing daemons, and control_plane is {topology.profile.control_plane}",
@@ -27,12 +26,18 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
             _refuse(f"has no NIC that several GPUs share, as {node.name} is", "take one per GPU")
         if any(port.bond for port in node.ports):
             _refuse(f"has no bonds, and {node.name} has one", "take homing=paths")
-        if any(bridge.vni is not None for bridge in node.bridges):
-            _refuse("has no VXLAN, and subnets are stretched", "take subnets=local")
     if topology.standby_ends:
         _refuse("has no standby links between switches", "take homing=paths")
     if topology.profile.vlans == "on":
         _refuse("has no VLANs, and vlans=on requires them", "take vlans=auto or off")
+
+
+def check(topology: Topology, switch: SwitchChoice | None) -> None:
+    """Raise UserError, one sentence, unless the model has ``topology`` with ``switch``.
+
+    ``switch`` None: switches without ASIC.
+    """
+    check_topology(topology)
     if (switch is None or switch.method is Balancing.KERNEL) and _has_choices(topology):
         how = "--switch none" if switch is None else "balance=kernel"
         _refuse(

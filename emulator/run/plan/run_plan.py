@@ -182,6 +182,8 @@ def prepare(request: RunRequest) -> RunPlan:
     has = model_scope.has if modelled else capabilities.has
     topology, homed = homing.resolved(chosen.topology, request.control_plane, has=has)
     topology = control_plane.chosen(topology, request.control_plane)
+    if modelled:
+        model_scope.check_topology(topology)
     moments = timeline(request.faults, topology)
     bonds.check(topology)
     bridge_ports.check(topology)

@@ -1,0 +1,43 @@
+"""Routes of a modelled switch: longest prefix, carrier, and equal shares of the hashes."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+
+from emulator.fabric.model.model_fib import ForwardingTable, selected
+from topologies.catalogue import load
+from topologies.routing.static_routes import Hop, Route
+
+HOPS = tuple(Hop(f"up{place}", IPv4Address(f"172.16.0.{place}")) for place in range(3))
+SOURCE, DESTINATION = IPv4Address("10.0.1.3").packed, IPv4Address("10.9.0.1").packed
+
+
+def table(dead: set[str]) -> ForwardingTable:
+    routes = [
+        Route(destination=IPv4Network("10.9.0.0/24"), hops=HOPS),
+        Route(destination=IPv4Network("10.9.0.0/16"), hops=HOPS[:1]),
+    ]
+    spine = load("rail_clos:hosts=2,gpus_per_host=2").node("spine0")
+    return ForwardingTable(spine, routes, (), lambda name: name not in dead)
+
+
+def test_hashes_are_divided_evenly() -> None:
+    choices = table(set()).choices("down0", SOURCE, DESTINATION)
+    middles = [((2 * place + 1) << 31) // 3 for place in range(3)]
+    assert [selected(choices, one).interface for one in middles] == ["up0", "up1", "up2"]
+    assert selected(choices, 0).interface == "up0"
+    assert selected(choices, 2**32 - 1).interface == "up2"
+
+
+def test_hops_without_carrier_do_not_count() -> None:
+    choices = table({"up1"}).choices("down0", SOURCE, DESTINATION)
+    assert [hop.interface for _, hop in choices] == ["up0", "up2"]
+
+
+def test_a_route_without_any_hop_is_passed_over_for_a_shorter_prefix() -> None:
+    dead = {"up1", "up2"}
+    looked_up = table(dead)
+    assert len(looked_up.choices("down0", SOURCE, DESTINATION)) == 1
+    dead.add("up0")
+    looked_up.forget()
+    assert looked_up.choices("down0", SOURCE, DESTINATION) == ()

@@ -1,0 +1,91 @@
+"""Runs whose fabric is a model have the digests of the kernel's, without root and Mininet."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests import CHECKOUT, DATA
+from tests.harness.runs.processes import refused
+
+RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
+#: Listed runs that the model has, each with something that another lacks: octets of headers, marks,
+#: trims, PFC, faults, every balancing, several ports, rules of routing, several seeds.
+MODELLED = (
+    *("ordered, rccc", "rocev2 adaptive", "rocev2 lossless", "faults", "trimming", "loss"),
+    *("balance flow", "balance flowlet", "balance packet", "balance round-robin"),
+    *("tss direct, native", "balance least-loaded", "two ports", "planes", "torus", "two seeds", "a GPU dies"),
+)
+NOBODY = 65534
+#: Fails where anything imports Mininet, as where it is not installed.
+PROGRAM = "import sys; sys.modules['mininet'] = None; from emulator.cli.main import main; main()"
+
+
+def uetemu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run uetemu in ``folder`` as a user without any rights; as this user, if that is not root."""
+    folder.chmod(0o777)
+    changed: dict[str, object] = {}
+    if os.geteuid() == 0:
+        changed = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    return subprocess.run(
+        [sys.executable, "-B", "-c", PROGRAM, *arguments],
+        cwd=folder,
+        env={"PATH": "/usr/bin", "HOME": str(folder), "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **changed,  # type: ignore[call-overload]
+    )
+
+
+@pytest.fixture(name="folder")
+def folder_of_anybody(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("modelled")
+    for parent in (folder.parent, folder.parent.parent):
+        if parent.owner() == folder.owner() and parent.name.startswith("pytest"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    return folder
+
+
+@pytest.mark.parametrize("name", MODELLED)
+def test_a_listed_run_has_the_kernels_digest(name: str, folder: Path) -> None:
+    listed = RUNS[name]
+    arguments = shlex.split(listed["command"])
+    run = ("--fabric", "model", "--capture", "none", "--output", "run")
+    done = uetemu(folder, "run", *arguments, *run, "--check-digest", listed["digest"])
+    assert done.returncode == 0, done.stderr
+    assert "# Fabric               : model" in done.stdout
+    assert json.loads((folder / "run" / "result.json").read_text())["fabric"] == "model"
+
+
+def test_doctor_names_what_runs_without_root(folder: Path) -> None:
+    done = uetemu(folder, "doctor")
+    assert "uetemu run allreduce --fabric model can run here" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--clock", "host"), "knows no time of the host's"),
+        (("--workers", "2"), "works in one process"),
+        (("--switch", "shallow:balance=kernel"), "does not hash as the kernel does"),
+        (("--switch", "none"), "does not hash as the kernel does"),
+        (("--control-plane", "ebgp"), "runs no routing daemons"),
+        (("--topology", "shared_nic"), "has no NIC that several GPUs share"),
+        (("--topology", "clos:segments=2,nic_ports=2,homing=bond"), "has no bonds"),
+        (("--topology", "clos:segments=2,subnets=stretched"), "has no VXLAN"),
+    ],
+)
+def test_what_is_not_modelled_is_refused(
+    arguments: tuple[str, ...], complaint: str, tmp_path: Path
+) -> None:
+    errors = refused(tmp_path, "--fabric", "model", *arguments)
+    assert errors.count("\n") == 1
+    assert complaint in errors

@@ -1,0 +1,44 @@
+"""A modelled fabric does to each frame what the kernel does, and counts it alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness.runs.processes import SMALL, Run
+
+pytestmark = pytest.mark.root
+#: Files of a run folder that tell of nothing but the fabric.
+ALIKE = ("telemetry.csv", "timeline.json", "fabric.json", "capture.pcapng")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "arguments"),
+    [
+        ("alltoall", (*SMALL, "--fault", "t=1us link rail0:up0 loss=5% corrupt=2%; t=40us heal")),
+        ("alltoall", (*SMALL, "--transport", "rocev2", "--fault", "t=1us link rail0:up0 down")),
+        ("incast", ("--param", "senders=8", "--param", "size=64KiB")),
+        ("incast", ("--param", "senders=8", "--param", "size=64KiB", "--transport", "rocev2")),
+    ],
+    ids=["faults, uet", "pulled cable, rocev2", "trimming, uet", "pfc, rocev2"],
+)
+def test_a_model_leaves_the_kernels_files(
+    scenario: str, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    if scenario == "alltoall":
+        arguments = (*arguments, "--sizes", "16KiB")
+    more = ("--capture", "all", "--snaplen", "full", "--iterations", "1", "--workers", "1")
+    folders = []
+    for fabric in ("kernel", "model"):
+        run = Run(tmp_path, *arguments, *more, "--fabric", fabric, scenario=scenario)
+        status, _, errors = run.finish()
+        assert status == 0, errors
+        folders.append(run.folder)
+    kernel, model = folders
+    for name in ALIKE:
+        assert (kernel / name).read_bytes() == (model / name).read_bytes(), name
+    results = [json.loads((folder / "result.json").read_text()) for folder in folders]
+    assert [result.pop("fabric") for result in results] == ["kernel", "model"]
+    assert results[0] == results[1]
