@@ -21,7 +21,15 @@ RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").re
 MODELLED = (
     *("ordered, rccc", "rocev2 adaptive", "rocev2 lossless", "faults", "trimming", "loss"),
     *("balance flow", "balance flowlet", "balance packet", "balance round-robin"),
-    *("tss direct, native", "balance least-loaded", "two ports", "planes", "torus", "two seeds", "a GPU dies"),
+    *(
+        "tss direct, native",
+        "balance least-loaded",
+        "two ports",
+        "planes",
+        "torus",
+        "two seeds",
+        "a GPU dies",
+    ),
 )
 NOBODY = 65534
 #: Fails where anything imports Mininet, as where it is not installed.
