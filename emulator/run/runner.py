@@ -193,7 +193,8 @@ class _Run:
         plan, dilation = self.plan, self.dilation
         lab = stack.enter_context(self._make_lab())
         self.lab = lab
-        lab_record.set_run_folder(lab.name, self.folder.path)
+        if lab.model is None:  # one of which other processes know nothing
+            lab_record.set_run_folder(lab.name, self.folder.path)
         self.environment["cable_delay"] = lab.cable_delay
         if lab.routing is not None:
             stack.callback(self._end_routing, lab.routing)

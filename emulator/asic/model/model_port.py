@@ -36,7 +36,7 @@ from emulator.asic.model.model_packet import (
 )
 from emulator.asic.model.model_program import ModelProgram
 from emulator.asic.model.model_rules import ModelRules
-from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
+from topologies.ethernet import FCS_OCTETS, FRAMING_OCTETS, SHORTEST_OCTETS
 
 _WORD = 8
 _PORT_WORDS = PORT_STATE_BYTES // _WORD
@@ -58,6 +58,7 @@ _FLOWLET_WORDS = FLOWLET.size // _WORD
 #: ``enum fault_stream`` of faults.h
 _F_LOSS, _F_STATE, _F_BURST, _F_CORRUPTION, _F_DUPLICATION, _F_BIT, _F_REORDERING = range(7)
 _FAULT_STREAMS = 16
+_BIT_ERROR_SHIFT = 24
 _FRAGMENT = 0x3FFF
 _TCP, _UDP = 6, 17
 _MASK = 2**64 - 1
@@ -272,7 +273,8 @@ class ModelPort:
         if in_burst and draw(seed, STREAM_FAULT, first + _F_BURST) < faults.loss_in_bad:
             state[counters + _DROPS + DropReason.BURST] += 1
             return frame, True, False
-        if draw(seed, STREAM_FAULT, first + _F_LOSS) < faults.loss:
+        chance = faults.loss + ((len(frame) + FCS_OCTETS) * faults.bit_errors >> _BIT_ERROR_SHIFT)
+        if draw(seed, STREAM_FAULT, first + _F_LOSS) < chance:
             state[counters + _DROPS + DropReason.LOSS] += 1
             return frame, True, False
         if draw(seed, STREAM_FAULT, first + _F_CORRUPTION) < faults.corruption:

@@ -39,6 +39,8 @@ class ModelFaults(NamedTuple):
     corruption: int
     duplication: int
     reordering: int
+    #: chance of loss for each octet, 2^-32 / 2^24
+    bit_errors: int
     black_hole: int
     enabled: int
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import SMALL, Run
+from tests.harness.runs.processes import SMALL, begun
 
 pytestmark = pytest.mark.root
 #: Files of a run folder that tell of nothing but the fabric.
-ALIKE = ("telemetry.csv", "timeline.json", "fabric.json", "capture.pcapng")
+ALIKE = ("telemetry.csv", "line_telemetry.csv", "timeline.json", "fabric.json", "capture.pcapng")
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_a_model_leaves_the_kernels_files(
     more = ("--capture", "all", "--snaplen", "full", "--iterations", "1", "--workers", "1")
     folders = []
     for fabric in ("kernel", "model"):
-        run = Run(tmp_path, *arguments, *more, "--fabric", fabric, scenario=scenario)
-        status, _, errors = run.finish()
+        run = begun(tmp_path, *arguments, *more, "--fabric", fabric, scenario=scenario)
+        status, _, errors = run.communicate()
         assert status == 0, errors
         folders.append(run.folder)
     kernel, model = folders
