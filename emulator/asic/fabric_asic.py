@@ -117,16 +117,13 @@ class FabricAsic:
         clock: Clock = "host",
         program: SwitchTables | None = None,
     ) -> Self:
-        """Bring the program into the kernel for ``lab`` and configure all ports to come.
-
-        ``program`` is one that is there already, in a kernel or not.
+        """Bring the program into the kernel for ``lab``, unless given; configure ports to come.
 
         With ``clock="virtual"`` ``dilation`` is 1 and ``measured`` has no meaning.
 
         Raises UserError if the machine cannot; nothing is left then.
         """
-        if program is None:
-            program = asic_program.load(lab, fitting.size_of(topology), clock=clock)
+        program = program or asic_program.load(lab, fitting.size_of(topology), clock=clock)
         try:
             asic = cls(
                 lab,
@@ -491,13 +488,8 @@ class FabricAsic:
 
     def _nic_cables(self) -> Mapping[CableEnd, CableEnd]:
         """NIC port -> the switch port at the other end."""
-        return {
-            far: port.end
-            for port in self.ports.values()
-            if port.faces_nic
-            for far in port.cable.ends
-            if far != port.end
-        }
+        faces = [port for port in self.ports.values() if port.faces_nic]
+        return {far: port.end for port in faces for far in port.cable.ends if far != port.end}
 
 
 def _derived(seed: int, *names: str) -> int:
