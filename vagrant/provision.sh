@@ -141,7 +141,8 @@ import re
 from importlib.metadata import distribution
 
 for requirement in distribution("uetemu").requires or ():
-    distribution(re.match(r"[\w.-]+", requirement).group())
+    if "extra ==" not in requirement or re.search(r"""extra == ['"]test['"]""", requirement):
+        distribution(re.match(r"[\w.-]+", requirement).group())
 END
 }
 
