@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -37,11 +39,11 @@ class _Loader(SourceFileLoader):
 
 class _Finder:
     def __init__(self, mutant: Mutant) -> None:
-        self._name = ".".join(mutant.path.with_suffix("").parts)
+        self.name = ".".join(mutant.path.with_suffix("").parts)
         self._path, self._tree = str(mutant.path.resolve()), mutant.tree()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name != self._name:
+        if name != self.name:
             return None
         loader = _Loader(name, self._path, self._tree)
         return spec_from_file_location(name, self._path, loader=loader)
@@ -88,10 +90,24 @@ def _run(mutant: Mutant | None, rounds: Sequence[Sequence[str]]) -> int:
         os.dup2(null, stream)
     with tempfile.TemporaryDirectory(prefix="uetemu-mutant-") as folder:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
-        if mutant is not None:
-            sys.meta_path.insert(0, _Finder(mutant))
+        if mutant is not None and not _loaded(mutant):
+            return int(pytest.ExitCode.TESTS_FAILED)
         for number, arguments in enumerate(rounds):
             status = pytest.main([*arguments, "--basetemp", str(Path(folder) / str(number))])
             if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 return int(status)
         return 0
+
+
+def _loaded(mutant: Mutant) -> bool:
+    """Load ``mutant`` in its module's place; return whether it could be.
+
+    It has to be there before pytest begins, whose own finder would load the module's file: asserts
+    in a package with a plugin are rewritten.
+    """
+    finder = _Finder(mutant)
+    sys.meta_path.insert(0, finder)
+    with suppress(Exception):  # whatever a mutant's code may raise
+        import_module(finder.name)
+        return True
+    return False

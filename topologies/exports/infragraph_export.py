@@ -85,6 +85,11 @@ def _check(topology: Topology) -> None:
             f"topology {topology.name} has bonds or standby links, for which InfraGraph has no "
             "form; take homing=paths, or --format json"
         )
+    if not any(node.role is Role.GPU for node in topology.nodes):
+        raise TopologyError(
+            f"topology {topology.name} joins machines and no GPUs, which this export does not "
+            "write; take --format json"
+        )
     if any(server.scale_up.hosts > 1 for server in topology.servers):
         raise TopologyError(
             f"topology {topology.name} has scale-up networks over several servers, which this "

@@ -28,6 +28,7 @@ REFUSED_EXPORTS = {
     "dual_rail_switch": "bonds or standby",
     "host_segment": "bonds or standby",
     "shared_nic": "NICs that GPUs share",
+    "cluster_storage": "joins machines and no GPUs",
 }
 REFUSED_IMPORTS = {"dragonfly_plus": "are joined and in the tiers"}
 EXPORTED = [name for name in catalogue.DESIGNS if name not in REFUSED_EXPORTS]
