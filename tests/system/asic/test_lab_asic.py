@@ -518,7 +518,7 @@ def test_what_the_machine_cannot_is_refused_before_a_namespace_exists(
     def no_build(*_: object, **__: object) -> None:
         raise AssertionError("a namespace would have been made")
 
-    monkeypatch.setattr("emulator.lab.build_fabric", no_build)
+    monkeypatch.setattr("emulator.fabric.build.build_fabric", no_build)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="needs the command clang"):
         Lab.create(

@@ -70,7 +70,7 @@ def test_record_is_written_before_the_kernel_is_touched(
         seen["namespaces"] = namespaces.of_lab(lab_name)
         raise RuntimeError("stop here")
 
-    monkeypatch.setattr("emulator.lab.build_fabric", build)
+    monkeypatch.setattr("emulator.fabric.build.build_fabric", build)
     with pytest.raises(RuntimeError, match="stop here"):
         create(lab_name)
     assert seen["record"].phase is Phase.BUILDING
