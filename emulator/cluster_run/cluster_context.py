@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.cluster.cluster_lab import ClusterLab
+from emulator.cluster_run.ended_process import last_words, printed
 from emulator.cluster_run.network_samples import NetworkSamples
 from emulator.errors import UserError
 from emulator.faults.fault_injector import FaultInjector
@@ -40,14 +41,7 @@ class FabricRun:
 
     def result(self) -> Any:
         """Wait for its end and return ``result.json``; UserError with its reason if it failed."""
-        try:
-            _, err = self._process.communicate(timeout=CLIENT_S)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
-            raise UserError(f"{self._scenario} has not ended after {CLIENT_S:g} s") from None
-        if self._process.returncode:
-            words = err.strip().splitlines() or ["it gave no reason"]
-            raise UserError(f"{self._scenario} failed: {words[-1]}")
+        printed(self._scenario, self._process, CLIENT_S)
         return json.loads((self.folder / "result.json").read_text())
 
 
@@ -86,8 +80,7 @@ class ClusterContext:
         except subprocess.TimeoutExpired:
             raise UserError(f"{name} has not ended after {timeout_s:g} s") from None
         if done.returncode:
-            words = done.stderr.strip().splitlines() or ["it gave no reason"]
-            raise UserError(f"{name} failed: {words[-1]}")
+            raise UserError(f"{name} failed: {last_words(done.stderr)}")
         return done.stdout
 
     def client(self, machine: str, module: str, given: Mapping[str, object]) -> Any:
@@ -155,18 +148,11 @@ class ClusterContext:
         self, begun: Mapping[str, subprocess.Popen[str]], *, timeout_s: float = CLIENT_S
     ) -> Iterator[tuple[str, Any]]:
         """Await the clients that have ``begun``; yield each machine and what it printed as JSON."""
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         try:
             for machine, process in begun.items():
-                try:
-                    out, err = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    raise UserError(
-                        f"the client on {machine} has not ended after {timeout_s:g} s"
-                    ) from None
-                if process.returncode:
-                    words = err.strip().splitlines() or ["it gave no reason"]
-                    raise UserError(f"the client on {machine} failed: {words[-1]}")
+                waited_s = time.monotonic() - began
+                out = printed(f"the client on {machine}", process, timeout_s, waited_s=waited_s)
                 yield machine, json.loads(out)
         finally:
             for process in begun.values():

@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
@@ -53,8 +54,13 @@ class ClusterScenario:
         return str(self.module.SERVICES)
 
     def parameters(self, given: Mapping[str, str]) -> Any:
-        """Return ``Parameters`` with the values of ``given``; UserError for what cannot be."""
-        return self.module.Parameters(**parameter_values(self.module.Parameters, self.name, given))
+        """Return ``Parameters`` with the values of ``given``; UserError for what cannot be.
+
+        A default that is a text is read as one that a user gives.
+        """
+        kind = self.module.Parameters
+        texts = {item.name: item.default for item in fields(kind) if isinstance(item.default, str)}
+        return kind(**parameter_values(kind, self.name, {**texts, **given}))
 
     def conduct(self, run: ClusterContext, parameters: Any) -> Iterator[Row]:
         """Work in ``run`` and yield the rows of the result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +81,11 @@ class NetworkSamples:
             network: (octets - self._first[network][0], drops - self._first[network][1])
             for network, (octets, drops) in _counted(self._labs).items()
         }
+
+    def total_rows(self) -> Iterator[Mapping[str, object]]:
+        """Yield a row of a result for each network, of what it has carried until now."""
+        for network, (octets, drops) in self.totals().items():
+            yield {"what": f"octets of {network}", "octets": octets, "drops": drops}
 
     def port_octets(self, network: str) -> Mapping[str, int]:
         """Return what each port of ``network`` has sent since its lab was built."""

@@ -24,6 +24,17 @@ class PacketSurvey:
     packets: Counter[str] = field(default_factory=Counter)
     foreign: Counter[str] = field(default_factory=Counter)
 
+    def row(self, what: str, **more: object) -> dict[str, object]:
+        """Return a row of a result, which is right if there are packets and none is foreign."""
+        return {
+            "what": what,
+            "packets": sum(self.packets.values()),
+            **more,
+            "foreign": sum(self.foreign.values()),
+            "such_as": next(iter(self.foreign), None),
+            "ok": not self.foreign and bool(self.packets),
+        }
+
 
 def survey(path: Path, own: Iterable[IPv4Network]) -> PacketSurvey:
     """Return what the capture ``path`` has; packets outside the networks ``own`` are foreign.

@@ -33,8 +33,7 @@ class StorageNodes:
     @cached_property
     def records(self) -> Sequence[ServiceRecord]:
         """The services that are NVMe/TCP targets."""
-        kind = BLOCK_STORAGE.name
-        return [one for one in self.run.services.records if one.name.partition("@")[0] == kind]
+        return self.run.services.of_kind(BLOCK_STORAGE)
 
     @property
     def names(self) -> Sequence[str]:

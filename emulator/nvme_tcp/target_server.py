@@ -12,6 +12,7 @@ from typing import Any, cast
 from emulator.nvme_tcp.target.log_pages import LocalEnd
 from emulator.nvme_tcp.target.nvme_target import NvmeTarget
 from emulator.nvme_tcp.target.target_connection import TargetConnection
+from emulator.nvme_tcp.wake_timer import WakeTimer
 
 #: Octets taken from a socket at a time, and octets that wait in it before reads are continued.
 RECEIVE_OCTETS, HIGH_WATER, BATCH = 1 << 18, 1 << 20, 1 << 18
@@ -32,7 +33,7 @@ class TargetServer:
         self._loop = asyncio.get_running_loop()
         self._links: dict[TargetConnection, _HostSocket] = {}
         self._servers: list[asyncio.Server] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = WakeTimer(self._loop, self._expire)
 
     async def listen(self, listener: socket.socket) -> None:
         """Serve a socket that is bound."""
@@ -41,8 +42,7 @@ class TargetServer:
 
     async def close(self) -> None:
         """End all connections, and stop listening."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         for server in self._servers:
             server.close()
         for link in tuple(self._links.values()):
@@ -80,17 +80,10 @@ class TargetServer:
     def _arm(self) -> None:
         """Wake at the next deadline, unless that is to happen earlier anyway."""
         deadline = self.target.next_deadline()
-        if deadline is None:
-            return
-        at = deadline / 1e9  # asyncio's clock is the same one, in seconds
-        if self._timer is not None:
-            if self._timer.when() <= at:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._expire)
+        if deadline is not None:
+            self._timer.set(deadline / 1e9)  # asyncio's clock is the same one, in seconds
 
     def _expire(self) -> None:
-        self._timer = None
         self.target.handle_timer(time.monotonic_ns())
         self.target.rescheduled = True
         self.serve_disturbed()

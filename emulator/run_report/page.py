@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from emulator.errors import UserError
@@ -22,6 +19,7 @@ from emulator.run_report.figures.message_figures import message_figures
 from emulator.run_report.figures.packet_figures import packet_figures
 from emulator.run_report.figures.result_figures import result_figures
 from emulator.run_report.figures.time_figures import fault_records, time_figures
+from emulator.run_report.html_template import page_environment, policy_hash, source_of
 from emulator.run_report.observation_points import MEANINGS
 from emulator.run_report.port_series import CAPTURE
 from emulator.run_report.report_tables import (
@@ -127,19 +125,10 @@ def html_of(record: RunRecord, sections: Sequence[Section]) -> str:
 
 def rendered(template: str, drawn: bool, **content: Any) -> str:
     """Return a page from its template.  Only this room's own scripts may run in it."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    source = environment.loader
-    assert source is not None
-    own, _, _ = source.get_source(environment, "report.js")
-    style, _, _ = source.get_source(environment, "report.css")
+    environment = page_environment(__package__)
+    own, style = source_of(environment, "report.js"), source_of(environment, "report.css")
     scripts = [*([vega_lite.script()] if drawn else []), own]
-    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    allowed = " ".join(map(policy_hash, scripts))
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
     return environment.get_template(template).render(
         policy=policy,
@@ -147,10 +136,6 @@ def rendered(template: str, drawn: bool, **content: Any) -> str:
         scripts=[Markup(script) for script in scripts],
         **content,
     )
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def write_report(folder: Path, output: Path | None = None) -> Path:

@@ -35,9 +35,7 @@ def cabling(topology: Topology, services: Services) -> Iterator[CablingRow]:
     Raises UserError if no node has one, or one does not answer.
     """
     sockets = {
-        record.machine: services.folder(record.name) / SOCKET
-        for record in services.records
-        if record.name.partition("@")[0] == LLDP.name
+        record.machine: services.folder(record.name) / SOCKET for record in services.of_kind(LLDP)
     }
     if not sockets:
         raise UserError("no node of the cluster runs lldp: build it with --services lldp")

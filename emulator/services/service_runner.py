@@ -25,7 +25,7 @@ from emulator.lab_record import Process, written
 from emulator.logs import plain_logger
 from emulator.services.machine_map import MachineMap
 from emulator.services.service_plan import PlannedService
-from emulator.services.service_registry import ServicePlace
+from emulator.services.service_registry import ServiceKind, ServicePlace
 
 _log = plain_logger(__name__)
 
@@ -49,6 +49,11 @@ class ServiceRecord:
     address: str
     port: int | None
     process: Process
+
+    @property
+    def kind(self) -> str:
+        """Return the name of its kind."""
+        return self.name.partition("@")[0]
 
     @property
     def alive(self) -> bool:
@@ -126,6 +131,10 @@ class Services:
         """Return the directory of the service ``name``."""
         return self.directory / DIRECTORY / name
 
+    def of_kind(self, kind: ServiceKind) -> list[ServiceRecord]:
+        """Return the services of ``kind``, in the order in which they were started."""
+        return [record for record in self.records if record.kind == kind.name]
+
     def died(self) -> list[str]:
         """Return a sentence for each service that has died, with its last words."""
         return [
@@ -150,7 +159,7 @@ class Services:
         """Yield a line for each kind, with the machines that it runs on."""
         machines: dict[str, list[str]] = {}
         for record in self.records:
-            machines.setdefault(record.name.partition("@")[0], []).append(record.machine)
+            machines.setdefault(record.kind, []).append(record.machine)
         for kind, names in machines.items():
             listed = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} nodes"
             yield f"service {kind}: {listed}"

@@ -28,6 +28,7 @@ import numpy as np
 
 from emulator.cluster_run.clients import rendezvous_rank
 from emulator.cluster_run.cluster_context import ClusterContext, FabricRun
+from emulator.cluster_run.ended_process import printed
 from emulator.cluster_run.packet_survey import survey
 from emulator.errors import UserError
 from emulator.scenario import parameter
@@ -58,10 +59,6 @@ class Parameters:
         "link", choices=("link", "none"), help="what befalls the training: an uplink, or none"
     )
 
-    def __post_init__(self) -> None:
-        if isinstance(self.shard, str):
-            object.__setattr__(self, "shard", SIZE.read("shard", self.shard))
-
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Go through the day and report each part of it."""
@@ -81,16 +78,8 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
         for user, process in users:
             yield _served(user, process)
         run.event("the day is over")
-    for network, (octets, drops) in run.samples.totals().items():
-        yield {"what": f"octets of {network}", "octets": octets, "drops": drops}
-    found = survey(capture, [NETWORK_BLOCKS[MANAGEMENT]])
-    yield {
-        "what": "packets on management",
-        "packets": sum(found.packets.values()),
-        "foreign": sum(found.foreign.values()),
-        "such_as": next(iter(found.foreign), None),
-        "ok": not found.foreign and bool(found.packets),
-    }
+    yield from run.samples.total_rows()
+    yield survey(capture, [NETWORK_BLOCKS[MANAGEMENT]]).row("packets on management")
 
 
 def _rolled_out(run: ClusterContext) -> Mapping[str, object]:
@@ -123,7 +112,9 @@ def _started(run: ClusterContext) -> Mapping[str, object]:
             "ranks": len(servers),
         }
         ranks.append(run.begin(server, rendezvous_rank.__name__, given))
-    answers = [_answer("a rank of the rendezvous", process) for process in ranks]
+    answers = [
+        json.loads(printed("a rank of the rendezvous", process, LIMIT_S)) for process in ranks
+    ]
     masters = {answer["master"] for answer in answers}
     return {
         "what": "job start, over management",
@@ -173,7 +164,7 @@ def _trained(run: ClusterContext, training: FabricRun) -> Mapping[str, object]:
 def _read(run: ClusterContext, what: str, octets: int) -> Mapping[str, object]:
     """Let every server read its shard from the shared file system, and compare it."""
     run.event(what)
-    store = next(one for one in run.services.records if one.name.startswith(NFS.name))
+    (store,) = run.services.of_kind(NFS)
     folder = run.services.folder(store.name) / SHARED
     readers = []
     for number, server in enumerate(run.machines.servers):
@@ -218,11 +209,7 @@ def _users(
     run: ClusterContext, parameters: Parameters
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Begin the users' requests, which last as long as the other parts of the day."""
-    servers = [
-        (record.address, MODEL_PORT)
-        for record in run.services.records
-        if record.name.startswith(LLM.name)
-    ]
+    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(LLM)]
     for number, user in enumerate(run.machines.users):
         run.event(f"{user} begins its requests")
         given = {
@@ -238,7 +225,8 @@ def _users(
 
 
 def _served(user: str, process: subprocess.Popen[str]) -> Mapping[str, object]:
-    records: list[Mapping[str, Any]] = _answer(f"the requests of {user}", process)
+    answer = printed(f"the requests of {user}", process, LIMIT_S)
+    records: list[Mapping[str, Any]] = json.loads(answer)
     waits = [record["token_s"][0] for record in records if record["token_s"]]
     failed = [record["error"] for record in records if record["error"]]
     return {
@@ -249,15 +237,3 @@ def _served(user: str, process: subprocess.Popen[str]) -> Mapping[str, object]:
         "first_error": failed[0] if failed else None,
         "ok": not failed,
     }
-
-
-def _answer(what: str, process: subprocess.Popen[str]) -> Any:
-    """Return what ``process`` printed as JSON; UserError if it failed."""
-    try:
-        out, err = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise UserError(f"{what} has not ended after {LIMIT_S:g} s") from None
-    if process.returncode:
-        raise UserError(f"{what} failed: {(err.strip().splitlines() or ['no reason'])[-1]}")
-    return json.loads(out)

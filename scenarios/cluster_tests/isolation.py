@@ -61,12 +61,6 @@ class Parameters:
     rate: int = parameter("40Gbps", RATE, help="what each GPU sends over the backend")
     file: int = parameter("4MiB", SIZE, help="octets of the file that each server reads")
 
-    def __post_init__(self) -> None:
-        for name, kind in (("rate", RATE), ("file", SIZE)):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                object.__setattr__(self, name, kind.read(name, value))
-
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Probe, load, probe under load, and report what management has seen."""
@@ -83,17 +77,10 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
         for what, process in load:
             yield _ended(what, process)
         run.event("load has ended")
-    for network, (octets, drops) in run.samples.totals().items():
-        yield {"what": f"octets of {network}", "octets": octets, "drops": drops}
+    yield from run.samples.total_rows()
     found = survey(capture, [NETWORK_BLOCKS[MANAGEMENT]])
-    yield {
-        "what": "packets on management",
-        "packets": sum(found.packets.values()),
-        "protocols": " ".join(f"{name}:{n}" for name, n in found.packets.most_common(8)),
-        "foreign": sum(found.foreign.values()),
-        "such_as": next(iter(found.foreign), None),
-        "ok": not found.foreign and bool(found.packets),
-    }
+    protocols = " ".join(f"{name}:{n}" for name, n in found.packets.most_common(8))
+    yield found.row("packets on management", protocols=protocols)
 
 
 def _load(
@@ -111,11 +98,7 @@ def _load(
             "seconds": parameters.seconds,
         }
         yield f"{BACKEND}, {gpu}", run.begin(gpu, udp_burst.__name__, given)
-    servers = [
-        (record.address, MODEL_PORT)
-        for record in run.services.records
-        if record.name.startswith(LLM.name)
-    ]
+    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(LLM)]
     for user in run.machines.users:
         requests = {
             "servers": servers,
@@ -135,7 +118,8 @@ def _load(
 
 def _store(run: ClusterContext) -> ServiceRecord:
     """Return the service that is the shared file system."""
-    return next(one for one in run.services.records if one.name.startswith(NFS.name))
+    (store,) = run.services.of_kind(NFS)
+    return store
 
 
 def _ended(what: str, process: subprocess.Popen[str]) -> Mapping[str, object]:

@@ -81,7 +81,7 @@ Rounds = Sequence[Sequence[ModelCopy]]
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Bring the file to all servers in each of the ways, and report how long it takes."""
-    store = next(one for one in run.services.records if one.name.startswith(NFS.name))
+    (store,) = run.services.of_kind(NFS)
     servers = run.machines.servers
     original = run.services.folder(store.name) / SHARED / MODEL
     original.write_bytes(np.random.default_rng(run.seed).bytes(parameters.file))

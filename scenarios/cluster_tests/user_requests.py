@@ -55,12 +55,6 @@ class Parameters:
     prompt: int = parameter("2KiB", SIZE, help="octets of each prompt")
     pause: int = parameter("20ms", TIME, help="mean time from one burst to the next")
 
-    def __post_init__(self) -> None:
-        for name, kind in (("prompt", SIZE), ("pause", TIME)):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                object.__setattr__(self, name, kind.read(name, value))
-
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Apply the load, try the firewall, and report latencies, spread and refusals."""
@@ -68,11 +62,7 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
     if not machines.users:
         raise UserError("the cluster has no users: take users=1 or more")
     dilation = run.dilation(FRONTEND)
-    servers = [
-        (record.address, MODEL_PORT)
-        for record in run.services.records
-        if record.name.startswith(LLM.name)
-    ]
+    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(LLM)]
     before = run.samples.port_octets(FRONTEND)
     began = run.samples.now_s
     records: list[Mapping[str, Any]] = []

@@ -160,7 +160,10 @@ def storage(machines: Machines, shape: LeafSpine, cabling: NetworkCabling) -> To
     names = (*machines.servers, HEAD, *machines.storage)
     joined = [fabric.machine(name, reach=reach) for name in names]
     leaves, spines = _leaf_spine(fabric, STORAGE, shape, cabling)
-    _plug_in(fabric, joined, leaves, cabling)
+    for number, leaf in enumerate(leaves):
+        _common_subnet(fabric, STORAGE, leaf, number)
+    for number, machine in enumerate(joined):
+        _attach(fabric, machine, leaves[number % len(leaves)], SERVERS_BRIDGE, cabling)
     return _whole(fabric, STORAGE, "ebgp" if spines else "static")
 
 
@@ -204,16 +207,6 @@ def _common_subnet(fabric: Assembly, network: str, leaf: str, number: int) -> No
     """Give ``leaf``, the ``number``-th, the subnet of the machines there that are no tenant's."""
     subnet = plan.network_subnet(network, number)
     fabric.bridge(leaf, SERVERS_BRIDGE, rail=number, subnet=subnet)
-
-
-def _plug_in(
-    fabric: Assembly, machines: Sequence[str], leaves: Sequence[str], cabling: NetworkCabling
-) -> None:
-    """Plug ``machines`` into ``leaves`` in turn."""
-    for number, leaf in enumerate(leaves):
-        _common_subnet(fabric, STORAGE, leaf, number)
-    for number, machine in enumerate(machines):
-        _attach(fabric, machine, leaves[number % len(leaves)], SERVERS_BRIDGE, cabling)
 
 
 def _attach(

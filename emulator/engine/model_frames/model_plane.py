@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.nic.multi_port_nic import PortSpec
@@ -115,7 +116,7 @@ class ModelPlane:
         for port in spec.ports:
             end = CableEnd(spec.node, port.interface)
             arrived = self._fabric.open(end, spec.frames)
-            ring = ArrivedRing(arrived, lambda end=end: self._fabric.close(end))  # type: ignore[misc]
+            ring = ArrivedRing(arrived, partial(self._fabric.close, end))
             made.append(GpuPort(port, ring, lines(port), _joined(self._fabric.from_gpu(end))))
         return made
 

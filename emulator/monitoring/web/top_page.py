@@ -6,19 +6,17 @@ its own script run, and only its own server be asked; names in the state become 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping
 
-import jinja2
 from markupsafe import Markup
 
 from emulator.monitoring.lab_watch import Watched
 from emulator.monitoring.local_server import HttpAnswer, Route
 from emulator.monitoring.web.top_drawing import COLOURED_BY, TopDrawing
 from emulator.monitoring.web.top_state import LINK_COLUMNS, state_of
+from emulator.run_report.html_template import page_environment, policy_hash, source_of
 from topologies.exports.heat import STEPS
 from topologies.model import Topology
 
@@ -70,19 +68,10 @@ class TopPage:
 
 def _rendered(lab: str, drawing: TopDrawing) -> tuple[bytes, str]:
     """Return the page and its content-security policy."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    loader = environment.loader
-    assert loader is not None
-    script, _, _ = loader.get_source(environment, "top.js")
-    style, _, _ = loader.get_source(environment, "top.css")
+    environment = page_environment(__package__)
+    script, style = source_of(environment, "top.js"), source_of(environment, "top.css")
     policy = (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        f"default-src 'none'; script-src {policy_hash(script)}; style-src {policy_hash(style)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )
@@ -96,7 +85,3 @@ def _rendered(lab: str, drawing: TopDrawing) -> tuple[bytes, str]:
         config={"columns": LINK_COLUMNS, "steps": STEPS},
     )
     return page.encode(), policy
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

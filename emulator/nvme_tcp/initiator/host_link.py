@@ -11,6 +11,7 @@ from typing import TypeAlias, cast
 
 from emulator.nvme_tcp.initiator.host_errors import QueueBrokenError
 from emulator.nvme_tcp.initiator.host_queue import CommandDone, HostQueue, QueueSettings
+from emulator.nvme_tcp.wake_timer import WakeTimer
 
 _BUFFER, _HIGH_WATER, _BATCH = 1 << 18, 1 << 20, 1 << 18
 
@@ -43,7 +44,7 @@ class HostLink(asyncio.BufferedProtocol):
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._slots = asyncio.Semaphore(settings.depth)
         self._waiting: set[asyncio.Future[CommandDone]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = WakeTimer(self._loop, self._expire)
 
     @classmethod
     async def open(
@@ -100,7 +101,7 @@ class HostLink(asyncio.BufferedProtocol):
         self._waiting.add(done)
         self._pump()
         if timeout_s is not None:
-            self._arm(self._loop.time() + timeout_s)
+            self._timer.set(self._loop.time() + timeout_s)
         return await done
 
     async def wait_broken(self) -> str:
@@ -120,7 +121,7 @@ class HostLink(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         deadline = self.queue.next_deadline()
         assert deadline is not None  # that of ICResp
-        self._arm(deadline / 1e9)  # asyncio's clock is the monotonic one, in seconds
+        self._timer.set(deadline / 1e9)  # asyncio's clock is the monotonic one, in seconds
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -165,9 +166,7 @@ class HostLink(asyncio.BufferedProtocol):
             self._ready.set_result(None)
         if self.queue.broken is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         if not self._ready.done():
             self._ready.set_exception(QueueBrokenError(self.queue.broken))
         for future in tuple(self._waiting):
@@ -178,19 +177,10 @@ class HostLink(asyncio.BufferedProtocol):
             self._ended.set_result(self.queue.broken)
             self._slots.release()  # who waits for one learns of the end
 
-    def _arm(self, at: float) -> None:
-        """Wake at ``at``, unless that is to happen earlier anyway."""
-        if self._timer is not None:
-            if self._timer.when() <= at:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._expire)
-
     def _expire(self) -> None:
-        self._timer = None
         self.queue.handle_timer(time.monotonic_ns())
         self._pump()
         self._settle()
         deadline = self.queue.next_deadline()
         if deadline is not None and self.queue.broken is None:
-            self._arm(deadline / 1e9)
+            self._timer.set(deadline / 1e9)

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from emulator.services.json_exchange import answer_json, json_body
+
 MODEL = "stand-in"
 WORDS = ("all", "packets", "of", "this", "answer", "are", "real", "and", "its", "words", "not")
 MOST_TOKENS, DEFAULT_TOKENS = 100_000, 16
@@ -46,7 +48,7 @@ class LlmHandler(BaseHTTPRequestHandler):
         if not chat and self.path.rstrip("/") != "/v1/completions":
             self._refuse(HTTPStatus.NOT_FOUND, f"there is no {self.path}")
             return
-        request = self._body()
+        request = json_body(self, LONGEST_BODY)
         tokens = None if request is None else request.get("max_tokens", DEFAULT_TOKENS)
         if request is None or not isinstance(tokens, int) or not 0 < tokens <= MOST_TOKENS:
             self._refuse(
@@ -79,28 +81,11 @@ class LlmHandler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(octets), octets))
         self.wfile.flush()
 
-    def _body(self) -> Mapping[str, object] | None:
-        """Return the object in the request's body, None if there is none or it is too long."""
-        try:
-            length = int(self.headers.get("Content-Length", "0"))
-            if not 0 <= length <= LONGEST_BODY:
-                self.close_connection = True
-                return None
-            content = json.loads(self.rfile.read(length))
-        except (ValueError, OSError, RecursionError):
-            return None
-        return content if isinstance(content, dict) else None
-
     def _refuse(self, status: HTTPStatus, stated: str) -> None:
         self._answer({"error": {"message": stated, "type": "invalid_request_error"}}, status)
 
     def _answer(self, content: Mapping[str, object], status: HTTPStatus = HTTPStatus.OK) -> None:
-        octets = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(octets)))
-        self.end_headers()
-        self.wfile.write(octets)
+        answer_json(self, json.dumps(content).encode(), status)
 
 
 class LlmServer(ThreadingHTTPServer):

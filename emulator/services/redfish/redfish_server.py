@@ -14,6 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from emulator.errors import UserError
+from emulator.services.json_exchange import answer_json, json_body
 from emulator.services.redfish.power import OFF, ON, ServerPower
 from topologies.model import MANAGEMENT
 
@@ -74,7 +75,7 @@ class RedfishHandler(BaseHTTPRequestHandler):
         """Carry out a reset of a system."""
         parts = self.path.rstrip("/").removeprefix(ROOT).strip("/").split("/")
         action = "Actions/ComputerSystem.Reset"
-        body = self._body()
+        body = json_body(self, LONGEST_BODY)
         known = len(parts) == 4 and parts[0] == "Systems" and parts[1] in self.server.power.machines
         if not known or "/".join(parts[2:]) != action:
             self._refuse(HTTPStatus.NOT_FOUND, f"there is no action {self.path}")
@@ -110,29 +111,12 @@ class RedfishHandler(BaseHTTPRequestHandler):
             },
         }
 
-    def _body(self) -> Mapping[str, object] | None:
-        """Return the object in the request's body, None if there is none or it is too long."""
-        try:
-            length = int(self.headers.get("Content-Length", "0"))
-            if not 0 <= length <= LONGEST_BODY:
-                self.close_connection = True
-                return None
-            content = json.loads(self.rfile.read(length))
-        except (ValueError, OSError, RecursionError):
-            return None
-        return content if isinstance(content, dict) else None
-
     def _refuse(self, status: HTTPStatus, stated: str) -> None:
         self._answer({"error": {"code": "Base.1.0.GeneralError", "message": stated}}, status)
 
     def _answer(self, content: Mapping[str, object], status: HTTPStatus = HTTPStatus.OK) -> None:
         text = json.dumps(content, indent=2).encode() + b"\n"
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("OData-Version", "4.0")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        answer_json(self, text, status, {"OData-Version": "4.0"})
 
 
 class RedfishServer(ThreadingHTTPServer):

@@ -1,4 +1,4 @@
-"""Which modules are compiled, and that none is imported that a changed source has outdated."""
+"""The listed modules are compiled, and none is imported that a changed source has outdated."""
 
 from __future__ import annotations
 

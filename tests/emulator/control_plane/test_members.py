@@ -1,4 +1,4 @@
-"""Who is behind which tunnel, computed for what faults have left."""
+"""The members behind each tunnel are computed for what faults have left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller says of itself does not make a host keep, or do, without end."""
+"""A hostile controller does not make a host keep, or do, without end."""
 
 from __future__ import annotations
 

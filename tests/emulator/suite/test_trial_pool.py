@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from emulator.suite import trial_pool
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from emulator.suite.trial_pool import TrialPool
 from tests import CHECKOUT
+from tests.harness.lab.traffic import within
 
 #: Writes a result with a row for each seed; the scenario ``broken`` fails, ``forever`` waits.
 PROGRAM = """
@@ -163,14 +163,7 @@ with trial_pool.TrialPool(Path(sys.argv[1]), 1, print) as pool:
 def test_a_suite_that_is_killed_interrupts_its_trials(tmp_path: Path) -> None:
     folder = tmp_path / "trials" / trial("forever").key
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], cwd=CHECKOUT) as suite:
-        wait_for(folder / "started")
+        within(120, (folder / "started").exists, "the trial has begun")
         suite.kill()
-    wait_for(folder / "interrupted")
+    within(120, (folder / "interrupted").exists, "the trial is interrupted")
     assert not (folder / trial_pool.RECORD).exists()
-
-
-def wait_for(path: Path) -> None:
-    limit = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < limit, f"{path} did not appear"
-        time.sleep(0.05)

@@ -75,7 +75,7 @@ def test_a_frame_for_nobody(network: Network) -> None:
 
 
 def test_a_packet_of_its_own_that_came_back(network: Network) -> None:
-    """As a tunnel's, which the next switch sends back while routes change."""
+    """The next switch may send a tunnel's packet back while routes change."""
     own = network.lab.topology.node("rail0").loopback
     assert own is not None
     frame = changed(across(network.lab), _SOURCE_AT, own.packed)

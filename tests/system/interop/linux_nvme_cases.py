@@ -164,7 +164,7 @@ def their_host(name: str, *connect: str, version: int = 4) -> dict[str, Any]:
 
 
 def their_tools(device: Path, control: str) -> None:
-    """What nvme-cli asks of a controller, and discards."""
+    """Our controller answers what nvme-cli asks, and takes its discards."""
     health = nvme("smart-log", control)
     assert int(health["host_write_commands"]) > 0, health
     assert nvme("error-log", control)["errors"], "no entries"

@@ -7,17 +7,15 @@ through rdma-core, at the other end of every case of :mod:`tests.system.interop.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests import CHECKOUT
 from tests.harness.lab import stock_kernel
+from tests.harness.lab.machine_cases import boot_cases, reported_cases
 from tests.harness.lab.stock_kernel import Outcome
+from tests.system.interop import soft_roce_cases
 from tests.system.interop.soft_roce_cases import CASES
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -40,26 +38,14 @@ def lacking() -> str | None:
 
 
 def boot() -> Outcome:
-    # compiled here: an emulated processor takes long for it
-    subprocess.run([sys.executable, "-m", "compileall", "-q", "tests/system/interop"], cwd=CHECKOUT)
-    script = f"{sys.executable} -m tests.system.interop.soft_roce_cases"
-    return stock_kernel.run(
-        script, directory=CHECKOUT, files=stock_kernel.folder(), budget_s=BUDGET_S
+    return boot_cases(
+        soft_roce_cases.__name__, compiled=("tests/system/interop",), budget_s=BUDGET_S
     )
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
-    if reason := lacking():
-        pytest.skip(reason)
-    outcome = stock_kernel.ended(boot)
-    story = outcome.console[-2000:] + outcome.output[-4000:]
-    reported = outcome.files / "results.json"
-    assert reported.exists(), f"nothing came after {outcome.seconds:.0f} s:\n{story}"
-    results: dict[str, Any] = json.loads(reported.read_text())
-    missing = [name for name in CASES if name not in results]
-    assert not missing, f"not done after {outcome.seconds:.0f} s: {missing}\n{story}"
-    return results
+    return reported_cases(lacking, boot, CASES)
 
 
 @pytest.mark.boots(lacking, boot)

@@ -62,7 +62,7 @@ def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(uetemu_run: RunFact
 @pytest.mark.root
 @needs_root
 def test_all_that_a_dead_nic_costs_is_told(uetemu_run: RunFactory) -> None:
-    """Its own frames, which never leave, and those that its switch has for it."""
+    """A dead NIC costs its own frames, which never leave, and those that wait for it."""
     timeline = "t=5us nic h0g0 down; t=30us up"
     flows = {**FLOWS, "in_flight": "32"}  # more than the NIC has sent by then
     content = run(uetemu_run, "permutation", *FABRIC, "--fault", timeline, **flows)

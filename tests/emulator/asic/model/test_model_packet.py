@@ -1,4 +1,4 @@
-"""What a modelled switch does to a frame leaves a valid IPv4 header, whatever it was."""
+"""A modelled switch leaves a valid IPv4 header in every frame that it changes."""
 
 from __future__ import annotations
 

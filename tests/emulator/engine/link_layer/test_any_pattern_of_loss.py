@@ -99,7 +99,7 @@ def test_credits_alone(frames: Frames, there: set[int], back: set[int], hold_ns:
 @given(frames=FRAMES, there=PATTERN, back=PATTERN, limit=st.integers(1, 3))
 @settings(max_examples=150, deadline=None)
 def test_retry_with_a_limit(frames: Frames, there: set[int], back: set[int], limit: int) -> None:
-    """What a link gives up is counted as lost; nothing comes twice or out of order."""
+    """A link counts frames that it gives up as lost; none comes twice or out of order."""
     assert RETRY.llr is not None
     rules = replace(RETRY, llr=replace(RETRY.llr, replays=limit))
     cable = carried(rules, frames, there, back, 0)
