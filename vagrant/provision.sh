@@ -70,11 +70,18 @@ readonly packages_for_tests=(
     chromium        # a browser without a screen, which opens reports
     prometheus      # reads the metrics of a run; a test starts it, no service does
 )
+
+# What `--with mpi` adds, and what the tests use too: ranks of one run on several machines.
+readonly packages_for_mpi=(
+    openmpi-bin     # mpirun and its daemon
+    openssh-client  # by which it reaches the other machines
+    python3-mpi4py  # Open MPI from Python
+)
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
 
 usage() {
     cat <<END
-Usage: sudo vagrant/provision.sh [COMMAND [ARGUMENT...]]
+Usage: sudo vagrant/provision.sh [--with mpi] [COMMAND [ARGUMENT...]]
 
 Installs what uetemu needs on $debian, then runs COMMAND with uetemu's Python first on PATH,
 in the directory it was called from.  Without COMMAND it only installs.  When everything is in
@@ -84,12 +91,14 @@ place already, the check takes a fraction of a second.
   sudo vagrant/provision.sh pytest
   sudo vagrant/provision.sh bash          a shell with uetemu on PATH
   sudo vagrant/provision.sh --check       exit status 0 if all is in place; installs nothing
+  sudo vagrant/provision.sh --with mpi    also ${packages_for_mpi[*]}
 
 pytest that is called from outside the checkout, and not on files found there, runs in the checkout.
 
 What is installed: Debian packages (${packages[*]})
 and a Python environment in $venv.  No service is enabled or started.
-For pytest on x86-64 also ${packages_for_tests[*]},
+For pytest on x86-64 also ${packages_for_tests[*]}
+${packages_for_mpi[*]},
 and Debian's kernel, unpacked in $stock_kernel.
 Messages go to stderr, details to $log.
 END
@@ -404,18 +413,28 @@ go_where_pytest_finds_tests() {
 # --- the call ---------------------------------------------------------------------------------
 
 check=
-case ${1-} in
--h | --help)
-    usage
-    exit 0
-    ;;
---check)
-    check=1
-    ;;
--*)
-    fail "there is no option $1: give a command to run, or --help"
-    ;;
-esac
+for_mpi=
+while (($#)); do
+    case $1 in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    --check)
+        check=1
+        ;;
+    --with)
+        [[ ${2-} == mpi ]] || fail "--with takes mpi, which runs one fabric on several machines"
+        for_mpi=1
+        shift
+        ;;
+    -*)
+        fail "there is no option $1: give a command to run, or --help"
+        ;;
+    *) break ;;
+    esac
+    shift
+done
 
 ((EUID == 0)) || fail "installing and building namespaces need root: sudo $0 $*"
 
@@ -426,13 +445,15 @@ readonly constraints=$checkout/vagrant/constraints.txt # the versions that were 
 for_tests=
 if [[ ${1-} == pytest && $(uname -m) == x86_64 ]]; then
     for_tests=1
+    for_mpi=1
     packages+=("${packages_for_tests[@]}")
 fi
-readonly for_tests packages
+[[ -z $for_mpi ]] || packages+=("${packages_for_mpi[@]}")
+readonly for_tests for_mpi packages
 
 if [[ $check ]]; then
     (prepare && in_place) && exit
-    fail "not all is in place: run sudo $0"
+    fail "not all is in place: run sudo $0${for_mpi:+ --with mpi}"
 fi
 
 # In a subshell: the umask and environment of installing are not for the command.
