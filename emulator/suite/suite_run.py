@@ -92,7 +92,9 @@ class SuiteRun:
             self._write()
             while self._waiting:
                 everything = [future for batch in self._waiting.values() for future in batch]
-                wait(everything, timeout=1.0, return_when=FIRST_COMPLETED)
+                # One that has ended would end the wait at once, again and again.
+                running = [future for future in everything if not future.done()]
+                wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
                 for record in self.records:
                     batch = self._waiting.get(record.test.number)
                     if batch is not None and all(future.done() for future in batch):
