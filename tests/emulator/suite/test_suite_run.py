@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from emulator.errors import UserError
-from emulator.suite import trial_pool
+from emulator.suite import suite_run, trial_pool
 from emulator.suite.suite_model import (
     Findings,
     Point,
@@ -20,7 +23,14 @@ from emulator.suite.suite_model import (
     SuiteTable,
     SuiteTest,
 )
-from emulator.suite.suite_run import FILE, SuiteRecord, SuiteRun, accounting, planned
+from emulator.suite.suite_run import (
+    FILE,
+    Progress,
+    SuiteRecord,
+    SuiteRun,
+    accounting,
+    planned,
+)
 from tests.emulator.suite.test_trial_pool import PROGRAM
 
 CHOICE = SuiteChoice(scale="small", transports=["uet", "rocev2"], seeds=2)
@@ -55,6 +65,12 @@ def refusing(choice: SuiteChoice) -> Procedure:
     """Refuse the choice."""
     yield [choice.trial("incast", "pod", size=1)]
     raise UserError("this fabric has no spines")
+
+
+def half(choice: SuiteChoice) -> Procedure:
+    """Ask for a trial that ends beside one that does not."""
+    yield [choice.trial("incast", "pod"), choice.trial("forever", "pod")]
+    return Findings()
 
 
 SUITE = Suite(
@@ -140,3 +156,26 @@ def test_a_plan_has_the_first_trials() -> None:
     assert trial.parameters == (("size", "1"),)
     assert trial.transport == "uet,rocev2"
     assert planned(SUITE.tests[2], CHOICE) == ()
+
+
+def test_a_suite_waits_for_trials_that_run_and_not_for_those_that_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[list[bool]] = []
+
+    def recorded(futures: Sequence[Future[Any]], **options: Any) -> Any:
+        waits.append([future.done() for future in futures])
+        return wait(futures, **options)
+
+    def progress(so_far: Progress) -> None:
+        if so_far.known - so_far.ended == 2:
+            waits.clear()
+        elif len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(suite_run, "wait", recorded)
+    test = SuiteTest(number="1.1", title="a", objective="o", procedure=half)
+    suite = SuiteRun(SUITE, [test], CHOICE, tmp_path, 2)
+    with pytest.raises(KeyboardInterrupt):
+        suite.run(progress)
+    assert waits[-2:] == [[False], [False]]
