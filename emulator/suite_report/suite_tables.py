@@ -19,7 +19,14 @@ from emulator.suite.suite_model import (
 from emulator.suite_report.suite_folder import ReportedTest
 
 #: The order of the observation points in a table.
-ORDER = (Point.INPUT, Point.FABRIC, Point.SWITCH, Point.ENDPOINT, Point.DERIVED)
+ORDER = (
+    Point.INPUT,
+    Point.FABRIC,
+    Point.SWITCH,
+    Point.LINK,
+    Point.ENDPOINT,
+    Point.DERIVED,
+)
 #: Lines of a figure that are shown side by side in a table, at most.
 MOST_BESIDE = 8
 ABSENT = "n/a"

@@ -12,8 +12,10 @@ from click.testing import CliRunner
 
 from emulator.cli.reports import report_verb
 from emulator.errors import UserError
+from emulator.suite.suite_model import Point
 from emulator.suite_report.suite_folder import SuiteFolder
 from emulator.suite_report.suite_page import PARTS, write_suite_report
+from emulator.suite_report.suite_tables import ORDER
 from tests.emulator.run_report.test_report_page import HOSTILE, markup_of, specs_of
 from tests.harness.runs.browser import needs_chromium, opened
 from tests.harness.runs.written_suite import line, run_row, suite_data, write_suite
@@ -69,6 +71,10 @@ def test_columns_stand_under_their_observation_point(page: str) -> None:
         ("1", "observed at: endpoint"),
         ("1", "observed at: computed"),
     ]
+
+
+def test_every_observation_point_has_its_place() -> None:
+    assert sorted(ORDER) == sorted(Point)
 
 
 def test_the_last_parts_have_their_facts(page: str) -> None:

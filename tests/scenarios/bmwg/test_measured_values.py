@@ -37,8 +37,17 @@ def test_a_failover_is_judged_by_the_slowest_undisturbed_iteration() -> None:
     ]
     judge_failover(rows)
     assert [row.get("within") for row in rows] == ["yes", "no", None]
+
+
+def test_the_cost_of_a_failure_is_taken_seed_by_seed() -> None:
+    samples = {"time_us": [12.0, 25.0, 30.0], "undisturbed_us": [11.0, 20.0, 29.0]}
+    rows = [
+        {"time_us": 25.0, "undisturbed_us": 20.0, "samples": samples},
+        {"time_us": 12.0, "undisturbed_us": 10.0},
+        {"time_us": 12.0, "undisturbed_us": None},
+    ]
     add_excess(rows)
-    assert [row.get("excess_us") for row in rows] == [2.0, 2.0, None]
+    assert [row.get("excess_us") for row in rows] == [1.0, 2.0, None]
 
 
 def test_goodput_is_restored_when_the_last_fault_is_over() -> None:
