@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ MOST_LINKS = 30
 _LINKS = {"port": "port", "to": "to", "utilisation_percent": "utilisation (%)"}
 #: Counters of endpoints that are shown first.
 _FIRST = ("transport.rto_expirations", "transport.tx_retransmitted_packets", "transport.rx_nacks")
+#: A cell that is neither a number nor the absence of one.
+_WORDS = re.compile(r"(?!n/a$|-$|N/A$)[^\d+.-]|-[^\d.]")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,12 @@ class ReportTable:
     reason: str | None = None
     #: the row of the run that each line belongs to: a line is shown with its row
     of_row: Sequence[int] = ()
+
+    @property
+    def of_text(self) -> frozenset[int]:
+        """The columns that hold words, which are read from the left."""
+        columns = enumerate(zip(*self.rows, strict=True))
+        return frozenset(place for place, cells in columns if any(map(_WORDS.match, cells)))
 
 
 def row_table(record: RunRecord) -> ReportTable:

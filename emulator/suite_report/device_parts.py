@@ -25,6 +25,7 @@ DEVICE = (
 POINTS: Mapping[Point, str] = {
     Point.FABRIC: MEANINGS[BOUNDARY],
     Point.SWITCH: f"{MEANINGS[SWITCH]}; counts are sums over ports and directions",
+    Point.LINK: "at both ends of each cable: what their link layers count",
     Point.ENDPOINT: MEANINGS[ENDPOINT],
     Point.DERIVED: f"{MEANINGS[MODEL]}, or a ratio of values in the same row",
 }

@@ -35,7 +35,7 @@ LESS_SERVICES = (
 
 def services(choice: SuiteChoice) -> Procedure:
     """Measure the goodput of each service at the draft's message sizes (6.1)."""
-    sizes = choice.pick(small=("1MiB",), medium=("1MiB", "4MiB"), full=("1MiB", "4MiB"))
+    sizes = choice.pick(small=(1,), medium=(1, 4), full=(1, 4))  # MiB
     trials: list[NamedTrial] = []
     for size in sizes:
         for direction in ("one", "both"):
@@ -44,13 +44,13 @@ def services(choice: SuiteChoice) -> Procedure:
                     "pairs",
                     PAIRS,
                     transport,
-                    message=size,
-                    size="4MiB",
+                    message=f"{size}MiB",
+                    size=f"{12 * size}MiB",
                     in_flight=4,
                     direction=direction,
                     seeds=1,
                 )
-                trials.append((trial, {"message": size, "service": service}))
+                trials.append((trial, {"message": f"{size}MiB", "service": service}))
     columns = (
         *(SERVICE, c.MESSAGE, c.DIRECTION, c.TRANSPORT, c.SWITCH),
         *(c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.EFFICIENCY),

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from emulator.cli.reports import report_verb
 from emulator.errors import UserError
 from emulator.suite.suite_model import Point
+from emulator.suite_report.device_parts import POINTS
 from emulator.suite_report.suite_folder import SuiteFolder
 from emulator.suite_report.suite_page import PARTS, write_suite_report
 from emulator.suite_report.suite_tables import ORDER
@@ -73,8 +74,9 @@ def test_columns_stand_under_their_observation_point(page: str) -> None:
     ]
 
 
-def test_every_observation_point_has_its_place() -> None:
+def test_every_observation_point_has_its_place_and_meaning() -> None:
     assert sorted(ORDER) == sorted(Point)
+    assert {*POINTS} == {*Point} - {Point.INPUT}
 
 
 def test_the_last_parts_have_their_facts(page: str) -> None:
