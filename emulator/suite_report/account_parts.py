@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from emulator.run_report.report_tables import ReportTable
@@ -50,13 +51,22 @@ def _of_run(run: TrialRun) -> Iterator[str]:
     for row in run.rows:
         if row.get("wrong"):
             yield f"{row['wrong']} elements are wrong over {row.get('transport')}"
-    lost = {
-        str(row.get("transport"))
-        for row in run.rows
-        if row.get("dropped_packets") and str(row.get("switch")).startswith("lossless")
-    }
-    if lost:
-        yield f"lossless switches dropped packets of {joined(sorted(lost))}"
+    lost: dict[str, Counter[str]] = {}
+    for row in run.rows:
+        if row.get("dropped_packets") and str(row.get("switch")).startswith("lossless"):
+            lost.setdefault(str(row.get("transport")), Counter()).update(_drops(row))
+    for transport, drops in sorted(lost.items()):
+        reasons = joined(f"{reason}: {count}" for reason, count in drops.items())
+        yield f"lossless switches dropped packets of {transport} ({reasons})"
+
+
+def _drops(row: Mapping[str, object]) -> dict[str, int]:
+    """Return the packets that switches dropped, by reason."""
+    drops = row.get("drops")
+    named = drops.items() if isinstance(drops, dict) else ()
+    counts = {str(reason): count for reason, count in named if isinstance(count, int)}
+    whole = row.get("dropped_packets")
+    return counts or {"no reason recorded": whole if isinstance(whole, int) else 0}
 
 
 def accounting_tables(suite: SuiteFolder) -> list[ReportTable]:
@@ -194,14 +204,15 @@ def _fabric_octets(suite: SuiteFolder) -> ReportTable:
     lines = []
     for test in suite.tests:
         rows = [
-            (_whole(row["fabric_bytes"]), _whole(row["fabric_bytes_derived"]))
+            (one, other)
             for _, run in suite.runs_of(test)
             for row in run.rows
-            if row.get("fabric_bytes") is not None and row.get("fabric_bytes_derived") is not None
+            if isinstance(one := row.get("fabric_bytes"), int | float)
+            and isinstance(other := row.get("fabric_bytes_derived"), int | float)
         ]
         if rows:
             apart = [pair for pair in rows if pair[0] != pair[1]]
-            shown = "; ".join(f"{one} and {other}" for one, other in apart[:3])
+            shown = "; ".join(f"{one:.10g} and {other:.10g}" for one, other in apart[:3])
             lines.append([test.number, str(len(rows)), str(len(apart)), shown or "none"])
     return ReportTable(
         name="fabric-octets",

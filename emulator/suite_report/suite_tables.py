@@ -56,6 +56,9 @@ def shown_columns(table: SuiteTable) -> list[SuiteColumn]:
 def _whole(name: str, table: SuiteTable) -> ReportTable:
     columns = shown_columns(table)
     left_out = len(table.rows) - MOST_SHOWN
+    empty = [headed(one) for one in table.columns if one not in columns]
+    notes = [f"{left_out} more rows are in the CSV."] if left_out > 0 else []
+    notes += [f"No row has a value of: {', '.join(empty)}."] if empty else []
     return ReportTable(
         name=name,
         title=table.title,
@@ -64,7 +67,7 @@ def _whole(name: str, table: SuiteTable) -> ReportTable:
         ],
         headings=[headed(one) for one in columns],
         rows=[[_cell(row.get(one.key)) for one in columns] for row in table.rows[:MOST_SHOWN]],
-        note=f"{left_out} more rows are in the CSV." if left_out > 0 else "",
+        note=" ".join(notes),
     )
 
 

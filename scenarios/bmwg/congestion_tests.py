@@ -12,13 +12,17 @@ from emulator.suite.suite_model import (
     SuiteColumn,
     SuiteTest,
 )
+from emulator.suite.suite_trial import SuiteTrial
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import SHORT_TRIALS
 from scenarios.bmwg.trial_rows import NamedTrial, TrialTable
 
 INCAST = "rail_clos:hosts={hosts},gpus_per_host=1,spines=1,uplinks_per_spine=1"
-
-
+FAIR = (
+    "Fair is within 10 % of the flows' mean, in windows of 20 us, until the first flow ends. The"
+    " median counts a seed in which that does not come as the longest; n/a: it comes in less than"
+    " half of them."
+)
 #: Octets that are under way in a sender of 7.1, which hold the queue at a depth.
 HELD = {"small": (64, 96, 128, 160, 192), "medium": range(64, 225, 16), "full": range(64, 385, 16)}
 #: Kmin and Kmax of 7.1 (KB): a step, and a ramp.
@@ -134,13 +138,24 @@ def pauses(choice: SuiteChoice) -> Procedure:
     )
 
 
+def onset(choice: SuiteChoice, fabric: str, transport: str, flows: str, size: str) -> SuiteTrial:
+    """Return a trial of ``onset`` with short writes.
+
+    Rates over a window of 20 us are within 10 % of each other only if a flow ends many writes in
+    it.
+    """
+    return choice.trial(
+        "onset", fabric, transport, flows=flows, size=size, message="4KiB", in_flight=128
+    )
+
+
 def dcqcn(choice: SuiteChoice) -> Procedure:
     """Measure how long M more flows take to a fair share (7.3)."""
     flows = choice.pick(small=(2, 4), medium=(2, 4, 8), full=(4, 16, 32))
     fabric = INCAST.format(hosts=2 * max(flows) + 1)
     size = choice.pick(small="4MiB", medium="8MiB", full="16MiB")
     trials: list[NamedTrial] = [
-        (choice.trial("onset", fabric, transport, flows=",".join(map(str, flows)), size=size), {})
+        (onset(choice, fabric, transport, ",".join(map(str, flows)), size), {})
         for transport in choice.transports
     ]
     columns = (
@@ -157,8 +172,7 @@ def dcqcn(choice: SuiteChoice) -> Procedure:
         yield from table.findings(
             deviations=[
                 SHORT_TRIALS,
-                "Fair is within 10 % of the flows' mean, in windows of 20 us, until the first flow"
-                " ends. It is empty where that does not come.",
+                FAIR,
             ]
         )
     )

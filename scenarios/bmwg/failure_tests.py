@@ -86,7 +86,7 @@ def failure(choice: SuiteChoice) -> Procedure:
                 " over 128: a ring in its own order crosses no spine.",
                 *DEVIATIONS,
             ],
-            [*NOTES, "A dash: for some seed, goodput was not back when the transfer ended."],
+            [*NOTES, "n/a: in half of the seeds, goodput was not back when the transfer ended."],
             add_excess,
         )
     )

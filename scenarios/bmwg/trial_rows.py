@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, stdev
@@ -17,6 +18,9 @@ from emulator.suite.suite_model import (
     SuiteTable,
 )
 from emulator.suite.suite_trial import Row, SuiteTrial, TrialOutcome
+
+#: Ends that may not come before a transfer is over.
+ENDS = ("converged_us", "restored_us")
 
 
 def lines(
@@ -37,6 +41,9 @@ def lines(
 Amend = Callable[[list[dict[str, Any]]], object]
 #: A trial, and further values of the lines that come of it, such as what names them.
 NamedTrial = tuple[SuiteTrial, Mapping[str, Any]]
+
+#: Ends that may not come before a transfer is over.
+ENDS = ("converged_us", "restored_us")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +74,8 @@ class TrialTable:
 def line(rows: Sequence[Row], columns: Sequence[SuiteColumn]) -> dict[str, Any]:
     """Return the values of ``columns`` over the rows of all seeds of one place.
 
-    A number is the median; ``least``, ``most`` and ``cv`` are those of ``time_us``, the coefficient
+    A number is the median, to which an end that did not come (``ENDS``) counts as the longest.
+    ``least``, ``most`` and ``cv`` are those of ``time_us``, the coefficient
     of variation in per cent.  Other values stand if all seeds have the same.  The numbers of all
     seeds are kept under ``SAMPLES``.
     """
@@ -81,7 +89,7 @@ def line(rows: Sequence[Row], columns: Sequence[SuiteColumn]) -> dict[str, Any]:
             continue
         values = [_value(row, column.key) for row in rows]
         found[column.key] = _joined(values)
-        if column.point is not Point.INPUT and len(values) > 1 and _all_numbers(values):
+        if column.point is not Point.INPUT and len(values) > 1 and all(map(_is_finite, values)):
             samples[column.key] = values
     return found | {SAMPLES: samples} if samples else found
 
@@ -92,6 +100,11 @@ def cv(values: Sequence[float]) -> float | None:
 
 
 def _value(row: Row, key: str) -> Any:
+    value = _of_row(row, key)
+    return math.inf if value is None and key in ENDS else value
+
+
+def _of_row(row: Row, key: str) -> Any:
     if key == "efficiency":
         return row["ideal_us"] / row["time_us"]
     if key == "restored_us":
@@ -103,8 +116,14 @@ def _value(row: Row, key: str) -> Any:
 def _joined(values: Sequence[Any]) -> Any:
     if _all_numbers(values):
         middle = median(values)
+        if math.isinf(middle):
+            return None
         return int(middle) if middle == int(middle) and all_whole(values) else middle
     return values[0] if all(one == values[0] for one in values) else None
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _all_numbers(values: Sequence[Any]) -> bool:

@@ -15,6 +15,7 @@ from emulator.suite.suite_model import (
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import NO_GENERATOR, PAIRS, SHORT_TRIALS
 from scenarios.bmwg.collective_tests import COLLECTIVES, collective_fabric, collective_lines
+from scenarios.bmwg.congestion_tests import FAIR, onset
 from scenarios.bmwg.link_layer_tests import LINK_LAYER
 from scenarios.bmwg.trial_rows import NamedTrial, TrialTable, lines
 
@@ -170,8 +171,7 @@ def congestion(choice: SuiteChoice) -> Procedure:
         for transport in transports
     ]
     onsets = [
-        choice.trial("onset", fabric, transport, flows=max(1, max(senders) // 2))
-        for transport in transports
+        onset(choice, fabric, transport, str(max(senders) // 2), "2MiB") for transport in transports
     ]
     outcomes = yield [*trials, *onsets]
     columns = (
@@ -198,7 +198,7 @@ def congestion(choice: SuiteChoice) -> Procedure:
                 curves=[Curve("senders", "converged_us")],
             ),
         ],
-        deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
+        deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}.", FAIR],
         notes=[
             "Zero loss that an application sees: a run ends with an error where a message is lost."
         ],

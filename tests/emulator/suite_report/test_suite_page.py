@@ -89,17 +89,20 @@ def test_the_last_parts_have_their_facts(page: str) -> None:
 
 
 def test_anomalies_name_loss_behind_a_lossless_switch(tmp_path: Path) -> None:
-    rows = [run_row(dropped_packets=3, wrong=2)]
+    rows = [run_row(dropped_packets=3, wrong=2, drops={"black_hole": 2, "tail": 1})]
     page = write_suite_report(write_suite(tmp_path / "suite", None, *rows)).read_text()
     anomalies = text_of(page, "table-anomalies")
-    assert "lossless switches dropped packets of uet:tss=cluster" in anomalies
+    assert "dropped packets of uet:tss=cluster (black_hole: 2, tail: 1)" in anomalies
     assert "2 elements are wrong" in anomalies
 
 
 def test_measured_and_derived_octets_that_differ_are_both_given(tmp_path: Path) -> None:
-    rows = [run_row(fabric_bytes=10, fabric_bytes_derived=12)]
+    rows = [
+        run_row(fabric_bytes=10.0, fabric_bytes_derived=12),
+        run_row(fabric_bytes=12845056.0, fabric_bytes_derived=12845056),
+    ]
     page = write_suite_report(write_suite(tmp_path / "suite", None, *rows)).read_text()
-    assert "6.4 1 1 10 and 12" in text_of(page, "table-fabric-octets")
+    assert "6.4 2 1 10 and 12" in text_of(page, "table-fabric-octets")
 
 
 def test_figures_have_their_data_beside_them(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from emulator.suite.suite_trial import SuiteTrial
@@ -10,6 +12,7 @@ from scenarios.bmwg.congestion_tests import configured_share
 from scenarios.bmwg.failure_tests import add_excess, judge_failover
 from scenarios.bmwg.inference.expert_tests import HIDDEN, TOP_K
 from scenarios.bmwg.inference.expert_tests import TESTS as EXPERT_TESTS
+from scenarios.bmwg.job_tests import compare_at_once
 from scenarios.bmwg.trial_estimate import MEGABYTE_S, START_S, estimated_s
 from scenarios.bmwg.trial_rows import line
 from tests.scenarios.bmwg.test_training_suite import choice, findings_of
@@ -56,6 +59,22 @@ def test_goodput_is_restored_when_the_last_fault_is_over() -> None:
     assert line([row], (c.RESTORED,))["restored_us"] == 9.0
     row["faults"] = [{"restored_us": 3.0}, {"restored_us": None}]
     assert line([row], (c.RESTORED,))["restored_us"] is None
+
+
+def test_an_end_that_did_not_come_counts_as_the_longest() -> None:
+    def rows(*times: float | None) -> list[dict[str, Any]]:
+        return [{"transport": "uet", "time_us": 1.0, "converged_us": time} for time in times]
+
+    most = line(rows(10.0, None, 30.0), (c.CONVERGED,))
+    assert most == {"converged_us": 30.0}
+    assert line(rows(10.0, None, None), (c.CONVERGED,)) == {"converged_us": None}
+    assert line(rows(10.0, 20.0), (c.CONVERGED,))["samples"] == {"converged_us": [10.0, 20.0]}
+
+
+def test_contention_is_of_jobs_that_run_at_once() -> None:
+    rows = [{"running": "1", "slowdown": 1.0}, {"running": "1+2", "slowdown": 1.2}]
+    compare_at_once(rows)
+    assert [row["slowdown"] for row in rows] == [None, 1.2]
 
 
 def test_the_offered_load_is_that_of_the_draft() -> None:
