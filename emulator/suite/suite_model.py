@@ -98,6 +98,20 @@ class SuiteTable:
         if unknown := drawn - keys:
             raise ValueError(f"table {self.title!r} has no column {', '.join(sorted(unknown))}")
 
+    @property
+    def filled(self) -> list[SuiteColumn]:
+        """The columns of which some row has a value."""
+        return [
+            one for one in self.columns if any(row.get(one.key) is not None for row in self.rows)
+        ]
+
+    @property
+    def without_value(self) -> str:
+        """A sentence that names the other columns; empty if there are none."""
+        filled = self.filled
+        empty = [headed(one) for one in self.columns if one not in filled]
+        return f"No row has a value of: {', '.join(empty)}." if empty else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:

@@ -11,7 +11,6 @@ from emulator.suite.suite_model import (
     SAMPLES,
     Curve,
     Point,
-    SuiteColumn,
     SuiteTable,
     headed,
     shown_value,
@@ -45,20 +44,10 @@ def tables_of(test: ReportedTest) -> list[ReportTable]:
     return found
 
 
-def shown_columns(table: SuiteTable) -> list[SuiteColumn]:
-    """Return the columns that have a value, those of one observation point together."""
-    columns = [
-        one for one in table.columns if any(row.get(one.key) is not None for row in table.rows)
-    ]
-    return sorted(columns, key=lambda one: ORDER.index(one.point))
-
-
 def _whole(name: str, table: SuiteTable) -> ReportTable:
-    columns = shown_columns(table)
+    columns = sorted(table.filled, key=lambda one: ORDER.index(one.point))
     left_out = len(table.rows) - MOST_SHOWN
-    empty = [headed(one) for one in table.columns if one not in columns]
     notes = [f"{left_out} more rows are in the CSV."] if left_out > 0 else []
-    notes += [f"No row has a value of: {', '.join(empty)}."] if empty else []
     return ReportTable(
         name=name,
         title=table.title,
@@ -67,7 +56,7 @@ def _whole(name: str, table: SuiteTable) -> ReportTable:
         ],
         headings=[headed(one) for one in columns],
         rows=[[_cell(row.get(one.key)) for one in columns] for row in table.rows[:MOST_SHOWN]],
-        note=" ".join(notes),
+        note=" ".join([*notes, table.without_value]).strip(),
     )
 
 

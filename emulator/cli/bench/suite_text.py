@@ -28,7 +28,8 @@ def of_test(record: SuiteRecord) -> str:
         for table in record.findings.tables:
             if table.rows:
                 long = _long_settings(table)
-                shown += [_table(table, long), _points(table.columns)]
+                shown += [_table(table, long), _points(table.filled)]
+                shown += [table.without_value] if table.without_value else []
                 shown += [f"{name}: {setting}" for setting, name in long.items()] + [""]
         shown += [f"Deviation: {text}" for text in record.findings.deviations]
         shown += [f"Note: {text}" for text in record.findings.notes]
@@ -70,11 +71,7 @@ def _long_settings(table: SuiteTable) -> dict[str, str]:
 
 
 def _table(table: SuiteTable, long: Mapping[str, str]) -> Table:
-    columns = [
-        column
-        for column in table.columns
-        if any(row.get(column.key) is not None for row in table.rows)
-    ]
+    columns = table.filled
     numbers = next(
         (place for place, column in enumerate(columns) if column.point is not Point.INPUT),
         len(columns),

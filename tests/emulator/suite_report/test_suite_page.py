@@ -74,6 +74,14 @@ def test_columns_stand_under_their_observation_point(page: str) -> None:
     ]
 
 
+def test_a_column_without_a_value_is_named_and_not_drawn(tmp_path: Path) -> None:
+    rows = [line(2, "uet", 10.0, goodput_gbps=None), line(4, "uet", 20.0, goodput_gbps=None)]
+    page = write_suite_report(write_suite(tmp_path / "suite", suite_data(*rows))).read_text()
+    table = text_of(page, "table-6.4-1")
+    assert "No row has a value of: goodput (GB/s), CV (%)." in table
+    assert "observed at: fabric boundary" not in table
+
+
 def test_every_observation_point_has_its_place_and_meaning() -> None:
     assert sorted(ORDER) == sorted(Point)
     assert {*POINTS} == {*Point} - {Point.INPUT}
