@@ -94,6 +94,15 @@ def _inhabited(lab: str) -> bool:
     return False
 
 
+def check_unused(lab: str) -> None:
+    """Raise UserError if namespaces carry the lab's name, and no record says why."""
+    if namespaces.of_lab(lab) and lab_record.load(lab) is None:
+        raise UserError(
+            f"network namespaces of a lab {lab} are left from an earlier run: "
+            f"remove them with uetemu clean {lab}"
+        )
+
+
 def exists(lab: str) -> bool:
     """Return whether anything carries the lab's name."""
     return (

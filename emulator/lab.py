@@ -105,6 +105,7 @@ class Lab:
         persistent: bool = False,
         clock: Clock = "host",
         worker_of: Mapping[str, int] | None = None,
+        worker: int | None = None,
         membership: Membership | None = None,
         shared: Mapping[str, Path] | None = None,
         progress: Progress | None = None,
@@ -120,6 +121,7 @@ class Lab:
         none, and frames of the transport pass a cable when a packet socket in
         :attr:`wires_namespace` lets them; ``dilation`` must be 1. The inner ends of the cables of a
         node are numbered as those of its worker in ``worker_of`` (0 unless it is there).
+        With ``worker`` the nodes of that one alone are built.
         ``membership`` is the lab's place in a cluster, and ``shared`` the namespaces of machines
         that its other networks have made.
 
@@ -137,7 +139,7 @@ class Lab:
             wires.check(topology)
             if dilation != 1:
                 raise UserError(f"dilation {dilation:g}: a virtual clock has none, it must be 1")
-        _check_unused(name)
+        cleanup.check_unused(name)
         topology, _ = homing.resolved(topology)
         fitted = None if switch is None else fit(switch, topology, dilation, clock=clock)
         check_control_plane(topology, switch)
@@ -155,10 +157,11 @@ class Lab:
             persistent=persistent,
             owner=lab_record.this_process(),
             created=lab_record.now(),
-            nodes=tuple(node.name for node in topology.nodes),
+            nodes=wires.nodes_of(topology, worker_of, worker),
             switch=None if switch is None else switch.spec,
             clock=clock,
             worker_of=None if worker_of is None else dict(worker_of),
+            worker=worker,
             membership=membership,
         )
         lock: Lock | None = None
@@ -335,7 +338,11 @@ class Lab:
         """Names and indices of the inner ends of all cables, None with the host's clock."""
         if self.record.clock == "host":
             return None
-        return Wires.of(self.topology, self.record.worker_of)
+        return Wires.of(self.topology, self.record.worker_of, self.record.worker)
+
+    def here(self, node: str) -> bool:
+        """Return whether ``node`` is in this lab, and not in that of another rank."""
+        return self.wires is None or self.wires.here(node)
 
     @property
     def wires_namespace(self) -> Path:
@@ -446,12 +453,14 @@ class Lab:
         lab_record.add_process(self.name, pid)
 
     def counters(self, nodes: Iterable[str] | None = None) -> dict[str, PortCounters]:
-        """Counters of every port, or of those of ``nodes``, by ``node:port``, in their order."""
+        """Counters of all ports here, or those of ``nodes``, by ``node:port``, in their order."""
         if self.model is not None:
             chosen = self.topology.nodes if nodes is None else map(self.topology.node, nodes)
             return self.model.counters(chosen)
         found: dict[str, PortCounters] = {}
         for node in self.topology.nodes if nodes is None else map(self.topology.node, nodes):
+            if not self.here(node.name):
+                continue
             ports = self._read_ports(node.name)
             for port in node.ports:
                 if port.name in ports:
@@ -460,7 +469,8 @@ class Lab:
 
     def unrouted(self) -> int:
         """Packets that switches had no way for, since the lab was built."""
-        return sum(self.inside(one.name, unrouted_packets) for one in self.topology.switches)
+        here = (one.name for one in self.topology.switches if self.here(one.name))
+        return sum(self.inside(name, unrouted_packets) for name in here)
 
     def _read_ports(self, node: str) -> dict[str, PortCounters]:
         return read_ports(self._kernel(node))
@@ -485,11 +495,3 @@ def labs() -> list[LabRecord]:
     """The records of all labs of this host, whatever their phase."""
     found = map(lab_record.load, lab_record.recorded())
     return [record for record in found if record is not None]
-
-
-def _check_unused(name: str) -> None:
-    if namespaces.of_lab(name) and lab_record.load(name) is None:
-        raise UserError(
-            f"network namespaces of a lab {name} are left from an earlier run: "
-            f"remove them with uetemu clean {name}"
-        )

@@ -83,7 +83,8 @@ class LabRecord:
     ``identity`` distinguishes this lab from another of the same name.  ``switch`` is what the
     switch ASIC does (as :func:`emulator.asic.switch_choice.parse` reads it), None where there is
     none. ``worker_of`` are the workers of nodes with a virtual clock, where they are not all the
-    first.  ``membership`` is there if the lab is one of the networks of a cluster.
+    first.  ``worker`` is the one whose nodes alone are here, None where all are.  ``membership`` is
+    there if the lab is one of the networks of a cluster.
     """
 
     lab: str
@@ -100,6 +101,7 @@ class LabRecord:
     switch: str | None = None
     clock: Clock = "host"
     worker_of: Mapping[str, int] | None = None
+    worker: int | None = None
     membership: Membership | None = None
     schema: str = SCHEMA
 

@@ -30,6 +30,7 @@ from emulator.asic.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
 from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.asic.bpf.switch_tables import SwitchTables
 from emulator.asic.fault_rates import check_rate
+from emulator.asic.joined_ports import JoinedPorts
 from emulator.asic.link.link_counters import LinkReadings
 from emulator.asic.pauses import Pauses
 from emulator.asic.pfc.headroom import reaction_ns
@@ -98,6 +99,8 @@ class FabricAsic:
         self._nics = self._nic_cables() if self._reported else {}
         self.pauses = Pauses(lab, topology, program, self._indices, clock)
         self.links = LinkReadings()
+        #: the switches of other ranks, where this process has not all of them
+        self.joined: JoinedPorts | None = None
         self._fitted: FittedSwitch | None = None
         self._storms: dict[str, bool] = {}
         self._faulted: dict[str, Faults] = {}
@@ -225,7 +228,8 @@ class FabricAsic:
     def counters(self) -> dict[str, AsicCounters]:
         """Return the counters of every switch port by ``node:port``, since the last reset."""
         indices = [port.index for port in self.ports.values()]
-        return dict(zip(self.ports, counting.read_all(self.program, indices), strict=True))
+        own = dict(zip(self.ports, counting.read_all(self.program, indices), strict=True))
+        return own if self.joined is None else self.joined.by_name(list(own), own)
 
     def inject(self, port: str, faults: Faults) -> None:
         """Apply ``faults`` to what leaves through ``port`` (``rail0:up1``).

@@ -288,6 +288,7 @@ class Series:
 
     def __init__(self, asic: FabricAsic, *, anew: bool = True) -> None:
         self._anew = anew
+        self._names, self._joined = list(asic.ports), asic.joined
         self._program = asic.program
         self._indices = np.array([port.index for port in asic.ports.values()], dtype=np.intp)
         self._virtual = _table_of(asic.virtual)
@@ -337,7 +338,7 @@ class Series:
         else:
             depths = _depths(settings, states, now)
             peaks = self._peaks(settings, low, depths[:, Queue.LOW])
-        return np.column_stack(
+        own: Numbers = np.column_stack(
             (
                 depths[:, Queue.LOW],
                 peaks,
@@ -351,6 +352,7 @@ class Series:
                 states["classes"][:, DATA_CLASSES, LOST_FIELD].sum(axis=1),
             )
         )
+        return own if self._joined is None else self._joined.rows(self._names, own)
 
     def _peaks(self, settings: NDArray[np.void], low: Numbers, depths: Numbers) -> Numbers:
         histograms, deepest = low[:, HISTOGRAM:].copy(), low[:, DEEPEST].copy()

@@ -12,6 +12,8 @@ import click
 
 from emulator import logs
 from emulator.compiled.hot_modules import compiled
+from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.engine.ranks.rank_place import place
 from emulator.errors import UserError
 from topologies.model import TopologyError
 
@@ -99,6 +101,10 @@ VERBS = {
 }
 
 
+#: Loaded where a launcher has started several processes.
+RANK_RUNS = "emulator.cli.rank_runs"
+
+
 class Verbs(click.Group):
     """Imports a verb's module on use, so that ``uetemu status`` does not pay for scapy."""
 
@@ -129,6 +135,9 @@ def cli(context: click.Context, verbose: int) -> None:
     """Packet-level emulator of AI training fabrics."""
     logs.configure(verbose, os.environ.get(logs.VARIABLE, ""))
     compiled()  # refuses those that were made from other sources
+    ranks = context.find_object(Ranks)
+    if ranks is not None:
+        importlib.import_module(RANK_RUNS).join(ranks, context.invoked_subcommand)
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)
@@ -137,35 +146,46 @@ def cli(context: click.Context, verbose: int) -> None:
 def main() -> None:
     """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
     _replace_closed_streams()
-    sys.exit(_flushed(_carry_out()))
+    given = place(os.environ)
+    if given is None:
+        sys.exit(_flushed(_carry_out()))
+    rank_runs = importlib.import_module(RANK_RUNS)
+    sys.exit(rank_runs.carry_out(given, lambda ranks: _flushed(_carry_out(ranks))))
 
 
-def _carry_out() -> int:
+def _carry_out(ranks: Ranks | None = None) -> int:
     """Run the verb, print the sentence of whatever ended it, and return the exit status."""
     try:
         # Out of standalone mode click returns the status of an Exit, else what the verb returned.
-        status = cli.main(prog_name="uetemu", standalone_mode=False)
+        status = cli.main(prog_name="uetemu", standalone_mode=False, obj=ranks)
         return status if isinstance(status, int) else 0
     except SystemExit as end:  # a verb's own status
         return end.code if isinstance(end.code, int) else 0
     except click.UsageError as error:
         message = error.format_message().rstrip(".")
         where = error.ctx.command_path if error.ctx else "uetemu"
-        click.echo(f"uetemu: {message}; see {where} --help", err=True)
-        return error.exit_code
+        return _ended(ranks, f"{message}; see {where} --help", error.exit_code)
     except click.ClickException as error:
-        click.echo(f"uetemu: {error.format_message()}", err=True)
-        return error.exit_code
+        return _ended(ranks, error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("uetemu: interrupted", err=True)
-        return 130
+        return _ended(ranks, "interrupted", 130)
     except (UserError, TopologyError) as error:
-        click.echo(f"uetemu: {error}", err=True)
-        return 1
+        return _ended(ranks, str(error), 1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        return _no_room(error)
+        where = error.filename or "what was to be written"
+        _ended(ranks, f"no room for {where} ({error.strerror}); make some", 1)
+        _forget_output()
+        return 1
+
+
+def _ended(ranks: Ranks | None, sentence: str, status: int) -> int:
+    """Print the ``sentence`` on why the command ends, and return its exit ``status``."""
+    if ranks is not None:
+        ranks.leave(sentence)
+    click.echo(f"uetemu: {sentence}", err=True)
+    return status
 
 
 def _flushed(status: int) -> int:
@@ -184,13 +204,6 @@ def _flushed(status: int) -> int:
         click.echo(f"uetemu: standard output takes no more ({error.strerror})", err=True)
         return status or 1
     return status
-
-
-def _no_room(error: OSError) -> int:
-    where = error.filename or "what was to be written"
-    click.echo(f"uetemu: no room for {where} ({error.strerror}); make some", err=True)
-    _forget_output()
-    return 1
 
 
 def _replace_closed_streams() -> None:

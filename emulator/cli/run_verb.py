@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from emulator import scenario as scenarios
 from emulator.asic import switch_choice as choice
 from emulator.capture.fabric_capture import parse_snaplen
+from emulator.cli import rank_runs
 from emulator.cli.run_options import host_dilation, parse_digest, parse_gap, parse_workers
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
@@ -29,6 +30,7 @@ from emulator.run.plan.stages import DEFAULT_TRANSPORT
 from emulator.run.plan.variants import COMPARE, COMPARED, variants
 from emulator.run.pxn import DEFAULT as pxn_default
 from emulator.run.pxn import MODES as pxn_modes
+from emulator.run.rank_folder import RankFolder
 from emulator.run.report import comparison, differences, spread
 from emulator.run.report import result_table as table
 from emulator.run.runner import RunPlan, RunRequest, execute, prepare
@@ -230,32 +232,33 @@ def command(
     if snaplen is None:
         secured = any(is_secured(one.transport or DEFAULT_TRANSPORT) for one in variants(transport))
         snaplen = "full" if secured else "headers"
-    plan = prepare(
-        RunRequest(
-            scenario=loaded,
-            parameters=loaded.parameters(given),
-            topology=topology,
-            transport=transport,
-            switch=switch,
-            control_plane=plane,
-            seed=seed,
-            seeds=seeds,
-            clock=clock,
-            fabric=fabric,
-            dilation=host_dilation(clock, dilation),
-            workers=parse_workers(workers, clock),
-            convergence=Convergence.parse(convergence),
-            digest=parse_digest(digest, clock),
-            capture=capture,
-            snaplen=parse_snaplen(snaplen),
-            event_log=event_log,
-            faults=faults,
-            start=Start(fresh=endpoints == "fresh", gap_ns=parse_gap(gap)),
-            pxn=pxn,
-            output=output,
-            lab=name,
-        )
+    ranks = rank_runs.current()
+    request = RunRequest(
+        scenario=loaded,
+        parameters=loaded.parameters(given),
+        topology=topology,
+        transport=transport,
+        switch=switch,
+        control_plane=plane,
+        seed=seed,
+        seeds=seeds,
+        clock=clock,
+        fabric=fabric,
+        dilation=host_dilation(clock, dilation),
+        workers=parse_workers(workers, clock),
+        convergence=Convergence.parse(convergence),
+        digest=parse_digest(digest, clock),
+        capture=capture,
+        snaplen=parse_snaplen(snaplen),
+        event_log=event_log,
+        faults=faults,
+        start=Start(fresh=endpoints == "fresh", gap_ns=parse_gap(gap)),
+        pxn=pxn,
+        output=output,
+        lab=name,
     )
+    plan = prepare(rank_runs.share_of(request, ranks))
+    rank_runs.agree(plan, ranks)
     columns: Sequence[table.TableColumn] = getattr(
         loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
     )
@@ -269,14 +272,14 @@ def command(
         names = comparison.short_names(labels)
         terminal = Terminal(columns if form == "table" else None, bar, names)
         try:
-            result, folder = execute(plan, terminal)
+            result, folder = execute(plan, terminal, ranks)
         except Interrupted as stop:
             bar.end()
             terminal.close(None)
             click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
             sys.exit(stop.exit_status)
     terminal.close(folder, result)
-    if report:
+    if report and (ranks is None or ranks.number == 0):
         click.echo(f"uetemu: wrote {write_report(folder.path)}", err=True)
     if result.errors:
         raise UserError(result.errors[0])
@@ -473,7 +476,7 @@ class Terminal:
             name = self._names.get(str(row["transport"]))
             self._print(table.line(self._columns, {**row, "name": name}))
 
-    def close(self, folder: RunFolder | None, result: Result | None = None) -> None:
+    def close(self, folder: RunFolder | RankFolder | None, result: Result | None = None) -> None:
         """Print the last lines of a run; both arguments are None if it was cut short."""
         result = result or self._result
         if result is None or (self._result is None and self._columns is not None):

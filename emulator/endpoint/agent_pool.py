@@ -104,6 +104,10 @@ class AgentPool:
             ready = self.processes.gather(Ready, START_SECONDS, "did not start", progress)
             self.processes.pids.update((rank, message.pid) for rank, message in ready.items())
 
+    def total(self, of_own: int) -> int:
+        """Return the sum of a number that each machine has of its own GPUs: one has all here."""
+        return of_own
+
     def load(self, schedules: Sequence[Schedule]) -> None:
         """Lay out the memories and give every agent its schedule; there must be one for each.
 
@@ -111,7 +115,7 @@ class AgentPool:
         """
         processes = self.processes
         with self._stopping_on_failure():
-            by_rank = laid_out(schedules, self.memories)
+            by_rank = laid_out(schedules, self.specs, self.memories)
             self._members = barrier_members(schedules)
             for rank, schedule in by_rank.items():
                 processes.send(rank, ScheduleLoad(schedule, layouts_for(rank, by_rank)))

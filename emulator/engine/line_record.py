@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from emulator.asic.joined_ports import JoinedPorts
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frames.line import MAC_CONTROL, Line
 from topologies.model import CableEnd, Topology
@@ -29,6 +30,8 @@ class LineRecord:
     def __init__(self, ends: Sequence[CableEnd]) -> None:
         self.names = [str(end) for end in ends]
         self._at = {end: number * _WORDS for number, end in enumerate(ends)}
+        #: what other ranks note, where this process has not all ports
+        self.joined: JoinedPorts | None = None
         self._words = memoryview(mmap.mmap(-1, max(1, len(ends)) * _WORDS * _WORD_BYTES)).cast("q")
 
     @classmethod
@@ -68,4 +71,5 @@ class LineRecord:
         table = words.reshape(-1, _WORDS)
         since = table[:, _SINCE]
         paused = table[:, _PAUSED] + np.where(since > 0, now_ps - since, 0)
-        return np.column_stack((table[:, _SENT], paused // PS))
+        own: npt.NDArray[np.int64] = np.column_stack((table[:, _SENT], paused // PS))
+        return own if self.joined is None else self.joined.rows(self.names, own)

@@ -428,14 +428,16 @@ class Network:
             plane.close()
 
 
-def port_counters(lab: Lab, states: LineStates) -> dict[str, PortCounters]:
-    """Counters of every port by ``node:port``: the kernel's, and those of the lines' queues.
+def port_counters(
+    lab: Lab, kernel: Mapping[str, PortCounters], states: LineStates
+) -> dict[str, PortCounters]:
+    """Counters of every port by ``node:port``: the ``kernel``'s, and those of the lines' queues.
 
     A frame counts as sent from when its transmission begins.  PAUSE frames, which end at the
     next port, are the lines' alone.
     """
     found = {}
-    for name, port in lab.counters().items():
+    for name, port in kernel.items():
         node, _, of_node = name.partition(":")
         end = CableEnd(node, of_node)
         line, far = states[end], states[lab.topology.far_end(end)]

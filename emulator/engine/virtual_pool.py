@@ -29,6 +29,8 @@ Counts = dict[int, Mapping[str, Mapping[str, int]]]
 class VirtualPool:
     """The GPUs of ``specs`` on ``fabric``; the owner of their ``memories`` (by rank).
 
+    Where the fabric is that of several MPI ranks, each has the memories of its own GPUs.
+
     Use it as a context manager, or call :meth:`stop` at the end whatever happened.
     """
 
@@ -66,19 +68,21 @@ class VirtualPool:
         specs = list(self.specs.values())
         try:
             for rank, spec in self.specs.items():
+                if not self._fabric.lab.here(spec.node):
+                    continue
                 path = memory_path(self.lab, spec.node)
                 self.memories[rank] = GpuMemory.create(path, spec.memory_octets)
             fabric = self._fabric
-            own: tuple[object, ...] = (self.lab, specs, self.memories, progress)
-            others = (self.lab, specs)
-            fabric.each_with("open", [own, *[others] * (len(fabric.workers) - 1)])
+            given: list[tuple[object, ...]] = [(self.lab, specs)] * len(fabric.workers)
+            given[fabric.part.number] = (self.lab, specs, self.memories, progress)
+            fabric.each_with("open", given)
         except BaseException:
             self.stop()
             raise
 
     def load(self, schedules: Sequence[Schedule]) -> None:
         """Lay out the memories and give every GPU its schedule; there must be one for each."""
-        fabric, by_rank = self._fabric, laid_out(schedules, self.memories)
+        fabric, by_rank = self._fabric, laid_out(schedules, self.specs, self.memories)
         self._members = barrier_members(schedules)
         loads: list[list[Load]] = [[] for _ in fabric.workers]
         for rank, schedule in by_rank.items():
@@ -127,6 +131,11 @@ class VirtualPool:
                     f"after the last operation{fabric.standing()}"
                 )
             fabric.run(min(until, following + 1000 * PS))
+
+    def total(self, of_own: int) -> int:
+        """Return the sum of a number that every MPI rank has of its own GPUs."""
+        ranks = self._fabric.ranks
+        return of_own if ranks is None else sum(ranks.gather("total", of_own))
 
     def interrupt(self, lost: Callable[[], Collection[int]] | None) -> None:
         """Have executions interrupted, where they would fail, by the loss of ranks.

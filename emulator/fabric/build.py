@@ -18,6 +18,7 @@ from mininet.net import Mininet
 
 from emulator.asic.fabric_asic import FabricAsic
 from emulator.errors import UserError
+from emulator.fabric.absent_node import AbsentNode
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.fabric_plan import FabricPlan, Progress
 from emulator.fabric.inner.inner_ends import InnerEnds
@@ -65,14 +66,19 @@ class Fabric(Mininet):
             raise
 
     def addHost(self, name: str, cls: Any = None, **params: Any) -> GpuNode:
-        host: GpuNode = super().addHost(name, cls, **params, plan=self.plan)
+        host: GpuNode = super().addHost(name, cls or self._absent(name), **params, plan=self.plan)
         self.plan.step(name)
         return host
 
     def addSwitch(self, name: str, cls: Any = None, **params: Any) -> SwitchNode:
-        switch: SwitchNode = super().addSwitch(name, cls, **params, plan=self.plan)
+        of = cls or self._absent(name)
+        switch: SwitchNode = super().addSwitch(name, of, **params, plan=self.plan)
         self.plan.step(name)
         return switch
+
+    def _absent(self, name: str) -> type[AbsentNode] | None:
+        """The class of a node that another rank builds; None for one of this machine."""
+        return None if self.plan.here(name) else AbsentNode
 
     def addLink(self, node1: Any, node2: Any, *args: Any, **params: Any) -> VethLink:
         link: VethLink = super().addLink(
@@ -90,7 +96,8 @@ class Fabric(Mininet):
         super().buildFromTopo(topo)
         laid = dict.fromkeys(self.all_nodes(), 0)
         for link in self.links:
-            laid[link.intf1.node] += 1
+            if link.intf1.node in laid:
+                laid[link.intf1.node] += 1
         for node, cables in laid.items():
             node.kernel.flush()
             self.plan.step(f"cables of {node.name}", cables)
@@ -134,8 +141,9 @@ class Fabric(Mininet):
         return node.kernel
 
     def all_nodes(self) -> list[NamespaceNode]:
+        """The nodes that are namespaces of this machine."""
         nodes: list[NamespaceNode] = [*self.hosts, *self.switches]
-        return nodes
+        return [node for node in nodes if isinstance(node, NamespaceNode)]
 
 
 def build_fabric(

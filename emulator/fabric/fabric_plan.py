@@ -68,6 +68,10 @@ class FabricPlan:
         self._done = 0
         self._total = 2 * len(topology.nodes) + len(topology.links)
 
+    def here(self, node: str) -> bool:
+        """Return whether ``node`` is built here, and not by another rank."""
+        return self.wires is None or self.wires.here(node)
+
     def step(self, label: str, count: int = 1) -> None:
         """Report ``count`` more objects done."""
         self._done += count

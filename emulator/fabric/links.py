@@ -153,8 +153,9 @@ class VethLink(MininetLink):
         """Queue the veth pair on the first node, or one on each where they meet in the middle."""
         near, far = CableEnd(node1.name, intfname1), CableEnd(node2.name, intfname2)
         if self.inner_ends is not None:
-            self.inner_ends.lay(node1.kernel, near, mac=addr1, mtu=self.model.mtu)
-            self.inner_ends.lay(node2.kernel, far, mac=addr2, mtu=self.model.mtu)
+            for node, end, mac in ((node1, near, addr1), (node2, far, addr2)):
+                if self.inner_ends.wires.here(end.node):
+                    self.inner_ends.lay(node.kernel, end, mac=mac, mtu=self.model.mtu)
             return
         kernel_object.veth(
             node1.kernel,

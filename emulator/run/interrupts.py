@@ -20,6 +20,11 @@ class Interrupted(BaseException):
         self.number = number
         super().__init__(f"interrupted by {signal.Signals(number).name}")
 
+    def explain(self, reason: str | None) -> None:
+        """State ``reason`` from now on, if there is one."""
+        if reason is not None:
+            self.args = (reason,)
+
     @property
     def exit_status(self) -> int:
         """Return what a shell reports for a process ended by this signal."""

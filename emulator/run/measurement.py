@@ -145,7 +145,8 @@ def measure(
     # Contents are made for one rank at a time and not kept: for all of them, they would take as
     # much memory as the GPUs.  What is expected may follow from the inputs, which come first.
     filled = {
-        schedule.rank: _begin(memories[schedule.rank], trial, schedule) for schedule in schedules
+        schedule.rank: _begin(memories.get(schedule.rank), trial, schedule)
+        for schedule in schedules
     }
     judged = {
         schedule.rank: list(_contents(trial.expected, "expected", schedule))
@@ -164,7 +165,7 @@ def measure(
         if latest is not None and latest.interrupted:  # what followed had buffers of its own
             pool.load(schedules)
             for schedule in schedules:
-                _begin(memories[schedule.rank], trial, schedule)
+                _begin(memories.get(schedule.rank), trial, schedule)
         for rank, memory in memories.items():
             for name in judged[rank]:
                 memory.array(name, np.uint8)[:] = POISON
@@ -187,7 +188,7 @@ def measure(
                     gap_ns=start.gap_ns if iteration > -trial.warmups else 0,
                 ),
                 faults=faults,
-                fill=lambda rank, contents: _fill(memories[rank], contents),
+                fill=lambda rank, contents: _fill(memories.get(rank), contents),
                 pxn=pxn,
                 cut=cut,
             )
@@ -198,6 +199,7 @@ def measure(
         wrong += sum(
             _differing(memories[schedule.rank], latest.trial, schedule)
             for schedule in latest.executions[-1].schedules
+            if schedule.rank in memories
         )
         if iteration >= 0:
             times.append(duration_ns(whole[1]))
@@ -216,7 +218,7 @@ def measure(
     outcome = Outcome(
         times_ns=tuple(times),
         ideal_ns=ideal_ns,
-        wrong=wrong,
+        wrong=pool.total(wrong),
         counters=summed(endpoints),
         endpoints=endpoints,
         iterations=tuple(each.of(trial.victims, others=True) for each in messages),
@@ -244,7 +246,7 @@ def _record(
     messages.take(own)
 
 
-def _begin(memory: GpuMemory, trial: Trial, schedule: Schedule) -> list[str]:
+def _begin(memory: GpuMemory | None, trial: Trial, schedule: Schedule) -> list[str]:
     """Fill the inputs of a rank in; returns their names."""
     inputs = _contents(trial.inputs, "inputs", schedule)
     _fill(memory, inputs)
@@ -366,7 +368,10 @@ def processor_seconds(since: object) -> tuple[float, float]:
     return max(0.0, total - idle), total
 
 
-def _fill(memory: GpuMemory, contents: Contents) -> None:
+def _fill(memory: GpuMemory | None, contents: Contents) -> None:
+    """Fill ``contents`` in, unless the ``memory`` is on another machine: None."""
+    if memory is None:
+        return
     for name, content in contents.items():
         memory.array(name, content.dtype)[:] = content
 

@@ -18,7 +18,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from emulator.cleanup import uninterrupted
 from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_pool import AgentError
 from emulator.endpoint.counting import add
+from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
 from emulator.faults.fault_injector import FaultInjector, check_rates
 from emulator.lab import Lab
@@ -44,6 +45,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
 from emulator.run.plan.trial_load import TrialLoad
+from emulator.run.rank_folder import RankFolder, bring_logs
 from emulator.run.report import row_endpoints, row_messages, row_ports
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
@@ -64,8 +66,12 @@ UNFINISHED = "the run has not ended yet, or it was killed before it could say wh
 EVENT_LOGS = "event-logs"
 
 
-def execute(plan: RunPlan, observer: Observer) -> tuple[Result, RunFolder]:
+def execute(
+    plan: RunPlan, observer: Observer, ranks: Ranks | None = None
+) -> tuple[Result, RunFolder | RankFolder]:
     """Run ``plan``.  Failures of the run stand in ``Result.errors``; :class:`Interrupted` passes.
+
+    With ``ranks`` others run it, too, each its own part of the fabric.
 
     Whatever happens, the run folder is complete when this returns or raises, and no kernel object
     of the lab is left.
@@ -83,12 +89,19 @@ def execute(plan: RunPlan, observer: Observer) -> tuple[Result, RunFolder]:
         seeds=request.seeds,
         parameters=dataclasses.asdict(request.parameters),
     )
-    folder = RunFolder.create(request.scenario.name, request.output)
+    folder: RunFolder | RankFolder
+    if ranks is None or ranks.number == 0:
+        folder = RunFolder.create(request.scenario.name, request.output)
+    else:
+        folder = RankFolder(plan.lab)
     with interruptible():
-        run = _Run(plan, result, folder, observer)
+        run = _Run(plan, result, folder, observer, ranks)
         try:
-            run.work()
+            with nullcontext() if ranks is None else ranks.warned():
+                run.work()
         except Interrupted as stop:
+            if ranks is not None:
+                stop.explain(ranks.obituary())
             result.errors.append(str(stop))
             raise
         except AgentError as error:
@@ -111,9 +124,15 @@ def execute(plan: RunPlan, observer: Observer) -> tuple[Result, RunFolder]:
 
 class _Run:
     def __init__(
-        self, plan: RunPlan, result: Result, folder: RunFolder, observer: Observer
+        self,
+        plan: RunPlan,
+        result: Result,
+        folder: RunFolder | RankFolder,
+        observer: Observer,
+        ranks: Ranks | None,
     ) -> None:
         self.plan, self.result, self.folder, self.observer = plan, result, folder, observer
+        self._ranks = ranks
         self.environment: dict[str, object] = {
             **describe_machine(),
             "capabilities": {
@@ -123,8 +142,12 @@ class _Run:
             "lab": plan.lab,
             "seed": plan.request.seed,
         }
-        make = VirtualTime if plan.request.clock == VirtualTime.name else HostTime
-        self.time: HostTime | VirtualTime = make(plan, result, folder, observer, self.environment)
+        self.time: HostTime | VirtualTime
+        if plan.request.clock == VirtualTime.name:
+            self.time = VirtualTime(plan, result, folder, self.environment, ranks)
+        else:
+            assert isinstance(folder, RunFolder)  # one machine's
+            self.time = HostTime(plan, result, folder, observer, self.environment)
         self.pool: Pool | None = None
         self.lab: Lab | None = None
         self.ports: PortObserver | None = None
@@ -159,6 +182,8 @@ class _Run:
                     for number in agents:
                         self._run_stage(number)
                     self._take_endpoints(self._pool.close())
+            if self._ranks is not None and self.plan.logged:
+                bring_logs(self._ranks, self.folder.path / EVENT_LOGS)
             self._count()
 
     def _by_agents(self) -> list[list[int]]:
@@ -229,6 +254,7 @@ class _Run:
             spec=plan.spec,
             switch=plan.stages[0].switch,
             worker_of=self.time.worker_of(),
+            worker=None if self._ranks is None else self._ranks.number,
             progress=lambda done, total, what: observer.progress(f"building {what}", None),
         )
 

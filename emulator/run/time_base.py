@@ -51,7 +51,8 @@ class Pool(Protocol):
     """The endpoints of a run, one for each GPU."""
 
     @property
-    def memories(self) -> dict[int, GpuMemory]: ...
+    def memories(self) -> dict[int, GpuMemory]:
+        """The memories that are on this machine, by rank."""
 
     @property
     def pids(self) -> dict[int, int]: ...
@@ -63,6 +64,9 @@ class Pool(Protocol):
     def start(self, progress: Progress | None = None) -> None: ...
 
     def load(self, schedules: Sequence[Schedule]) -> None: ...
+
+    def total(self, of_own: int) -> int:
+        """Return the sum of a number that each machine has of the GPUs of its own memories."""
 
     def renew(self) -> None: ...
 

@@ -10,17 +10,18 @@ from emulator.endpoint.operations.schedule import Schedule
 
 
 def laid_out(
-    schedules: Sequence[Schedule], memories: Mapping[int, GpuMemory]
+    schedules: Sequence[Schedule], ranks: Collection[int], memories: Mapping[int, GpuMemory]
 ) -> dict[int, Schedule]:
-    """Lay out the ``memories`` of all ranks by their ``schedules``; return these by rank.
+    """Lay out the ``memories`` of ``ranks`` by their ``schedules``; return these by rank.
 
-    Raises ValueError unless there is one for each.
+    ``memories`` are those that are on this machine.  Raises ValueError unless there is a schedule
+    for each rank.
     """
     by_rank = {schedule.rank: schedule for schedule in schedules}
-    if set(by_rank) != set(memories) or len(schedules) != len(by_rank):
+    if set(by_rank) != set(ranks) or len(schedules) != len(by_rank):
         raise ValueError("there must be exactly one schedule for each rank")
-    for rank, schedule in by_rank.items():
-        memories[rank].lay_out(Layout(schedule.buffers), reserve=True)
+    for rank, memory in memories.items():
+        memory.lay_out(Layout(by_rank[rank].buffers), reserve=True)
     return by_rank
 
 

@@ -29,8 +29,11 @@ from emulator.engine.network import Network, port_counters
 from emulator.engine.pfc.pause_watch import PauseWatch
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.port_settings import LineChange
+from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.engine.ranks.ranked_ports import RankedPorts
 from emulator.engine.workers.forked_worker import ForkedWorker
 from emulator.engine.workers.partition import lookahead_ps
+from emulator.engine.workers.rank_worker import OtherRank, OwnRank
 from emulator.engine.workers.worker import LocalWorker, Worker, call
 from emulator.engine.workers.worker_part import (
     Crossing,
@@ -50,10 +53,10 @@ END_SECONDS = 20.0
 class VirtualFabric:
     """The fabric of ``lab`` with as many workers as its wires name; ``events`` are the run's.
 
-    Others than the first are forked here.
+    Others than the first are forked here, unless they are ``ranks``, each on its own machine.
     """
 
-    def __init__(self, lab: Lab, events: EventQueue) -> None:
+    def __init__(self, lab: Lab, events: EventQueue, ranks: Ranks | None = None) -> None:
         wires = lab.wires
         if wires is None:
             raise ValueError(f"lab {lab.name} runs on the host's clock")
@@ -70,15 +73,23 @@ class VirtualFabric:
         self._inboxes: dict[int, list[Crossing]] = {number: [] for number in range(wires.workers)}
         #: what NICs have sent, and how long pauses stopped ports
         self.record = LineRecord.of(lab.topology)
+        self.ranks = ranks
+        own = 0 if ranks is None else ranks.number
         self.workers: list[Worker] = []
         try:
-            for number in range(1, wires.workers):
-                forked = [one for one in self.workers if isinstance(one, ForkedWorker)]
-                self.workers.append(ForkedWorker(lab, number, forked, self.record))
+            for number in range(1, wires.workers) if ranks is None else ():
+                self.workers.append(ForkedWorker(lab, number, self._forked, self.record))
             queue = events if wires.workers == 1 else EventQueue()
-            self.part = WorkerPart(lab, 0, queue, self.record)
+            self.part = WorkerPart(lab, own, queue, self.record)
             self.part.hear = self._take_news if wires.workers == 1 else None
-            self.workers.insert(0, LocalWorker(self.part))
+            if ranks is None:
+                self.workers.insert(0, LocalWorker(self.part))
+            else:
+                self.workers += [OtherRank(number, ranks) for number in range(ranks.count)]
+                self.workers[own] = OwnRank(self.part, ranks)
+                self.record.joined = RankedPorts(ranks, self._owner)
+                if lab.asic is not None:
+                    lab.asic.joined = self.record.joined
             self._following = [NEVER] * wires.workers
             self._stale = True  # who has something to do next is to be queried
             self._watch_pauses()
@@ -99,7 +110,12 @@ class VirtualFabric:
     @property
     def pids(self) -> dict[int, int]:
         """The processes of the workers that have one of their own, by their number."""
-        return {one.number: one.pid for one in self.workers if isinstance(one, ForkedWorker)}
+        return {one.number: one.pid for one in self._forked}
+
+    @property
+    def _forked(self) -> list[ForkedWorker]:
+        """The workers that have a process of their own."""
+        return [one for one in self.workers if isinstance(one, ForkedWorker)]
 
     def on_news(self, hear: Callable[[News], None]) -> None:
         """Call ``hear`` with the outcomes of ranks, in the order of their times."""
@@ -198,7 +214,13 @@ class VirtualFabric:
         with self._together():
             for worker, own in zip(self.workers, arguments, strict=True):
                 worker.give("at", self.events.now, self._taken(worker.number), method, own)
-            return [worker.answer() for worker in self.workers]  # the first is this process's own
+            return self._answers()
+
+    def _answers(self) -> list[Any]:
+        """Carry out the call of this process, while the others do theirs; return all answers."""
+        own = self.workers[self.part.number].answer()
+        numbers = range(len(self.workers))
+        return [own if one == self.part.number else self.workers[one].answer() for one in numbers]
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
@@ -212,7 +234,7 @@ class VirtualFabric:
             yield
         except BaseException:
             self.broken = True
-            for worker in self.workers[1:]:
+            for worker in self._forked:
                 worker.close()
             raise
 
@@ -277,7 +299,7 @@ class VirtualFabric:
         with self._together():
             for worker, own in zip(self.workers, arguments, strict=True):
                 worker.give(method, *own)
-            reports += [worker.answer() for worker in self.workers]
+            reports += self._answers()
         for worker, report in zip(self.workers, reports, strict=True):
             self._following[worker.number] = report.following
             self.events.now = max(self.events.now, report.now)
@@ -319,7 +341,11 @@ class VirtualFabric:
 
     def counters(self) -> dict[str, PortCounters]:
         """Counters of every port by ``node:port``."""
-        return port_counters(self.lab, self.states())
+        if self.ranks is None:
+            return port_counters(self.lab, self.lab.counters(), self.states())
+        ports = [f"{one.name}:{port.name}" for one in self.lab.topology.nodes for port in one.ports]
+        kernel = RankedPorts(self.ranks, self._owner).by_name(ports, self.lab.counters())
+        return port_counters(self.lab, kernel, self.states())
 
     def account(self) -> Account:
         """The account of every frame that went into a namespace."""
@@ -382,9 +408,9 @@ class VirtualFabric:
         with contextlib.suppress(AgentError):  # a worker has ended, and its sockets with it
             if not self.broken:
                 with self._together():
-                    for worker in self.workers[1:]:
+                    for worker in self._forked:
                         worker.give("retire")
-                    for worker in self.workers[1:]:
+                    for worker in self._forked:
                         worker.answer(END_SECONDS)
         self.part.retire()
         for inbox in self._inboxes.values():

@@ -29,12 +29,13 @@ from emulator.engine.link_layer.link_unit import LinkUnit
 from emulator.engine.network import Network
 from emulator.engine.port_capture import Block, PortTaps
 from emulator.engine.port_settings import Settings
+from emulator.engine.ranks.far_memory import FarCopy, far_memory
 from emulator.lab import Lab
 from topologies.model import CableEnd
 
 #: A frame for the far end of a line, or a notice for a rank's scale-up ports: time (ps), order,
 #: number of the line or rank, and itself.
-Crossing = tuple[int, int, int, bytes | LinkUnit | CopyNotice]
+Crossing = tuple[int, int, int, bytes | LinkUnit | CopyNotice | FarCopy]
 #: A rank's schedule, with the buffers of every rank that it writes to.
 Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
 
@@ -65,6 +66,21 @@ class WindowReport:
     news: list[News] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
 
+    def for_worker(self, number: int) -> WindowReport:
+        """Return what worker ``number``, which drives the run as this one does, needs of it.
+
+        What others get is there by its time alone; the first one writes the capture.
+        """
+        away = [one[0] for crossings in self.crossings.values() for one in crossings]
+        own = self.crossings.get(number)
+        return WindowReport(
+            self.now,
+            min(self.following, min(away, default=NEVER)),
+            {} if own is None else {number: own},
+            self.news,
+            self.blocks if number == 0 else [],
+        )
+
 
 class WorkerPart:
     """Worker ``number`` of the run on ``lab``, with the events of ``events``.
@@ -83,6 +99,7 @@ class WorkerPart:
         self._ranks: dict[int, AgentSpec] = {}
         self._memories: dict[int, GpuMemory] = {}
         self._attached: list[GpuMemory] = []
+        self._far_memories: dict[int, GpuMemory] = {}
         self.taps: PortTaps | None = None
         self._news: list[News] = []
         self._limit = 0  # all before is over
@@ -137,7 +154,7 @@ class WorkerPart:
             around,
             network.ends.first_free + rank,
             memory=self._memory(lab, rank),
-            scale_up_memories={peer: self._memory(lab, peer) for peer in spec.scale_up_peers},
+            scale_up_memories={peer: self._peer_memory(lab, peer) for peer in spec.scale_up_peers},
             send_copy=self._send_copy,
         )
         network.on_carrier(spec.node, endpoint.carrier_changed)
@@ -152,10 +169,22 @@ class WorkerPart:
             self._attached.append(attached)
         return self._memories[rank]
 
+    def _peer_memory(self, lab: str, rank: int) -> GpuMemory:
+        """The memory of ``rank`` for a GPU that copies to it."""
+        spec = self._ranks[rank]
+        if self.network.lab.here(spec.node):
+            return self._memory(lab, rank)
+        if rank not in self._far_memories:
+            path = memory_path(lab, spec.node)
+            self._far_memories[rank] = far_memory(path, spec.memory_octets)
+        return self._far_memories[rank]
+
     def _send_copy(self, peer: int, when: int, order: int, notice: CopyNotice) -> None:
         endpoint = self._endpoints.get(peer)
         if endpoint is None:
-            self._copies.append((when, order, peer, notice))
+            far = self._far_memories.get(peer)
+            what = notice if far is None else FarCopy.of(notice, far)
+            self._copies.append((when, order, peer, what))
             return
         assert endpoint.copies is not None
         self.events.at(when, order, endpoint.copies.arrive, notice)
@@ -251,6 +280,7 @@ class WorkerPart:
         self._endpoints.clear()
         self.network.forget_gpus()
         self._memories.clear()
+        self._far_memories.clear()
         while self._attached:
             self._attached.pop().close()
 
@@ -286,6 +316,9 @@ class WorkerPart:
             elif isinstance(what, LinkUnit):
                 self._lines[number].expect(when, order, what, counts=what.first)
             else:
+                if isinstance(what, FarCopy):
+                    what.put_into(self._memories[number])
+                    what = what.notice
                 copies = self._endpoints[number].copies
                 assert copies is not None
                 heappush(self.events.heap, (when, order, copies.arrive, what))

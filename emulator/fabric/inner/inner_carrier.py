@@ -89,7 +89,7 @@ class InnerCables:
         too long.
         """
         kernel = self._kernels(NODE)
-        ends = _ends(links)
+        ends = self._ends(links)
         for end in ends:
             kernel_object.lower_link(kernel, self._wires.index(end), subject=f"inner end of {end}")
         kernel.flush()
@@ -101,11 +101,16 @@ class InnerCables:
         Returns when all of them can send.  Raises :class:`UserError` if that takes too long.
         """
         kernel = self._kernels(NODE)
-        ends = _ends(link for link in links if link not in out)
+        ends = self._ends(link for link in links if link not in out)
         for end in ends:
             kernel_object.raise_link(kernel, self._wires.index(end), subject=f"inner end of {end}")
         kernel.flush()
         self._await(ends, up=True)
+
+    def _ends(self, links: Iterable[Link]) -> list[CableEnd]:
+        """The ends of ``links`` at nodes of this lab."""
+        ends = (end for link in links for end in link.ends)
+        return sorted(end for end in ends if self._wires.here(end.node))
 
     def _await(self, ends: Collection[CableEnd], *, up: bool) -> None:
         deadline = time.monotonic() + BUDGET_S
@@ -170,10 +175,6 @@ class InnerCables:
     @cached_property
     def _has_vlans(self) -> bool:
         return vlans.requested(self._topology)
-
-
-def _ends(links: Iterable[Link]) -> list[CableEnd]:
-    return sorted(end for link in links for end in link.ends)
 
 
 def _members(node: Node, bridges: Collection[Bridge]) -> Collection[CableEnd] | None:

@@ -53,6 +53,8 @@ class InnerEnds:
     def configure(self, alias: Callable[[CableEnd], str]) -> None:
         """Bring all inner ends to work, each under the ``alias`` of its port."""
         for end in self.wires.ends.values():
+            if not self.wires.here(end.node):
+                continue
             index, subject = self.wires.index(end), f"inner end of {end}"
             switch_off(self.kernel, self.wires.name(end))
             passage.queue_qdisc(self.kernel, index, subject=subject)

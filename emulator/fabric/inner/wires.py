@@ -40,12 +40,20 @@ class Wires:
     stride: int
     indices: Mapping[CableEnd, int]
     ends: Mapping[int, CableEnd]
+    #: the worker whose nodes alone are in this lab; None: all are
+    worker: int | None = None
 
     @classmethod
-    def of(cls, topology: Topology, worker_of: Mapping[str, int] | None = None) -> Self:
+    def of(
+        cls,
+        topology: Topology,
+        worker_of: Mapping[str, int] | None = None,
+        worker: int | None = None,
+    ) -> Self:
         """The wires of ``topology``, whose nodes belong to the workers ``worker_of``.
 
-        A node that is not named there belongs to worker 0.
+        A node that is not named there belongs to worker 0.  ``worker`` is the one whose nodes alone
+        are in this lab; None: all are.
         """
         indices = interface_indices(topology)
         ends = {indices[end]: end for link in topology.links for end in link.ends}
@@ -55,7 +63,12 @@ class Wires:
             stride=1 << max(indices.values(), default=0).bit_length(),
             indices=indices,
             ends=ends,
+            worker=worker,
         )
+
+    def here(self, node: str) -> bool:
+        """Return whether ``node`` is in this lab, and not in that of another rank."""
+        return self.worker is None or self.worker_of[node] == self.worker
 
     def index(self, end: CableEnd) -> int:
         """Interface index of the inner end of ``end``."""
@@ -73,6 +86,14 @@ class Wires:
     def workers(self) -> int:
         """Return how many workers there are."""
         return 1 + max(self.worker_of.values(), default=0)
+
+
+def nodes_of(
+    topology: Topology, worker_of: Mapping[str, int] | None, worker: int | None
+) -> tuple[str, ...]:
+    """The names of the nodes that a lab of ``worker`` has: all with None."""
+    made = Wires.of(topology, worker_of, worker)
+    return tuple(node.name for node in topology.nodes if made.here(node.name))
 
 
 def check(topology: Topology) -> None:

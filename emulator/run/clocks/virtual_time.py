@@ -21,6 +21,7 @@ from emulator.engine.frames.kernel_drops import CAME_BACK, NO_ROUTE
 from emulator.engine.line_faults import LineFaults
 from emulator.engine.line_telemetry import LineTelemetry
 from emulator.engine.port_capture import PortCapture
+from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.engine.sampling import Sampling
 from emulator.engine.virtual_clock import EPOCH, VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
@@ -32,8 +33,8 @@ from emulator.lab_record import Clock as ClockKind
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
 from emulator.run.measurement import HostLoad
-from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import RunPlan
+from emulator.run.rank_folder import RankFolder
 from emulator.run.time_base import Repeat
 from emulator.scenario import Outcome
 from topologies.model import CableEnd
@@ -57,12 +58,12 @@ class VirtualTime:
         self,
         plan: RunPlan,
         result: Result,
-        folder: RunFolder,
-        observer: Observer,
+        folder: RunFolder | RankFolder,
         environment: dict[str, object],
+        ranks: Ranks | None = None,
     ) -> None:
         self._plan, self._result, self._folder = plan, result, folder
-        self._observer, self._environment = observer, environment
+        self._environment, self._ranks = environment, ranks
         self._events = EventQueue()
         self._fabric: VirtualFabric | None = None
         self._routes: HeldRoutes | None = None
@@ -93,7 +94,7 @@ class VirtualTime:
 
     def begin(self, lab: Lab, stack: ExitStack) -> None:
         """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
-        self._fabric = VirtualFabric(lab, self._events)
+        self._fabric = VirtualFabric(lab, self._events, self._ranks)
         stack.callback(self._fabric.close)
         if lab.routing is not None:
             self._hold(lab.routing, stack)

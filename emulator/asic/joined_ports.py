@@ -1,0 +1,20 @@
+"""The face of whoever puts together what several ranks know of their own ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+class JoinedPorts(Protocol):
+    """Every rank calls the same method at the same time, each with what it has itself."""
+
+    def by_name(self, names: Sequence[str], own: Mapping[str, T]) -> dict[str, T]:
+        """Return for each of ``names`` (``node:port``) what the rank of its node has in ``own``."""
+
+    def rows(self, names: Sequence[str], own: NDArray[Any]) -> NDArray[Any]:
+        """Return for each of ``names`` the row that the rank of its node has in ``own``."""

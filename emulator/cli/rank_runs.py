@@ -1,0 +1,164 @@
+"""Commands that a launcher (mpirun, srun) starts several times: what they may do, how they end.
+
+Every rank carries out the same command.  The first one speaks for all: the others print nothing but
+the traceback of a failure of their own.  What concerns several ranks is decided here alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.engine.ranks.rank_exchange import (
+    PATIENCE_S,
+    PATIENCE_VARIABLE,
+    Ranks,
+)
+from emulator.engine.ranks.rank_machine import RankMachine, check_alike
+from emulator.engine.ranks.rank_place import RankPlace
+from emulator.engine.workers.partition import Partition
+from emulator.errors import UserError
+from emulator.run.plan import preflight
+from emulator.run.plan.run_plan import RunPlan, RunRequest
+from emulator.run.run_secret import run_secret
+
+#: The verbs that several ranks carry out together.
+RANKED_VERBS = ("run",)
+#: Loaded in a process that a launcher has started, and in no other.
+_CHANNEL = "emulator.engine.ranks.mpi_channel"
+#: Letters of a scenario's name that the name of a lab has room for, beside the rank's number.
+_STEM = 10
+
+
+def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
+    """Join the other ranks, do ``work``, and return its status when all have done theirs.
+
+    Where one of them does not come to its end, the launcher is to end all, and this never returns.
+    """
+    try:
+        channel = importlib.import_module(_CHANNEL).MpiChannel()
+    except ImportError as error:
+        click.echo(
+            f"uetemu: MPI rank {place.number} on {platform.node()} has no mpi4py ({error}): run "
+            "sudo vagrant/provision.sh --with mpi there",
+            err=True,
+        )
+        return 1
+    ranks = Ranks(channel, machine=platform.node(), patience_s=_patience_s())
+    with _quiet(ranks.number != 0):
+        try:
+            status = work(ranks)
+        except BaseException as error:  # noqa: BLE001 (all others wait for the end, whatever it is)
+            ranks.leave(f"{type(error).__name__}: {error}")
+            if error is not ranks.heard:
+                traceback.print_exc(file=sys.__stderr__)
+            status = 1
+    if not ranks.part():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ranks.abort(status or 1)
+    return status
+
+
+def _patience_s() -> float:
+    text = os.environ.get(PATIENCE_VARIABLE, "")
+    try:
+        return float(text) if text else PATIENCE_S
+    except ValueError:
+        return PATIENCE_S
+
+
+@contextmanager
+def _quiet(silent: bool) -> Iterator[None]:
+    """With ``silent`` standard output and error go nowhere."""
+    before = sys.stdout, sys.stderr
+    if not silent:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = sys.stderr = nowhere
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+def join(ranks: Ranks, verb: str | None) -> None:
+    """Learn who the other ranks are.
+
+    Raises UserError for a ``verb`` that is one machine's, and for machines that would differ.
+    """
+    if verb not in RANKED_VERBS:
+        raise UserError(
+            f"uetemu {verb or ''} is for one process, and a launcher has started {ranks.count}: "
+            f"only uetemu {', '.join(RANKED_VERBS)} takes several; call it without mpirun or srun"
+        )
+    machines: list[RankMachine] = ranks.gather("machines", RankMachine.here())
+    ranks.machines = [machine.name for machine in machines]
+    check_alike(machines, ranks)
+
+
+def current() -> Ranks | None:
+    """Return the ranks that carry out the present command; None if it is one process."""
+    return click.get_current_context().find_object(Ranks)
+
+
+def share_of(request: RunRequest, ranks: Ranks | None) -> RunRequest:
+    """Return the ``request`` of this rank, which works as one worker on a lab of its own.
+
+    Raises UserError for a request that is for one machine.
+    """
+    if ranks is None:
+        return request
+    if request.clock == "host":
+        raise UserError(
+            "--clock host is one machine's: leave it out, or call uetemu without the launcher"
+        )
+    if request.fabric == "model":
+        raise UserError(
+            "--fabric model is a model in one process: leave it out, or call uetemu without the "
+            "launcher"
+        )
+    if request.workers is not None:
+        raise UserError(
+            f"--workers {request.workers} is given, and the launcher has started {ranks.count} "
+            "ranks, which are the workers: leave --workers out"
+        )
+    name = request.lab or preflight.lab_name(request.scenario.name[:_STEM])
+    name = ranks.gather("name of the lab", name)[0]
+    own = f"{name}-r{ranks.number}" if ranks.number else name
+    return dataclasses.replace(request, lab=own, workers=ranks.count)
+
+
+def agree(plan: RunPlan, ranks: Ranks | None) -> None:
+    """Raise UserError unless all ranks have the same ``plan``, and each has a part of it."""
+    if ranks is None:
+        return
+    if control_plane.of(plan.topology) is not None:
+        raise UserError(
+            f"control plane {plan.topology.profile.control_plane} is one machine's, as its packets "
+            "do not cross to another: take --control-plane static, or call uetemu without the "
+            "launcher"
+        )
+    parts = Partition.of(plan.topology, ranks.count).workers
+    if parts < ranks.count:
+        raise UserError(
+            f"the launcher has started {ranks.count} ranks, and the fabric has parts for {parts}, "
+            f"each a leaf switch with its GPUs: start {parts} with mpirun -n {parts}"
+        )
+    plans = ranks.gather("plan", run_secret(plan, 0, dilation=1.0, started=None))
+    for number, other in enumerate(plans):
+        if other != plans[0]:
+            raise UserError(
+                f"{ranks.name(number)} has another plan than {ranks.name(0)}: files that the run "
+                "reads (scenario, fabric profile, trace) differ, make them alike"
+            )

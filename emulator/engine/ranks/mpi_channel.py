@@ -1,0 +1,52 @@
+"""Messages between ranks by MPI.  Only a process that a launcher started loads this module.
+
+Raises ImportError where mpi4py is missing.  MPI is initialised by the import, and finalised when
+the interpreter ends.
+"""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+
+class MpiChannel:
+    """The channel over the ranks of ``MPI_COMM_WORLD``."""
+
+    def __init__(self) -> None:
+        self._world = MPI.COMM_WORLD
+        self.number: int = self._world.Get_rank()
+        self.count: int = self._world.Get_size()
+        # MPI reads the octets of a message until its request is complete.
+        self._under_way: list[tuple[MPI.Request, bytes]] = []
+
+    def send(self, peer: int, octets: bytes) -> None:
+        """Send ``octets`` to ``peer``, and return at once.
+
+        Raises ConnectionError if MPI cannot.
+        """
+        try:
+            self._under_way = [one for one in self._under_way if not one[0].Test()]
+            request = self._world.Isend([octets, MPI.BYTE], dest=peer)
+        except MPI.Exception as error:
+            raise ConnectionError(str(error)) from error
+        self._under_way.append((request, octets))
+
+    def poll(self, peer: int) -> bytes | None:
+        """Return the next message of ``peer`` if it is there.
+
+        Raises ConnectionError if MPI has lost it.
+        """
+        try:
+            status = MPI.Status()
+            message = self._world.Improbe(source=peer, status=status)
+            if message is None:
+                return None
+            octets = bytearray(status.Get_count(MPI.BYTE))
+            message.Recv([octets, MPI.BYTE])
+        except MPI.Exception as error:
+            raise ConnectionError(str(error)) from error
+        return bytes(octets)
+
+    def abort(self, status: int) -> None:
+        """Have the launcher end all ranks."""
+        self._world.Abort(status)

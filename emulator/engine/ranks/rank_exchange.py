@@ -1,0 +1,268 @@
+"""The exchange between the ranks of a run, which all make the same calls in the same order.
+
+Each rank carries out its own part of a step and sends the outcome to every other one, without
+waiting (:meth:`Ranks.share`). Then it takes theirs (:meth:`Ranks.hear`)::
+
+    rank 0            rank 1
+    own part          own part          frames, times and news of one window
+    share  ---------> hear
+    hear   <--------- share
+
+A rank whose run ends early says why (:meth:`Ranks.leave`), so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from emulator.endpoint.agent_processes import AgentError
+from emulator.errors import UserError
+from emulator.logs import plain_logger
+
+_log = plain_logger(__name__)
+
+#: Host time (s) after which a rank that has sent nothing is given up, unless this variable says.
+PATIENCE_S = 300.0
+PATIENCE_VARIABLE = "UETEMU_RANK_PATIENCE"
+#: Host time (s) that ranks have to remove their labs before the launcher is to end all.
+PARTING_S = 20.0
+#: Host time (s) in which a rank that the launcher interrupts says so.
+_OBITUARY_S = 0.5
+#: Polls before a rank that waits begins to sleep, and its longest sleep (s).
+_EAGER_POLLS = 2000
+_LONGEST_PAUSE_S = 0.001
+
+#: Kinds of messages: the outcome of a step; the reason of an early end; a lab that is removed.
+_STEP, _LEFT, _PARTED = "step", "left", "parted"
+
+
+class Channel(Protocol):
+    """Brings messages from rank to rank, those of one pair in order."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def send(self, peer: int, octets: bytes) -> None:
+        """Send ``octets`` to ``peer``, and return at once."""
+
+    def poll(self, peer: int) -> bytes | None:
+        """Return the next message of ``peer`` if it is there."""
+
+    def abort(self, status: int) -> None:
+        """Have the launcher end all ranks."""
+
+
+class RankGone(AgentError):
+    """Another rank has ended its run, or answers no more."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, died=True)
+
+
+class Ranks:
+    """The ranks of a run as this one sees them; ``channel`` brings their messages.
+
+    ``patience_s`` is how long it waits for a silent one (host time).
+    """
+
+    def __init__(self, channel: Channel, *, machine: str, patience_s: float = PATIENCE_S) -> None:
+        self._channel = channel
+        self.number, self.count = channel.number, channel.count
+        self.patience_s = patience_s
+        self.machines = [machine] * channel.count
+        self._step = 0
+        self._early: dict[int, deque[tuple[Any, ...]]] = {
+            peer: deque() for peer in range(self.count)
+        }
+        self._left: dict[int, str] = {}
+        self._parted: set[int] = set()
+        #: ranks that were given up
+        self.silent: set[int] = set()
+        self._leaving = False
+        #: what another rank has raised, and this one has raised again
+        self.heard: Exception | None = None
+
+    @property
+    def others(self) -> Sequence[int]:
+        """The numbers of all other ranks."""
+        return [peer for peer in range(self.count) if peer != self.number]
+
+    def name(self, peer: int) -> str:
+        """Return ``peer`` and its machine, as a sentence names them."""
+        return f"MPI rank {peer} on {self.machines[peer]}"
+
+    # Steps
+
+    def gather(self, what: str, value: object) -> list[Any]:
+        """Return the ``value`` of every rank, by number; ``what`` is the step's name."""
+        self.share(what, lambda _: value)
+        return [value if peer == self.number else self.hear(peer) for peer in range(self.count)]
+
+    def share(self, what: str, value: Callable[[int], object]) -> None:
+        """Send each other rank its ``value`` of this step."""
+        self._begin(what)
+        self._send_all(lambda peer: (_STEP, self._step, what, None, value(peer)))
+
+    def fail(self, what: str, failure: Exception) -> None:
+        """Send every other rank the ``failure`` of this one's part of a step."""
+        self._begin(what)
+        self._send_all(lambda _: (_STEP, self._step, what, failure, None))
+
+    def _begin(self, what: str) -> None:
+        self._step += 1
+        self._what = what
+
+    def hear(self, peer: int) -> Any:
+        """Return what ``peer`` has shared in the present step.
+
+        Raises what its part has raised, and :class:`RankGone` if it has left or stays silent.
+        """
+        _, step, what, failure, value = self._receive(peer)
+        if (step, what) != (self._step, self._what):
+            raise RuntimeError(
+                f"{self.name(peer)} is at step {step} ({what}), and this rank at {self._step} "
+                f"({self._what}): their runs differ"
+            )
+        if isinstance(failure, UserError):
+            raise RankGone(f"{self.name(peer)}: {failure}")
+        if failure is not None:
+            failure.add_note(f"in {self.name(peer)}")
+            self.heard = failure
+            raise failure
+        return value
+
+    def _receive(self, peer: int) -> tuple[Any, ...]:
+        give_up = time.monotonic() + self.patience_s
+        polls, pause = 0, 0.0
+        while not self._early[peer]:
+            if peer in self._left or peer in self._parted:
+                reason = self._left.get(peer, "its run has ended")
+                raise RankGone(f"{self.name(peer)}: {reason}")
+            if self._poll(peer):
+                continue
+            polls += 1
+            if polls < _EAGER_POLLS:
+                os.sched_yield()
+                continue
+            if time.monotonic() > give_up:
+                self.silent.add(peer)
+                raise RankGone(
+                    f"{self.name(peer)} has sent nothing for {self.patience_s:g} s: it hangs, or "
+                    "its machine does; look there, and run uetemu clean on it"
+                )
+            pause = min(2 * pause or 50e-6, _LONGEST_PAUSE_S)
+            time.sleep(pause)
+        return self._early[peer].popleft()
+
+    def _poll(self, peer: int) -> bool:
+        """Take the next message of ``peer``; return whether there was one."""
+        octets = self._channel.poll(peer)
+        if octets is None:
+            return False
+        kind, *content = message = pickle.loads(octets)
+        if kind == _LEFT:
+            self._left.setdefault(peer, content[0])
+        elif kind == _PARTED:
+            self._parted.add(peer)
+        else:
+            self._early[peer].append(message)
+        return True
+
+    def _send_all(self, message: Callable[[int], tuple[object, ...]]) -> None:
+        for peer in self.others:
+            self._channel.send(peer, _pickled(message(peer)))
+
+    # Ends
+
+    def leave(self, reason: str) -> None:
+        """Have all others know that this rank's run ends here, and why; once."""
+        if not self._leaving:
+            self._leaving = True
+            self._tell((_LEFT, reason))
+
+    def _tell(self, message: tuple[object, ...]) -> None:
+        for peer in self.others:
+            if peer not in self.silent:
+                try:
+                    self._channel.send(peer, pickle.dumps(message))
+                except OSError as error:
+                    _log.info("%s gets no word: %s", self.name(peer), error)
+                    self.silent.add(peer)
+
+    @contextmanager
+    def warned(self) -> Iterator[None]:
+        """Have all others know at once what ends the block, before anything is cleaned up."""
+        try:
+            yield
+        except BaseException as error:
+            self.leave(str(error) or type(error).__name__)
+            raise
+
+    def obituary(self) -> str | None:
+        """Name the ranks that are dead; None if there are none.
+
+        A launcher that loses a rank interrupts all others, which say so to each other.  Who says
+        nothing is dead.
+        """
+        dead = self.unheard(_OBITUARY_S)
+        self.silent.update(dead)
+        if not dead:
+            return None
+        names = " and ".join(map(self.name, dead))
+        return (
+            f"{names} ended without a word, and the launcher has ended all others: run "
+            "uetemu clean there, and start the run again"
+        )
+
+    def unheard(self, budget_s: float) -> list[int]:
+        """Return who has not said within ``budget_s`` (host s) that its run ends.
+
+        Where the launcher ends all ranks, these are the dead.
+        """
+        return self._await(lambda peer: peer in self._left or peer in self._parted, budget_s)
+
+    def part(self, budget_s: float = PARTING_S) -> bool:
+        """Wait until every rank has cleaned up, for ``budget_s`` at most (host s).
+
+        Returns False if one has not.  Then only the launcher can end all.
+        """
+        self._tell((_PARTED,))
+        return not self._await(lambda peer: peer in self._parted, budget_s) and not self.silent
+
+    def _await(self, done: Callable[[int], bool], budget_s: float) -> list[int]:
+        give_up = time.monotonic() + budget_s
+        waiting = [peer for peer in self.others if peer not in self.silent]
+        while True:
+            for peer in waiting:
+                while self._poll(peer):
+                    pass
+            waiting = [peer for peer in waiting if not done(peer)]
+            if not waiting or time.monotonic() > give_up:
+                return waiting
+            time.sleep(_LONGEST_PAUSE_S)
+
+    def abort(self, status: int) -> None:
+        """Have the launcher end all ranks."""
+        self._channel.abort(status)
+
+
+def _pickled(message: tuple[object, ...]) -> bytes:
+    """The octets of a message.  A failure that cannot be made again goes as its text."""
+    try:
+        octets = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        if message[3] is not None:
+            pickle.loads(octets)
+    except Exception as error:  # noqa: BLE001 (pickle raises what the objects in it raise)
+        failure = message[3] if message[3] is not None else error
+        stated = RuntimeError(f"{type(failure).__name__}: {failure!s:.200}")
+        octets = pickle.dumps((*message[:3], stated, None), pickle.HIGHEST_PROTOCOL)
+    return octets

@@ -1,0 +1,43 @@
+"""Puts together what the ranks of a run know of their own ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.engine.ranks.rank_exchange import Ranks
+
+T = TypeVar("T")
+
+
+class RankedPorts:
+    """The ports of all ``ranks``; ``owner`` is the number of a node's rank, by its name.
+
+    It is the :class:`emulator.asic.joined_ports.JoinedPorts` of a run.
+    """
+
+    def __init__(self, ranks: Ranks, owner: Mapping[str, int]) -> None:
+        self._ranks, self._owner = ranks, owner
+
+    def by_name(self, names: Sequence[str], own: Mapping[str, T]) -> dict[str, T]:
+        """Return for each of ``names`` (``node:port``) what the rank of its node has in ``own``."""
+        number = self._ranks.number
+        mine = {name: own[name] for name in names if self._rank(name) == number and name in own}
+        parts = self._ranks.gather("counters of ports", mine)
+        found = ((name, parts[self._rank(name)]) for name in names)
+        return {name: part[name] for name, part in found if name in part}
+
+    def rows(self, names: Sequence[str], own: NDArray[Any]) -> NDArray[Any]:
+        """Return for each of ``names`` the row that the rank of its node has in ``own``."""
+        rank_of = np.array([self._rank(name) for name in names])
+        joined = own.copy()
+        mine = own[rank_of == self._ranks.number]
+        for number, part in enumerate(self._ranks.gather("samples of ports", mine)):
+            joined[rank_of == number] = part
+        return joined
+
+    def _rank(self, name: str) -> int:
+        return self._owner[name.partition(":")[0]]
