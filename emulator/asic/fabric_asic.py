@@ -270,10 +270,7 @@ class FabricAsic:
         return self._faulted.get(port, NONE)
 
     def rate_share(self, port: str) -> float:
-        """Return what faults leave of the rate at switch port ``port``.
-
-        Those that were injected here.
-        """
+        """Return what faults that were injected here leave of the rate at a switch's ``port``."""
         return self.faulted(port).rate
 
     def nic_rate_share(self, nic: str) -> float:

@@ -9,6 +9,7 @@ from emulator import lab_record
 from emulator.asic.bpf.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
 from emulator.asic.bpf.switch_program import FORGET
 from emulator.asic.bpf.switch_tables import SwitchTables
+from emulator.asic.joined_ports import JoinedPorts
 from emulator.asic.pfc import pause_counters, pfc_control
 from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.switch_fitting import FittedSwitch
@@ -75,6 +76,7 @@ class Pauses:
         self._lab, self._program = lab, program
         self._has_agent = clock == "host"
         self.keeper: PauseKeeper | None = None
+        self.joined: JoinedPorts | None = None
         switches = {switch.name for switch in topology.switches}
         self.cables: Mapping[CableEnd, Link] = {
             end: cable
@@ -143,7 +145,8 @@ class Pauses:
         elif self.keeper is not None:
             self.keeper.publish()
         rows = pause_counters.read(self._program, list(self.indices.values()))
-        return dict(zip(self.indices, rows, strict=True))
+        own = dict(zip(self.indices, rows, strict=True))
+        return own if self.joined is None else self.joined.by_name(list(own), own)
 
     def restart(self) -> None:
         """Measure the longest pause, and the latest, anew; counts go on."""

@@ -89,7 +89,7 @@ class VirtualFabric:
                 self.workers[own] = OwnRank(self.part, ranks)
                 self.record.joined = RankedPorts(ranks, self._owner)
                 if lab.asic is not None:
-                    lab.asic.joined = self.record.joined
+                    lab.asic.joined = lab.asic.pauses.joined = self.record.joined
             self._following = [NEVER] * wires.workers
             self._stale = True  # who has something to do next is to be queried
             self._watch_pauses()
