@@ -62,7 +62,10 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
             if error is not ranks.heard:
                 traceback.print_exc(file=sys.__stderr__)
             status = 1
-    if not ranks.part():
+    whole = ranks.part()
+    if status and ranks.number and all(peer in ranks.silent for peer in range(ranks.number)):
+        click.echo(f"uetemu: {ranks.last_words}", err=True)  # who speaks for all is gone
+    if not whole:
         sys.stdout.flush()
         sys.stderr.flush()
         ranks.abort(status or 1)

@@ -97,8 +97,7 @@ def execute(
     with interruptible():
         run = _Run(plan, result, folder, observer, ranks)
         try:
-            with nullcontext() if ranks is None else ranks.warned():
-                run.work()
+            run.work()
         except Interrupted as stop:
             if ranks is not None:
                 stop.explain(ranks.obituary())
@@ -174,7 +173,7 @@ class _Run:
         self.folder.write("environment.json", self.environment)
         self._save()
         self.observer.began(self.plan, self.result)
-        with ExitStack() as stack:
+        with ExitStack() as stack, nullcontext() if self._ranks is None else self._ranks.warned():
             self._build(stack)
             for agents in self._by_agents():
                 with ExitStack() as lives:

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any, Protocol
 
 from emulator.endpoint.agent_processes import AgentError
@@ -34,10 +35,13 @@ PATIENCE_VARIABLE = "UETEMU_RANK_PATIENCE"
 PARTING_S = 20.0
 #: Host time (s) in which a rank that the launcher interrupts says so.
 _OBITUARY_S = 0.5
+#: Reasons of ranks that the launcher, or a user, has interrupted.
+_INTERRUPTIONS = tuple(f"interrupted by {one.name}" for one in (SIGINT, SIGTERM, SIGHUP))
 #: Polls before a rank that waits begins to sleep, and its longest sleep (s).
 _EAGER_POLLS = 2000
 _LONGEST_PAUSE_S = 0.001
 
+_NAME = "MPI rank"
 #: Kinds of messages: the outcome of a step; the reason of an early end; a lab that is removed.
 _STEP, _LEFT, _PARTED = "step", "left", "parted"
 
@@ -87,7 +91,10 @@ class Ranks:
         self._parted: set[int] = set()
         #: ranks that were given up
         self.silent: set[int] = set()
-        self._leaving = False
+        #: this rank shares nothing any more
+        self.ended = False
+        #: why it has ended
+        self.last_words = ""
         #: what another rank has raised, and this one has raised again
         self.heard: Exception | None = None
 
@@ -98,7 +105,7 @@ class Ranks:
 
     def name(self, peer: int) -> str:
         """Return ``peer`` and its machine, as a sentence names them."""
-        return f"MPI rank {peer} on {self.machines[peer]}"
+        return f"{_NAME} {peer} on {self.machines[peer]}"
 
     # Steps
 
@@ -145,8 +152,7 @@ class Ranks:
         polls, pause = 0, 0.0
         while not self._early[peer]:
             if peer in self._left or peer in self._parted:
-                reason = self._left.get(peer, "its run has ended")
-                raise RankGone(f"{self.name(peer)}: {reason}")
+                raise RankGone(self._left.get(peer, f"{self.name(peer)}: its run has ended"))
             if self._poll(peer):
                 continue
             polls += 1
@@ -184,19 +190,23 @@ class Ranks:
     # Ends
 
     def leave(self, reason: str) -> None:
-        """Have all others know that this rank's run ends here, and why; once."""
-        if not self._leaving:
-            self._leaving = True
-            self._tell((_LEFT, reason))
+        """Have all others know that this rank's run ends here, and why; once.
+
+        A ``reason`` that names a rank is passed on as it is.
+        """
+        if not self.ended:
+            self.ended = True
+            named = reason.startswith(_NAME)
+            self.last_words = reason if named else f"{self.name(self.number)}: {reason}"
+            self._tell((_LEFT, self.last_words))
 
     def _tell(self, message: tuple[object, ...]) -> None:
         for peer in self.others:
-            if peer not in self.silent:
-                try:
-                    self._channel.send(peer, pickle.dumps(message))
-                except OSError as error:
-                    _log.info("%s gets no word: %s", self.name(peer), error)
-                    self.silent.add(peer)
+            try:
+                self._channel.send(peer, pickle.dumps(message))
+            except OSError as error:
+                _log.info("%s gets no word: %s", self.name(peer), error)
+                self.silent.add(peer)
 
     @contextmanager
     def warned(self) -> Iterator[None]:
@@ -208,20 +218,23 @@ class Ranks:
             raise
 
     def obituary(self) -> str | None:
-        """Name the ranks that are dead; None if there are none.
+        """Return why a launcher has interrupted this rank; None if a user has.
 
         A launcher that loses a rank interrupts all others, which say so to each other.  Who says
         nothing is dead.
         """
         dead = self.unheard(_OBITUARY_S)
         self.silent.update(dead)
-        if not dead:
-            return None
-        names = " and ".join(map(self.name, dead))
-        return (
-            f"{names} ended without a word, and the launcher has ended all others: run "
-            "uetemu clean there, and start the run again"
-        )
+        reasons = [self._left[one] for one in sorted(self._left)]
+        reasons = [one for one in reasons if not one.endswith(_INTERRUPTIONS)]
+        if dead:
+            names = " and ".join(map(self.name, dead))
+            reasons.append(
+                f"{names} ended without a word, so that the launcher has ended all others: run "
+                "uetemu clean there, and start the run again"
+            )
+        self.last_words = next(iter(reasons), self.last_words)
+        return next(iter(reasons), None)
 
     def unheard(self, budget_s: float) -> list[int]:
         """Return who has not said within ``budget_s`` (host s) that its run ends.
@@ -236,7 +249,8 @@ class Ranks:
         Returns False if one has not.  Then only the launcher can end all.
         """
         self._tell((_PARTED,))
-        return not self._await(lambda peer: peer in self._parted, budget_s) and not self.silent
+        self.silent.update(self._await(lambda peer: peer in self._parted, budget_s))
+        return not self.silent
 
     def _await(self, done: Callable[[int], bool], budget_s: float) -> list[int]:
         give_up = time.monotonic() + budget_s

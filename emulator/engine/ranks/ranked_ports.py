@@ -24,6 +24,8 @@ class RankedPorts:
 
     def by_name(self, names: Sequence[str], own: Mapping[str, T]) -> dict[str, T]:
         """Return for each of ``names`` (``node:port``) what the rank of its node has in ``own``."""
+        if self._ranks.ended:  # what the others have is out of reach
+            return {name: own[name] for name in names if name in own}
         number = self._ranks.number
         mine = {name: own[name] for name in names if self._rank(name) == number and name in own}
         parts = self._ranks.gather("counters of ports", mine)
@@ -32,6 +34,8 @@ class RankedPorts:
 
     def rows(self, names: Sequence[str], own: NDArray[Any]) -> NDArray[Any]:
         """Return for each of ``names`` the row that the rank of its node has in ``own``."""
+        if self._ranks.ended:
+            return own
         rank_of = np.array([self._rank(name) for name in names])
         joined = own.copy()
         mine = own[rank_of == self._ranks.number]
