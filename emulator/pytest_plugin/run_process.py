@@ -39,10 +39,18 @@ def environment() -> dict[str, str]:
 
 
 class RunProcess:
-    """A ``uetemu run`` that works on a lab of its own and writes a folder of its own."""
+    """A ``uetemu run`` that works on a lab of its own and writes a folder of its own.
+
+    ``launcher`` is the command that starts it, if that is not this process.
+    """
 
     def __init__(
-        self, parent: Path, scenario: str, *options: str, checks: Sequence[FolderCheck] = ()
+        self,
+        parent: Path,
+        scenario: str,
+        *options: str,
+        checks: Sequence[FolderCheck] = (),
+        launcher: Sequence[str] = (),
     ) -> None:
         self.lab = f"t-{secrets.token_hex(5)}"
         self.folder = parent / self.lab
@@ -51,7 +59,7 @@ class RunProcess:
         self._checks = checks
         self._asked = ("run", scenario, *options)
         self.process = subprocess.Popen(
-            [*UETEMU, *self._asked, "--name", self.lab, "--output", str(self.folder)],
+            [*launcher, *UETEMU, *self._asked, "--name", self.lab, "--output", str(self.folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

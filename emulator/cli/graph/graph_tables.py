@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.table import Table
 
+from emulator.cli.graph.partition_table import parts
 from emulator.cli.plain_tables import page, plain_table
 from emulator.run.report.row_heat import MEASURES, busiest, describe
 from emulator.run.report.row_ports import RecordedRun
@@ -37,10 +38,17 @@ MOST_VALUES = 6
 MOST_LINKS = 24
 
 
-def text(topology: Topology, *, switch: str | None = None, to_terminal: bool = False) -> str:
+def text(
+    topology: Topology,
+    *,
+    switch: str | None = None,
+    workers: int | None = None,
+    to_terminal: bool = False,
+) -> str:
     """Summary, tiers, failures, rails and uplinks as tables, coloured only for a terminal.
 
-    ``switch`` is what the switches do, where the fabric names it.
+    ``switch`` is what the switches do, where the fabric names it.  With ``workers`` their parts
+    follow.
     """
     summary = _summary(topology)
     if switch is not None:
@@ -52,6 +60,8 @@ def text(topology: Topology, *, switch: str | None = None, to_terminal: bool = F
             shown.append(f"{table.title}: {table.row_count} rows, see --format json")
         elif table.row_count:
             shown.append(table)
+    if workers is not None:
+        shown.append(parts(topology, workers))
     return page(shown, to_terminal=to_terminal)
 
 

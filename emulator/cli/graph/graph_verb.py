@@ -10,6 +10,7 @@ import click
 
 from emulator import lab_record
 from emulator.cli.graph import bill_tables, graph_tables
+from emulator.engine.workers.partition import MOST_WORKERS
 from emulator.errors import UserError
 from emulator.fabric.containerlab import CONTAINERLAB
 from emulator.fabric_choice import choose, is_file
@@ -87,6 +88,11 @@ DEFAULT_COLOUR = "utilisation"
     type=click.Path(dir_okay=False),
     help="bom: YAML file with prices of switches, cables, optics and NICs.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    help="text: also the parts of so many workers, or MPI ranks, of a run.",
+)
 def command(
     fabrics: tuple[str, ...],
     form: str | None,
@@ -96,6 +102,7 @@ def command(
     row: int | None,
     network: str,
     prices: str | None,
+    workers: int | None,
 ) -> None:
     """Draw or export a topology, a fabric profile, the fabric of a lab, or the links of a run.
 
@@ -104,6 +111,8 @@ def command(
     .topo file, or tables of addresses.  The bill of materials (bom) takes several, side by side.
     """
     form = form or _form_of(output)
+    if workers is not None and form != "text":
+        raise UserError("--workers is for tables; leave it out, or take --format text")
     whats = fabrics or (catalogue.DEFAULT,)
     if prices is not None and form not in BILLS:
         raise UserError(f"--prices is for a bill of materials; take --format {' or '.join(BILLS)}")
@@ -137,7 +146,10 @@ def command(
         topology = topology.network_named(network)
     if form == "text":
         switch = _stated_switch(what) if run is None else None
-        write(graph_tables.text(topology, switch=switch, to_terminal=output == "-"), output)
+        shown = graph_tables.text(
+            topology, switch=switch, workers=workers, to_terminal=output == "-"
+        )
+        write(shown, output)
         return
     write(render(topology, form, full=full, to_terminal=output == "-"), output)
 

@@ -38,7 +38,7 @@ _OBITUARY_S = 0.5
 #: Reasons of ranks that the launcher, or a user, has interrupted.
 _INTERRUPTIONS = tuple(f"interrupted by {one.name}" for one in (SIGINT, SIGTERM, SIGHUP))
 #: Polls before a rank that waits begins to sleep, and its longest sleep (s).
-_EAGER_POLLS = 2000
+_EAGER_POLLS = 300
 _LONGEST_PAUSE_S = 0.001
 
 _NAME = "MPI rank"

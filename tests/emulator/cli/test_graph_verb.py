@@ -101,6 +101,15 @@ def test_text_has_the_port_map_of_a_host_segment() -> None:
     assert "bond, drawn here; paths where the kernel has no bonds" in text
 
 
+def test_text_has_the_parts_of_workers() -> None:
+    text = _graph("rail_clos:hosts=2,gpus_per_host=2,spines=1", "--workers", "3").stdout
+    assert "2 workers, windows of 600 ns" in text
+    assert re.search(r"\| 0 +\| rail0, spine0 +\| h0g0, h1g0 +\| 2 +\|", text)
+    assert re.search(r"\| 1 +\| rail1 +\| h0g1, h1g1 +\| 2 +\|", text)
+    refused = _graph("rail_clos", "--workers", "2", "--format", "dot")
+    assert "--workers is for tables" in str(refused.exception)
+
+
 @pytest.mark.parametrize(("suffix", "start"), [("dot", "graph "), ("mmd", "flow"), ("json", "{")])
 def test_the_suffix_of_the_output_file_decides(tmp_path: Path, suffix: str, start: str) -> None:
     target = tmp_path / f"fabric.{suffix}"

@@ -1,4 +1,4 @@
-"""A run comes to the same frames, times and files with any number of workers."""
+"""A run comes to the same frames, times and files with any number of workers, or of MPI ranks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
+from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.runs.processes import begun
+from tests.harness.runs.ranked_runs import left_by, ranked
 from tests.system.engine.test_run_digests import REPEATED
 
 EIGHT = ("--topology", "rail_clos:hosts=2,gpus_per_host=4,spines=2")
@@ -26,6 +28,7 @@ EIGHT = ("--topology", "rail_clos:hosts=2,gpus_per_host=4,spines=2")
 MOST = {"two ports": 2}
 LOOKAHEAD_NS = 600  # a cable
 TWELVE = ("--topology", "rail_clos:hosts=3,gpus_per_host=4,spines=2")
+SEEN = ("--capture", "all", "--snaplen", "full", "--iterations", "1")
 RUNS = {
     "rails": ("allreduce", *EIGHT, "--sizes", "16KiB,64KiB", "--event-log", "all"),
     "sprayed": (
@@ -62,7 +65,28 @@ RUNS = {
         "rail_clos:hosts=2,gpus_per_host=4,spines=2,scale_up_latency=50ns",
         *("--sizes", "64KiB"),
     ),
+    "exchanged": ("alltoall", *EIGHT, "--sizes", "16KiB"),
     "secured": ("allreduce", *EIGHT, "--sizes", "16KiB", "--transport", "uet:tss=cluster"),
+}
+#: How many ranks besides: what they exchange differs from that of workers of one machine, which
+#: share memory, tables of the switch program, and files.
+RANKS = {
+    "rails": (2, 4),
+    "struck": (2,),
+    "paused": (4,),
+    "exchanged": (2,),
+    "replayed and credited": (2,),
+    "quick scale-up": (2,),
+}
+MORE_RANKS = {
+    "struck": (4,),
+    "paused": (2, 3),
+    "exchanged": (4,),
+    "sprayed": (2,),
+    "trimmed": (3,),
+    "two ports": (2,),
+    "pulled behind a pipeline": (3,),
+    "secured": (4,),
 }
 
 
@@ -70,9 +94,8 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_files_are_equal(name: str, tmp_path: Path) -> None:
     scenario, *arguments = RUNS[name]
-    more = ["--capture", "all", "--snaplen", "full", "--iterations", "1", *arguments]
     runs = [
-        begun(tmp_path, "--workers", str(workers), *more, scenario=scenario)
+        begun(tmp_path, "--workers", str(workers), *SEEN, *arguments, scenario=scenario)
         for workers in (1, 2, 3)
     ]
     for workers, run in enumerate(runs, start=1):
@@ -80,11 +103,38 @@ def test_files_are_equal(name: str, tmp_path: Path) -> None:
         assert status == 0, errors
         environment = json.loads((run.folder / "environment.json").read_text())
         assert environment["workers"] == min(workers, MOST.get(name, workers))
-    alone, *shared = (run.folder for run in runs)
-    logs = [path.relative_to(alone) for path in sorted(alone.glob("event-logs/*"))]
-    for other in shared:
-        for file in (*REPEATED, *logs):
-            assert (alone / file).read_bytes() == (other / file).read_bytes(), file
+    alone, *others = runs
+    others += [spread(name, count, tmp_path) for count in RANKS.get(name, ())]
+    for other in others:
+        assert_equal(alone, other)
+
+
+@pytest.mark.root
+@pytest.mark.lengthy
+@pytest.mark.parametrize("name", MORE_RANKS)
+def test_files_of_more_ranks_are_equal(name: str, tmp_path: Path) -> None:
+    scenario, *arguments = RUNS[name]
+    alone = begun(tmp_path, "--workers", "1", *SEEN, *arguments, scenario=scenario)
+    status, _, errors = alone.communicate()
+    assert status == 0, errors
+    for count in MORE_RANKS[name]:
+        assert_equal(alone, spread(name, count, tmp_path))
+
+
+def spread(name: str, count: int, folder: Path) -> RunProcess:
+    """The run called ``name``, when ``count`` ranks have done it."""
+    scenario, *arguments = RUNS[name]
+    run = ranked(folder, count, *SEEN, *arguments, scenario=scenario)
+    status, _, errors = run.communicate()
+    assert status == 0, errors
+    assert not left_by(run, count)
+    return run
+
+
+def assert_equal(one: RunProcess, other: RunProcess) -> None:
+    logs = [path.relative_to(one.folder) for path in sorted(one.folder.glob("event-logs/*"))]
+    for file in (*REPEATED, *logs):
+        assert (one.folder / file).read_bytes() == (other.folder / file).read_bytes(), file
 
 
 LATE_NS = 5_000

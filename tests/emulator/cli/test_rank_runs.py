@@ -1,0 +1,117 @@
+"""What several processes of a launcher may do together, and how they end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from emulator import scenario
+from emulator.cli import rank_runs
+from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.engine.ranks.rank_place import RankPlace
+from emulator.errors import UserError
+from emulator.run.plan.run_plan import RunPlan, RunRequest
+from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
+from topologies import catalogue
+
+
+def request(**chosen: Any) -> RunRequest:
+    loaded = scenario.load("allreduce")
+    return RunRequest(scenario=loaded, parameters=loaded.parameters({}), **chosen)
+
+
+@pytest.mark.parametrize("verb", ["doctor", "clean", "bench", "up", None])
+def test_verbs_of_one_process_are_refused(verb: str | None) -> None:
+    with pytest.raises(UserError, match=r"is for one process, and a launcher has started 2: only"):
+        rank_runs.join(ranks_of(2)[0], verb)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "complaint"),
+    [
+        ({"workers": 2}, "--workers 2 is given, and the launcher has started 2 ranks"),
+        ({"clock": "host"}, "--clock host is one machine's"),
+        ({"fabric": "model"}, "--fabric model is a model in one process"),
+    ],
+)
+def test_requests_for_one_machine_are_refused(chosen: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        rank_runs.share_of(request(**chosen), ranks_of(2)[0])
+
+
+def test_a_request_without_a_launcher_stays_as_it_is() -> None:
+    asked = request(workers=3)
+    assert rank_runs.share_of(asked, None) is asked
+
+
+def test_each_rank_works_on_a_lab_of_its_own() -> None:
+    first, second = ranks_of(2)
+    first.share("name of the lab", lambda _: "demo")
+    share = rank_runs.share_of(request(lab="another"), second)
+    assert (share.lab, share.workers) == ("demo-r1", 2)
+
+
+def plan(spec: str, control_plane: str = "static") -> RunPlan:
+    topology = catalogue.load(spec)
+    profile = dataclasses.replace(topology.profile, control_plane=control_plane)
+    return cast(RunPlan, SimpleNamespace(topology=dataclasses.replace(topology, profile=profile)))
+
+
+@pytest.mark.parametrize(
+    ("made", "complaint"),
+    [
+        (
+            lambda: plan("rail_clos:hosts=2,gpus_per_host=2,spines=1"),
+            "has started 3 ranks, and the fabric has parts for 2, each a leaf switch",
+        ),
+        (lambda: plan("rail_clos", "ebgp"), "control plane ebgp is one machine's"),
+    ],
+)
+def test_fabrics_without_a_part_for_each_rank_are_refused(
+    made: Callable[[], RunPlan], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        rank_runs.agree(made(), ranks_of(3)[0])
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> MemoryChannel:
+    """The channel of the first of two ranks, of which the other never says anything."""
+    channel = ranks_of(2)[0]._channel
+    assert isinstance(channel, MemoryChannel)
+    monkeypatch.setattr(
+        rank_runs.importlib, "import_module", lambda _: SimpleNamespace(MpiChannel=lambda: channel)
+    )
+    monkeypatch.setattr(Ranks.part, "__defaults__", (0.01,))
+    return channel
+
+
+def test_the_launcher_is_to_end_those_who_do_not_come_to_their_end(alone: MemoryChannel) -> None:
+    assert rank_runs.carry_out(RankPlace(0, 2), lambda ranks: 3) == 3
+    assert alone.aborted == 3
+
+
+def test_a_failure_is_told_to_all_and_shown(
+    alone: MemoryChannel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(ranks: Ranks) -> int:
+        raise ZeroDivisionError("ours")
+
+    assert rank_runs.carry_out(RankPlace(0, 2), fail) == 1
+    assert alone.aborted == 1
+    assert b"ZeroDivisionError: ours" in alone.queues[0, 1][0]
+
+
+def test_without_mpi4py_the_way_to_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> None:
+        raise ImportError("No module named 'mpi4py'")
+
+    monkeypatch.setattr(rank_runs.importlib, "import_module", missing)
+    assert rank_runs.carry_out(RankPlace(1, 2), lambda ranks: 0) == 1
+    assert "sudo vagrant/provision.sh --with mpi" in capsys.readouterr().err

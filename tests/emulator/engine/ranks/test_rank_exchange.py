@@ -1,0 +1,166 @@
+"""What ranks tell each other: outcomes of a step, failures, and that they end."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from emulator.engine.ranks.rank_exchange import RankGone, Ranks
+from emulator.errors import UserError
+from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
+
+
+def together(ranks: list[Ranks], values: list[Any]) -> list[list[Any]]:
+    """What each of ``ranks`` gathers, all at the same time."""
+    found: list[list[Any]] = [[] for _ in ranks]
+
+    def gather(one: Ranks) -> None:
+        found[one.number] = one.gather("values", values[one.number])
+
+    threads = [threading.Thread(target=gather, args=(one,)) for one in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_all_gather_the_values_of_all_by_number() -> None:
+    ranks = ranks_of(3, patience_s=20)
+    assert together(ranks, ["x", "y", "z"]) == [["x", "y", "z"]] * 3
+
+
+def test_a_rank_that_is_a_step_ahead_waits_in_line() -> None:
+    first, second = ranks_of(2)
+    for step in range(3):
+        first.share(f"step {step}", lambda _, step=step: step)
+    for step in range(3):
+        second.share(f"step {step}", lambda _: None)
+        assert second.hear(0) == step
+
+
+def test_each_rank_gets_its_own_portion() -> None:
+    first, second, third = ranks_of(3)
+    first.share("parts", lambda peer: f"for {peer}")
+    for other in (second, third):
+        other.share("parts", lambda _: None)
+        assert other.hear(0) == f"for {other.number}"
+
+
+def test_a_failure_is_raised_everywhere_and_names_its_rank() -> None:
+    first, second = ranks_of(2)
+    second.fail("advance", ValueError("astray"))
+    first.share("advance", lambda _: 1)
+    with pytest.raises(ValueError, match="astray") as raised:
+        first.hear(1)
+    assert raised.value.__notes__ == ["in MPI rank 1 on b"]
+    assert first.heard is raised.value
+
+
+def test_a_user_s_error_elsewhere_is_one_sentence_that_names_rank_and_machine() -> None:
+    first, second = ranks_of(2)
+    second.fail("load", UserError("/dev/shm has no room; use smaller messages"))
+    first.share("load", lambda _: None)
+    with pytest.raises(RankGone, match=r"^MPI rank 1 on b: /dev/shm has no room; use smaller"):
+        first.hear(1)
+
+
+def test_a_failure_that_cannot_be_pickled_goes_as_its_text() -> None:
+    first, second = ranks_of(2)
+
+    class Local(Exception):
+        pass
+
+    second.fail("load", Local("odd"))
+    first.share("load", lambda _: None)
+    with pytest.raises(RuntimeError, match="Local: odd"):
+        first.hear(1)
+
+
+def test_ranks_whose_runs_differ_are_found_out() -> None:
+    first, second = ranks_of(2)
+    first.share("advance", lambda _: None)
+    second.share("report", lambda _: None)
+    with pytest.raises(RuntimeError, match=r"MPI rank 1 on b is at step 1 \(report\), and this"):
+        first.hear(1)
+
+
+def test_nobody_waits_for_a_rank_that_has_left() -> None:
+    first, second, third = ranks_of(3, patience_s=1000)
+    second.leave("no room for runs/x")
+    second.leave("again")
+    for other in (first, third):
+        other.share("advance", lambda _: None)
+        with pytest.raises(RankGone, match=r"^MPI rank 1 on b: no room for runs/x$"):
+            other.hear(1)
+
+
+def test_a_reason_that_names_a_rank_is_passed_on_as_it_is() -> None:
+    first, second, third = ranks_of(3)
+    second.leave("no room")
+    third.share("advance", lambda _: None)
+    with pytest.raises(RankGone) as gone:
+        third.hear(1)
+    third.leave(str(gone.value))
+    for step in range(2):  # the third was there for the first of them
+        first.share("advance", lambda _: None)
+        if not step:
+            first.hear(2)
+    with pytest.raises(RankGone, match=r"^MPI rank 1 on b: no room$"):
+        first.hear(2)
+
+
+def test_what_was_shared_before_an_end_is_still_heard() -> None:
+    first, second = ranks_of(2)
+    second.share("advance", lambda _: 7)
+    second.leave("done for")
+    first.share("advance", lambda _: None)
+    assert first.hear(1) == 7
+    first.share("advance", lambda _: None)
+    with pytest.raises(RankGone):
+        first.hear(1)
+
+
+def test_a_silent_rank_is_given_up_after_a_while() -> None:
+    first, _ = ranks_of(2)
+    first.share("advance", lambda _: None)
+    with pytest.raises(RankGone, match=r"MPI rank 1 on b has sent nothing for 0\.05 s"):
+        first.hear(1)
+    assert first.silent == {1}
+
+
+def test_an_interrupted_rank_names_those_that_say_nothing() -> None:
+    first, second, third = ranks_of(3)
+    first.leave("interrupted by SIGTERM")
+    second.leave("interrupted by SIGTERM")
+    assert str(first.obituary()).startswith("MPI rank 2 on c ended without a word")
+    third.leave("interrupted by SIGTERM")
+    fourth = ranks_of(2)
+    for one in fourth:
+        one.leave("interrupted by SIGINT")
+    assert fourth[0].obituary() is None
+
+
+def test_an_interrupted_rank_repeats_why_another_ended_first() -> None:
+    first, second = ranks_of(2)
+    second.leave("no room")
+    first.leave("interrupted by SIGTERM")
+    assert first.obituary() == "MPI rank 1 on b: no room" == first.last_words
+
+
+def test_ranks_part_when_all_have_cleaned_up() -> None:
+    first, second = ranks_of(2)
+    assert not first.part(0.01)
+    assert first.silent == {1}
+    assert second.part(0.01)
+
+
+def test_a_rank_that_cannot_be_reached_keeps_nobody() -> None:
+    first, _ = ranks_of(2)
+    channel = first._channel
+    assert isinstance(channel, MemoryChannel)
+    channel.deaf = {1}
+    first.leave("no room")
+    assert not first.part(10)

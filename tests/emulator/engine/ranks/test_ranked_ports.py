@@ -1,0 +1,56 @@
+"""Counters and samples of ports, put together from what their ranks have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.engine.ranks.ranked_ports import RankedPorts
+from tests.harness.engine.memory_channel import ranks_of
+
+OWNER = {"rail0": 0, "rail1": 1}
+NAMES = ["rail1:down0", "rail0:down0", "rail1:down1"]
+
+
+def on_both(call: Callable[[RankedPorts, int], Any], ranks: list[Ranks]) -> list[Any]:
+    found: list[Any] = [None, None]
+
+    def work(number: int) -> None:
+        found[number] = call(RankedPorts(ranks[number], OWNER), number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_a_port_has_what_its_own_rank_has_of_it() -> None:
+    def call(ports: RankedPorts, number: int) -> dict[str, int]:
+        return ports.by_name(NAMES, dict.fromkeys(NAMES, 10 + number))
+
+    expected = {"rail1:down0": 11, "rail0:down0": 10, "rail1:down1": 11}
+    for found in on_both(call, ranks_of(2, patience_s=20)):
+        assert found == expected
+        assert list(found) == NAMES
+
+
+def test_a_row_is_that_of_the_port_s_rank() -> None:
+    def call(ports: RankedPorts, number: int) -> Any:
+        own = np.array([[number, row] for row in range(3)])
+        return ports.rows(NAMES, own).tolist()
+
+    assert on_both(call, ranks_of(2, patience_s=20)) == [[[1, 0], [0, 1], [1, 2]]] * 2
+
+
+def test_a_rank_that_ends_reads_its_own_alone() -> None:
+    first, _ = ranks_of(2, patience_s=1000)
+    first.leave("no room")
+    ports = RankedPorts(first, OWNER)
+    assert ports.by_name(NAMES, {"rail0:down0": 1}) == {"rail0:down0": 1}
+    assert ports.rows(NAMES, np.zeros((3, 1))).tolist() == [[0], [0], [0]]

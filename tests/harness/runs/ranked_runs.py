@@ -1,0 +1,100 @@
+"""Runs of several ranks, as mpirun starts them: here, or in namespaces that stand for machines."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from emulator.kernel import namespaces
+from emulator.lab_record import directory_of
+from emulator.pytest_plugin.run_process import RunProcess
+from tests.harness.runs.processes import uetemu
+from tests.harness.runs.whole_run import held
+
+#: Tests of other things run beside, on all processors: a rank is bound to none.
+MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+#: Enters the namespace of a machine, under its name, in place of ssh.
+_AGENT = """#!/bin/sh
+machine=$1; shift
+exec nsenter --net=/run/netns/$machine unshare --uts \\
+    sh -c 'hostname "$0" && eval "$@"' $machine "$@"
+"""
+
+
+def ranked(
+    folder: Path, count: int, *options: str, scenario: str = "allreduce", **environment: str
+) -> RunProcess:
+    """A run of ``count`` ranks, which ``environment`` is for, too."""
+    given = [word for name in environment for word in ("-x", f"{name}={environment[name]}")]
+    launcher = [*MPIRUN, "-n", str(count), *given]
+    return RunProcess(folder, scenario, *options, checks=[held], launcher=launcher)
+
+
+def process_of(run: RunProcess, number: int) -> int:
+    """The process of rank ``number``, once it is at work."""
+    run.event("started")
+    for child in psutil.Process(run.process.pid).children(recursive=True):
+        variables = Path(f"/proc/{child.pid}/environ").read_text().split("\0")
+        if f"OMPI_COMM_WORLD_RANK={number}" in variables:
+            return child.pid
+    raise AssertionError(f"there is no rank {number}")
+
+
+def left_by(run: RunProcess, count: int) -> list[str]:
+    """The labs of the ``count`` ranks of which anything is left."""
+    labs = [run.lab, *(f"{run.lab}-r{number}" for number in range(1, count))]
+    return [
+        lab
+        for lab in labs
+        if namespaces.of_lab(lab)
+        or directory_of(lab).exists()
+        or any(Path("/dev/shm").glob(f"uetemu.{lab}.*"))
+        or Path(f"/sys/fs/bpf/uetemu/{lab}").exists()
+    ]
+
+
+def cleaned(run: RunProcess, count: int) -> None:
+    """Remove what is left by ``uetemu clean``, as its users do."""
+    for lab in left_by(run, count):
+        process = uetemu("clean", lab)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    assert not left_by(run, count)
+
+
+@contextmanager
+def machines(folder: Path, count: int) -> Iterator[Sequence[str]]:
+    """Network namespaces that are joined by a wire; yield mpirun's command for a rank on each."""
+    names = [f"m{secrets.token_hex(3)}" for _ in range(count)]
+    agent = folder / "agent"
+    agent.write_text(_AGENT)
+    agent.chmod(0o755)
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        first, second = names
+        wire = ("wire", "type", "veth", "peer", "name", "wire")
+        _ip("-n", first, "link", "add", *wire, "netns", second)
+        for number, name in enumerate(names, start=1):
+            _ip("-n", name, "address", "add", f"10.77.0.{number}/24", "dev", "wire")
+            _ip("-n", name, "link", "set", "wire", "up")
+        passed = [word for name in ("PYTHONPATH", "PATH") for word in ("-x", name)]
+        options = ["--mca", "plm_rsh_agent", str(agent), "--mca", "btl", "tcp,self", *passed]
+        inside = ["nsenter", f"--net=/run/netns/{first}", "unshare", "--uts"]
+        inside += ["sh", "-c", 'hostname "$0" && exec "$@"', first]
+        yield [*inside, *MPIRUN, "--host", ",".join(names), *options]
+    finally:
+        for name in names:
+            if os.path.exists(f"/run/netns/{name}"):
+                _ip("netns", "delete", name)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)

@@ -1,0 +1,117 @@
+"""Runs of several ranks: over TCP between machines, refused, killed, hanging.
+
+That they come to the same files as other runs is tested in
+:mod:`tests.system.engine.test_same_results`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from emulator.pytest_plugin.run_process import UETEMU, RunProcess, environment
+from tests.harness.runs.processes import ENDLESS, SMALL, begun
+from tests.harness.runs.ranked_runs import (
+    MPIRUN,
+    cleaned,
+    left_by,
+    machines,
+    process_of,
+    ranked,
+)
+from tests.harness.runs.whole_run import held
+from tests.system.engine.test_run_digests import REPEATED
+
+pytestmark = pytest.mark.root
+
+
+def sentences(errors: str) -> list[str]:
+    """What uetemu says on standard error, beside the launcher."""
+    return [line for line in errors.splitlines() if line.startswith("uetemu: ")]
+
+
+def test_two_machines_over_tcp_come_to_the_same_files(tmp_path: Path) -> None:
+    given = (*SMALL, "--sizes", "64KiB", "--capture", "all")
+    with machines(tmp_path, 2) as launcher:
+        spread = RunProcess(tmp_path, "allreduce", *given, checks=[held], launcher=launcher)
+        status, _, errors = spread.communicate()
+    assert status == 0, errors
+    alone = begun(tmp_path, *given, "--workers", "1")
+    assert alone.communicate()[0] == 0
+    for file in REPEATED:
+        assert (alone.folder / file).read_bytes() == (spread.folder / file).read_bytes(), file
+    assert not left_by(spread, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (("run", "allreduce", "--workers", "2"), 1, "--workers 2 is given, and the launcher has"),
+        (("run", "allreduce", "--nosuch"), 2, "No such option '--nosuch'"),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_ends_all(
+    arguments: tuple[str, ...], status: int, complaint: str, tmp_path: Path
+) -> None:
+    ended = subprocess.run(
+        [*MPIRUN, "-n", "2", *UETEMU, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        check=False,
+    )
+    assert ended.returncode == status
+    (sentence,) = sentences(ended.stderr)
+    assert complaint in sentence
+    assert "Traceback" not in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_rank_is_named_and_its_lab_can_be_removed(tmp_path: Path) -> None:
+    run = ranked(tmp_path, 2, *ENDLESS)
+    os.kill(process_of(run, 1), signal.SIGKILL)
+    status, _, errors = run.communicate()
+    assert status != 0
+    assert "rank 1" in errors  # the launcher's words, or ours
+    assert run.result["errors"]
+    assert f"{run.lab}-r1" in left_by(run, 2)
+    cleaned(run, 2)
+
+
+@pytest.mark.lengthy
+def test_a_killed_first_rank_leaves_what_it_had(tmp_path: Path) -> None:
+    run = ranked(tmp_path, 2, *ENDLESS)
+    os.kill(process_of(run, 0), signal.SIGKILL)
+    status, _, _ = run.communicate()
+    assert status != 0
+    assert run.result["errors"]
+    cleaned(run, 2)
+
+
+def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
+    run = ranked(tmp_path, 2, *ENDLESS, UETEMU_RANK_PATIENCE="3")
+    os.kill(process_of(run, 1), signal.SIGSTOP)
+    status, _, errors = run.communicate()
+    assert status != 0
+    (sentence,) = sentences(errors)
+    assert "MPI rank 1 on " in sentence
+    assert "has sent nothing for 3 s" in sentence
+    assert run.result["errors"] == [sentence.removeprefix("uetemu: ")]
+    cleaned(run, 2)
+
+
+@pytest.mark.lengthy
+def test_an_interrupt_of_one_rank_ends_all(tmp_path: Path) -> None:
+    run = ranked(tmp_path, 2, *ENDLESS)
+    os.kill(process_of(run, 1), signal.SIGTERM)
+    status, _, errors = run.communicate()
+    assert status != 0
+    (sentence,) = sentences(errors)
+    assert sentence.endswith("interrupted by SIGTERM")
+    assert "MPI rank 1 on " in sentence
+    assert not left_by(run, 2)
