@@ -1,8 +1,8 @@
 """Removing a lab by its name, whatever state it is in.
 
 What belongs to lab L: processes inside its namespaces, and those its record names; every interface
-and namespace ``/run/netns/uetemu.L.*``; GPU memory ``/dev/shm/uetemu.L.*``; the pins of its switch
-program ``/sys/fs/bpf/uetemu/L``; ``/run/uetemu/L``.
+and namespace ``/run/netns/uetemu.L.*``; GPU memory, and files of an MPI rank,
+``/dev/shm/uetemu.L.*``; the pins of its switch program ``/sys/fs/bpf/uetemu/L``; ``/run/uetemu/L``.
 Nothing else is touched.  Removal can be cut short anywhere and done again.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shutil
 import signal
 import threading
 import time
@@ -171,7 +172,10 @@ def remove(lab: str, *, ended: int = 0) -> Removed:
             namespaces.remove(path)
         memory = _memory_of(lab)
         for segment in memory:
-            segment.unlink(missing_ok=True)
+            if segment.is_dir():  # the files of a rank
+                shutil.rmtree(segment, ignore_errors=True)
+            else:
+                segment.unlink(missing_ok=True)
         pinned = asic_program.remove(lab)
         if namespaces.of_lab(lab) or _memory_of(lab):
             raise UserError(

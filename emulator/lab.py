@@ -120,10 +120,9 @@ class Lab:
         leaves it out, and ports have the kernel's plain queues.  With ``clock="virtual"`` they have
         none, and frames of the transport pass a cable when a packet socket in
         :attr:`wires_namespace` lets them; ``dilation`` must be 1. The inner ends of the cables of a
-        node are numbered as those of its worker in ``worker_of`` (0 unless it is there).
-        With ``worker`` the nodes of that one alone are built.
-        ``membership`` is the lab's place in a cluster, and ``shared`` the namespaces of machines
-        that its other networks have made.
+        node are numbered as those of its worker in ``worker_of`` (0 unless it is there). With
+        ``worker`` the nodes of that one alone are built.  ``membership`` is the lab's place in a
+        cluster, and ``shared`` the namespaces of machines that its other networks have made.
 
         Raises UserError if the name is taken, this is not root, or ``switch`` cannot be in this
         fabric or on this machine.  Whatever is raised, an interrupt included, nothing of the lab
@@ -219,7 +218,15 @@ class Lab:
 
     @classmethod
     def modelled(
-        cls, name: str, topology: Topology, *, seed: int, spec: str, switch: SwitchChoice | None
+        cls,
+        name: str,
+        topology: Topology,
+        *,
+        seed: int,
+        spec: str,
+        switch: SwitchChoice | None,
+        worker_of: Mapping[str, int] | None = None,
+        worker: int | None = None,
     ) -> Self:
         """Make a lab of the virtual clock whose nodes are a model in this process.
 
@@ -239,9 +246,11 @@ class Lab:
             persistent=False,
             owner=lab_record.this_process(),
             created=lab_record.now(),
-            nodes=tuple(node.name for node in topology.nodes),
+            nodes=wires.nodes_of(topology, worker_of, worker),
             switch=None if switch is None else switch.spec,
             clock="virtual",
+            worker_of=worker_of,
+            worker=worker,
         )
         lab = cls(record, topology)
         program: ModelProgram | None = None
@@ -259,7 +268,9 @@ class Lab:
         """The running lab ``name``.  Raises UserError if there is none, or it is not ready."""
         record = lab_record.load(lab_record.check_name(name))
         if record is None:
-            running = ", ".join(lab.lab for lab in labs()) or "none; start one with uetemu up"
+            running = (
+                ", ".join(lab.lab for lab in lab_record.labs()) or "none; start one with uetemu up"
+            )
             raise UserError(f"there is no lab {name!r}; running: {running}")
         if record.phase is not Phase.UP or record.abandoned:
             if record.abandoned:
@@ -459,9 +470,7 @@ class Lab:
             return self.model.counters(chosen)
         found: dict[str, PortCounters] = {}
         for node in self.topology.nodes if nodes is None else map(self.topology.node, nodes):
-            if not self.here(node.name):
-                continue
-            ports = self._read_ports(node.name)
+            ports = self._read_ports(node.name) if self.here(node.name) else {}
             for port in node.ports:
                 if port.name in ports:
                     found[f"{node.name}:{port.name}"] = ports[port.name]
@@ -469,8 +478,8 @@ class Lab:
 
     def unrouted(self) -> int:
         """Packets that switches had no way for, since the lab was built."""
-        here = (one.name for one in self.topology.switches if self.here(one.name))
-        return sum(self.inside(name, unrouted_packets) for name in here)
+        switches = [one.name for one in self.topology.switches if self.here(one.name)]
+        return sum(self.inside(name, unrouted_packets) for name in switches)
 
     def _read_ports(self, node: str) -> dict[str, PortCounters]:
         return read_ports(self._kernel(node))
@@ -489,9 +498,3 @@ class Lab:
                     "the lab is gone, or this is not root"
                 ) from None
         return self._sockets[node]
-
-
-def labs() -> list[LabRecord]:
-    """The records of all labs of this host, whatever their phase."""
-    found = map(lab_record.load, lab_record.recorded())
-    return [record for record in found if record is not None]

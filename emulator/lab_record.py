@@ -279,6 +279,11 @@ def recorded() -> list[str]:
     return []
 
 
+def labs() -> list[LabRecord]:
+    """Return the records of all labs of this host, whatever their phase."""
+    return [record for record in map(load, recorded()) if record is not None]
+
+
 def members(cluster: str) -> list[LabRecord]:
     """Return the records of the other networks of the lab ``cluster``, by name."""
     loaded = (load(lab) for lab in recorded())

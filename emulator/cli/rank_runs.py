@@ -126,11 +126,6 @@ def share_of(request: RunRequest, ranks: Ranks | None) -> RunRequest:
         raise UserError(
             "--clock host is one machine's: leave it out, or call uetemu without the launcher"
         )
-    if request.fabric == "model":
-        raise UserError(
-            "--fabric model is a model in one process: leave it out, or call uetemu without the "
-            "launcher"
-        )
     if request.workers is not None:
         raise UserError(
             f"--workers {request.workers} is given, and the launcher has started {ranks.count} "
@@ -139,7 +134,7 @@ def share_of(request: RunRequest, ranks: Ranks | None) -> RunRequest:
     name = request.lab or preflight.lab_name(request.scenario.name[:_STEM])
     name = ranks.gather("name of the lab", name)[0]
     own = f"{name}-r{ranks.number}" if ranks.number else name
-    return dataclasses.replace(request, lab=own, workers=ranks.count)
+    return dataclasses.replace(request, lab=own, ranks=ranks.count)
 
 
 def agree(plan: RunPlan, ranks: Ranks | None) -> None:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import mmap
+import shutil
 from pathlib import Path
 
-from emulator import lab_record
+from emulator.endpoint.operations.gpu_memory import memory_path
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
 
-#: In a lab's state directory, for the files that a rank needs while it runs.
-SCRATCH = "run"
+#: The name of the folder, which is none of a node.
+SCRATCH = ".files"
 
 
 class RankFolder:
     """The folder of a rank that is not the first: what all ranks know is written by that one.
 
-    ``path`` is in the directory of the lab ``lab``, once there is one, and is removed with it.
+    ``path`` lies with the memory of the GPUs of ``lab`` and is removed with it. So ``uetemu clean``
+    finds it, whatever has become of this process.
     """
 
     def __init__(self, lab: str) -> None:
-        self._lab = lab
-
-    @property
-    def path(self) -> Path:
-        """The folder, made when it is needed for as long as the lab is there."""
-        folder = lab_record.directory_of(self._lab) / SCRATCH
-        with suppress(FileNotFoundError):
-            folder.mkdir(exist_ok=True)
-        return folder
+        self.path = memory_path(lab, SCRATCH)
+        try:
+            self.path.mkdir()
+            # As with memory: whoever has it mapped is alive (emulator.cleanup).
+            held = self.path / "held"
+            held.write_bytes(b"\0")
+            with held.open("rb") as file:
+                self._held = mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise UserError(
+                f"cannot make {self.path} for a rank's files: {error.strerror}; make room there"
+            ) from error
 
     def event(self, kind: str, **details: object) -> None:
         """Write nothing."""
@@ -38,7 +43,9 @@ class RankFolder:
         return self.path / name
 
     def close(self) -> None:
-        """Do nothing."""
+        """Remove the folder."""
+        self._held.close()
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def bring_logs(ranks: Ranks, folder: Path) -> None:

@@ -16,7 +16,7 @@ from topologies.exports import mermaid as export
 _WITHOUT_EFFECT = frozenset(
     (
         *("scenario", "parameters", "clock", "output", "lab"),
-        *("digest", "capture", "snaplen", "event_log", "workers", "fabric"),
+        *("digest", "capture", "snaplen", "event_log", "workers", "ranks", "fabric"),
     )
 )
 

@@ -236,6 +236,7 @@ class _Run:
 
     def _make_lab(self) -> Lab:
         plan, observer = self.plan, self.observer
+        worker = None if self._ranks is None else self._ranks.number
         if plan.request.fabric == "model":
             return Lab.modelled(
                 plan.lab,
@@ -243,6 +244,8 @@ class _Run:
                 seed=plan.request.seed,
                 spec=plan.spec,
                 switch=plan.stages[0].switch,
+                worker_of=self.time.worker_of(),
+                worker=worker,
             )
         return Lab.create(
             plan.lab,
@@ -253,7 +256,7 @@ class _Run:
             spec=plan.spec,
             switch=plan.stages[0].switch,
             worker_of=self.time.worker_of(),
-            worker=None if self._ranks is None else self._ranks.number,
+            worker=worker,
             progress=lambda done, total, what: observer.progress(f"building {what}", None),
         )
 

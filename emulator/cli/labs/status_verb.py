@@ -18,7 +18,7 @@ from emulator.cluster import border_firewall
 from emulator.faults.condition import Condition, described
 from emulator.faults.fault_injector import recorded
 from emulator.kernel.port_counters import PortCounters
-from emulator.lab import Lab, labs
+from emulator.lab import Lab
 from emulator.lab_record import LabRecord
 from topologies.cluster.machine_networks import BORDER
 from topologies.model import CableEnd, Link
@@ -33,7 +33,7 @@ WIDEST = 1000  # columns: no cell is cut
 def command(lab: str | None, form: str) -> None:
     """List the labs of this machine, or the nodes and ports of LAB with their counters."""
     if lab is None:
-        records = labs()
+        records = lab_record.labs()
         if form == "json":
             click.echo(json.dumps([_lab_facts(record) for record in records], indent=2))
         elif records:

@@ -289,6 +289,6 @@ def _kernel_hash(plan: RunPlan) -> bool:
 def _partition(plan: RunPlan) -> Partition:
     """The division of the plan's fabric among workers."""
     topology, requested = plan.topology, plan.request.workers
-    if plan.request.fabric == "model":
-        requested = 1
+    if plan.request.ranks > 1 or plan.request.fabric == "model":
+        requested = plan.request.ranks
     return Partition.of(topology, automatic(topology) if requested is None else requested)

@@ -77,6 +77,8 @@ class RunRequest:
     dilation: float | None = None
     #: processes that share the work of the virtual clock; None: as many as suit the machine
     workers: int | None = None
+    #: MPI ranks that share the work, each one worker on its own machine
+    ranks: int = 1
     #: what virtual time charges for new routes after a fault
     convergence: Convergence = field(default_factory=Convergence)
     #: what the run must come to (:mod:`emulator.engine.frame_digest`); None: anything

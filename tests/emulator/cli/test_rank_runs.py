@@ -35,7 +35,6 @@ def test_verbs_of_one_process_are_refused(verb: str | None) -> None:
     [
         ({"workers": 2}, "--workers 2 is given, and the launcher has started 2 ranks"),
         ({"clock": "host"}, "--clock host is one machine's"),
-        ({"fabric": "model"}, "--fabric model is a model in one process"),
     ],
 )
 def test_requests_for_one_machine_are_refused(chosen: dict[str, Any], complaint: str) -> None:
@@ -52,7 +51,7 @@ def test_each_rank_works_on_a_lab_of_its_own() -> None:
     first, second = ranks_of(2)
     first.share("name of the lab", lambda _: "demo")
     share = rank_runs.share_of(request(lab="another"), second)
-    assert (share.lab, share.workers) == ("demo-r1", 2)
+    assert (share.lab, share.ranks, share.workers) == ("demo-r1", 2, None)
 
 
 def plan(spec: str, control_plane: str = "static") -> RunPlan:

@@ -19,7 +19,7 @@ import pytest
 from emulator import cleanup, lab_record
 from emulator.errors import UserError
 from emulator.kernel import namespaces
-from emulator.lab import Lab, labs
+from emulator.lab import Lab
 from emulator.lab_record import Phase, Process
 from emulator.topology_file import from_json, to_json
 from tests import CHECKOUT
@@ -91,7 +91,7 @@ def test_everything_carries_the_name_and_goes_with_it(lab_name: str) -> None:
     with create(lab_name) as lab:
         assert lab.directory == Path("/run/uetemu") / lab_name
         assert set(namespaces.of_lab(lab_name)) == {node.name for node in lab.topology.nodes}
-        (record,) = [record for record in labs() if record.lab == lab_name]
+        (record,) = [record for record in lab_record.labs() if record.lab == lab_name]
         assert record.phase is Phase.UP
         assert (record.seed, record.dilation, record.topology_spec) == (7, 1000, SMALL)
         memory = Path(f"/dev/shm/uetemu.{lab_name}.h0g0")
