@@ -13,6 +13,7 @@ A rank whose run ends early says why (:meth:`Ranks.leave`), so that nobody waits
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import time
@@ -141,6 +142,11 @@ class Ranks:
             )
         if isinstance(failure, UserError):
             raise RankGone(f"{self.name(peer)}: {failure}")
+        if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = failure.filename or "what it writes"
+            raise RankGone(
+                f"{self.name(peer)}: no room for {where} ({failure.strerror}); make some there"
+            )
         if failure is not None:
             failure.add_note(f"in {self.name(peer)}")
             self.heard = failure

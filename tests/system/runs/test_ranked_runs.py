@@ -47,6 +47,17 @@ def test_two_machines_over_tcp_come_to_the_same_files(tmp_path: Path) -> None:
     assert not left_by(spread, 2)
 
 
+def test_a_modelled_fabric_comes_to_the_same_files(tmp_path: Path) -> None:
+    given = (*SMALL, "--sizes", "64KiB", "--fabric", "model", "--capture", "all")
+    alone, shared = begun(tmp_path, *given), ranked(tmp_path, 2, *given)
+    for run in (alone, shared):
+        status, _, errors = run.communicate()
+        assert status == 0, errors
+    for file in REPEATED:
+        assert (alone.folder / file).read_bytes() == (shared.folder / file).read_bytes(), file
+    assert not left_by(shared, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "complaint"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from typing import Any
 
@@ -64,6 +65,14 @@ def test_a_user_s_error_elsewhere_is_one_sentence_that_names_rank_and_machine() 
     second.fail("load", UserError("/dev/shm has no room; use smaller messages"))
     first.share("load", lambda _: None)
     with pytest.raises(RankGone, match=r"^MPI rank 1 on b: /dev/shm has no room; use smaller"):
+        first.hear(1)
+
+
+def test_a_full_disk_elsewhere_is_one_sentence() -> None:
+    first, second = ranks_of(2)
+    second.fail("advance", OSError(errno.ENOSPC, "No space left on device"))
+    first.share("advance", lambda _: None)
+    with pytest.raises(RankGone, match=r"^MPI rank 1 on b: no room for what it writes \(No space"):
         first.hear(1)
 
 
