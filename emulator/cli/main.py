@@ -12,8 +12,7 @@ import click
 
 from emulator import logs
 from emulator.compiled.hot_modules import compiled
-from emulator.engine.ranks.rank_exchange import Ranks
-from emulator.engine.ranks.rank_place import place
+from emulator.engine.ranks.rank_place import Companions, place
 from emulator.errors import UserError
 from topologies.model import TopologyError
 
@@ -135,9 +134,8 @@ def cli(context: click.Context, verbose: int) -> None:
     """Packet-level emulator of AI training fabrics."""
     logs.configure(verbose, os.environ.get(logs.VARIABLE, ""))
     compiled()  # refuses those that were made from other sources
-    ranks = context.find_object(Ranks)
-    if ranks is not None:
-        importlib.import_module(RANK_RUNS).join(ranks, context.invoked_subcommand)
+    if context.obj is not None:
+        importlib.import_module(RANK_RUNS).join(context.obj, context.invoked_subcommand)
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)
@@ -153,7 +151,7 @@ def main() -> None:
     sys.exit(rank_runs.carry_out(given, lambda ranks: _flushed(_carry_out(ranks))))
 
 
-def _carry_out(ranks: Ranks | None = None) -> int:
+def _carry_out(ranks: Companions | None = None) -> int:
     """Run the verb, print the sentence of whatever ended it, and return the exit status."""
     try:
         # Out of standalone mode click returns the status of an Exit, else what the verb returned.
@@ -180,7 +178,7 @@ def _carry_out(ranks: Ranks | None = None) -> int:
         return 1
 
 
-def _ended(ranks: Ranks | None, sentence: str, status: int) -> int:
+def _ended(ranks: Companions | None, sentence: str, status: int) -> int:
     """Print the ``sentence`` on why the command ends, and return its exit ``status``."""
     if ranks is not None:
         ranks.leave(sentence)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 #: The variables of a rank's number and of how many there are, by what sets them: Open MPI; PMI-1
 #: and PMI-2 (MPICH, srun --mpi=pmi2); PMIx below Slurm (srun --mpi=pmix).
@@ -15,6 +16,13 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
+
+
+class Companions(Protocol):
+    """The other ranks, as far as whoever ends a command needs them."""
+
+    def leave(self, reason: str) -> None:
+        """Have them know that this rank's command ends here, and why."""
 
 
 @dataclass(frozen=True)
