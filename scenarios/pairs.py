@@ -56,6 +56,7 @@ class Parameters(TrafficParameters):
     """The parameters of ``pairs``."""
 
     direction: str = parameter(ONE, choices=DIRECTIONS, help="who of a pair writes")
+    pairs: int = parameter(0, WARMUPS, help="pairs that write, the first ones; 0: all")
     probes: int = parameter(0, WARMUPS, help="small writes meanwhile, from each pair to the next")
 
 
@@ -67,6 +68,12 @@ def topology(parameters: Parameters) -> str:
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
     flows, pairs = [], opposite(topology)
+    if parameters.pairs > len(pairs):
+        raise UserError(
+            f"pairs is {parameters.pairs}, and topology {topology.name} has {len(pairs)}; take "
+            "fewer, or more hosts"
+        )
+    pairs = pairs[: parameters.pairs or None]
     for low, high in pairs:
         ways = [(low, high)] if parameters.direction == ONE else [(low, high), (high, low)]
         flows += [Flow(source=a, destination=b, length=parameters.size) for a, b in ways]

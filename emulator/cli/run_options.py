@@ -5,6 +5,7 @@ Each function raises UserError for a value, or a clock, that does not fit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from string import hexdigits
 
 from emulator.engine.frame_digest import DIGITS
@@ -12,6 +13,7 @@ from emulator.engine.workers.partition import MOST_WORKERS
 from emulator.errors import UserError
 from emulator.lab import LARGEST_DILATION
 from emulator.lab_record import Clock as ClockKind
+from emulator.scenario import Scenario
 from topologies.units import UnitError, parse_time_ns
 
 
@@ -78,3 +80,40 @@ def parse_gap(text: str | None) -> int:
         return 0 if text is None else parse_time_ns(text)
     except UnitError as error:
         raise UserError(f"--gap: {error}") from None
+
+
+def parameter_texts(pairs: Sequence[str], options: Mapping[str, str | None]) -> dict[str, str]:
+    """``NAME=VALUE`` pairs and options as one mapping; nothing may be given twice."""
+    given: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not name or not equals:
+            raise UserError(f"--param {pair!r} is not NAME=VALUE, such as iterations=5")
+        if name in given:
+            raise UserError(f"--param {name} is given twice; keep one of them")
+        given[name] = value
+    for name, text in options.items():
+        if text is None:
+            continue
+        if name in given:
+            raise UserError(f"--{name} and --param {name} say the same thing; keep one of them")
+        given[name] = text
+    return given
+
+
+def files_text(loaded: Scenario, files: Sequence[str], given: Mapping[str, str]) -> str:
+    """Return ``files`` as the text of the parameter ``files``.
+
+    UserError if the scenario has none, or if the user gave it as well.
+    """
+    if not loaded.takes("files"):
+        raise UserError(
+            f"scenario {loaded.name} reads no files, and {files[0]!r} is given; leave it out, or "
+            "write parameters as --param NAME=VALUE"
+        )
+    if "files" in given:
+        raise UserError("files are given, and --param files as well; keep one of them")
+    for file in files:
+        if "," in file:
+            raise UserError(f"{file!r} has a comma in its name; rename the file")
+    return ",".join(files)

@@ -17,7 +17,14 @@ from emulator import scenario as scenarios
 from emulator.asic import switch_choice as choice
 from emulator.capture.fabric_capture import parse_snaplen
 from emulator.cli import rank_runs
-from emulator.cli.run_options import host_dilation, parse_digest, parse_gap, parse_workers
+from emulator.cli.run_options import (
+    files_text,
+    host_dilation,
+    parameter_texts,
+    parse_digest,
+    parse_gap,
+    parse_workers,
+)
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.errors import UserError
@@ -144,6 +151,13 @@ TIME_LIMIT_S = 2.0
     "as a packet is decrypted whole or not at all]",
 )
 @click.option(
+    "--frame-latency",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="time about one of N frames of data between the NICs' ports, or each if N is 1; "
+    "--clock virtual",
+)
+@click.option(
     "--event-log",
     metavar="GPU,...|all",
     help="endpoints that write what they do as qlog, which slows them down several times",
@@ -208,6 +222,7 @@ def command(
     digest: str | None,
     capture: str | None,
     snaplen: str | None,
+    frame_latency: int | None,
     event_log: str | None,
     faults: Sequence[str],
     endpoints: str,
@@ -250,6 +265,7 @@ def command(
         digest=parse_digest(digest, clock),
         capture=capture,
         snaplen=parse_snaplen(snaplen),
+        frame_latency=frame_latency or 0,
         event_log=event_log,
         faults=faults,
         start=Start(fresh=endpoints == "fresh", gap_ns=parse_gap(gap)),
@@ -289,43 +305,6 @@ def command(
             f"{wrong} elements are wrong, see {folder.path}/result.json; unless the scenario "
             "expects the wrong values, please report it with the run folder"
         )
-
-
-def parameter_texts(pairs: Sequence[str], options: Mapping[str, str | None]) -> dict[str, str]:
-    """``NAME=VALUE`` pairs and options as one mapping; nothing may be given twice."""
-    given: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        if not name or not equals:
-            raise UserError(f"--param {pair!r} is not NAME=VALUE, such as iterations=5")
-        if name in given:
-            raise UserError(f"--param {name} is given twice; keep one of them")
-        given[name] = value
-    for name, text in options.items():
-        if text is None:
-            continue
-        if name in given:
-            raise UserError(f"--{name} and --param {name} say the same thing; keep one of them")
-        given[name] = text
-    return given
-
-
-def files_text(loaded: scenarios.Scenario, files: Sequence[str], given: Mapping[str, str]) -> str:
-    """Return ``files`` as the text of the parameter ``files``.
-
-    UserError if the scenario has none, or if the user gave it as well.
-    """
-    if not loaded.takes("files"):
-        raise UserError(
-            f"scenario {loaded.name} reads no files, and {files[0]!r} is given; leave it out, or "
-            "write parameters as --param NAME=VALUE"
-        )
-    if "files" in given:
-        raise UserError("files are given, and --param files as well; keep one of them")
-    for file in files:
-        if "," in file:
-            raise UserError(f"{file!r} has a comma in its name; rename the file")
-    return ",".join(files)
 
 
 def _counted(number: int, thing: str) -> str:

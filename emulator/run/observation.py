@@ -28,7 +28,8 @@ class PortObserver:
 
     Without an ASIC there are the kernel's counters alone, and no ``telemetry``.
 
-    ``kernel`` reads the counters of interfaces and of the queues below the ASIC.
+    ``kernel`` reads the counters of interfaces and of the queues below the ASIC.  ``began`` is
+    called when the iterations that count start.
     """
 
     def __init__(
@@ -36,9 +37,11 @@ class PortObserver:
         lab: Lab,
         telemetry: Telemetry | None = None,
         kernel: Callable[[], Mapping[str, PortCounters]] | None = None,
+        began: Callable[[], None] = lambda: None,
     ) -> None:
         self._lab = lab
         self.kernel = kernel or lab.counters
+        self._began = began
         self._queues = None if telemetry is None else QueueReader(telemetry)
         self._totals_of_pauses: Pauses = {}
         self._totals_of_links: Links = {}
@@ -48,6 +51,7 @@ class PortObserver:
     def begin(self) -> None:
         """The iterations that count start now."""
         self.restart()
+        self._began()
         if self._queues is not None:
             self._queues.restart()  # what was before is not of interest
         self._totals_of_pauses = self.pauses()

@@ -232,7 +232,9 @@ class _Run:
         self.time.begin(lab, stack)
         self.folder.write("environment.json", self.environment)
         self.injector = FaultInjector(lab, self.time.cabling)
-        self.ports = PortObserver(lab, self.time.telemetry, self.time.counters(lab))
+        self.ports = PortObserver(
+            lab, self.time.telemetry, self.time.counters(lab), self.time.forget_tagged_frames
+        )
 
     def _make_lab(self) -> Lab:
         plan, observer = self.plan, self.observer
@@ -349,7 +351,8 @@ class _Run:
                 reported["digest"] = digest
             relayed = {"relayed_messages": load.relayed}
             own = measured_row(plan, stage, trial, measured.outcome)
-            row = self.result.add_row({**own, **relayed, **reported})
+            timed = self.time.frame_times(len(self.result.rows) + 1)
+            row = self.result.add_row({**own, **relayed, **timed, **reported})
             self.folder.event("row", **row)
             name = f"{stage.stage.label}, seed {stage.seed}" if len(plan.stages) > 1 else ""
             self._nccl.add(row, measured.outcome.times_ns, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulator import scenario
-from emulator.cli.run_verb import files_text
+from emulator.cli.run_options import files_text
 from emulator.errors import UserError
 from topologies.catalogue import load
 

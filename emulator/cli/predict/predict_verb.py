@@ -19,7 +19,8 @@ from emulator.cli.predict.cluster_test import (
     scenario_of,
     sizes_of,
 )
-from emulator.cli.run_verb import Bar, parameter_texts, progress_bar
+from emulator.cli.run_options import parameter_texts
+from emulator.cli.run_verb import Bar, progress_bar
 from emulator.errors import UserError
 from emulator.fabric_choice import choose
 from emulator.nccl_tests import log_file

@@ -20,6 +20,7 @@ from emulator.endpoint.operations.nvlink import CopyNotice
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import NEVER, PS, EventQueue, number_of
+from emulator.engine.frame_taps import BoundaryTaps, TaggedFrame
 from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_switch import Account
 from emulator.engine.frames.packet_ring import open_together
@@ -101,6 +102,7 @@ class WorkerPart:
         self._attached: list[GpuMemory] = []
         self._far_memories: dict[int, GpuMemory] = {}
         self.taps: PortTaps | None = None
+        self._boundary: BoundaryTaps | None = None
         self._news: list[News] = []
         self._limit = 0  # all before is over
         self._copies: list[Crossing] = []
@@ -373,6 +375,14 @@ class WorkerPart:
     def capture(self, ends: Sequence[CableEnd], snaplen: int) -> None:
         """Make blocks of the frames at those of the ports ``ends`` that are this worker's."""
         self.taps = PortTaps(ends, self.network, snaplen)
+
+    def tag_frames(self, ends: Sequence[CableEnd], every: int) -> None:
+        """Note tagged frames at those of the ports ``ends`` that are this worker's."""
+        self._boundary = BoundaryTaps(ends, self.network, every)
+
+    def tagged_frames(self) -> list[TaggedFrame]:
+        """Return the tagged frames since the last call."""
+        return [] if self._boundary is None else self._boundary.take()
 
     def account(self) -> Account:
         """The account of every frame that went into a namespace of this worker's nodes."""

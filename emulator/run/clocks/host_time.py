@@ -139,6 +139,13 @@ class HostTime:
         """Packets that switches had no way for, those of routing daemons too."""
         return lab.unrouted()
 
+    def forget_tagged_frames(self) -> None:
+        """Nothing: frames are tagged by the virtual clock only."""
+
+    def frame_times(self, row: int) -> Mapping[str, object]:
+        """Return nothing: frames are tagged by the virtual clock only."""
+        return {}
+
     def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
         """Return what reads the counters of all ports of ``lab``."""
         return lab.counters

@@ -17,6 +17,7 @@ from emulator.endpoint.agent_spec import AgentSpec
 from emulator.engine import line_telemetry
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frame_digest import digest, digest_of_row
+from emulator.engine.frame_taps import boundary
 from emulator.engine.frames.kernel_drops import CAME_BACK, NO_ROUTE
 from emulator.engine.line_faults import LineFaults
 from emulator.engine.line_telemetry import LineTelemetry
@@ -30,6 +31,8 @@ from emulator.engine.workers.virtual_fabric import VirtualFabric
 from emulator.kernel.port_counters import PortCounters
 from emulator.lab import Lab
 from emulator.lab_record import Clock as ClockKind
+from emulator.measures import frame_latency
+from emulator.measures.frame_latency import FrameTimes, LatencyFile
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
 from emulator.run.measurement import HostLoad
@@ -77,6 +80,7 @@ class VirtualTime:
         self.host: HostLoad | None = None
         self.telemetry: Telemetry | None = None
         self._lines: LineTelemetry | None = None
+        self._latencies: LatencyFile | None = None
 
     @property
     def fabric(self) -> VirtualFabric:
@@ -114,6 +118,26 @@ class VirtualTime:
             )
             stack.callback(self._end_capture, self._capture)
             self._fabric.capture(self._capture, snaplen)
+        if self._plan.request.frame_latency:
+            ends = boundary(lab.topology)
+            self._fabric.each("tag_frames", ends, self._plan.request.frame_latency)
+            self._latencies = LatencyFile(
+                self._folder.path / frame_latency.FILE, [str(end) for end in ends]
+            )
+
+    def forget_tagged_frames(self) -> None:
+        """Let the frames that were tagged before now belong to no row."""
+        if self._latencies is not None:
+            self.fabric.each("tagged_frames")
+
+    def frame_times(self, row: int) -> Mapping[str, object]:
+        """Return what row number ``row`` has of the tagged frames, and write their file."""
+        if self._latencies is None:
+            return {}
+        seen = [one for of_worker in self.fabric.each("tagged_frames") for one in of_worker]
+        times = FrameTimes.of(seen)
+        self._latencies.add(row, times)
+        return times.row()
 
     def _hold(self, routing: Routing, stack: ExitStack) -> None:
         chosen = self._plan.request.convergence

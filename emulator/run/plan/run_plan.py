@@ -87,6 +87,8 @@ class RunRequest:
     snaplen: int = SNAPLEN_HEADERS
     output: Path | None = None
     lab: str | None = None
+    #: one of so many frames of data is timed from NIC to NIC; 0: none
+    frame_latency: int = 0
     #: GPUs whose endpoints write event logs, by name and separated by commas, or "all"
     event_log: str | None = None
     #: what the user has go wrong, as :mod:`emulator.faults.grammar` reads it
@@ -187,6 +189,8 @@ def prepare(request: RunRequest) -> RunPlan:
     if modelled:
         model_scope.check_topology(topology)
     moments = timeline(request.faults, topology)
+    if request.frame_latency:
+        preflight.check_frame_latency(topology, request.clock)
     bonds.check(topology)
     bridge_ports.check(topology)
     preflight.check_agents(len(topology.gpus), request.clock)
