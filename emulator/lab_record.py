@@ -268,7 +268,7 @@ def run_folder(lab: str) -> Path | None:
     """Return the folder of the run whose lab this is; None for a lab without a run."""
     try:
         return Path(json.loads((directory_of(lab) / RUN_FILE).read_text())["folder"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

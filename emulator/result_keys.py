@@ -70,7 +70,7 @@ ROW: Mapping[str, str] = {
     "frames_tagged": "with `--frame-latency`: frames of data that were tagged as they left a NIC",
     "frames_timed": "those of them that reached a NIC, in `frame_latency.csv`",
     "frames_ambiguous": "arrivals left out, as a packet with the same header had left twice",
-    "frame_min_us": "the least time from a frame's first octet at a NIC's port to its last at another",
+    "frame_min_us": "the least time from a frame's first octet at a NIC to its last at another",
     "frame_mean_us": "the mean of these times",
     "frame_p50_us": "their percentiles, by nearest rank",
     "frame_p95_us": "their percentiles, by nearest rank",

@@ -74,6 +74,16 @@ def parse_digest(text: str | None, clock: ClockKind) -> str | None:
     return text.lower()
 
 
+def timed_frames(every: int | None, clock: ClockKind) -> int:
+    """Return ``--frame-latency``; 0 if no frame is timed."""
+    if every is not None and clock != "virtual":
+        raise UserError(
+            "--frame-latency is for the virtual clock, whose times are exact to the picosecond; "
+            "leave --clock host out"
+        )
+    return every or 0
+
+
 def parse_gap(text: str | None) -> int:
     """``--gap`` in ns of fabric time."""
     try:

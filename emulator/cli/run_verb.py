@@ -24,6 +24,7 @@ from emulator.cli.run_options import (
     parse_digest,
     parse_gap,
     parse_workers,
+    timed_frames,
 )
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
@@ -265,7 +266,7 @@ def command(
         digest=parse_digest(digest, clock),
         capture=capture,
         snaplen=parse_snaplen(snaplen),
-        frame_latency=frame_latency or 0,
+        frame_latency=timed_frames(frame_latency, clock),
         event_log=event_log,
         faults=faults,
         start=Start(fresh=endpoints == "fresh", gap_ns=parse_gap(gap)),

@@ -41,7 +41,7 @@ class ClusterRecord:
                     }
                     for row in csv.DictReader(file)
                 ]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{path} is no complete folder of uetemu cluster: {error}") from None
         return cls(path=path, result=result, samples=samples)
 
@@ -55,6 +55,6 @@ def is_cluster_run(path: Path) -> bool:
     """Return whether ``path`` is the folder of a cluster's run."""
     try:
         content = json.loads((path / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("schema") == SCHEMA

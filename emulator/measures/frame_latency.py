@@ -14,7 +14,7 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from emulator.engine.frame_taps import TaggedFrame
 from emulator.errors import UserError
@@ -121,16 +121,24 @@ class LatencyFile:
             raise UserError(f"cannot write {self._path}: {error.strerror}") from error
 
 
-def latencies_by_row(path: Path) -> Mapping[int, Sequence[int]]:
-    """Return the latencies (ps) in a file of :class:`LatencyFile` by the number of their row.
+class TimedFrame(NamedTuple):
+    """A frame's octets, without FCS, and how long the fabric had it."""
+
+    octets: int
+    latency_ps: int
+
+
+def frames_by_row(path: Path) -> Mapping[int, Sequence[TimedFrame]]:
+    """Return the frames in a file of :class:`LatencyFile` by the number of their row.
 
     UserError if there is no such file, or it is damaged.
     """
-    found: dict[int, list[int]] = {}
+    found: dict[int, list[TimedFrame]] = {}
     try:
         with path.open(newline="") as stream:
             for line in csv.DictReader(stream):
-                found.setdefault(int(line["row"]), []).append(int(line["latency_ps"]))
+                one = TimedFrame(int(line["octets"]), int(line["latency_ps"]))
+                found.setdefault(int(line["row"]), []).append(one)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"cannot read the latencies in {path}: {error}; repeat the run with --frame-latency 1"

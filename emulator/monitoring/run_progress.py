@@ -70,7 +70,7 @@ class RunProgress:
             try:
                 event = json.loads(line)
                 self._take(event)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue  # the rest of a line that was too long, or of another version
 
     def _take(self, event: Mapping[str, Any]) -> None:

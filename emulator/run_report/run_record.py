@@ -24,6 +24,8 @@ NUMERIC = (
     *(value.key for value in VALUES if value.numeric),
     *("size_bytes", "iterations", "undisturbed_us"),
 )
+#: Keys that name a run, which every ``result.json`` has.
+NAMING = {"scenario", "topology", "transport", "switch", "seed"}
 _FLOW = ("bytes", "messages", "time_us", "goodput_gbps")
 NO_ROW = "nothing was measured before the run ended"
 
@@ -55,10 +57,15 @@ class RunRecord:
     def read(cls, path: Path) -> RunRecord:
         """Read the folder; UserError unless it has a ``result.json`` of this schema."""
         result = _object(path / "result.json")
-        if result.get("schema") != SCHEMA or not _is_result(result):
+        if result.get("schema") != SCHEMA:
             raise UserError(
                 f"{path} is a run folder of another version ({str(result.get('schema'))[:40]}); "
                 "run the scenario again"
+            )
+        if not _is_result(result):
+            raise UserError(
+                f"{path}/result.json is damaged: it lacks keys of a run, or has values of another "
+                "kind; run the scenario again"
             )
         missing: dict[str, str] = {}
         return cls(
@@ -149,7 +156,9 @@ def _words(event: Mapping[str, Any]) -> str:
 
 def _is_result(result: Mapping[str, Any]) -> bool:
     return (
-        isinstance(result.get("rows"), list)
+        result.keys() >= NAMING
+        and isinstance(result["scenario"], str)
+        and isinstance(result.get("rows"), list)
         and all(_is_row(row) for row in result["rows"])
         and isinstance(result.get("fidelity"), dict)
         and isinstance(result.get("errors"), list)
@@ -163,6 +172,9 @@ def _is_row(row: object) -> bool:
     """Whether ``row`` has numbers where a row of a run has them."""
     return (
         isinstance(row, dict)
+        and all(isinstance(row.get(key), str) for key in ("transport", "collective"))
+        and isinstance(row.get("switch", 0), str | None)
+        and isinstance(row.get("seed"), int)
         and all(_is_number(row.get(key)) for key in NUMERIC)
         and _lists(row.get("began_us") or [], int | float)
         and _lists(row.get("faults") or [], dict)

@@ -218,11 +218,11 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> Sequence[Mapping[str, A
                 f"{folder} is not empty and holds no suite; choose a new directory with --output"
             ) from None
         return ()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"cannot use {folder} for a suite: {error}; choose another with --output"
         ) from None
-    if before.get("schema") != SCHEMA:
+    if not isinstance(before, dict) or before.get("schema") != SCHEMA:
         raise UserError(f"{folder}/{FILE} is not of the schema {SCHEMA}; choose another --output")
     differing = [name for name, value in settings.items() if before.get(name) != value]
     if differing:
@@ -230,7 +230,11 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> Sequence[Mapping[str, A
             f"{folder} holds a suite with another {' and '.join(differing)}; "
             "choose a new directory with --output"
         )
-    tests: Sequence[Mapping[str, Any]] = before["tests"]
+    tests = before.get("tests")
+    if not isinstance(tests, list) or not all(
+        isinstance(test, dict) and "number" in test for test in tests
+    ):
+        raise UserError(f"{folder}/{FILE} is damaged; choose a new directory with --output")
     return tests
 
 

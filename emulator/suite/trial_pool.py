@@ -129,10 +129,7 @@ class TrialPool:
 
 def recorded(folder: Path, trial: SuiteTrial) -> TrialOutcome | None:
     """Return the outcome that ``folder`` records of ``trial`` with this version; None: none."""
-    try:
-        record = json.loads((folder / RECORD).read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
+    record = _object(folder / RECORD)
     same = record.get("words") == list(trial.words) and record.get("version") == version_of(
         "uetemu"
     )
@@ -140,10 +137,7 @@ def recorded(folder: Path, trial: SuiteTrial) -> TrialOutcome | None:
 
 
 def _outcome_of(folder: Path, trial: SuiteTrial, record: Mapping[str, Any]) -> TrialOutcome:
-    try:
-        result = json.loads((folder / "result.json").read_text())
-    except (FileNotFoundError, ValueError):
-        result = {}
+    result = _object(folder / "result.json")
     excluded = None
     if record["status"] != 0 or not result.get("rows"):
         excluded = str(record.get("error") or f"exit status {record['status']}")
@@ -155,3 +149,12 @@ def _outcome_of(folder: Path, trial: SuiteTrial, record: Mapping[str, Any]) -> T
         result=result,
         excluded=excluded,
     )
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    """Return the JSON object in a file; an empty one where there is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

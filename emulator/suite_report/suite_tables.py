@@ -87,7 +87,9 @@ def _beside(name: str, table: SuiteTable) -> list[ReportTable]:
                 [_cell(value), *(_spread(line.get(one), curve.y) for one in names)]
                 for value, line in lines.items()
             ],
-            note="Medians; in brackets the least and the most over the seeds.",
+            note="Medians; in brackets the least and the most over the seeds."
+            if any(row.get(SAMPLES) for row in table.rows)
+            else "",
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Section 5 of the training draft: throughput, latency and bursts, without collectives."""
+"""Section 5 of the training draft: throughput and bursts, without collectives."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from emulator.suite.suite_model import (
 )
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from scenarios.bmwg import bmwg_columns as c
+from scenarios.bmwg.fabric_latency import latency
 from scenarios.bmwg.trial_rows import lines
 
 PAIRS = "rail_clos:hosts=4,gpus_per_host=1,spines=1,uplinks_per_spine=1"
@@ -95,45 +96,6 @@ def transfer_size(size: str, width: int) -> str:
     message = int(size.removesuffix(unit)) * octets.get(unit, 1)
     messages = max(4 * width, -(-(2**18) // message))
     return str(message * min(messages, max(2 * width, 2**22 // message)))
-
-
-def latency(choice: SuiteChoice) -> Procedure:
-    """Measure times of small messages on an idle fabric and beside bulk at full rate (5.2)."""
-    probes = choice.pick(small=250, medium=1_000, full=2_500)
-    idle = choice.trial(
-        "pairs", PAIRS, message=64, size=64 * probes, in_flight=1, warmups=0, seeds=1
-    )
-    loaded = choice.trial(
-        "pairs", PAIRS, message="64KiB", size="8MiB", in_flight=16, probes=probes, warmups=0
-    )
-    idle_outcome, loaded_outcome = yield [idle, loaded]
-    load = SuiteColumn("load", "load", "", Point.INPUT)
-    columns = (load, c.TRANSPORT, c.P50, c.P99)
-    rows = list(lines([idle_outcome], columns, {idle.key: {"load": "one message at a time"}}))
-    for row in lines([loaded_outcome], (c.TRANSPORT, c.VICTIM_P50, c.VICTIM_P99)):
-        rows.append(
-            {
-                "load": "beside bulk at full rate",
-                "transport": row["transport"],
-                "message_p50_us": row["victim_p50_us"],
-                "message_p99_us": row["victim_p99_us"],
-            }
-        )
-    return Findings(
-        tables=[
-            SuiteTable(
-                title="64-octet messages, from their start until the receiver has verified them",
-                columns=columns,
-                rows=rows,
-            )
-        ],
-        deviations=[
-            "Times are those of messages at endpoints, not of tagged frames at the boundary.",
-            f"{2 * probes} messages a run instead of 10,000 samples, {choice.seeds} runs instead of"
-            " 20.",
-            SHORT_TRIALS,
-        ],
-    )
 
 
 def burst(choice: SuiteChoice) -> Procedure:
@@ -224,7 +186,7 @@ TESTS = (
     SuiteTest(
         number="5.2",
         title="Latency",
-        objective="times of small messages, idle and loaded",
+        objective="the way of frames from NIC to NIC, idle and loaded",
         procedure=latency,
     ),
     SuiteTest(

@@ -13,11 +13,9 @@ from emulator import cleanup, lab_record
 from emulator.capture.fabric_capture import Tap
 from emulator.doctor.capabilities import FEATURES, Capabilities, probe
 from emulator.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
-from emulator.engine.frame_taps import boundary
 from emulator.errors import UserError
 from emulator.lab_record import Clock
 from emulator.scenario import Trial
-from topologies.model import Topology
 from topologies.units import format_size
 
 #: What processes take besides the GPUs' memory (octets): measured, rounded up.  An agent with its
@@ -87,16 +85,6 @@ def check_name(lab: str) -> None:
             f"a lab named {lab} exists already; choose another --name, or remove it with "
             f"uetemu clean {lab}"
         )
-
-
-def check_frame_latency(topology: Topology, clock: Clock) -> None:
-    """Frames can be timed between NICs: by the virtual clock, where switches join them."""
-    if clock == "host":
-        raise UserError(
-            "--frame-latency is for the virtual clock, whose times are exact to the picosecond; "
-            "leave --clock host out"
-        )
-    boundary(topology)
 
 
 def check_tools(taps: Sequence[Tap]) -> None:

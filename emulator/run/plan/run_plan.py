@@ -189,8 +189,6 @@ def prepare(request: RunRequest) -> RunPlan:
     if modelled:
         model_scope.check_topology(topology)
     moments = timeline(request.faults, topology)
-    if request.frame_latency:
-        preflight.check_frame_latency(topology, request.clock)
     bonds.check(topology)
     bridge_ports.check(topology)
     preflight.check_agents(len(topology.gpus), request.clock)

@@ -109,7 +109,7 @@ def is_run_folder(path: Path) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); name the folder of a run") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no JSON object; name the folder of a run")
@@ -125,9 +125,9 @@ def _events(path: Path) -> dict[int, RowPorts]:
     for line in lines:
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # the last line of a run that was killed
-        if event.get("event") == EVENT:
+        if isinstance(event, dict) and event.get("event") == EVENT:
             found[event["row"]] = RowPorts(
                 row=event["row"],
                 span_us=event["span_us"],

@@ -11,6 +11,7 @@ from emulator import scenario
 from emulator.asic.switch_choice import parse as parse_switch
 from emulator.fabric_choice import choose
 from emulator.faults.grammar import timeline
+from emulator.measures.frame_latency import FILE, FrameTime, FrameTimes, LatencyFile
 from emulator.run.plan.variants import COMPARED, variants
 from emulator.suite.suite_model import SCALES, Findings, Procedure, SuiteChoice, SuiteTest
 from emulator.suite.suite_run import planned
@@ -87,7 +88,12 @@ def findings_of(procedure: Procedure, lost_above: int, **values: object) -> tupl
 
 
 @pytest.mark.parametrize("test", SUITE.tests, ids=lambda test: test.number)
-def test_a_test_ends_with_tables_and_says_where_it_deviates(test: SuiteTest) -> None:
+def test_a_test_ends_with_tables_and_says_where_it_deviates(
+    test: SuiteTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the folder of every outcome
+    frame = FrameTime(sent_ps=0, source=0, destination=1, octets=162, latency_ps=2_000_000)
+    LatencyFile(Path(FILE), ["h0g0:eth0", "h1g0:eth0"]).add(1, FrameTimes([frame], 1, 0))
     if test.procedure is None:
         assert test.reason
         return
