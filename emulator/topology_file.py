@@ -18,6 +18,7 @@ from typing import Any
 
 from topologies.model import Port, Topology
 
+_SCALARS = (str, int, float, bool)
 WRITTEN_AS_TEXT = (IPv4Address, IPv4Interface, IPv4Network, enum.Enum)
 
 
@@ -43,12 +44,22 @@ def from_record(data: Mapping[str, Any]) -> Topology:
     of_a_port = {field.name for field in fields(Port)}
     nodes = [
         {key: value for key, value in node.items() if (key, value) != ("hash_seed", None)}
-        | {"ports": [{k: v for k, v in port.items() if k in of_a_port} for port in node["ports"]]}
-        for node in data["nodes"]
+        | {
+            "ports": [
+                {k: v for k, v in _object(port).items() if k in of_a_port} for port in node["ports"]
+            ]
+        }
+        for node in map(_object, data["nodes"])
     ]
     known = {field.name: data[field.name] for field in fields(Topology) if field.name in data}
     topology: Topology = _typed(Topology, known | {"nodes": nodes})
     return topology
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r} is no object")
+    return value
 
 
 def _plain(value: object) -> object:
@@ -84,4 +95,13 @@ def _typed(kind: Any, value: Any) -> Any:
             return kind(**{name: _typed(hints[name], given) for name, given in value.items()})
         if issubclass(kind, WRITTEN_AS_TEXT):
             return kind(value)
+        if kind in _SCALARS and not _is_scalar(kind, value):
+            raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
+
+
+def _is_scalar(kind: type, value: object) -> bool:
+    """Return whether a value of JSON is one of ``kind``: an integer is a float, a truth is none."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)

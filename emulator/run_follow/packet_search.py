@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 from emulator.run_follow.capture_stream import CaptureStream, PortFrame
 from emulator.run_follow.packet_trail import PacketTrail, Sighting
 from emulator.run_follow.packet_view import (
+    CE,
+    UUD,
     FlowKey,
     PacketKind,
     PacketView,
     is_secure,
     view,
 )
+from emulator.run_follow.pause_times import PauseTimes
 from topologies.model import CableEnd, Topology
 from uet.wire.envelope import open_frame
 from uet.wire.frame import OpenSecure
@@ -50,8 +53,9 @@ class PacketWish:
     def fits(self, seen: PacketView) -> bool:
         flow = seen.flow
         return (
-            seen.kind is PacketKind.DATA
+            seen.kind in (PacketKind.DATA, PacketKind.CONTROL)
             and self.psn in (None, seen.psn)
+            and (self.psn is None or flow.context != UUD)
             and self.message in (None, seen.message)
             and (not self.source or flow.source in self.source)
             and (not self.destination or flow.destination in self.destination)
@@ -73,13 +77,19 @@ class PacketWish:
 class FoundFlow:
     """A flow that sent what was asked for, and the PSNs in the order of their first sighting.
 
-    ``message`` is the SES message ID that each packet carried, where it was seen.
+    ``psns`` have the SES message ID that each packet carried, where it was seen.  ``signals`` are
+    those that no packet of data had so far, but a control packet.
     """
 
     flow: FlowKey
     begun_ns: int
     psns: dict[int, int | None] = field(default_factory=dict)
+    signals: set[int] = field(default_factory=set)
     more: int = 0
+
+    def followed_kind(self, psn: int) -> PacketKind:
+        """Return the kind of the packets of that number which are followed."""
+        return PacketKind.CONTROL if psn in self.signals else PacketKind.DATA
 
 
 @dataclass
@@ -116,7 +126,11 @@ def find_flows(
             if len(found) >= MOST_FLOWS:
                 del found[next(iter(found))]  # the last iteration is what is shown by default
             found[key] = FoundFlow(seen.flow, frame.at_ns)
-        psns = found[key].psns
+        psns, signals = found[key].psns, found[key].signals
+        if seen.kind is PacketKind.DATA:
+            signals.discard(seen.psn)
+        elif seen.psn not in psns:
+            signals.add(seen.psn)
         if seen.psn in psns:
             psns[seen.psn] = psns[seen.psn] if seen.message is None else seen.message
         elif len(psns) < MOST_PACKETS:
@@ -158,6 +172,8 @@ class _Search:
         self.followed = {psn: Followed(PacketTrail(chosen.flow, psn)) for psn in chosen.psns}
         self._answers: dict[tuple[int, bytes], PacketTrail] = {}
         self._ports: dict[int, int] = {}
+        self._kinds = {psn: chosen.followed_kind(psn) for psn in chosen.psns}
+        self._marked: set[int] = set()
         self._secure: dict[bytes, PacketView] = {}
         self._addresses = _wire_pairs(chosen.flow)
 
@@ -171,11 +187,20 @@ class _Search:
         if seen is None:
             return
         sighting = Sighting(frame.at_ns, frame.end, frame.leaves, frame.length, seen)
-        if seen.flow == self.flow and seen.psn in self.followed and seen.kind is PacketKind.DATA:
+        own = seen.flow == self.flow and seen.psn in self.followed
+        if own and seen.kind is self._kinds[seen.psn]:
             self.followed[seen.psn].packet.add(sighting, self._follows)
             self._ports[seen.psn] = seen.port
+            if seen.ecn == CE and self._ends(sighting):
+                self._marked.add(seen.psn)
             if seen.secure and len(self._secure) < MOST_PACKETS * MOST_ANSWERS:
                 self._secure[seen.secure] = seen
+            return
+        if own and seen.kind is PacketKind.CONTROL and seen.psn in self._ports:
+            self._answer(seen.psn, self.followed[seen.psn], sighting)
+            return
+        if seen.kind is PacketKind.CNP:
+            self._notice(sighting)
             return
         for psn, followed in self.followed.items():
             if psn in self._ports and seen.settles(self.flow, psn, self._ports[psn]):
@@ -192,6 +217,21 @@ class _Search:
             trail = self._answers[key] = PacketTrail(sighting.seen.flow, sighting.seen.psn)
             followed.answers.append(trail)
         trail.add(sighting, self._follows)
+
+    def _notice(self, sighting: Sighting) -> None:
+        """Take a CNP of the connection, once a packet has arrived marked."""
+        seen = sighting.seen
+        back = (seen.flow.source, seen.flow.destination)
+        if back != (self.flow.destination, self.flow.source):
+            return
+        for psn in self._marked:
+            if seen.port == self._ports[psn]:
+                self._answer(psn, self.followed[psn], sighting)
+
+    def _ends(self, sighting: Sighting) -> bool:
+        """Return whether a packet is at its destination."""
+        node = self._topology.by_name.get(sighting.end.node)
+        return not sighting.leaves and node is not None and not node.forwards
 
     def _trimmed_secure(self, octets: bytes) -> PacketView | None:
         """Return a trimmed packet that cannot be decrypted any more, by its TSS header."""
@@ -240,14 +280,17 @@ def _wire_pairs(flow: FlowKey) -> tuple[bytes, bytes]:
 def follow(
     stream: CaptureStream,
     chosen: FoundFlow,
-    topology: Topology,
+    pauses: PauseTimes,
     end_ns: float,
     open_secure: OpenSecure | None,
 ) -> list[Followed]:
-    """Return the packets of ``chosen`` with their answers, from frames before ``end_ns``."""
-    search = _Search(chosen, topology, open_secure)
+    """Return the packets of ``chosen`` with their answers, from frames before ``end_ns``.
+
+    ``pauses`` gets the PAUSE frames of all ports.
+    """
+    search = _Search(chosen, pauses.topology, open_secure)
     for frame in stream.frames():
-        if chosen.begun_ns <= frame.at_ns < end_ns:
+        if frame.at_ns < end_ns and not pauses.take(frame) and chosen.begun_ns <= frame.at_ns:
             search.take(frame)
     return list(search.followed.values())
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from emulator.errors import UserError
 from emulator.run_follow.capture_clock import CaptureClock, RunPeriod
 from emulator.run_follow.capture_stream import CaptureStream
+from emulator.run_follow.drop_causes import DropCauses
 from emulator.run_follow.packet_search import (
     Followed,
     FoundFlow,
@@ -20,7 +21,8 @@ from emulator.run_follow.packet_search import (
     holds_secure,
     owners,
 )
-from emulator.run_follow.packet_view import UET, FlowKey, PacketKind
+from emulator.run_follow.packet_view import RUDI, SIGNALS, UET, UUD, FlowKey, PacketKind
+from emulator.run_follow.pause_times import PauseTimes
 from emulator.run_follow.repeat_causes import RepeatCause, repeat_causes
 from emulator.run_follow.trail_steps import DELIVERED, UNSEEN, Journey, StepReader
 from emulator.run_report.port_series import CAPTURE
@@ -69,12 +71,12 @@ def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> P
     if flow is None:
         raise UserError(_nothing(stream, choice, found, clock, open_secure))
     end_ns = _end(found, flow, period, clock)
-    followed = follow(stream, flow, topology, end_ns, open_secure)
-    origin = clock.origin_ns(period, flow.begun_ns)
+    pauses = PauseTimes(topology)
+    followed = follow(stream, flow, pauses, end_ns, open_secure)
     source = names.get(flow.flow.source, flow.flow.source)
     target = names.get(flow.flow.destination, flow.flow.destination)
     reader = StepReader(
-        topology, stream.ports, clock, origin_ns=origin, latency_us=clock.latency_us(period)
+        stream.ports, clock, pauses, DropCauses(record), period=period, begun_ns=flow.begun_ns
     )
     journeys: list[Journey] = []
     notes = list(_notes(stream, followed, flow, topology, clock))
@@ -84,7 +86,7 @@ def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> P
             f"Such packets are also in {_periods(others, clock)}; --row and --iteration choose."
         )
     causes = _CauseReader(
-        folder=folder, source=source, flow=flow.flow, clock=clock, origin_ns=origin
+        folder=folder, source=source, flow=flow.flow, clock=clock, origin_ns=reader.origin_ns
     )
     for one in followed:
         explained, note = causes.explained(list(reader.journeys(one, target)))
@@ -162,8 +164,8 @@ def _few(one: FoundFlow) -> str:
 
 def _flow_words(flow: FlowKey, names: Mapping[str, str]) -> str:
     ends = f"{names.get(flow.source, flow.source)}:{names.get(flow.destination, flow.destination)}"
-    what = f"PDC {flow.context}" if flow.protocol == UET else f"to QP {flow.context:#x}"
-    return f"{flow.protocol} {ends}, {what}"
+    to = "" if flow.protocol == UET else "to "
+    return f"{flow.protocol} {ends}, {to}{flow.words}"
 
 
 def _periods(found: dict[tuple[FlowKey, int], FoundFlow], clock: CaptureClock) -> str:
@@ -226,7 +228,7 @@ def _notes(
         notes.append(f"{left_out} more sightings of this packet were left out.")
     for one in followed:
         kinds = {each.attempts[0].first.seen.kind for each in one.answers if each.attempts}
-        if not kinds - {PacketKind.NACK}:
+        if not kinds - {PacketKind.NACK, *SIGNALS} and flow.flow.context != UUD:
             notes.append(f"No acknowledgement of PSN {one.packet.psn} passed a captured port.")
     return notes
 
@@ -253,7 +255,7 @@ class _CauseReader:
         for one in sorted(told, key=lambda each: each.steps[0].t_us):
             if one.is_attempt and one is not sent[0]:
                 one = replace(one, cause=self._cause(one, causes or []))
-            elif not one.is_attempt and one.kind is not PacketKind.NACK:
+            elif not one.is_attempt and one.kind not in {PacketKind.NACK, *SIGNALS}:
                 if settled:
                     continue
                 settled = one.fate in (DELIVERED, UNSEEN)
@@ -287,7 +289,11 @@ def _filter(
     ends = f"{version}.addr == {flow.source} && {version}.addr == {flow.destination}"
     sent = _set(one.number for one in journeys if one.is_attempt)
     answers = [one for one in journeys if not one.is_attempt]
-    if flow.protocol == UET:
+    if flow.context == RUDI:
+        named = f"uet.pds.rudi.pkt_id in {sent}"
+    elif flow.context == UUD:
+        named = f"uet.ses.std.message_id in {sent}"
+    elif flow.protocol == UET:
         named = f"(uet.pds.psn in {sent} && uet.pds.spdcid == {flow.context})"
         if answers:
             acked = _set(one.number for one in answers)

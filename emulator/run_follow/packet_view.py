@@ -2,12 +2,14 @@
 
 UET numbers packets for each sending half of a PDC (UES 3.5.8), so that source, destination and the
 sender's PDC identifier (SPDCID) are a flow.  RoCEv2 numbers them for each queue pair (IBA 9.7.1),
-of which a packet names the receiver's.
+of which a packet names the receiver's.  RUDI packets have an identifier instead (UES 3.5.8), and
+UUD ones nothing but the message ID of SES: these stand in place of the PSN.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.rocev2.wire import psn24, rocev2_headers
@@ -21,7 +23,14 @@ from emulator.rocev2.wire.rocev2_codes import (
 )
 from uet.pds import psn as psn32
 from uet.wire import headers
-from uet.wire.codes import ACK_TYPES, NACK_TYPES, REQUEST_TYPES, NackCode, PacketType
+from uet.wire.codes import (
+    ACK_TYPES,
+    NACK_TYPES,
+    REQUEST_TYPES,
+    ControlType,
+    NackCode,
+    PacketType,
+)
 from uet.wire.envelope import Envelope, open_frame
 from uet.wire.frame import DecodedPacket, OpenSecure, decode_frame
 
@@ -45,19 +54,36 @@ class PacketKind(enum.Enum):
     DATA = "data"
     ACK = "ACK"
     NACK = "NACK"
+    CONTROL = "control"
+    CNP = "CNP"
+
+
+#: Kinds that acknowledge nothing.
+SIGNALS = frozenset({PacketKind.CONTROL, PacketKind.CNP})
+#: In place of a PDC: packets that have none.
+RUDI, UUD = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
 class FlowKey:
     """A sequence of PSNs: ``context`` is the SPDCID (UET) or the destination QP (RoCEv2).
 
-    ``source`` and ``destination`` are IP addresses.
+    It is ``RUDI`` or ``UUD`` of packets without a PDC.  ``source`` and ``destination`` are IP
+    addresses.
     """
 
     protocol: str
     source: str
     destination: str
     context: int
+
+    @property
+    def words(self) -> str:
+        """Return the PDC or queue pair, or the service of a packet without one."""
+        if self.protocol != UET:
+            return f"QP {self.context:#x}"
+        services = {RUDI: "RUDI, which has no PDC", UUD: "UUD, which has no PDC"}
+        return services.get(self.context, f"PDC {self.context}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +120,11 @@ class PacketView:
         """
         if (self.flow.source, self.flow.destination) != (flow.destination, flow.source):
             return False
-        if self.flow.protocol != flow.protocol:
+        if self.flow.protocol != flow.protocol or self.kind in SIGNALS:
             return False
+        if RUDI in (flow.context, self.flow.context):
+            both = flow.context == self.flow.context
+            return both and self.kind is not PacketKind.DATA and self.psn == number
         if flow.protocol == UET:
             return self.peer == flow.context and self._settles_uet(number)
         if self.port != port or not (self.answers or self.kind is not PacketKind.DATA):
@@ -133,11 +162,17 @@ def is_secure(frame: bytes, length: int) -> bool:
 
 def _uet(packet: DecodedPacket) -> PacketView | None:
     fields, envelope, start = packet.fields, packet.envelope, packet.envelope.uet
-    kind, spdcid = fields.get("pds.type"), fields.get("pds.spdcid")
-    if kind is None or spdcid is None or start is None:
+    kind, context = fields.get("pds.type"), fields.get("pds.spdcid")
+    if kind is None or start is None:
         return None
     if kind in REQUEST_TYPES:
         part, number = PacketKind.DATA, fields.get("pds.psn")
+    elif kind == PacketType.CP:
+        part, number = PacketKind.CONTROL, fields.get("pds.psn")
+    elif kind in _WITHOUT_PDC:
+        part, number, context = _without_pdc(kind, fields)
+    elif "pds.nack_pkt_id" in fields:
+        part, number, context = PacketKind.NACK, fields["pds.nack_pkt_id"], RUDI
     elif kind in ACK_TYPES:
         part = PacketKind.ACK
         number = packet.derived.get("ack_psn", fields.get("pds.cack_psn"))
@@ -145,13 +180,13 @@ def _uet(packet: DecodedPacket) -> PacketView | None:
         part, number = PacketKind.NACK, fields.get("pds.nack_psn")
     else:
         return None
-    if number is None:
+    if number is None or context is None:
         return None
     secure = next((layer for layer in packet.layers if layer.name == "tss"), None)
     size = headers.RUD_REQ.size if part is PacketKind.DATA else len(packet.octets) - start
     return PacketView(
         kind=part,
-        flow=FlowKey(UET, envelope.source, envelope.destination, spdcid),
+        flow=FlowKey(UET, envelope.source, envelope.destination, context),
         psn=number,
         words=_uet_words(packet, PacketType(kind)),
         dscp=envelope.dscp,
@@ -170,9 +205,24 @@ def _uet(packet: DecodedPacket) -> PacketView | None:
     )
 
 
+_WITHOUT_PDC = frozenset({PacketType.RUDI_REQ, PacketType.RUDI_RESP, PacketType.UUD_REQ})
+
+
+def _without_pdc(kind: int, fields: Mapping[str, int]) -> tuple[PacketKind, int | None, int]:
+    """Return the part of a packet without a PDC, what numbers it, and its service."""
+    if kind == PacketType.UUD_REQ:
+        return PacketKind.DATA, fields.get("ses.message_id"), UUD
+    part = PacketKind.DATA if kind == PacketType.RUDI_REQ else PacketKind.ACK
+    return part, fields.get("pds.pkt_id"), RUDI
+
+
 def _uet_words(packet: DecodedPacket, kind: PacketType) -> str:
     fields = packet.fields
     words = [kind.name]
+    if kind == PacketType.CP:
+        control = fields.get("pds.ctl_type", 0)
+        known = control in set(ControlType)
+        words.append(ControlType(control).name if known else f"type {control}")
     if kind in NACK_TYPES:
         code = fields.get("pds.nack_code", 0)
         words.append(NackCode(code).name if code in set(NackCode) else f"code {code}")
@@ -191,10 +241,12 @@ def _rocev2(frame: bytes, envelope: Envelope) -> PacketView | None:
     values = rocev2_headers.BTH.values(frame, at)
     opcode = int(values["opcode"])
     operation = opcode & OPERATION_MASK
-    if opcode == CNP_OPCODE or operation not in set(BthOperation):
+    if opcode != CNP_OPCODE and operation not in set(BthOperation):
         return None
-    part, words = PacketKind.DATA, BthOperation(operation).name
-    if operation == BthOperation.ACKNOWLEDGE:
+    part, words = PacketKind.CNP, "CNP"
+    if opcode != CNP_OPCODE:
+        part, words = PacketKind.DATA, BthOperation(operation).name
+    if opcode != CNP_OPCODE and operation == BthOperation.ACKNOWLEDGE:
         part, words = _aeth(frame, at + rocev2_headers.BTH.size)
     return PacketView(
         kind=part,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from emulator.run_follow.packet_story import PacketStory
-from emulator.run_follow.packet_view import UET
+from emulator.run_follow.packet_view import RUDI, UET, UUD
 from emulator.run_follow.trail_steps import Journey, TrailStep
 
 SCHEMA = "uetemu.follow/1"
@@ -18,14 +18,14 @@ def heading(story: PacketStory) -> str:
     """Return one line: which packet this is, and when its times begin."""
     flow = story.flow
     numbers = str(story.psns[0])
+    number = {RUDI: "packet ID", UUD: "message ID"}.get(flow.context, "PSN")
     if len(story.psns) > 1:
         numbers += f" and {len(story.psns) - 1} more"
-    what = f"PDC {flow.context}" if flow.protocol == UET else f"QP {flow.context:#x}"
     message = f", message {story.message}" if story.message is not None else ""
     since = f"since {story.iteration} began" if story.iteration.row else "since the first sighting"
     return (
-        f"{flow.protocol} PSN {numbers} from {story.source} to {story.destination}, "
-        f"{what}{message}; times {since}"
+        f"{flow.protocol} {number} {numbers} from {story.source} to {story.destination}, "
+        f"{flow.words}{message}; times {since}"
     )
 
 
@@ -70,7 +70,9 @@ def as_data(story: PacketStory) -> Mapping[str, Any]:
         "protocol": story.flow.protocol,
         "source": story.source,
         "destination": story.destination,
-        "pdc" if story.flow.protocol == UET else "qp": story.flow.context,
+        "pdc" if story.flow.protocol == UET else "qp": story.flow.context
+        if story.flow.context >= 0
+        else None,
         "psns": list(story.psns),
         "message_id": story.message,
         "row": story.iteration.row or None,

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from emulator.run_follow.capture_clock import CaptureClock
+from emulator.run_follow.drop_causes import DropCauses
 from emulator.run_follow.packet_search import Followed
 from emulator.run_follow.packet_trail import SendAttempt, Sighting
 from emulator.run_follow.packet_view import CE, PacketKind
-from topologies.model import CableEnd, Topology
+from emulator.run_follow.pause_times import PauseTimes
+from emulator.run_report.port_series import EPOCH_S
+from topologies.model import CableEnd
 
 DELIVERED, DROPPED, LOST, UNSEEN = "delivered", "dropped", "lost", "unseen"
 
@@ -54,19 +57,26 @@ class Journey:
 
 
 class StepReader:
-    """Makes journeys of trails, in the terms of one run."""
+    """Makes journeys of trails, in the terms of one run.
+
+    ``drops`` explain what ends in a switch, ``pauses`` what waits there.
+    """
 
     def __init__(
         self,
-        topology: Topology,
         captured: frozenset[CableEnd],
         clock: CaptureClock,
+        pauses: PauseTimes,
+        drops: DropCauses,
         *,
-        origin_ns: int,
-        latency_us: float,
+        period: int,
+        begun_ns: int,
     ) -> None:
-        self._topology, self._captured = topology, captured
-        self._clock, self._origin, self._pipeline = clock, origin_ns, latency_us
+        self._topology, self._captured = pauses.topology, captured
+        self._clock, self._pauses, self._drops = clock, pauses, drops
+        self._period = period
+        self.origin_ns = clock.origin_ns(period, begun_ns)
+        self._pipeline = clock.latency_us(period)
 
     def journeys(self, one: Followed, target: str) -> Iterator[Journey]:
         """Yield the attempts of a packet to the node ``target``, then each answer that was sent."""
@@ -74,8 +84,10 @@ class StepReader:
             label = f"attempt {number}"
             yield self._journey(one.packet.psn, attempt, label, target)
         for answer in one.answers:
-            for attempt in answer.attempts:
+            for number, attempt in enumerate(answer.attempts):
                 kind = attempt.first.seen.kind
+                if kind is PacketKind.CNP and number:
+                    break  # of packets that were marked later
                 label = "response" if kind is PacketKind.DATA else kind.value
                 yield self._journey(one.packet.psn, attempt, label, None)
 
@@ -106,15 +118,27 @@ class StepReader:
             elif before is not None:
                 wire = self._clock.fabric_us(one.at_ns - before.at_ns)
             yield TrailStep(
-                t_us=self._clock.fabric_us(one.at_ns - self._origin),
+                t_us=self._clock.fabric_us(one.at_ns - self.origin_ns),
                 end=one.end,
                 leaves=one.leaves,
                 octets=one.length,
                 wait_us=wait,
                 wire_us=wire,
-                changes=tuple(_changes(before, one)),
+                changes=(*_changes(before, one), *self._stopped(before, one)),
             )
             before = one
+
+    def _stopped(self, before: Sighting | None, one: Sighting) -> Iterator[str]:
+        """Yield the PAUSE frames that stopped the port which a packet waited at."""
+        if before is None or not one.leaves or before.end.node != one.end.node:
+            return
+        if not self._clock.virtual:
+            return
+        for pause in self._pauses.during(one.end, before.at_ns, one.at_ns):
+            yield (
+                f"PFC of {self._far_end(one.end)} stopped priority {pause.priority} for "
+                f"{self._clock.fabric_us(pause.stopped_ns):.3f} us of that"
+            )
 
     def _latency_us(self, name: str) -> float:
         """Return the time that a frame takes through the node where nothing waits."""
@@ -137,8 +161,19 @@ class StepReader:
                 return UNSEEN, f"it arrives at {node.name}, which it is not for"
             return DELIVERED, f"it arrives at {node.name}"
         if {CableEnd(node.name, port.name) for port in node.ports} <= self._captured:
-            return DROPPED, f"it does not leave {node.name}: dropped there, or the capture ends"
+            why = self._dropped(attempt)
+            rest = why or "dropped there, or the capture ends"
+            return DROPPED, f"it does not leave {node.name}: {rest}"
         return UNSEEN, f"not all ports of {node.name} were captured"
+
+    def _dropped(self, attempt: SendAttempt) -> str:
+        """Return why a switch dropped what came in last; empty where the run does not show it."""
+        last = attempt.last
+        if not self._clock.virtual:
+            return ""
+        at_us = last.at_ns / 1000 - EPOCH_S * 1e6
+        row = self._clock.iterations[self._period].row
+        return self._drops.words(last.end.node, at_us, row, last.seen.dscp)
 
     def _far_end(self, end: CableEnd) -> CableEnd | None:
         try:

@@ -164,7 +164,7 @@ def _is_result(result: Mapping[str, Any]) -> bool:
         and isinstance(result.get("errors"), list)
         and isinstance(result.get("warnings", []), list)
         and isinstance(result.get("endpoints", {}), dict)
-        and _holds(result.get("endpoints", {}), dict)
+        and all(map(_is_counts, result.get("endpoints", {}).values()))
     )
 
 

@@ -1,0 +1,66 @@
+"""Times in which PAUSE frames by priority stopped ports, from the frames that reached these ports.
+
+A frame stops its classes for so many quanta of the link, and replaces what an earlier one said of
+them; 0 quanta let them go on (IEEE 802.1Q 36, IEEE 802.3 annex 31B).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from emulator.asic.pfc.pause_frame import ETHERTYPE, duration_ns, quanta
+from emulator.run_follow.capture_stream import PortFrame
+from topologies.model import CableEnd, Topology
+
+_TYPE, _CONTROL_AT, _SHORTEST = ETHERTYPE.to_bytes(2, "big"), 14, 34
+#: PAUSE frames of a port that are kept, at most.
+MOST_FRAMES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class PortPause:
+    """A part of a wait: ``priority`` of a port was stopped for ``stopped_ns`` of it."""
+
+    priority: int
+    stopped_ns: int
+
+
+@dataclass
+class PauseTimes:
+    """PAUSE frames by the port that they reached; ``topology`` has the rates of its links."""
+
+    topology: Topology
+    _frames: dict[CableEnd, list[tuple[int, Mapping[int, int]]]] = field(default_factory=dict)
+
+    def take(self, frame: PortFrame) -> bool:
+        """Keep ``frame`` if it stops or releases its port; return whether it is MAC control."""
+        if frame.octets[_CONTROL_AT - 2 : _CONTROL_AT] != _TYPE:
+            return False
+        if not frame.leaves and len(frame.octets) >= _SHORTEST:
+            meant = quanta(frame.octets[:6], frame.octets[_CONTROL_AT:])
+            kept = self._frames.setdefault(frame.end, [])
+            if meant and len(kept) < MOST_FRAMES:
+                kept.append((frame.at_ns, meant))
+        return True
+
+    def during(self, end: CableEnd, begin_ns: int, end_ns: int) -> Iterator[PortPause]:
+        """Yield the priorities that were stopped at port ``end`` in a time of the file's clock."""
+        frames = self._frames.get(end, [])
+        if not frames:
+            return
+        rate_bps = self.topology.link_at(end).rate_bps
+        for priority in sorted({one for _, meant in frames for one in meant}):
+            stopped = until = 0
+            since = begin_ns
+            for at_ns, meant in frames:
+                if at_ns >= end_ns:
+                    break
+                if priority not in meant:
+                    continue
+                stopped += max(0, min(until, at_ns) - since)
+                since = max(begin_ns, at_ns)
+                until = at_ns + duration_ns(meant[priority], rate_bps)
+            stopped += max(0, min(until, end_ns) - since)
+            if stopped:
+                yield PortPause(priority, stopped)
