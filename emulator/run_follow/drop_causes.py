@@ -6,9 +6,9 @@ whose count rises right after the packet came in is where it went.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 
 from emulator.asic.bpf.layout import TrafficClass
 from emulator.asic.code_points import LAB
@@ -19,6 +19,8 @@ from emulator.run_report.run_record import RunRecord
 
 _PART = "dropped_"
 _CLASSES = LAB.classes()
+#: The account's cause of all drops that counters of ports have by reason.
+_COUNTED = "switch"
 #: Times of the telemetry are rounded to the nanosecond.
 _ROUNDING_US = 0.002
 
@@ -35,11 +37,9 @@ class DropCauses:
         return {} if isinstance(found, str) else found
 
     @cached_property
-    def _interval_us(self) -> float:
-        """Return the time between two samples."""
-        times = sorted({float(at) for one in self._series.values() for at in one.t_us})
-        gaps = [later - at for at, later in pairwise(times)]
-        return min((gap for gap in gaps if gap > _ROUNDING_US), default=0.0)
+    def _times_us(self) -> Sequence[float]:
+        """Return the times of all samples that found a change anywhere."""
+        return sorted({float(at) for one in self._series.values() for at in one.t_us})
 
     def words(self, node: str, t_us: float, row: int, dscp: int) -> str:
         """Return why ``node`` dropped a packet that came in at ``t_us`` of the run's clock.
@@ -56,16 +56,16 @@ class DropCauses:
     def _risen(self, node: str, t_us: float) -> Sequence[str]:
         """Return the ports of ``node`` that count a drop in the sample after ``t_us``."""
         found = []
+        at = bisect_left(self._times_us, t_us - _ROUNDING_US)
+        sampled = self._times_us[at] if at < len(self._times_us) else None
         for port, series in self._series.items():
             if port.partition(":")[0] != node or "dropped" not in series.values:
                 continue
             count = series.values["dropped"]
-            later = int(series.t_us.searchsorted(t_us - _ROUNDING_US))
-            if later >= len(count):
+            place = int(series.t_us.searchsorted(t_us - _ROUNDING_US))
+            if place == len(count) or series.t_us[place] != sampled:
                 continue
-            before = count[later - 1] if later else 0
-            in_time = series.t_us[later] - t_us <= self._interval_us + _ROUNDING_US
-            if in_time and count[later] > before:
+            if count[place] > (count[place - 1] if place else 0):
                 found.append(port)
         return found
 
@@ -92,6 +92,6 @@ class DropCauses:
         causes = [
             f"{cause.partition(': ')[2]} ({count})"
             for cause, count in (dropped.items() if isinstance(dropped, dict) else ())
-            if cause.partition(": ")[0] == node and cause.partition(": ")[2]
+            if cause.partition(": ")[0] == node and cause.partition(": ")[2] not in ("", _COUNTED)
         ]
         return f"the run's account has for {node}: {', '.join(causes)}" if causes else ""

@@ -191,7 +191,7 @@ class _Search:
         if own and seen.kind is self._kinds[seen.psn]:
             self.followed[seen.psn].packet.add(sighting, self._follows)
             self._ports[seen.psn] = seen.port
-            if seen.ecn == CE and self._ends(sighting):
+            if seen.ecn == CE and not sighting.leaves and self._is_endpoint(sighting.end):
                 self._marked.add(seen.psn)
             if seen.secure and len(self._secure) < MOST_PACKETS * MOST_ANSWERS:
                 self._secure[seen.secure] = seen
@@ -219,19 +219,26 @@ class _Search:
         trail.add(sighting, self._follows)
 
     def _notice(self, sighting: Sighting) -> None:
-        """Take a CNP of the connection, once a packet has arrived marked."""
+        """Take the first CNP that the connection sends after a packet has arrived marked.
+
+        CNPs are alike: only one that goes on where this one was last is the same.
+        """
         seen = sighting.seen
         back = (seen.flow.source, seen.flow.destination)
         if back != (self.flow.destination, self.flow.source):
             return
         for psn in self._marked:
-            if seen.port == self._ports[psn]:
+            trail = self._answers.get((psn, seen.identity))
+            if trail is None:
+                wanted = sighting.leaves and self._is_endpoint(sighting.end)
+            else:
+                wanted = any(self._follows(one.last, sighting) for one in trail.attempts)
+            if wanted and seen.port == self._ports[psn]:
                 self._answer(psn, self.followed[psn], sighting)
 
-    def _ends(self, sighting: Sighting) -> bool:
-        """Return whether a packet is at its destination."""
-        node = self._topology.by_name.get(sighting.end.node)
-        return not sighting.leaves and node is not None and not node.forwards
+    def _is_endpoint(self, end: CableEnd) -> bool:
+        node = self._topology.by_name.get(end.node)
+        return node is not None and not node.forwards
 
     def _trimmed_secure(self, octets: bytes) -> PacketView | None:
         """Return a trimmed packet that cannot be decrypted any more, by its TSS header."""

@@ -46,21 +46,34 @@ class PauseTimes:
 
     def during(self, end: CableEnd, begin_ns: int, end_ns: int) -> Iterator[PortPause]:
         """Yield the priorities that were stopped at port ``end`` in a time of the file's clock."""
+        stopped: dict[int, int] = {}
+        for priority, since, until in self._stops(end):
+            part = min(until, end_ns) - max(since, begin_ns)
+            if part > 0:
+                stopped[priority] = stopped.get(priority, 0) + part
+        yield from (PortPause(priority, part) for priority, part in stopped.items())
+
+    def released(self, end: CableEnd, begin_ns: int, end_ns: int) -> Iterator[PortPause]:
+        """Yield the stops of port ``end`` that were over in a time, each with its whole length."""
+        for priority, since, until in self._stops(end):
+            if begin_ns <= until <= end_ns:
+                yield PortPause(priority, until - since)
+
+    def _stops(self, end: CableEnd) -> Iterator[tuple[int, int, int]]:
+        """Yield each time in which a priority was stopped without interruption."""
         frames = self._frames.get(end, [])
         if not frames:
             return
         rate_bps = self.topology.link_at(end).rate_bps
         for priority in sorted({one for _, meant in frames for one in meant}):
-            stopped = until = 0
-            since = begin_ns
+            since = until = 0
             for at_ns, meant in frames:
-                if at_ns >= end_ns:
-                    break
                 if priority not in meant:
                     continue
-                stopped += max(0, min(until, at_ns) - since)
-                since = max(begin_ns, at_ns)
+                if until <= at_ns:  # the stop before ran out
+                    if since < until:
+                        yield priority, since, until
+                    since = at_ns
                 until = at_ns + duration_ns(meant[priority], rate_bps)
-            stopped += max(0, min(until, end_ns) - since)
-            if stopped:
-                yield PortPause(priority, stopped)
+            if since < until:
+                yield priority, since, until

@@ -12,6 +12,7 @@ from emulator.run_follow.packet_trail import SendAttempt, Sighting
 from emulator.run_follow.packet_view import CE, PacketKind
 from emulator.run_follow.pause_times import PauseTimes
 from emulator.run_report.port_series import EPOCH_S
+from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import CableEnd
 
 DELIVERED, DROPPED, LOST, UNSEEN = "delivered", "dropped", "lost", "unseen"
@@ -130,14 +131,30 @@ class StepReader:
 
     def _stopped(self, before: Sighting | None, one: Sighting) -> Iterator[str]:
         """Yield the PAUSE frames that stopped the port which a packet waited at."""
-        if before is None or not one.leaves or before.end.node != one.end.node:
+        if not one.leaves or not self._clock.virtual or one.end not in self._captured:
             return
-        if not self._clock.virtual:
+        if before is None:
+            yield from self._released(one)
+            return
+        if before.end.node != one.end.node:
             return
         for pause in self._pauses.during(one.end, before.at_ns, one.at_ns):
             yield (
                 f"PFC of {self._far_end(one.end)} stopped priority {pause.priority} for "
                 f"{self._clock.fabric_us(pause.stopped_ns):.3f} us of that"
+            )
+
+    def _released(self, one: Sighting) -> Iterator[str]:
+        """Yield the PAUSE frames whose end let a packet leave its NIC.
+
+        The stop was over less than a frame's time before it left.
+        """
+        rate_bps = self._topology.link_at(one.end).rate_bps
+        frame_ns = -(-8 * 10**9 * (one.length + FRAMING_OCTETS) // rate_bps)
+        for pause in self._pauses.released(one.end, one.at_ns - frame_ns, one.at_ns):
+            yield (
+                f"PFC of {self._far_end(one.end)} had stopped priority {pause.priority} for "
+                f"{self._clock.fabric_us(pause.stopped_ns):.3f} us before"
             )
 
     def _latency_us(self, name: str) -> float:

@@ -11,15 +11,17 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from emulator.asic.pfc import pause_frame
 from emulator.cli.reports.follow_verb import command
 from emulator.errors import UserError
+from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE
 from emulator.rocev2.wire.rocev2_layers import AETH, BTH
 from emulator.run_follow import packet_search
 from emulator.run_follow.capture_stream import CaptureStream
 from emulator.run_follow.ladder_drawing import ladder_spec, ladder_svg
 from emulator.run_follow.packet_search import PacketWish
 from emulator.run_follow.packet_story import PacketStory, StoryChoice, tell
-from emulator.run_follow.story_data import as_data, story_rows
+from emulator.run_follow.story_data import as_data, heading, story_rows
 from tests.harness.runs.written_folder import (
     BEGAN_US,
     SPEC,
@@ -30,7 +32,7 @@ from tests.harness.runs.written_folder import (
 )
 from topologies import catalogue
 from uet.wire import pds, ses
-from uet.wire.codes import NackCode
+from uet.wire.codes import ControlType, NackCode
 
 SENDER, RECEIVER = "10.0.1.3", "10.0.1.2"
 PORTS = ["h1g0:eth0", "rail0:down1", "rail0:down0", "rail0:up0", "h0g0:eth0"]
@@ -324,3 +326,115 @@ def test_captures_that_say_too_little_are_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(UserError, match="--capture all"):
         tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
+
+
+def control(kind: ControlType, psn: int) -> bytes:
+    return packet(pds.UET_CP(ctl_type=kind, psn=psn, spdcid=5, dpdcid=6))
+
+
+def test_a_drop_has_its_port_class_and_reason(tmp_path: Path) -> None:
+    """The telemetry counts a drop at rail0:down0 at 5 us; the row has one reason."""
+    (journey,) = story(tmp_path, passing([3.0, 3.5], FORTH, request())).journeys
+    assert journey.fate == "dropped"
+    assert journey.ending == (
+        "it does not leave rail0: dropped at rail0:down0, class data: the queue was at its limit"
+    )
+
+
+def test_a_drop_that_no_counter_shows_has_no_reason(tmp_path: Path) -> None:
+    frames = passing([0.0, 0.0], FORTH, request())  # before the sample at which nothing was lost
+    frames = [(at - 1, *rest) for at, *rest in frames]
+    (journey,) = story(tmp_path, frames).journeys
+    assert journey.ending.endswith("dropped there, or the capture ends")
+
+
+def test_several_reasons_are_listed_with_their_counts(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, passing([3.0, 3.5], FORTH, request()))
+    path = folder / "events.jsonl"
+    path.write_text(
+        path.read_text().replace('"dropped_tail": 3', '"dropped_tail": 2, "dropped_loss": 1')
+    )
+    (journey,) = tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None).journeys
+    assert journey.ending.endswith("that it counted in this row, tail (2), loss (1)")
+
+
+def pause(quanta: int) -> bytes:
+    return pause_frame.frame(bytes(6), {3: quanta})
+
+
+def test_a_pause_that_held_a_packet_is_shown(tmp_path: Path) -> None:
+    """100 quanta of 512 bit at 400 Gb/s are 128 ns."""
+    frames = [
+        *passing([1.0], ["h1g0:eth0 in"], pause(0xFFFF), 64),
+        *passing([1.5], ["h1g0:eth0 in"], pause(0), 64),
+        *passing([1.5, 2.0], FORTH, request()),
+        *passing([2.25], ["rail0:down0 in"], pause(100), 64),
+        *passing([3.0, 3.5], FORTH[2:], request()),
+    ]
+    (journey,) = story(tmp_path, frames).journeys
+    assert journey.steps[0].changes == (
+        "PFC of rail0:down1 had stopped priority 3 for 0.500 us before",
+    )
+    assert journey.steps[2].changes == ("PFC of h0g0:eth0 stopped priority 3 for 0.128 us of that",)
+
+
+def test_a_control_packet_is_followed_and_stands_beside_its_packet(tmp_path: Path) -> None:
+    told = story(
+        tmp_path,
+        passing([1.0, 1.5, 1.75, 2.0], FORTH, control(ControlType.CLOSE_CMD, 80_001)),
+        psn=80_001,
+    )
+    (journey,) = told.journeys
+    assert (journey.kind.value, journey.words, journey.fate) == (
+        "control", "CP CLOSE_CMD", "delivered",
+    )  # fmt: skip
+    frames = [
+        *passing([1.0, 1.5], FORTH, request()),
+        *passing([5.0, 5.5, 5.5, 6.0], FORTH, control(ControlType.PROBE, PSN)),
+    ]
+    told = story(tmp_path / "probed", frames)
+    assert [one.label for one in told.journeys] == ["attempt 1", "control"]
+    assert told.journeys[1].words == "CP PROBE"
+    assert "No acknowledgement" in " ".join(told.notes)
+
+
+def test_the_cnp_behind_a_marked_packet_is_shown_once(tmp_path: Path) -> None:
+    write = BTH(opcode=10, dqpn=0x12, psn=77) / bytes(32)
+    cnp = packet(BTH(opcode=CNP_OPCODE, dqpn=0x34) / bytes(16), back=True, port=4791)
+    frames = [
+        *passing([0.5, 0.7, 0.7, 0.8], BACK, cnp, 64),  # before the mark
+        *passing([1.0, 1.5], FORTH, packet(write, port=4791)),
+        *passing([2.0, 2.5], FORTH[2:], packet(write, port=4791, ecn=3)),
+        *passing([2.5, 3.0, 3.0, 3.5], BACK, cnp, 64),
+        *passing([7.5, 8.0, 8.0, 8.5], BACK, cnp, 64),
+    ]
+    told = story(tmp_path, frames, psn=77)
+    assert [one.label for one in told.journeys] == ["attempt 1", "CNP"]
+    assert [step.t_us for step in told.journeys[1].steps] == [2.5, 3.0, 3.0, 3.5]
+
+
+def test_rudi_is_followed_by_its_packet_id(tmp_path: Path) -> None:
+    ask = packet(pds.UET_RUDI_REQ(pkt_id=90_001) / ses.UET_SES_STD(message_id=4) / bytes(32))
+    answer = packet(pds.UET_RUDI_RESP(pkt_id=90_001) / bytes(12), back=True)
+    frames = [
+        *passing([1.0, 1.5, 1.5, 2.0], FORTH, ask),
+        *passing([2.0, 2.5, 2.5, 3.0], BACK, answer),
+    ]
+    told = story(tmp_path, frames, psn=90_001)
+    assert [(one.label, one.words, one.fate) for one in told.journeys] == [
+        ("attempt 1", "RUDI_REQ som eom", "delivered"),
+        ("ACK", "RUDI_RESP", "delivered"),
+    ]
+    assert heading(told).startswith("UET packet ID 90001 from h1g0 to h0g0, RUDI, which has no PDC")
+    assert "uet.pds.rudi.pkt_id in {90001}" in told.display_filter
+    assert as_data(told)["pdc"] is None
+
+
+def test_uud_is_followed_by_its_message_id_only(tmp_path: Path) -> None:
+    datagram = packet(pds.UET_UUD_REQ() / ses.UET_SES_STD(message_id=411) / bytes(32))
+    frames = passing([1.0, 1.5, 1.5, 2.0], FORTH, datagram)
+    told = story(tmp_path, frames, psn=None, message=411)
+    assert [one.fate for one in told.journeys] == ["delivered"]
+    assert not any("acknowledgement" in note for note in told.notes)
+    with pytest.raises(UserError, match="no captured packet of data has PSN 411"):
+        story(tmp_path / "again", frames, psn=411)

@@ -81,7 +81,7 @@ def test_what_cannot_be_routed_is_refused(name: str) -> None:
 
 @pytest.mark.skipif(
     find_spec("infragraph") is None,
-    reason="the package infragraph is not installed (pip install 'uetemu[infragraph]')",
+    reason="the package infragraph is not installed (pip install 'uetemu[test]')",
 )
 @pytest.mark.parametrize("name", EXPORTED)
 def test_the_library_makes_the_same_graph(name: str) -> None:
