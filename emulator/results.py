@@ -13,6 +13,8 @@
 ``timeline.json``     one iteration of the largest size in Chrome's trace format
 ``nccl-tests.json``   of collectives: their rows in nccl-tests' form
                       (:mod:`emulator.nccl_tests.json_report`)
+``frame_latency.csv``  with ``--frame-latency``: times of frames between NICs
+                      (:mod:`emulator.measures.frame_latency`)
 ``capture.pcapng``    packets of the chosen ports (with a virtual clock:
                       :mod:`emulator.engine.port_capture`)
 ``telemetry.csv``     queues and counts over time of every switch port that has the ASIC

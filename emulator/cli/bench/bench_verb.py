@@ -178,7 +178,7 @@ def _planned(suite: Suite, tests: Sequence[SuiteTest], choice: SuiteChoice, at_o
     total = sum(seconds.values()) / at_once
     note = (
         f"{len(seconds)} trials differ: about {_minutes(total)} with {at_once} at a time and as "
-        "many idle processors. That is an estimate from the octets that they send; trials of two "
-        "tests run once, and what a search adds is not in it."
+        "many idle processors. That is an estimate from the octets that they send and the way of "
+        "these; trials of two tests run once, and what a search adds is not in it."
     )
     return page([table, note], to_terminal=False, width=160)

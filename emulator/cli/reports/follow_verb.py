@@ -26,7 +26,9 @@ _NUMBER = click.IntRange(min=0, max=2**32 - 1)
 
 @click.command("follow", short_help="follow one packet through every hop of a run")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--psn", type=_NUMBER, help="packet sequence number, of UET or RoCEv2")
+@click.option(
+    "--psn", type=_NUMBER, help="packet sequence number, of UET or RoCEv2; packet ID of RUDI"
+)
 @click.option("--message", type=click.IntRange(min=0, max=2**16 - 1), help="SES message ID, of UET")
 @click.option("--source", metavar="GPU|ADDRESS", help="sender of the packet")
 @click.option("--flow", metavar="GPU:GPU", help="sender and receiver of the packet")
@@ -55,10 +57,10 @@ def command(
     svg: Path | None,
     form: str,
 ) -> None:
-    """Follow a packet of data through every captured port of the run folder RUN.
+    """Follow a packet through every captured port of the run folder RUN.
 
-    Each attempt to send it is shown with its waits in switches, ECN marks, trims and where it
-    ended; then the acknowledgement or refusal that came back.  The last measured iteration that
+    Each attempt to send it is shown with its waits in switches, ECN marks, trims, pauses, and where
+    and why it ended; then the acknowledgement or refusal that came back.  The last measured iteration that
     has it is taken, unless --row and --iteration choose.  A run with --capture all sees every hop.
     """
     if psn is None and message is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ from scenarios.bmwg.failure_tests import add_excess, judge_failover
 from scenarios.bmwg.inference.expert_tests import HIDDEN, TOP_K
 from scenarios.bmwg.inference.expert_tests import TESTS as EXPERT_TESTS
 from scenarios.bmwg.job_tests import compare_at_once
-from scenarios.bmwg.trial_estimate import MEGABYTE_S, START_S, estimated_s
+from scenarios.bmwg.trial_estimate import (
+    CABLE_MEGABYTE_S,
+    CONTROL_PLANE_S,
+    START_S,
+    UET_FACTOR,
+    estimated_s,
+)
 from scenarios.bmwg.trial_rows import line
 from tests.scenarios.bmwg.test_training_suite import choice, findings_of
 
@@ -87,13 +94,27 @@ def test_the_offered_load_is_that_of_the_draft() -> None:
     assert row["egress_gbps"] == pytest.approx(row["egress_bytes"] / 10.0 / 1000)
 
 
-def test_an_estimate_grows_with_the_octets_seeds_and_transports() -> None:
-    def trial(seeds: int, transport: str, size: str = "1000000") -> SuiteTrial:
+def test_an_estimate_grows_with_the_octets_their_way_seeds_and_transports() -> None:
+    def trial(seeds: int, transport: str, size: str = "1000000", **changes: Any) -> SuiteTrial:
         given = (("senders", "2"), ("size", size), ("victim", "0"), ("warmups", "0"))
         fabric = "rail_clos:hosts=3,gpus_per_host=1,spines=1"
         return SuiteTrial(scenario="incast", fabric=fabric, transport=transport, seeds=seeds,
-                          parameters=given)  # fmt: skip
+                          parameters=given, **changes)  # fmt: skip
 
-    assert estimated_s(trial(1, "uet")) == pytest.approx(START_S + 2 * MEGABYTE_S)
-    assert estimated_s(trial(3, "uet,rocev2")) == pytest.approx(START_S + 12 * MEGABYTE_S)
+    def megabytes(count: float) -> Any:
+        return pytest.approx(START_S + count * CABLE_MEGABYTE_S)
+
+    # two senders of a megabyte, and a switch between two cables
+    assert estimated_s(trial(1, "rocev2")) == megabytes(2 * 2)
+    assert estimated_s(trial(3, "uet,rocev2")) == megabytes(3 * 2 * 2 * (1 + UET_FACTOR))
+    failed = trial(1, "rocev2", faults=("t=1us link rail0:up0 down",))
+    assert estimated_s(failed) == megabytes(2 * 2 * 2)
+    assert estimated_s(replace(failed, options=("--control-plane", "ebgp"))) == pytest.approx(
+        estimated_s(failed) + CONTROL_PLANE_S
+    )
+    far = SuiteTrial(
+        scenario="pairs", fabric="clos:segments=2,hosts=1,gpus_per_host=1,spines=1",
+        transport="rocev2", parameters=(("size", "1000000"), ("warmups", "0")),
+    )  # fmt: skip
+    assert estimated_s(far) == megabytes(4)
     assert estimated_s(trial(1, "uet", size="nothing")) == START_S
