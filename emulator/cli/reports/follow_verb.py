@@ -60,8 +60,9 @@ def command(
     """Follow a packet through every captured port of the run folder RUN.
 
     Each attempt to send it is shown with its waits in switches, ECN marks, trims, pauses, and where
-    and why it ended; then the acknowledgement or refusal that came back.  The last measured iteration that
-    has it is taken, unless --row and --iteration choose.  A run with --capture all sees every hop.
+    and why it ended; then the acknowledgement or refusal that came back.  The last measured
+    iteration that has it is taken, unless --row and --iteration choose.  A run with --capture all
+    sees every hop.
     """
     if psn is None and message is None:
         raise UserError("say which packet, by --psn or --message; uetemu decode --brief lists them")
