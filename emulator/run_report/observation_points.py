@@ -19,7 +19,7 @@ INPUT = "input"
 #: The meanings of the points, for the report's reader.
 MEANINGS: Mapping[str, str] = {
     ENDPOINT: "at the GPUs: schedules, transports and NICs count and time what they do",
-    BOUNDARY: "at the switch ports that the receiving GPUs are plugged into",
+    BOUNDARY: "at the cables of NICs: switch ports towards receivers; frame times at both ends",
     SWITCH: "at the ports of all switches",
     MODEL: "computed from the topology and the schedules; nothing was observed",
     INPUT: "what the run was told",

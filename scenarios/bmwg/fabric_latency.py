@@ -49,7 +49,7 @@ FRAME_PAYLOAD = 4096
 #: 5 us; and writes at most, which bound what small messages load the fabric with.
 UNDER_WAY, MOST_WRITES = 2**19, 256
 #: Shares of the samples at which the distribution is drawn.
-SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
+SHARES = (*(step / 10 for step in range(10)), 0.95, 0.99, 0.999, 1.0)
 
 LOAD = SuiteColumn("load", "load", "", Point.INPUT)
 

@@ -91,6 +91,8 @@ COLUMNS = (
     TableColumn("wrong", "#wrong", "", 6),
 )
 GPUS_PER_HOST = 4
+#: A time between tokens beyond which the answer stalls (the BMWG draft on inference, 10.2).
+STALL_NS = 100_000_000
 _SCALE = replace(COUNT, maximum=2**20)
 _ARRIVAL = replace(TIME, maximum=10**13)
 _PROMPT = replace(COUNT, maximum=2**20)
@@ -274,9 +276,11 @@ def measures(
     span = fmean(max(one.tokens_ns[-1] for one in run) for run in runs)
     return {
         **_latencies(times),
+        **_stalls(times, job.scale),
         "itl_exchange_us": _mean([gap - job.step_ns for one in times for gap in one.itl_ns]),
         "transfer_gbps": fmean(one.transfer_gbps for one in times),
         "tokens_per_second": 1e9 * len(arrivals) * job.output / (span * job.scale),
+        "prompt_tokens_per_second": 1e9 * len(arrivals) * job.prompt / (span * job.scale),
         "request_times": [_moments(one) for one in runs[-1]],
         "fabric_bytes": outcome.received_bytes,
         "fabric_bytes_derived": fabric_octets(compiled),
@@ -299,6 +303,21 @@ def _latencies(times: Sequence[RequestTimes]) -> dict[str, object]:
             value = percentile(values, share / 100)
             found[f"{name}_p{share}_us"] = None if value is None else value / 1000
     return found
+
+
+def _stalls(times: Sequence[RequestTimes], scale: int) -> dict[str, object]:
+    """Return the tail of times between tokens, how many there are, and how many are stalls.
+
+    A stall is longer than ``STALL_NS`` at the model's full size.
+    """
+    gaps = [gap for one in times for gap in one.itl_ns]
+    tail = percentile(gaps, 0.999)
+    return {
+        "itl_p999_us": None if tail is None else tail / 1000,
+        "itl_max_us": max(gaps) / 1000 if gaps else None,
+        "itl_samples": len(gaps),
+        "itl_stalls": sum(gap * scale > STALL_NS for gap in gaps),
+    }
 
 
 def _mean(values_ns: Sequence[int]) -> float | None:

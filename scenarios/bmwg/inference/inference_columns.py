@@ -28,9 +28,15 @@ TTFT = _endpoint("ttft_us", "TTFT mean", "us")
 TTFT_P50 = _endpoint("ttft_p50_us", "TTFT P50", "us")
 TTFT_P99 = _endpoint("ttft_p99_us", "TTFT P99", "us")
 ITL_P50 = _endpoint("itl_p50_us", "ITL P50", "us")
+ITL_P95 = _endpoint("itl_p95_us", "ITL P95", "us")
 ITL_P99 = _endpoint("itl_p99_us", "ITL P99", "us")
+ITL_P999 = _endpoint("itl_p999_us", "ITL P99.9", "us")
+ITL_MOST = _endpoint("itl_max_us", "ITL most", "us")
+ITL_SAMPLES = _endpoint("itl_samples", "ITL samples")
+STALLS = _endpoint("itl_stalls", "stalls")
 FABRIC_SHARE = _endpoint("ttft_fabric_share", "T_transfer / TTFT")
 TOKENS = _endpoint("tokens_per_second", "TPS_output", "1/s")
+PROMPT_TOKENS = _endpoint("prompt_tokens_per_second", "TPS_input", "1/s")
 KV_RATE = _endpoint("transfer_gbps", "KV rate", "GB/s")
 DISPATCH = _endpoint("dispatch_us", "dispatch", "us")
 DISPATCH_BOUND = SuiteColumn("dispatch_bound_us", "T_dispatch bound", "us", Point.DERIVED)
@@ -38,8 +44,8 @@ DISPATCH_BOUND = SuiteColumn("dispatch_bound_us", "T_dispatch bound", "us", Poin
 #: A request's model, divided by this: the draft's sizes and computing times over 1024.
 SCALE = 1024
 SCALED = (
-    f"Octets and computing times are those of Llama 70B over {SCALE}; latencies of cables and"
-    " switches are not divided. Times stand as they ran."
+    f"Octets and computing times are those of Llama 70B (CFG-B: L = 80, H_kv = 8, D = 128, BF16)"
+    f" over {SCALE}; latencies of cables and switches are not divided. Times stand as they ran."
 )
 FEW_REQUESTS = "{count} requests a run, {seeds} seeds, instead of 20 trials of 60 s."
 FORMULA = (

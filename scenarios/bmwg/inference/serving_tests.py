@@ -243,7 +243,8 @@ def token_tail(choice: SuiteChoice) -> Procedure:
         title="Time between tokens, decode by experts over two hosts",
         columns=(
             *(i.setting("case", "load"), i.TRANSFER, c.TRANSPORT, c.SWITCH),
-            *(i.ITL_P50, i.ITL_P99, i.TTFT_P99, i.TRANSFER_TIME, i.TOKENS, c.RESENT),
+            *(i.ITL_P50, i.ITL_P95, i.ITL_P99, i.ITL_P999, i.ITL_MOST, i.ITL_SAMPLES, i.STALLS),
+            *(i.TTFT_P99, i.TRANSFER_TIME, i.TOKENS, c.RESENT),
         ),
         trials=trials,
         curves=[Curve("case", "itl_p99_us", ("transport", "transfer"))],
@@ -255,6 +256,8 @@ def token_tail(choice: SuiteChoice) -> Procedure:
                 f"A mixture of experts (8x7b) over {i.SCALE}, 8 tokens an answer and {count}"
                 " requests, instead of 2048 tokens and 10,000 samples.",
                 "The load is that of other requests' transfers, not of a generator.",
+                f"Samples are those of a seed, and values medians over seeds. A stall is 100 ms at"
+                f" full size: a time between tokens of more than 100 ms / {i.SCALE} here.",
             ]
         )
     )
@@ -323,7 +326,7 @@ def most_tokens(choice: SuiteChoice) -> Procedure:
             tried[transport] = _next_rate(0 if best is None else best[0], broken[transport])
     columns = (
         *(c.TRANSPORT, SuiteColumn("most", "largest rate", "requests/s", Point.DERIVED)),
-        *(i.TOKENS, i.TTFT_P99, i.ITL_P99, i.TRANSFER_TIME, c.CV),
+        *(i.TOKENS, i.PROMPT_TOKENS, i.TTFT_P99, i.ITL_P99, i.TRANSFER_TIME, c.CV),
     )
     rows: list[dict[str, Any]] = []
     for transport, best in kept.items():
@@ -344,6 +347,7 @@ def most_tokens(choice: SuiteChoice) -> Procedure:
             *_deviations(choice),
             f"The objectives are declared, and divided by {i.SCALE} as the times are. The search"
             f" ends within {RATE_STEP / 1000} requests a second.",
+            "Inference_Goodput is TPS_output: every request completes, and within the objectives.",
             "Fabric utilisation at the boundary is in each trial's own report.",
         ],
     )
