@@ -203,6 +203,8 @@ class _Search:
             self._notice(sighting)
             return
         for psn, followed in self.followed.items():
+            if self._kinds[psn] is PacketKind.CONTROL and seen.psn != psn:
+                continue  # many have PSN 0, which a cumulative acknowledgement does not mean
             if psn in self._ports and seen.settles(self.flow, psn, self._ports[psn]):
                 self._answer(psn, followed, sighting)
 

@@ -228,7 +228,8 @@ def _notes(
         notes.append(f"{left_out} more sightings of this packet were left out.")
     for one in followed:
         kinds = {each.attempts[0].first.seen.kind for each in one.answers if each.attempts}
-        if not kinds - {PacketKind.NACK, *SIGNALS} and flow.flow.context != UUD:
+        acknowledged = flow.flow.context != UUD and one.packet.psn not in flow.signals
+        if acknowledged and not kinds - {PacketKind.NACK, *SIGNALS}:
             notes.append(f"No acknowledgement of PSN {one.packet.psn} passed a captured port.")
     return notes
 

@@ -388,6 +388,10 @@ def test_a_control_packet_is_followed_and_stands_beside_its_packet(tmp_path: Pat
     assert (journey.kind.value, journey.words, journey.fate) == (
         "control", "CP CLOSE_CMD", "delivered",
     )  # fmt: skip
+    probe = passing([1.0, 1.5, 1.5, 2.0], FORTH, control(ControlType.PROBE, 0))
+    probe += passing([2.0, 2.5, 2.5, 3.0], BACK, ack(PSN), 58)  # of data, and not of PSN 0
+    told = story(tmp_path / "unnumbered", probe, psn=0)
+    assert [one.label for one in told.journeys] == ["attempt 1"]
     frames = [
         *passing([1.0, 1.5], FORTH, request()),
         *passing([5.0, 5.5, 5.5, 6.0], FORTH, control(ControlType.PROBE, PSN)),
