@@ -68,6 +68,8 @@ NETWORK_BLOCKS: Mapping[str, IPv4Network] = {
     STORAGE: IPv4Network("100.72.0.0/13"),
     MANAGEMENT: IPv4Network("100.80.0.0/13"),
 }
+#: Of links inside a border leaf; FRR takes addresses at the block's start for itself.
+HANDOFFS = IPv4Network("169.254.128.0/17")
 #: What the ports of a machine are named after, by network.
 PORT_PREFIXES: Mapping[str, str] = {FRONTEND: "front", STORAGE: "stor", MANAGEMENT: "mgmt"}
 _MAC_ROLE = {
@@ -80,7 +82,7 @@ _MAC_ROLE = {
     Role.LEAF: 0x14,
     Role.ROUTER: 0x15,
 }
-_MAC_BRIDGE, _MAC_SEGMENT = 0x10, 0x20
+_MAC_BRIDGE, _MAC_SEGMENT, _MAC_ROUTER = 0x10, 0x20, 0x21
 #: Numbers that the switches of a network of machines have to themselves.
 SWITCHES_OF_A_NETWORK = 1 << 14
 _ANYCAST = 0xFFFF  # the node number of all switches; no single one has so high a number
@@ -122,6 +124,11 @@ def bridge_mac(*, switch: int, rail: int) -> str:
 def anycast_mac(*, rail: int) -> str:
     """MAC of the bridges of a ``rail`` that is stretched over switches, the same on all of them."""
     return _mac(_MAC_BRIDGE, _ANYCAST, rail)
+
+
+def router_mac(*, switch: int) -> str:
+    """Return the MAC of the ``switch``-th switch as a router between tunnels (RFC 9135)."""
+    return _mac(_MAC_ROUTER, switch, 0)
 
 
 def segment_mac(*, switch: int) -> str:
@@ -312,6 +319,19 @@ def fabric_link(
             "or parallel links"
         )
     return IPv4Interface(f"{block[2 * number]}/31"), IPv4Interface(f"{block[2 * number + 1]}/31")
+
+
+def handoff_link(tenant: int) -> tuple[IPv4Interface, IPv4Interface]:
+    """Return the /31 between a border leaf's own routes and those of ``tenant``: (own, tenant's).
+
+    It is of the link-local block (RFC 3927), and known in the border leaf alone.
+    """
+    first = HANDOFFS[2 * tenant] if 2 * tenant < HANDOFFS.num_addresses else None
+    if first is None:
+        raise TopologyError(
+            f"{HANDOFFS} has no /31 left for tenant {tenant}; take fewer tenants"
+        )
+    return IPv4Interface(f"{first}/31"), IPv4Interface(f"{first + 1}/31")
 
 
 def loopback(role: Role, switch: int, blocks: AddressBlocks | None = None) -> IPv4Address:

@@ -23,6 +23,11 @@ MAX_VLAN = 4094
 AXES = "xyz"  # the dimensions of a torus
 SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes by default
 SCALE_UP_SHAPES = (SWITCH, MESH, RING) = ("switch", "mesh", "ring")
+#: How tenants of a frontend are kept apart: VRF devices, VRFs that are network namespaces, filters.
+ISOLATIONS = (AUTO_ISOLATION, OF_DEVICES, OF_NAMESPACES, BY_FILTER) = (
+    *("auto", "vrf"),
+    *("netns", "filter"),
+)
 #: The networks of a cluster: the scale-out one, and those of its servers.
 NETWORKS = (BACKEND, FRONTEND, STORAGE, MANAGEMENT) = (
     *("backend", "frontend"),
@@ -88,7 +93,8 @@ class Bridge:
     that the design's drawing gives the rail. It is the rail's 802.1Q id where the bridges of a
     switch are VLANs of one (:class:`FabricProfile`); these have the one MAC of the switch.  Bridges
     of one ``vni`` are one network that is stretched over several switches: they have the same
-    gateway and MAC (anycast), and tunnels between the loopbacks of their switches join them.
+    gateway and MAC (anycast), and tunnels between the loopbacks of their switches join them.  The
+    routes of a ``vrf`` of the switch lead to its subnet, and no others.
     """
 
     name: str
@@ -97,6 +103,36 @@ class Bridge:
     gateway: IPv4Interface | None = None
     vlan: int | None = None
     vni: int | None = None
+    vrf: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handoff:
+    """A link inside a border leaf, between its own routes and those of a tenant.
+
+    ``outside`` is the address at the switch's own end, ``inside`` that at the tenant's.  The tenant
+    has routes to ``shared`` over it, and the switch has routes to the tenant's ``networks``.
+    """
+
+    outside: IPv4Interface
+    inside: IPv4Interface
+    shared: tuple[IPv4Network, ...]
+    networks: tuple[IPv4Network, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vrf:
+    """The routes of a tenant in a switch, apart from all others.
+
+    ``vni`` is its L3 VNI: packets that one switch routes to a subnet behind another pass between
+    them in a tunnel of that number, addressed to the other's router MAC, ``mac`` (RFC 9135,
+    symmetric IRB).
+    """
+
+    name: str
+    vni: int
+    mac: str
+    handoff: Handoff | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +168,7 @@ class Node:
     summaries: tuple[IPv4Network, ...] = ()
     position: tuple[int, ...] = ()
     reach: tuple[IPv4Network, ...] = ()
+    vrfs: tuple[Vrf, ...] = ()
 
     @property
     def is_switch(self) -> bool:
@@ -250,7 +287,8 @@ class FabricProfile:
     ``routing`` selects the paths of its routes: ``shortest`` (all of them), or another way of
     :mod:`topologies.routing`.  ``control_plane`` is ``NAME[:PARAMETER=VALUE,...]``, ``data_plane``
     ``ethernet`` or ``vxlan``.  ``vlans``: the bridges of a switch are VLANs of one (``on``), are so
-    where the kernel can (``auto``), or stand for themselves (``off``).
+    where the kernel can (``auto``), or stand for themselves (``off``).  ``isolation``, one of
+    :data:`ISOLATIONS`, is what the VRFs of switches are, where they have some.
     """
 
     control_plane: str = "static"
@@ -258,3 +296,4 @@ class FabricProfile:
     load_balancing: str = "flow"
     routing: str = SHORTEST
     vlans: str = "off"
+    isolation: str = BY_FILTER

@@ -13,18 +13,23 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from topologies.elements import (
+    AUTO_ISOLATION,
     AXES,
     BACKEND,
+    BY_FILTER,
     END_ROLES,
     ETHERNET,
     EVPN,
     FRONTEND,
+    ISOLATIONS,
     MANAGEMENT,
     MAX_MTU,
     MAX_VLAN,
     MESH,
     MIN_MTU,
     NETWORKS,
+    OF_DEVICES,
+    OF_NAMESPACES,
     RING,
     ROUTINGS,
     SCALE_UP_SHAPES,
@@ -38,6 +43,7 @@ from topologies.elements import (
     Bridge,
     CableEnd,
     FabricProfile,
+    Handoff,
     Link,
     Node,
     Port,
@@ -45,24 +51,30 @@ from topologies.elements import (
     ScaleUp,
     Server,
     TopologyError,
+    Vrf,
 )
 from topologies.network_validation import validate_networks
 from topologies.validation import validate
 from topologies.wiring import Wiring
 
 __all__ = [
+    "AUTO_ISOLATION",
     "AXES",
     "BACKEND",
+    "BY_FILTER",
     "END_ROLES",
     "ETHERNET",
     "EVPN",
     "FRONTEND",
+    "ISOLATIONS",
     "MANAGEMENT",
     "MAX_MTU",
     "MAX_VLAN",
     "MESH",
     "MIN_MTU",
     "NETWORKS",
+    "OF_DEVICES",
+    "OF_NAMESPACES",
     "RING",
     "ROUTINGS",
     "SCALE_UP_SHAPES",
@@ -76,6 +88,7 @@ __all__ = [
     "Bridge",
     "CableEnd",
     "FabricProfile",
+    "Handoff",
     "Link",
     "Node",
     "Port",
@@ -84,6 +97,7 @@ __all__ = [
     "Server",
     "Topology",
     "TopologyError",
+    "Vrf",
 ]
 
 

@@ -26,6 +26,7 @@ from topologies.elements import (
 )
 from topologies.ethernet import HEADER_OCTETS
 from topologies.stretch import validate_stretch
+from topologies.tenant_vrfs import validate_vnis, validate_vrfs, vrfs_of_ends
 from topologies.wiring import Wiring
 
 NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
@@ -35,6 +36,7 @@ MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 def validate(topology: Wiring) -> None:
     """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
+    validate_vnis(topology)
     nodes = _validate_nodes(topology)
     subnets = _validate_subnets(topology)
     _validate_gateways(topology)
@@ -44,20 +46,21 @@ def validate(topology: Wiring) -> None:
     _validate_servers(topology, nodes)
     layer2.validate(topology)
     validate_stretch(topology)
+    validate_vrfs(topology)
 
 
 def _validate_nodes(topology: Wiring) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     macs: dict[str, str] = {}
-    addresses: dict[IPv4Address, str] = {}
+    addresses: dict[tuple[str | None, IPv4Address], str] = {}
     stretched: dict[int, Bridge] = {}
-    twins = topology.twins
+    twins, tenants = topology.twins, vrfs_of_ends(topology)
 
-    def claim_address(where: str, address: IPv4Address) -> None:
+    def claim_address(where: str, address: IPv4Address, vrf: str | None = None) -> None:
         where = twins.get(where, where)
-        if addresses.get(address, where) != where:
-            raise TopologyError(f"{where} has the address of {addresses[address]}")
-        addresses[address] = where
+        if addresses.get((vrf, address), where) != where:
+            raise TopologyError(f"{where} has the address of {addresses[vrf, address]}")
+        addresses[vrf, address] = where
 
     def claim_mac(where: str, item: Bridge | Port, node: Node) -> None:
         if isinstance(item, Port):
@@ -97,11 +100,12 @@ def _validate_nodes(topology: Wiring) -> dict[str, Node]:
                 continue
             if bridge.vni is not None:
                 stretched[bridge.vni] = bridge
-            claim_address(where, bridge.gateway.ip)
+            claim_address(where, bridge.gateway.ip, bridge.vrf)
         for port in node.ports:
             where = f"{node.name}:{port.name}"
             if port.address is not None:
-                claim_address(f"{node.name}:{port.interface}", port.address.ip)
+                tenant = tenants.get(CableEnd(node.name, port.name))
+                claim_address(f"{node.name}:{port.interface}", port.address.ip, tenant)
             if (port.address is None) == (port.bridge is None):
                 raise TopologyError(f"{where} must have either an address or a bridge")
             if port.bridge is not None and port.bridge not in bridges:
@@ -144,9 +148,14 @@ def _validate_profile(profile: FabricProfile) -> None:
 
 
 def _validate_subnets(topology: Wiring) -> dict[IPv4Network, str]:
-    """Return the subnets of bridges, which do not overlap, with the bridges' names."""
+    """Return the subnets of bridges that no tenant has, with the bridges' names.
+
+    None of them overlaps another, nor does one of a tenant's overlap another of that tenant.
+    """
     subnets: dict[IPv4Network, str] = {}
-    _claim_subnets(subnets, _bridged(topology))
+    for vrf in dict.fromkeys(bridge.vrf for node in topology.nodes for bridge in node.bridges):
+        _claim_subnets(subnets if vrf is None else {}, _bridged(topology, vrf))
+    _claim_subnets(dict(subnets), _handed_over(topology))
     for node in topology.nodes:
         _validate_summaries(node, subnets)
     return subnets
@@ -173,13 +182,21 @@ def _claim_subnets(
             )
 
 
-def _bridged(topology: Wiring) -> Iterator[tuple[IPv4Network, str]]:
-    """The subnets of bridges; of bridges that are one network, by the name of the first."""
+def _handed_over(topology: Wiring) -> Iterator[tuple[IPv4Network, str]]:
+    """The networks of tenants that border leaves advertise to all."""
+    for node in topology.nodes:
+        for vrf in node.vrfs:
+            for network in vrf.handoff.networks if vrf.handoff is not None else ():
+                yield network, f"the tenant {vrf.name}"
+
+
+def _bridged(topology: Wiring, vrf: str | None) -> Iterator[tuple[IPv4Network, str]]:
+    """The subnets of bridges of ``vrf``; of bridges that are one network, by the first's name."""
     stretched: dict[int, Bridge] = {}
     first: dict[int, str] = {}
     for node in topology.nodes:
         for bridge in node.bridges:
-            if bridge.gateway is None:
+            if bridge.gateway is None or bridge.vrf != vrf:
                 continue
             where = f"{node.name}:{bridge.name}"
             if bridge.vni is not None:

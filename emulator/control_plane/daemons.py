@@ -145,7 +145,10 @@ class SwitchDaemons:
             shutil.chown(path, USER, GROUP)
 
     def start_command(
-        self, link_local: Iterable[str] = (), library: Path | None = None
+        self,
+        link_local: Iterable[str] = (),
+        library: Path | None = None,
+        spaces: Mapping[str, Path] | None = None,
     ) -> list[str]:
         """Return the command that starts the daemons in the switch's namespace.
 
@@ -153,7 +156,8 @@ class SwitchDaemons:
 
         Each daemon goes to the background by itself, when it is ready.  The ports ``link_local``
         get an IPv6 address first, which no other port of a fabric has.  Zebra has ``library``
-        preloaded (:mod:`emulator.control_plane.static_entries`).
+        preloaded (:mod:`emulator.control_plane.static_entries`).  ``spaces`` are the namespaces
+        that are its VRFs, by name: they are all that it sees where Linux keeps named ones.
         """
         places = {place: self.directory for place in FIXED_PLACES if place.is_dir()}
         places[CRASHES] = self.directory / "tmp"
@@ -162,6 +166,7 @@ class SwitchDaemons:
             shlex.join(["mount", "--bind", str(directory), str(place)])
             for place, directory in places.items()
         ]
+        steps += self._shown_spaces(spaces or {})
         steps.append(f"echo {self.switch} > /proc/sys/kernel/hostname")
         steps.append(f"echo {MOST_MEMBERSHIPS} > /proc/sys/net/ipv4/igmp_max_memberships")
         for port in link_local:
@@ -169,11 +174,25 @@ class SwitchDaemons:
             steps += [f"echo {value} > {settings / name}" for name, value in LINK_LOCAL]
         for name in programs(self.plane):
             words = self._daemon(name)
+            if spaces and name == ZEBRA:
+                words.append("--vrfwnetns")
             if library is not None and name == ZEBRA:
                 words = ["env", f"LD_PRELOAD={library}", *words]
             steps.append(shlex.join(words))
         steps.append(shlex.join([*self._vtysh(), "--boot"]))
         return [*PRIORITY, *UNSHARE, "sh", "-ec", "\n".join(steps)]
+
+    def _shown_spaces(self, spaces: Mapping[str, Path]) -> list[str]:
+        """Return the commands that show the daemons ``spaces`` and no other named namespaces."""
+        shown = self.directory / "netns"
+        steps = [shlex.join(["mkdir", str(shown)])] if spaces else []
+        for name, path in spaces.items():
+            place = str(shown / name)
+            steps.append(shlex.join(["touch", place]))
+            steps.append(shlex.join(["mount", "--bind", str(path), place]))
+        if spaces:
+            steps.append(shlex.join(["mount", "--rbind", str(shown), str(namespaces.DIRECTORY)]))
+        return steps
 
     def _daemon(self, name: str) -> list[str]:
         where = self.directory

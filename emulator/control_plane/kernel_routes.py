@@ -16,6 +16,7 @@ from emulator.kernel.kernel_objects import (
     RTA_GATEWAY,
     RTA_MULTIPATH,
     RTA_OIF,
+    RTA_TABLE,
     RTMSG,
     RTN_UNICAST,
     RTNEXTHOP,
@@ -40,8 +41,10 @@ Hops = tuple[NextHop, ...]  # in order
 Routes = Mapping[IPv4Network, Hops]
 
 
-def read_routes(kernel: RouteSocket, ports: Mapping[int, str]) -> Routes:
-    """Every unicast route of the main table that leads to a next hop, over which.
+def read_routes(
+    kernel: RouteSocket, ports: Mapping[int, str], *, table: int = RT_TABLE_MAIN
+) -> Routes:
+    """Every unicast route of ``table``, by default the main one, that leads to a next hop.
 
     ``ports`` names interfaces by index; routes over others, and those of connected subnets, are
     left out.
@@ -49,10 +52,10 @@ def read_routes(kernel: RouteSocket, ports: Mapping[int, str]) -> Routes:
     found: dict[IPv4Network, Hops] = {}
     request = RTMSG.pack(AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     for payload in kernel.dump(RTM_GETROUTE, request):
-        _, length, _, _, table, _, _, kind, _ = RTMSG.unpack_from(payload)
-        if table != RT_TABLE_MAIN or kind != RTN_UNICAST:
-            continue
+        _, length, _, _, _, _, _, kind, _ = RTMSG.unpack_from(payload)
         values = dict(attributes(payload, RTMSG.size))
+        if kind != RTN_UNICAST or struct.unpack("=I", values[RTA_TABLE]) != (table,):
+            continue
         hops = tuple(sorted(_hops(values, ports)))
         if hops:
             start = bytes(values[RTA_DST]) if RTA_DST in values else bytes(4)

@@ -13,7 +13,7 @@ import math
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,14 @@ from emulator.control_plane.convergence import ConvergedState, Difference
 from emulator.control_plane.daemons import SwitchDaemons
 from emulator.control_plane.kernel_routes import Routes, read_routes
 from emulator.control_plane.members import Members
+from emulator.control_plane.tenant_routes import TenantRoutes, places_of
 from emulator.doctor import capabilities
 from emulator.errors import UserError
+from emulator.kernel import namespaces
 from emulator.kernel.netlink import RouteSocket
 from emulator.logs import plain_logger
-from topologies.model import CableEnd, Topology
+from topologies.interface_indices import vrf_space
+from topologies.model import OF_NAMESPACES, CableEnd, Topology
 from topologies.stretch import stretch_of
 
 _log = plain_logger(__name__)
@@ -140,13 +143,23 @@ class Routing:
         with switch.start_log.open("wb") as printed:
             process = self._popen(
                 switch.switch,
-                switch.start_command(ports, library),
+                switch.start_command(ports, library, self._spaces(switch.switch)),
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # an interrupt of the terminal is ours to handle
             )
         return switch, process
+
+    def _spaces(self, switch: str) -> dict[str, Path]:
+        """Return the namespaces that are the VRFs of ``switch``, by name."""
+        if self.topology.profile.isolation != OF_NAMESPACES:
+            return {}
+        lab = self.directory.name
+        return {
+            vrf.name: namespaces.path_of(lab, vrf_space(switch, vrf.name))
+            for vrf in self.topology.node(switch).vrfs
+        }
 
     def _await_start(self, switch: SwitchDaemons, process: subprocess.Popen[Any]) -> None:
         ready, since = self._ready_daemons(), time.monotonic()
@@ -201,8 +214,22 @@ class Routing:
         return [
             stated
             for name in self.switches
-            for stated in requested.differences(name, self._kernels(name))
+            for stated in requested.differences(name, *self._tables(name))
         ]
+
+    def _tables(self, switch: str) -> Iterator[RouteSocket]:
+        """Yield the sockets in the namespaces of a switch: its own, and those that are VRFs."""
+        places = places_of(self.topology, self.topology.node(switch)).values()
+        for node in dict.fromkeys((switch, *(place.node for place in places))):
+            yield self._kernels(node)
+
+    def tenant_differences(self, left: Topology | None = None) -> list[str]:
+        """Return the wrong or missing routes of tenants, a sentence each.
+
+        The expectation is that of the topology unless what faults have ``left`` is given.
+        """
+        routes = TenantRoutes(left or self.topology, self._indices, self._kernels)
+        return list(routes.differences())
 
     def await_convergence(
         self, progress: Progress | None = None, *, time_limit_s: float = TIME_LIMIT_S
@@ -222,6 +249,7 @@ class Routing:
                 heard = self._unheard(deaf)
                 deaf = list(heard)
                 missing = [*self.differences(), *heard.values(), *self.member_differences()]
+                missing += self.tenant_differences()
             if not missing:
                 _log.info("all routes are there after %.2f s", time.monotonic() - began)
                 return

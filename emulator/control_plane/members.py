@@ -90,14 +90,15 @@ class Members:
                 self.requested[switch.name], self._tunnels[switch.name] = requested, tunnels
                 self._allowed[switch.name] = frozenset(self._shared(switch.name))
 
-    def differences(self, switch: str, kernel: RouteSocket) -> Iterator[str]:
+    def differences(self, switch: str, *kernels: RouteSocket) -> Iterator[str]:
         """Yield a sentence for each member that ``switch`` lacks or has behind a wrong tunnel.
 
-        ``kernel`` is the switch's own.
+        ``kernels`` are the switch's own and those of namespaces that are its VRFs.
         """
         requested = self.requested.get(switch)
         if requested:
-            known = set(read_entries(kernel, shared=bool(segments_of(self._topology))))
+            shared = bool(segments_of(self._topology))
+            known = {each for kernel in kernels for each in read_entries(kernel, shared=shared)}
             yield from (stated for entry, stated in requested.items() if entry not in known)
             for entry in sorted(known - requested.keys() - self._allowed[switch], key=str):
                 if entry.interface in self._tunnels[switch]:

@@ -16,6 +16,7 @@ from topologies.analysis.capacity import HEIGHT
 from topologies.model import SWITCH_ROLES, Node, Role, Topology
 from topologies.multihoming import Segment, segments_of
 from topologies.routing.static_routes import attached, destinations, static_routes
+from topologies.tenant_vrfs import subnets_in
 
 #: Private AS numbers (RFC 6996).
 TWO_OCTETS = range(64_512, 65_535)
@@ -41,13 +42,22 @@ class BgpSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantSpeaker:
+    """A tenant's routes in a switch, whose L3 VNI is ``vni``; it advertises ``networks``."""
+
+    name: str
+    vni: int
+    networks: tuple[IPv4Network, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speaker:
     """One switch with the ``networks`` it owns, and the ``summaries`` it advertises in their place.
 
     ``fabric_ports`` lead to other switches, of whatever tier.  ``cluster`` is that of a route
     reflector. All have the same, for they have the same clients, and none advertises a route twice
     to another. ``tunnels`` end here: the switch advertises who is behind it, all others only pass
-    that on. ``segments`` are by access bond the Ethernet segments that it shares with other
+    that on. ``vrfs`` are its tenants with routes of their own. ``segments`` are by access bond the Ethernet segments that it shares with other
     switches.
     """
 
@@ -59,6 +69,7 @@ class Speaker:
     fabric_ports: tuple[str, ...]
     sessions: tuple[BgpSession, ...]
     tunnels: bool = False
+    vrfs: tuple[TenantSpeaker, ...] = ()
     segments: Mapping[str, Segment] = field(default_factory=dict)
     cluster: IPv4Address | None = None
 
@@ -97,7 +108,8 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
             summaries=switch.summaries if plane.summaries else (),
             fabric_ports=tuple(_ports_to_switches(topology, switch)),
             sessions=tuple(sessions),
-            tunnels=any(bridge.vni is not None for bridge in switch.bridges),
+            tunnels=bool(switch.vrfs) or any(b.vni is not None for b in switch.bridges),
+            vrfs=tuple(_vrfs(switch)),
             segments=_segments(topology, switch),
             cluster=None if external else clusters.get(switch.name),
         )
@@ -111,6 +123,14 @@ def _segments(topology: Topology, switch: Node) -> dict[str, Segment]:
         for end in segment.ports
         if end.node == switch.name
     }
+
+
+def _vrfs(switch: Node) -> Iterator[TenantSpeaker]:
+    """A border leaf advertises to a tenant what all share, another leaf the tenant's subnets."""
+    for vrf in switch.vrfs:
+        shared = vrf.handoff.shared if vrf.handoff is not None else ()
+        networks = (*subnets_in(switch, vrf.name), *shared)
+        yield TenantSpeaker(name=vrf.name, vni=vrf.vni, networks=networks)
 
 
 def subnets_apart(topology: Topology) -> Topology:

@@ -27,11 +27,12 @@ from emulator.fabric.links import VethLink, VethPort
 from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.kernel import namespaces
 from emulator.kernel.netlink import RouteSocket
+from topologies.interface_indices import vrf_space
 from topologies.mininet_topo import FabricTopo
 from topologies.model import Topology
 
 READY_BUDGET_S = 30.0
-HANDLES_PER_NODE = 2  # the namespace and a netlink socket in it
+HANDLES_PER_NODE = 2  # the namespace and a netlink socket in it; a VRF may have them, too
 HANDLES_SPARE = 64
 
 
@@ -45,7 +46,8 @@ class Fabric(Mininet):
     def __init__(self, topo: FabricTopo, *, plan: FabricPlan) -> None:
         self.plan = plan
         Mininet.inited = True  # its own initialisation would raise limits of the whole host
-        _allow_handles(HANDLES_PER_NODE * len(plan.topology.nodes) + HANDLES_SPARE)
+        spaces = sum(len(node.vrfs) for node in plan.topology.nodes)
+        _allow_handles(HANDLES_PER_NODE * (len(plan.topology.nodes) + spaces) + HANDLES_SPARE)
         namespaces.share_directory()
         self.hosts: list[GpuNode] = []
         self.switches: list[SwitchNode] = []
@@ -134,9 +136,13 @@ class Fabric(Mininet):
             self.inner_ends.terminate()
 
     def kernel_of(self, name: str) -> RouteSocket:
-        """The netlink socket in the namespace of a node, or of the inner ends."""
+        """The netlink socket in the namespace of a node, of a VRF, or of the inner ends."""
         if self.inner_ends is not None and name == self.inner_ends.name:
             return self.inner_ends.kernel
+        for switch in self.switches:
+            for vrf, space in switch.vrfs.spaces.items():
+                if name == vrf_space(switch.name, vrf):
+                    return space.kernel
         node: NamespaceNode = self[name]
         return node.kernel
 

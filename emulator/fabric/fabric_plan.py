@@ -14,7 +14,7 @@ from emulator.fabric.inner.wires import Wires
 from emulator.fabric.port_alias import alias_of
 from emulator.kernel.shaping import Egress
 from topologies.interface_indices import interface_indices, vlan_bridge_of
-from topologies.model import CableEnd, Link, Node, Topology
+from topologies.model import OF_NAMESPACES, CableEnd, Link, Node, Topology
 from topologies.routing.static_routes import (
     Neighbour,
     Route,
@@ -100,6 +100,11 @@ class FabricPlan:
     def vlan_bridge(self, node: Node) -> CableEnd | None:
         """The bridge whose VLANs the rails of ``node`` are, if they are that."""
         return vlan_bridge_of(self.topology, node) if self.vlans else None
+
+    @property
+    def of_namespaces(self) -> bool:
+        """Return whether VRFs are network namespaces."""
+        return self.topology.profile.isolation == OF_NAMESPACES
 
     def behind(self, end: CableEnd) -> Iterator[str]:
         """The MAC addresses that are reached through the bridge member ``end``."""

@@ -22,6 +22,7 @@ from emulator.fabric import bonds
 from emulator.fabric.fabric_plan import FabricPlan
 from emulator.fabric.links import VethPort
 from emulator.fabric.tunnels import configure_tunnel
+from emulator.fabric.vrf_build import SwitchVrfs
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel import namespaces
 from emulator.kernel.default_signals import popen_options
@@ -110,7 +111,7 @@ class NamespaceNode(MininetNode):
         self.configure_addresses()
         for neighbour in self.plan.neighbours[self.name]:
             kernel_object.neighbour(
-                self.kernel,
+                self.kernel_at(neighbour.interface),
                 self.index_of(neighbour.interface),
                 neighbour.address,
                 neighbour.mac,
@@ -133,9 +134,17 @@ class NamespaceNode(MininetNode):
                 source=rule.source,
                 subject=f"{self.name}, rule for what comes in by {rule.interface}",
             )
-        self.kernel.flush()
+        self.flush()
         self.plan.step(self.name)
         return {}
+
+    def flush(self) -> None:
+        """Have the kernel do what is queued."""
+        self.kernel.flush()
+
+    def kernel_at(self, interface: str) -> RouteSocket:
+        """Return the socket of the namespace in which ``interface`` has its addresses."""
+        return self.kernel
 
     def configure_bridges(self) -> None:
         """Queue what must be there before the ports."""
@@ -173,7 +182,11 @@ class NamespaceNode(MininetNode):
         cabled = {port.model.bridge for port in self.ports_in_order()}
         empty = {bridge.name for bridge in self.model.bridges} - cabled
         tunnels = {tunnel_port(b.vni) for b in self.model.bridges if b.vni is not None}
-        return (empty | tunnels).issuperset(ports_not_ready(self.kernel))
+        return (empty | tunnels | self.uncabled()).issuperset(ports_not_ready(self.kernel))
+
+    def uncabled(self) -> set[str]:
+        """Return further interfaces that lead to no cable."""
+        return set()
 
     # ------------------------------------------------------------------ commands
 
@@ -273,6 +286,26 @@ class SwitchNode(NamespaceNode, MininetSwitch):
     """A rail switch (bridges and routed uplinks), a spine or a super-spine (a router)."""
 
     controlIntf = None
+    vrfs: SwitchVrfs
+
+    def startShell(self, mnopts: str | None = None) -> None:
+        super().startShell(mnopts)
+        self.vrfs = SwitchVrfs(self.plan, self.model, self.kernel, self.handle)
+
+    def cleanup(self) -> None:
+        self.vrfs.close()
+        super().cleanup()
+
+    def flush(self) -> None:
+        super().flush()
+        self.vrfs.flush()
+
+    def kernel_at(self, interface: str) -> RouteSocket:
+        bridges = {bridge.name: bridge for bridge in self.model.bridges}
+        return self.vrfs.kernel_at(bridges.get(interface))
+
+    def uncabled(self) -> set[str]:
+        return set(self.vrfs.names())
 
     def sysctls(self) -> Iterator[tuple[str, str]]:
         yield from super().sysctls()
@@ -310,16 +343,24 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             self._configure_vlans(whole)
             bonds.configure(self.kernel, self.plan, self.model, bridge=self.plan.indices[whole])
             return
+        self.vrfs.make()
         for bridge in self.model.bridges:
             end = CableEnd(self.name, bridge.name)
-            kernel_object.bridge(
-                self.kernel, bridge.name, self.plan.indices[end], bridge.mac, subject=str(end)
-            )
+            apart = self.vrfs.is_apart(bridge)
+            mac = self.vrfs.outer_mac(bridge) if apart else bridge.mac
+            index, subject = self.plan.indices[end], str(end)
+            kernel_object.bridge(self.kernel, bridge.name, index, mac, subject=subject)
             # before its members: a bridge that gets its carrier later signals when it can send
             kernel_object.raise_link(
-                self.kernel, self.plan.indices[end], alias=self.plan.alias(end), subject=str(end)
+                self.kernel,
+                index,
+                alias=self.plan.alias(end),
+                bridge=self.vrfs.device_of(bridge),
+                subject=subject,
             )
-            if bridge.vni is not None:
+            if apart:
+                self.vrfs.subnet(bridge)
+            elif bridge.vni is not None:
                 configure_tunnel(self.kernel, self.plan, self.model, bridge)
 
     def _configure_vlans(self, whole: CableEnd) -> None:
@@ -350,7 +391,9 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             end = CableEnd(self.name, bridge.name)
             index = self.plan.indices[end]
             if bridge.gateway is not None:
-                kernel_object.address(self.kernel, index, bridge.gateway, subject=str(end))
+                kernel = self.vrfs.kernel_at(bridge)
+                kernel_object.address(kernel, index, bridge.gateway, subject=str(end))
+        self.vrfs.hand_off()
         super().configure_addresses()
         for port in self.ports_in_order():
             if port.model.bridge is not None:
@@ -362,5 +405,9 @@ class SwitchNode(NamespaceNode, MininetSwitch):
                         vlan=self.vlan_of(port),
                         subject=f"{port.end}, {mac} behind it",
                     )
+        for bridge in filter(self.vrfs.is_apart, self.model.bridges):
+            ports = (port for port in self.ports_in_order() if port.model.bridge == bridge.name)
+            behind = (mac for port in ports for mac in self.plan.behind(port.end))
+            self.vrfs.members(bridge, behind)
         ports = {port.model.name: port.index for port in self.ports_in_order()}
         bonds.stand_by(self.kernel, self.model, self.plan.topology, ports)

@@ -40,7 +40,7 @@ def configure_tunnel(
         index,
         vni=bridge.vni,
         local=switch.loopback,
-        mtu=_mtu_inside(plan, switch, bridge),
+        mtu=mtu_inside(plan, switch, bridge),
         subject=str(end),
     )
     for request in release_requests(tunnel=True) if plan.wires is None else tunnel_requests():
@@ -57,7 +57,7 @@ def configure_tunnel(
     kernel_object.learn_nothing(kernel, index, subject=f"{end}, as a port of its bridge")
 
 
-def _mtu_inside(plan: FabricPlan, switch: Node, bridge: Bridge) -> int:
+def mtu_inside(plan: FabricPlan, switch: Node, bridge: Bridge) -> int:
     """The MTU of the bridge's other ports; of a bridge without any what fits into a tunnel."""
     mtus = {
         port: plan.topology.link_at(CableEnd(switch.name, port.name)).mtu for port in switch.ports

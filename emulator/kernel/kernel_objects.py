@@ -56,13 +56,18 @@ NHA_ID, NHA_GROUP, NHA_GATEWAY, NHA_FDB = 1, 2, 6, 11
 NUD_REACHABLE, NUD_NOARP, NUD_PERMANENT = 0x02, 0x40, 0x80
 NTF_SELF, NTF_MASTER, NTF_EXT_LEARNED = 0x02, 0x04, 0x10
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
-RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST, RTNH_F_ONLINK = 254, 4, 1, 4
+RTA_PRIORITY, RTA_TABLE, IFLA_VRF_TABLE = 6, 15, 1
+RT_TABLE_UNSPEC, RT_TABLE_MAIN, RTPROT_STATIC, RTNH_F_ONLINK = 0, 254, 4, 4
+RTN_UNICAST, RTN_UNREACHABLE = 1, 7
+LARGEST_SHORT_TABLE = 255  # in a header, whose field has 8 bits
+LAST_RESORT = 4_278_198_272  # the metric that Linux's own documentation gives such a route
 FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FR_ACT_TO_TBL = 2, 3, 6, 1
 
 NEW = NLM_F_CREATE | NLM_F_EXCL
 NEW_OR_OTHER = NLM_F_CREATE | NLM_F_REPLACE
 LOOPBACK_INDEX = 1
 GROUP = 0x7565  # of every interface of a fabric: what is deleted with one request
+VRF_TABLES = 1000  # of VRFs
 FIRST_TABLE = 100  # of those that rules lead to: clear of what the kernel and its users number
 RULE_PRIORITY = 1000  # after the kernel's local table (0), before main (32766)
 TX_QUEUE_PACKETS = 1000  # HTB's queue of last resort only; the real limits are in octets
@@ -142,8 +147,11 @@ def vxlan(
     local: IPv4Address,
     mtu: int,
     subject: str,
+    namespace: int | None = None,
 ) -> None:
     """A tunnel port of ``vni`` whose packets come from ``local``; ``mtu`` is that inside.
+
+    Its packets go the ways of this namespace, also if the port is in the open ``namespace``.
 
     It learns nothing from packets: its forwarding entries are configured.  DSCP and ECN of the
     packet inside go on the outside, and a mark set on the way comes in again (RFC 6040).  The UDP
@@ -158,7 +166,18 @@ def vxlan(
         attribute(IFLA_VXLAN_LEARNING, U8(0)),
         attribute(IFLA_VXLAN_UDP_CSUM, U8(0)),
     ]
-    _make(kernel, "vxlan", name, index, settings, attribute(IFLA_MTU, U32(mtu)), subject)
+    facts = attribute(IFLA_MTU, U32(mtu))
+    if namespace is not None:
+        facts += attribute(IFLA_NET_NS_FD, U32(namespace))
+    _make(kernel, "vxlan", name, index, settings, facts, subject)
+
+
+def vrf(kernel: RouteSocket, name: str, index: int, *, table: int, subject: str) -> None:
+    """A VRF: what comes in by its member interfaces is looked up in ``table``, and not elsewhere."""
+    _make(kernel, "vrf", name, index, [attribute(IFLA_VRF_TABLE, U32(table))], b"", subject)
+    body = RTMSG.pack(AF_INET, 0, 0, 0, RT_TABLE_UNSPEC, RTPROT_STATIC, 0, RTN_UNREACHABLE, 0)
+    body += attribute(RTA_TABLE, U32(table)) + attribute(RTA_PRIORITY, U32(LAST_RESORT))
+    kernel.queue(RTM_NEWROUTE, NEW, body, f"{subject}, what has no route")
 
 
 def vlan_interface(
@@ -330,9 +349,12 @@ def route(
     ``replace``: instead of the route that may be there.
     """
     flags = RTNH_F_ONLINK if len(hops) == 1 and hops[0][2] else 0
+    short = table if table <= LARGEST_SHORT_TABLE else RT_TABLE_UNSPEC
     body = RTMSG.pack(
-        AF_INET, destination.prefixlen, 0, 0, table, RTPROT_STATIC, 0, RTN_UNICAST, flags
+        AF_INET, destination.prefixlen, 0, 0, short, RTPROT_STATIC, 0, RTN_UNICAST, flags
     )
+    if short != table:
+        body += attribute(RTA_TABLE, U32(table))
     if destination.prefixlen:
         body += attribute(RTA_DST, destination.network_address.packed)
     if source is not None:

@@ -17,10 +17,19 @@ default route there, and a route to the others' blocks in those.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topologies import addressing as plan
-from topologies.elements import FRONTEND, MANAGEMENT, STORAGE, FabricProfile, Role, TopologyError
+from topologies.cluster.tenants import Tenancy
+from topologies.elements import (
+    BY_FILTER,
+    FRONTEND,
+    MANAGEMENT,
+    STORAGE,
+    FabricProfile,
+    Role,
+    TopologyError,
+)
 from topologies.model import Topology
 from topologies.parts.assembly import Assembly
 
@@ -29,9 +38,6 @@ STORAGE_PREFIX = "storage"  # of the names of storage nodes
 MANAGEMENT_SWITCH = "mgmt-switch0"
 USERS_BRIDGE = "users"  # of the border router
 SERVERS_BRIDGE = "servers"  # of a leaf
-TENANT_PREFIX = "tenant"
-#: Of the first tenant of a frontend: the number of its subnet, and its VNI.
-FIRST_TENANT_SUBNET, FIRST_TENANT_VNI = 512, 20_000
 MODEL_PORT = 8080  # of servers, which users may reach (TCP)
 #: Ethernet's own, on links that no jumbo frame passes (octets).
 ORDINARY_MTU = 1500
@@ -68,22 +74,24 @@ class LeafSpine:
 class Machines:
     """The machines of a cluster: servers with GPUs, and those that serve them.
 
-    The servers belong to ``tenants`` in turn; 0: to nobody in particular.
+    ``homes`` are the ports that servers and the head node have in the frontend, each at a leaf of
+    its own.
     """
 
     servers: tuple[str, ...]
     storage_nodes: int
     users: int
-    tenants: int = 0
+    homes: int = 1
 
     @property
     def storage(self) -> tuple[str, ...]:
         """Return the names of the storage nodes."""
         return tuple(f"{STORAGE_PREFIX}{number}" for number in range(self.storage_nodes))
 
-    def tenant_of(self, server: str) -> int:
-        """Return the number of the tenant that has ``server``."""
-        return self.servers.index(server) % self.tenants
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Return the names of the machines behind the border router of the frontend."""
+        return (*self.servers, HEAD)
 
     @property
     def user_names(self) -> tuple[str, ...]:
@@ -91,65 +99,72 @@ class Machines:
         return tuple(f"user{number}" for number in range(self.users))
 
 
-def frontend(machines: Machines, shape: LeafSpine, cabling: NetworkCabling) -> Topology:
+def frontend(
+    machines: Machines, shape: LeafSpine, cabling: NetworkCabling, tenancy: Tenancy
+) -> Topology:
     """The frontend: servers and the head node behind leaves, users behind the border router.
 
-    With tenants each has a subnet of its own, which lies on all leaves (VXLAN, BGP EVPN).
+    With tenants each has subnets of its own, which lie on all leaves (VXLAN, BGP EVPN).
     """
     shape.check(FRONTEND)
-    if machines.tenants and not shape.spines:
-        raise TopologyError(
-            f"tenants is {machines.tenants} and frontend_spines 0: tunnels between leaves need a "
-            "spine; take one, or tenants=0"
-        )
-    fabric = _assembly(FRONTEND, cabling, tunnels=machines.tenants > 0)
-    inside = [fabric.machine(name) for name in (*machines.servers, HEAD)]
+    tenancy.check(leaves=shape.leaves, spines=shape.spines, users=machines.users)
+    _check_homes(machines, shape, tenancy)
+    fabric = _assembly(FRONTEND, cabling, tunnels=tenancy.count > 0)
+    inside = [fabric.machine(name, homed=machines.homes) for name in machines.inside]
     users = [fabric.machine(name) for name in machines.user_names]
     leaves, spines = _leaf_spine(fabric, FRONTEND, shape, cabling)
-    _tenants(fabric, machines, leaves)
-    head_leaf = _leaf_of(machines, len(inside) - 1, len(leaves))
-    for number, leaf in enumerate(leaves):
-        if not machines.tenants or number == head_leaf:
-            _common_subnet(fabric, FRONTEND, leaf, number)
+    tenancy.build(fabric, leaves)
+    head_leaf = _leaf_of(tenancy, len(inside) - 1, len(leaves))
+    common = [n for n in range(len(leaves)) if not tenancy.count or n == head_leaf]
+    for number in common:
+        _common_subnet(fabric, FRONTEND, leaves[number], number)
     for number, machine in enumerate(inside):
-        owned = machines.tenants and machine in machines.servers
-        bridge = tenant_bridge(machines.tenant_of(machine)) if owned else SERVERS_BRIDGE
-        _attach(fabric, machine, leaves[_leaf_of(machines, number, len(leaves))], bridge, cabling)
+        first = _leaf_of(tenancy, number, len(leaves))
+        owned = tenancy.count and machine in machines.servers
+        tenant = machines.servers.index(machine) % tenancy.count if owned else 0
+        for home in range(machines.homes):
+            leaf = (first + home) % len(leaves)
+            bridge = tenancy.bridge_at(tenant, leaf) if owned else SERVERS_BRIDGE
+            _attach(fabric, machine, leaves[leaf], bridge, cabling)
     if users:
         fabric.switch(Role.LEAF, BORDER)
         subnet = plan.network_subnet(FRONTEND, len(leaves))
         fabric.bridge(BORDER, USERS_BRIDGE, rail=0, subnet=subnet)
+        shared = (subnet, *(plan.network_subnet(FRONTEND, number) for number in common))
+        tenancy.join_border(fabric, BORDER, shared)
         for user in users:
             _attach(fabric, user, BORDER, USERS_BRIDGE, cabling)
         for spine in spines or leaves:
             fabric.join(BORDER, spine, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)
-    if machines.tenants:
-        return fabric.topology(FRONTEND, {})
+    if tenancy.count:
+        isolation = tenancy.isolation if tenancy.routed else BY_FILTER
+        return fabric.topology(
+            FRONTEND, {}, profile=replace(fabric.profile, isolation=isolation)
+        )
     return _whole(fabric, FRONTEND, "ebgp" if spines else "static")
 
 
-def tenant_bridge(tenant: int) -> str:
-    """Return the name of the bridge that a leaf has for ``tenant``."""
-    return f"{TENANT_PREFIX}{tenant}"
+def _check_homes(machines: Machines, shape: LeafSpine, tenancy: Tenancy) -> None:
+    """Raise TopologyError unless servers can have a port at each of two leaves."""
+    if machines.homes == 1:
+        return
+    if tenancy.count:
+        raise TopologyError(
+            f"frontend_homes is {machines.homes} and tenants {tenancy.count}: a server with a "
+            "port at each of two leaves is routed, not bridged; take tenants=0, or "
+            "frontend_homes=1"
+        )
+    if machines.homes > shape.leaves or not shape.spines:
+        raise TopologyError(
+            f"frontend_homes is {machines.homes}, frontend_leaves {shape.leaves} and "
+            f"frontend_spines {shape.spines}: each port of a server has a leaf of its own, and "
+            "leaves learn from spines who is behind the others; take as many leaves, and a spine"
+        )
 
 
-def _leaf_of(machines: Machines, number: int, leaves: int) -> int:
+def _leaf_of(tenancy: Tenancy, number: int, leaves: int) -> int:
     """Return the leaf of the ``number``-th machine: each tenant has some at every leaf."""
-    return number // (machines.tenants or 1) % leaves
-
-
-def _tenants(fabric: Assembly, machines: Machines, leaves: Sequence[str]) -> None:
-    """Give every leaf a part of each tenant's subnet."""
-    for tenant in range(machines.tenants):
-        subnet = plan.network_subnet(FRONTEND, FIRST_TENANT_SUBNET + tenant)
-        for leaf in leaves:
-            fabric.bridge(
-                leaf,
-                tenant_bridge(tenant),
-                rail=FIRST_TENANT_SUBNET + tenant,
-                subnet=subnet,
-                vni=FIRST_TENANT_VNI + tenant,
-            )
+    return number // (tenancy.count or 1) % leaves
 
 
 def storage(machines: Machines, shape: LeafSpine, cabling: NetworkCabling) -> Topology:

@@ -10,13 +10,40 @@ from dataclasses import dataclass, replace
 from topologies.cluster import machine_networks
 from topologies.cluster.machine_networks import LeafSpine, Machines, NetworkCabling
 from topologies.designs.clos import Clos
-from topologies.elements import BACKEND, FRONTEND, MANAGEMENT, NETWORKS, STORAGE
+from topologies.cluster.tenants import (
+    APART,
+    EQUAL,
+    FIRST_ROUTER_VNI,
+    FIRST_SUBNET_VNI,
+    FIRST_VNI,
+    LAST_VNI,
+    Tenancy,
+)
+from topologies.elements import (
+    AUTO_ISOLATION,
+    BACKEND,
+    FRONTEND,
+    ISOLATIONS,
+    MANAGEMENT,
+    NETWORKS,
+    STORAGE,
+)
 from topologies.model import Topology, TopologyError
 from topologies.parts.design import parameter
-from topologies.parts.design_parameters import COUNT, NUMBER, RATE, TextKind
+from topologies.parts.design_parameters import (
+    COUNT,
+    NUMBER,
+    RATE,
+    ParameterKind,
+    TextKind,
+    WordKind,
+    parse_count,
+)
 
 ALL = "+".join(name for name in NETWORKS if name != BACKEND)
 NONE = "none"
+VNI = ParameterKind("VNI", "", FIRST_VNI, LAST_VNI, parse_count, str)
+HOMES = ParameterKind("count", "", 1, 2, parse_count, str)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +74,18 @@ class Cluster(Clos):
     tenants: int = parameter(
         2, NUMBER, "tenants of the frontend, a VXLAN each; 0: one network for all"
     )
+    isolation: str = parameter(
+        AUTO_ISOLATION, WordKind(ISOLATIONS), "how tenants are apart; auto: as this machine can"
+    )
+    tenant_subnets: int = parameter(1, COUNT, "subnets of each tenant; a leaf has one of them")
+    tenant_addresses: str = parameter(
+        APART, WordKind((APART, EQUAL)), "whether all tenants have the same subnets"
+    )
+    subnet_vni: int = parameter(FIRST_SUBNET_VNI, VNI, "VNI of the first subnet of a tenant")
+    router_vni: int = parameter(FIRST_ROUTER_VNI, VNI, "L3 VNI of the first tenant")
+    frontend_homes: int = parameter(
+        1, HOMES, "ports of a server in the frontend, each at a leaf of its own; 2 with tenants=0"
+    )
     users: int = parameter(1, NUMBER, "machines of users, outside the border router")
     storage_rate: int = parameter("200Gbps", RATE, "rate of each cable of the storage network")
     storage_leaves: int = parameter(2, COUNT, "leaves of the storage network")
@@ -62,13 +101,21 @@ class Cluster(Clos):
             servers=servers,
             storage_nodes=self.storage_nodes,
             users=self.users,
-            tenants=self.tenants,
+            homes=self.frontend_homes,
+        )
+        tenancy = Tenancy(
+            count=self.tenants,
+            subnets=self.tenant_subnets,
+            isolation=self.isolation,
+            addresses=self.tenant_addresses,
+            subnet_vni=self.subnet_vni,
+            router_vni=self.router_vni,
         )
         frontend = LeafSpine(leaves=self.frontend_leaves, spines=self.frontend_spines)
         storage = LeafSpine(leaves=self.storage_leaves, spines=self.storage_spines)
         builders = {
             FRONTEND: lambda: machine_networks.frontend(
-                machines, frontend, self._cabling(self.frontend_rate)
+                machines, frontend, self._cabling(self.frontend_rate), tenancy
             ),
             STORAGE: lambda: machine_networks.storage(
                 machines, storage, self._cabling(self.storage_rate)

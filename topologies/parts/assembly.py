@@ -28,6 +28,7 @@ from topologies.model import (
     Bridge,
     CableEnd,
     FabricProfile,
+    Handoff,
     Link,
     Node,
     Port,
@@ -36,6 +37,7 @@ from topologies.model import (
     Server,
     Topology,
     TopologyError,
+    Vrf,
 )
 from topologies.units import format_size
 
@@ -88,7 +90,7 @@ class Assembly:
         self._servers: list[Server] = []
         self._gpus = self._machines = 0
         self._links: list[Link] = []
-        self._members: Counter[IPv4Network] = Counter()
+        self._members: Counter[tuple[str | None, IPv4Network]] = Counter()
         self._numbers: Counter[Role] = Counter()
         self._joined: Counter[IPv4Network] = Counter()
 
@@ -198,6 +200,7 @@ class Assembly:
         subnet: IPv4Network,
         vlan: int | None = None,
         vni: int | None = None,
+        vrf: str | None = None,
         summary: IPv4Network | None = None,
         like: tuple[str, str] | None = None,
     ) -> None:
@@ -205,7 +208,7 @@ class Assembly:
 
         With a ``vni`` it is a part of the subnet that other switches have, too, and has the MAC
         that all parts have.  Else it has one of its own.  Or it has that of ``like``, the bridge
-        (switch, name).
+        (switch, name).  ``vrf`` is one of the switch's.
         """
         draft = self._nodes[switch]
         twin = self._nodes[like[0]].bridges[like[1]] if like else None
@@ -216,9 +219,16 @@ class Assembly:
             gateway=plan.rail_gateway(subnet),
             vlan=vlan,
             vni=vni,
+            vrf=vrf,
         )
         if summary is not None and summary not in draft.node.summaries:
             draft.node = replace(draft.node, summaries=(*draft.node.summaries, summary))
+
+    def vrf(self, switch: str, name: str, *, vni: int, handoff: Handoff | None = None) -> None:
+        """Give ``switch`` the routes of a tenant, whose L3 VNI is ``vni``."""
+        draft = self._nodes[switch]
+        made = Vrf(name=name, vni=vni, mac=plan.router_mac(switch=draft.number), handoff=handoff)
+        draft.node = replace(draft.node, vrfs=(*draft.node.vrfs, made))
 
     # ------------------------------------------------------------------ cables
 
@@ -321,10 +331,12 @@ class Assembly:
         if first is not None:
             draft.ports.append(replace(first, name=name))
             return CableEnd(gpu, draft.ports[-1].name)
-        gateway = self._nodes[switch].bridges[bridge].gateway
+        joined = self._nodes[switch].bridges[bridge]
+        gateway = joined.gateway
         assert gateway is not None
-        number = self._members[gateway.network]
-        self._members[gateway.network] += 1
+        subnet = joined.vrf, gateway.network
+        number = self._members[subnet]
+        self._members[subnet] += 1
         port = len(draft.ports)
         if draft.node.role is Role.SERVER:
             mac = plan.machine_mac(self.network, machine=draft.number, port=port)

@@ -212,7 +212,9 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
     ),
     (NETWORKS,): (),
     (NETWORKS, FRONTEND): _parameters(
-        "frontend_rate", "frontend_leaves", "frontend_spines", "tenants", "users"
+        *("frontend_rate", "frontend_leaves", "frontend_spines", "frontend_homes", "users"),
+        *("tenants", "tenant_subnets", "tenant_addresses", "isolation"),
+        *("subnet_vni", "router_vni"),
     ),
     (NETWORKS, STORAGE): _parameters(
         "storage_rate", "storage_leaves", "storage_spines", "storage_nodes"

@@ -181,10 +181,14 @@ def _exits(topology: Topology, gpu: Node) -> Iterator[Hop]:
 
 
 def destinations(topology: Topology) -> dict[str, list[IPv4Network]]:
-    """Owner -> the networks that others reach through it: a switch's, a GPU's fabric address."""
+    """Owner -> the networks that others reach through it: a switch's, a GPU's fabric address.
+
+    Those of a tenant with a VRF are its border leaf's, if there is one.
+    """
     owned: dict[str, list[IPv4Network]] = {}
     for switch in topology.switches:
-        networks = [bridge.gateway.network for bridge in switch.bridges if bridge.gateway]
+        networks = [b.gateway.network for b in switch.bridges if b.gateway and b.vrf is None]
+        networks += [each for vrf in switch.vrfs if vrf.handoff for each in vrf.handoff.networks]
         for _, ours, theirs in topology.neighbours(switch.name):
             address = switch.port(ours.port).address
             if address is not None and not topology.node(theirs.node).is_switch:
@@ -246,7 +250,7 @@ def _stretched_networks(topology: Topology) -> dict[IPv4Network, int]:
         bridge.gateway.network: bridge.vni
         for switch in topology.switches
         for bridge in switch.bridges
-        if bridge.vni is not None and bridge.gateway is not None
+        if bridge.vni is not None and bridge.gateway is not None and bridge.vrf is None
     }
 
 
