@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from emulator import lab_record
-from emulator.cluster import border_firewall, tenant_isolation
+from emulator.cluster import border_firewall, isolation_choice, tenant_isolation
 from emulator.errors import UserError
 from emulator.fabric.cable_delay import for_kernel_traffic
 from emulator.fabric.fabric_plan import Progress
@@ -76,7 +76,7 @@ class ClusterLab:
                 label = names[network.network]
                 lab = Lab.create(
                     label,
-                    network,
+                    isolation_choice.resolved(network),
                     dilation=dilations[network.network],
                     seed=backend["seed"],
                     spec=f"{backend['spec']} ({network.network})",

@@ -1,8 +1,7 @@
-"""Isolation of the tenants of a frontend, by nftables on its leaves.
+"""Isolation of the tenants of a frontend by nftables on its leaves (``isolation=filter``).
 
-A tenant has a subnet, stretched over the leaves by VXLAN.  Every leaf is the gateway of all of them
-and would route between them, as this kernel has no VRFs to keep their routes apart.  So a filter
-stands in: what comes in from a tenant and is for another tenant's subnet is dropped and counted.
+All tenants share the routes of a leaf then, which would lead from one to another.  What comes in
+from a tenant and is for another tenant's subnet is dropped and counted.
 """
 
 from __future__ import annotations
@@ -13,28 +12,29 @@ from ipaddress import IPv4Network
 
 from emulator.cluster.node_filter import nft
 from emulator.lab import Lab
-from topologies.cluster.machine_networks import TENANT_PREFIX
+from topologies.cluster.tenants import tenant_of_bridge
 from topologies.model import Node, Topology
 
 TABLE = "tenants"
 COUNTER = "crossed"
 
 
-def tenant_subnets(topology: Topology) -> Mapping[str, IPv4Network]:
-    """Return the subnet of each tenant's bridge, by the bridge's name."""
-    return {
-        bridge.name: bridge.gateway.network
-        for node in topology.switches
-        for bridge in node.bridges
-        if bridge.name.startswith(TENANT_PREFIX) and bridge.gateway is not None
-    }
+def tenant_subnets(topology: Topology) -> Mapping[str, frozenset[IPv4Network]]:
+    """Return the subnets of each tenant."""
+    found: dict[str, frozenset[IPv4Network]] = {}
+    for node in topology.switches:
+        for bridge in node.bridges:
+            tenant = tenant_of_bridge(bridge.name)
+            if tenant is not None and bridge.gateway is not None:
+                found[tenant] = found.get(tenant, frozenset()) | {bridge.gateway.network}
+    return found
 
 
 def build(lab: Lab) -> None:
-    """Put the filter into every leaf of ``lab`` that has tenants."""
+    """Put the filter into every leaf of ``lab`` that has tenants without VRFs."""
     subnets = tenant_subnets(lab.topology)
     for leaf in _leaves(lab.topology):
-        nft(lab, leaf.name, "-f", "-", text=_rules(subnets))
+        nft(lab, leaf.name, "-f", "-", text=_rules(leaf, subnets))
 
 
 def crossed(lab: Lab) -> int:
@@ -48,17 +48,21 @@ def crossed(lab: Lab) -> int:
 
 def _leaves(topology: Topology) -> Iterator[Node]:
     for node in topology.switches:
-        if any(bridge.name.startswith(TENANT_PREFIX) for bridge in node.bridges):
+        if not node.vrfs and any(tenant_of_bridge(bridge.name) for bridge in node.bridges):
             yield node
 
 
-def _rules(subnets: Mapping[str, IPv4Network]) -> str:
+def _rules(leaf: Node, subnets: Mapping[str, frozenset[IPv4Network]]) -> str:
     lines = []
-    for name in subnets:
-        others = ", ".join(str(subnet) for other, subnet in subnets.items() if other != name)
-        if others:
+    for bridge in leaf.bridges:
+        own = tenant_of_bridge(bridge.name)
+        others = sorted(
+            subnet for tenant, theirs in subnets.items() if tenant != own for subnet in theirs
+        )
+        if own is not None and others:
+            named = ", ".join(map(str, others))
             drop = f'counter name "{COUNTER}" drop'
-            lines.append(f'    iifname "{name}" ip daddr {{ {others} }} {drop}')
+            lines.append(f'    iifname "{bridge.name}" ip daddr {{ {named} }} {drop}')
     rules = "\n".join(lines)
     return (
         f"table inet {TABLE} {{\n  counter {COUNTER} {{ }}\n  chain forward {{\n"

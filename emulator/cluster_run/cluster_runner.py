@@ -21,6 +21,7 @@ from typing import Any
 
 from emulator.asic import switch_choice
 from emulator.cluster.cluster_lab import ClusterLab
+from emulator.cluster.isolation_choice import tenants_of
 from emulator.cluster.network_dilation import dilations
 from emulator.cluster_run.cluster_context import ClusterContext
 from emulator.cluster_run.cluster_scenario import ClusterScenario, Row
@@ -158,4 +159,5 @@ def _networks(cluster: ClusterLab) -> Iterator[Mapping[str, object]]:
             "machines": len(lab.topology.gpus),
             "switches": len(lab.topology.switches),
             "control_plane": lab.topology.profile.control_plane,
+            **({"isolation": lab.topology.profile.isolation} if tenants_of(lab.topology) else {}),
         }

@@ -19,7 +19,7 @@ from typing import Any
 
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.control_plane import control_plane_choice as choice
-from emulator.control_plane import daemons, render, speakers, static_entries
+from emulator.control_plane import daemons, render, speakers, static_entries, vrf_neighbours
 from emulator.control_plane.control_plane_choice import ControlPlane
 from emulator.control_plane.convergence import ConvergedState, Difference
 from emulator.control_plane.daemons import SwitchDaemons
@@ -127,6 +127,9 @@ class Routing:
                 for _, process in running:
                     process.kill()
                     process.wait()
+        vrf_neighbours.announce(
+            self.topology, self.switches, self._indices, self._kernels, budget_s=START_S
+        )
         self.await_convergence(progress)
         self.converged_s = time.monotonic() - began
         self._logged = {name: len(switch.log()) for name, switch in self.switches.items()}

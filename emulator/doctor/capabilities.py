@@ -283,7 +283,11 @@ FEATURES: Mapping[str, Feature] = {
         _kernel("vxlan", "stretched rails (subnets=stretched)"),
         _kernel("tbf", "nothing yet"),
         _kernel("vlan", "rails as VLANs (vlans=on)", stands_in="a bridge per rail"),
-        _kernel("vrf", "nothing yet"),
+        _kernel(
+            "vrf",
+            "tenants of a frontend (isolation=vrf)",
+            stands_in="a network namespace for each VRF (isolation=netns)",
+        ),
         _kernel(
             "bonding", "two ports of a GPU as one (homing=bond, esi)", stands_in="homing=paths"
         ),

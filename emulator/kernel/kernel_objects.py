@@ -13,6 +13,7 @@ from socket import AF_BRIDGE, AF_INET, inet_aton
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import (
     RTM_DELLINK,
+    RTM_DELNEIGH,
     RTM_NEWADDR,
     RTM_NEWLINK,
     RTM_NEWNEIGH,
@@ -315,6 +316,14 @@ def neighbour(
     body = NDMSG.pack(AF_INET, 0, 0, index, NUD_PERMANENT, 0, 0)
     body += attribute(NDA_DST, peer.packed) + attribute(NDA_LLADDR, _mac(mac))
     kernel.queue(RTM_NEWNEIGH, NEW_OR_OTHER if replace else NEW, body, subject)
+
+
+def forget_neighbour(
+    kernel: RouteSocket, index: int, peer: IPv4Address, *, subject: str
+) -> None:
+    """Remove the neighbour ``peer``, permanent or not."""
+    body = NDMSG.pack(AF_INET, 0, 0, index, 0, 0, 0) + attribute(NDA_DST, peer.packed)
+    kernel.queue(RTM_DELNEIGH, 0, body, subject)
 
 
 def forwarding_entry(

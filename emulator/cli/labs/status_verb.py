@@ -14,7 +14,7 @@ from rich.table import Table
 
 from emulator import lab_record
 from emulator.asic.switch_counters import AsicCounters
-from emulator.cluster import border_firewall
+from emulator.cluster import border_firewall, isolation_choice
 from emulator.faults.condition import Condition, described
 from emulator.faults.fault_injector import recorded
 from emulator.kernel.port_counters import PortCounters
@@ -93,8 +93,10 @@ def _facts(
         }
         for node in lab.topology.nodes
     ]
-    plane = lab.topology.profile.control_plane
-    return _lab_facts(lab.record) | {"control_plane": plane, "nodes": nodes}
+    facts = {"control_plane": lab.topology.profile.control_plane}
+    if isolation_choice.tenants_of(lab.topology):
+        facts["isolation"] = lab.topology.profile.isolation
+    return _lab_facts(lab.record) | facts | {"nodes": nodes}
 
 
 def _show_labs(records: Sequence[LabRecord]) -> None:
@@ -133,6 +135,8 @@ def _show_ports(
     )
     for words in faulted.words():
         click.echo(f"struck: {words}")
+    if isolation_choice.tenants_of(lab.topology):
+        click.echo(isolation_choice.stated(lab.topology))
     if lab.record.membership is not None and border_firewall.is_there(lab):
         packets, octets = border_firewall.refused(lab)
         click.echo(f"firewall of {BORDER}: {packets} packets of users refused, {octets} octets")
