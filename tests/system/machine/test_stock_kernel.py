@@ -78,6 +78,11 @@ SEGMENTS_CHECK = (
     "tests/system/control_plane/test_settled_runs.py::"
     "test_routes_change_at_the_same_frame_in_every_run[segments]"
 )
+#: Tenants whose VRFs are devices of the kernel, and a frontend that bridges and routes for them.
+TENANTS_CHECKS = (
+    "tests/system/cluster/test_tenant_vrfs.py",
+    "tests/system/cluster/test_frontend.py",
+)
 
 
 def boot() -> Outcome:
@@ -94,6 +99,10 @@ def boot_for_segments() -> Outcome:
     with asic_program.built(size_of(catalogue.load(SEGMENTS)), clock="virtual"):
         pass
     return booted(SEGMENTS_CHECK)
+
+
+def boot_for_tenants() -> Outcome:
+    return booted(*TENANTS_CHECKS)
 
 
 def booted(*checks: str) -> Outcome:
@@ -155,6 +164,14 @@ def test_segments_outlive_a_switch_on_debians_kernel() -> None:
     if reason := lacking():
         pytest.skip(reason)
     assert_passed(stock_kernel.ended(boot_for_segments), 1)
+
+
+@pytest.mark.lengthy
+@pytest.mark.timeout(BUDGET_S + 300)
+def test_tenants_have_vrf_devices_on_debians_kernel() -> None:
+    if reason := lacking():
+        pytest.skip(reason)
+    assert_passed(stock_kernel.ended(boot_for_tenants), len(TENANTS_CHECKS))
 
 
 def assert_passed(outcome: Outcome, tests: int) -> None:
