@@ -328,9 +328,7 @@ def handoff_link(tenant: int) -> tuple[IPv4Interface, IPv4Interface]:
     """
     first = HANDOFFS[2 * tenant] if 2 * tenant < HANDOFFS.num_addresses else None
     if first is None:
-        raise TopologyError(
-            f"{HANDOFFS} has no /31 left for tenant {tenant}; take fewer tenants"
-        )
+        raise TopologyError(f"{HANDOFFS} has no /31 left for tenant {tenant}; take fewer tenants")
     return IPv4Interface(f"{first}/31"), IPv4Interface(f"{first + 1}/31")
 
 

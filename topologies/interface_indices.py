@@ -67,7 +67,7 @@ def trunk_ends(node: Node, bridge: Bridge) -> tuple[CableEnd, CableEnd]:
 
 
 def vrf_ends(node: Node, vrf: Vrf) -> Iterator[CableEnd]:
-    """Yield what ``vrf`` may have, as a device or a namespace, beside the bridges of its subnets."""
+    """Yield the interfaces that ``vrf`` may have beside the bridges of its subnets."""
     space = vrf_space(node.name, vrf.name)
     names = (vrf.name, routing_bridge(vrf.name), tunnel_port(vrf.vni), *handoff_ends(vrf.name))
     yield from (CableEnd(space, name) for name in names)

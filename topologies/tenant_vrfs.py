@@ -88,7 +88,7 @@ def validate_vnis(topology: Wiring) -> None:
         for bridge in node.bridges:
             if bridge.vni is not None:
                 where = f"the subnet of {node.name}:{bridge.name}"
-                claim(bridge.vni, (bridge.mac, bridge.gateway, bridge.vrf), where)
+                claim(bridge.vni, (bridge.gateway, bridge.vrf), where)
         for vrf in node.vrfs:
             claim(vrf.vni, vrf.name, f"the routes of {vrf.name} (L3 VNI)")
 

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from emulator.doctor import capabilities
+from emulator.errors import UserError
 from topologies.cluster.tenants import tenant_of_bridge
 from topologies.model import (
     AUTO_ISOLATION,
@@ -36,7 +37,10 @@ def resolved(topology: Topology, *, has: Callable[[str], bool] = capabilities.ha
     if isolation == AUTO_ISOLATION:
         isolation = OF_DEVICES if has("vrf") else OF_NAMESPACES
     elif isolation == OF_DEVICES and not has("vrf"):
-        capabilities.require("vrf", purpose="make VRF devices (isolation=netns does without)")
+        raise UserError(
+            f"isolation is {OF_DEVICES} and this kernel has no VRF devices: take isolation="
+            f"{OF_NAMESPACES}, which makes each VRF a network namespace"
+        )
     profile = dataclasses.replace(topology.profile, isolation=isolation)
     return dataclasses.replace(topology, profile=profile)
 

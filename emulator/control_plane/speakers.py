@@ -57,8 +57,8 @@ class Speaker:
     ``fabric_ports`` lead to other switches, of whatever tier.  ``cluster`` is that of a route
     reflector. All have the same, for they have the same clients, and none advertises a route twice
     to another. ``tunnels`` end here: the switch advertises who is behind it, all others only pass
-    that on. ``vrfs`` are its tenants with routes of their own. ``segments`` are by access bond the Ethernet segments that it shares with other
-    switches.
+    that on. ``vrfs`` are its tenants with routes of their own. ``segments`` are by access bond the
+    Ethernet segments that it shares with other switches.
     """
 
     name: str

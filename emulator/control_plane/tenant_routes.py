@@ -2,7 +2,7 @@
 
 BGP EVPN advertises two kinds of them by the L3 VNI: subnets and what all share (type 5, RFC 9136),
 and single machines (type 2 with two labels, RFC 9135).  Both lead to the loopback of a switch, over
-the bridge of the L3 VNI.
+the bridge of the L3 VNI, where zebra enters that switch's router MAC.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from ipaddress import IPv4Network
 
 from emulator.control_plane.convergence import Difference
 from emulator.control_plane.kernel_routes import Hops, NextHop, Routes, read_routes
+from emulator.control_plane.members import MemberEntry, read_entries
 from emulator.control_plane.speakers import parts
 from emulator.kernel.kernel_objects import RT_TABLE_MAIN, VRF_TABLES
 from emulator.kernel.netlink import RouteSocket
-from topologies.interface_indices import handoff_ends, routing_bridge, vrf_space
+from topologies.interface_indices import handoff_ends, routing_bridge, tunnel_port, vrf_space
 from topologies.model import OF_NAMESPACES, SWITCH_ROLES, CableEnd, Node, Topology, Vrf
 from topologies.stretch import stretch_of
 from topologies.tenant_vrfs import members_of, subnets_in, vrf_named
@@ -55,7 +56,7 @@ class TenantRoutes:
         indices: Mapping[CableEnd, int],
         kernels: Callable[[str], RouteSocket],
     ) -> None:
-        self._topology, self._kernels = topology, kernels
+        self._topology, self._indices, self._kernels = topology, indices, kernels
         self._part = parts(topology, SWITCH_ROLES)
         self._ports = {
             space: {index: end.port for end, index in indices.items() if end.node == space}
@@ -83,6 +84,24 @@ class TenantRoutes:
                             found=there,
                         )
                         yield str(stated)
+                yield from self._unknown_routers(switch, vrf, requested)
+
+    def _unknown_routers(
+        self, switch: Node, vrf: Vrf, requested: Mapping[IPv4Network, Hops]
+    ) -> Iterator[str]:
+        """Yield a sentence for each switch whose router MAC ``vrf`` lacks, or has not behind it."""
+        space = vrf_space(switch.name, vrf.name)
+        bridge = self._indices[CableEnd(space, routing_bridge(vrf.name))]
+        tunnel = self._indices[CableEnd(space, tunnel_port(vrf.vni))]
+        used = {hop.address for hops in requested.values() for hop in hops}
+        known = set(read_entries(self._kernels(places_of(self._topology, switch)[vrf.name].node)))
+        for name in members_of(self._topology)[vrf.name]:
+            end = self._topology.node(name).loopback
+            assert end is not None  # the topology is valid
+            mac = vrf_named(self._topology.node(name), vrf.name).mac
+            places = {MemberEntry(interface=at, mac=mac, address=end) for at in (bridge, tunnel)}
+            if str(end) in used and not places <= known:
+                yield f"{vrf.name} of {switch.name} does not know the router MAC of {name}"
 
     def requested(self, switch: Node, vrf: Vrf) -> Mapping[IPv4Network, Hops]:
         """Return the routes that ``vrf`` of ``switch`` has to have."""

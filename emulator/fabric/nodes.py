@@ -406,8 +406,8 @@ class SwitchNode(NamespaceNode, MininetSwitch):
                         subject=f"{port.end}, {mac} behind it",
                     )
         for bridge in filter(self.vrfs.is_apart, self.model.bridges):
-            ports = (port for port in self.ports_in_order() if port.model.bridge == bridge.name)
-            behind = (mac for port in ports for mac in self.plan.behind(port.end))
+            members = [p for p in self.ports_in_order() if p.model.bridge == bridge.name]
+            behind = (mac for port in members for mac in self.plan.behind(port.end))
             self.vrfs.members(bridge, behind)
         ports = {port.model.name: port.index for port in self.ports_in_order()}
         bonds.stand_by(self.kernel, self.model, self.plan.topology, ports)

@@ -188,7 +188,7 @@ class SwitchVrfs:
     # ------------------------------------------------------------------ what takes ports
 
     def members(self, bridge: Bridge, macs: Iterator[str]) -> None:
-        """Queue who is behind the link to the outer bridge, as its ports have it, and the gateway."""
+        """Queue where the gateway and ``macs`` are, at both ends of the link between bridges."""
         outer, inner = (self._plan.indices[end] for end in trunk_ends(self._switch, bridge))
         subject = f"{self._switch.name}:{bridge.name}"
         kernel_object.forwarding_entry(self._kernel, outer, bridge.mac, subject=subject)

@@ -174,7 +174,7 @@ def vxlan(
 
 
 def vrf(kernel: RouteSocket, name: str, index: int, *, table: int, subject: str) -> None:
-    """A VRF: what comes in by its member interfaces is looked up in ``table``, and not elsewhere."""
+    """A VRF: what comes in by its member interfaces is looked up in ``table`` alone."""
     _make(kernel, "vrf", name, index, [attribute(IFLA_VRF_TABLE, U32(table))], b"", subject)
     body = RTMSG.pack(AF_INET, 0, 0, 0, RT_TABLE_UNSPEC, RTPROT_STATIC, 0, RTN_UNREACHABLE, 0)
     body += attribute(RTA_TABLE, U32(table)) + attribute(RTA_PRIORITY, U32(LAST_RESORT))
@@ -318,9 +318,7 @@ def neighbour(
     kernel.queue(RTM_NEWNEIGH, NEW_OR_OTHER if replace else NEW, body, subject)
 
 
-def forget_neighbour(
-    kernel: RouteSocket, index: int, peer: IPv4Address, *, subject: str
-) -> None:
+def forget_neighbour(kernel: RouteSocket, index: int, peer: IPv4Address, *, subject: str) -> None:
     """Remove the neighbour ``peer``, permanent or not."""
     body = NDMSG.pack(AF_INET, 0, 0, index, 0, 0, 0) + attribute(NDA_DST, peer.packed)
     kernel.queue(RTM_DELNEIGH, 0, body, subject)

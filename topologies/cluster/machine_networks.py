@@ -16,7 +16,6 @@ default route there, and a route to the others' blocks in those.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from topologies import addressing as plan
@@ -138,9 +137,7 @@ def frontend(
             fabric.join(BORDER, spine, rate_bps=cabling.rate_bps, delay_ns=cabling.delay_ns)
     if tenancy.count:
         isolation = tenancy.isolation if tenancy.routed else BY_FILTER
-        return fabric.topology(
-            FRONTEND, {}, profile=replace(fabric.profile, isolation=isolation)
-        )
+        return fabric.topology(FRONTEND, {}, profile=replace(fabric.profile, isolation=isolation))
     return _whole(fabric, FRONTEND, "ebgp" if spines else "static")
 
 

@@ -137,17 +137,13 @@ class Tenancy:
                 if self.routed:
                     fabric.vrf(leaf, tenant_name(tenant), vni=self.router_vni + tenant)
 
-    def join_border(
-        self, fabric: Assembly, border: str, shared: tuple[IPv4Network, ...]
-    ) -> None:
+    def join_border(self, fabric: Assembly, border: str, shared: tuple[IPv4Network, ...]) -> None:
         """Give ``border`` the VRF of every tenant, with a way to the subnets that all share."""
         for tenant in range(self.count if self.routed else 0):
             outside, inside = plan.handoff_link(tenant)
             networks = tuple(self.subnet_of(tenant, each) for each in range(self.subnets))
             handoff = Handoff(outside=outside, inside=inside, shared=shared, networks=networks)
-            fabric.vrf(
-                border, tenant_name(tenant), vni=self.router_vni + tenant, handoff=handoff
-            )
+            fabric.vrf(border, tenant_name(tenant), vni=self.router_vni + tenant, handoff=handoff)
 
 
 def tenant_name(tenant: int) -> str:

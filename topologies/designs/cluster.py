@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from topologies.cluster import machine_networks
 from topologies.cluster.machine_networks import LeafSpine, Machines, NetworkCabling
-from topologies.designs.clos import Clos
 from topologies.cluster.tenants import (
     APART,
     EQUAL,
@@ -19,6 +18,7 @@ from topologies.cluster.tenants import (
     LAST_VNI,
     Tenancy,
 )
+from topologies.designs.clos import Clos
 from topologies.elements import (
     AUTO_ISOLATION,
     BACKEND,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from emulator.cluster_run.clients.client_end import ended_with_sentence
@@ -142,10 +143,10 @@ async def probe(requested: EchoProbe) -> EchoOutcome:
     where = (requested.address, requested.port)
     loop = asyncio.get_running_loop()
     flows = [DatagramFlow() for _ in range(requested.flows)]
-    doors = [
-        (await loop.create_datagram_endpoint(lambda one=one: one, remote_addr=where))[0]
-        for one in flows
-    ]
+    doors = []
+    for each in flows:
+        made = await loop.create_datagram_endpoint(partial(_same, each), remote_addr=where)
+        doors.append(made[0])
     try:
         opened = [await asyncio.open_connection(*where) for _ in flows]
     except OSError as error:
@@ -190,11 +191,15 @@ async def probe(requested: EchoProbe) -> EchoOutcome:
     end.set()
     await sender
     _, hanging = await asyncio.wait(keepers, timeout=LATE_S)
-    for each in hanging:
-        each.cancel()
+    for keeper in hanging:
+        keeper.cancel()
     for door in doors:
         door.close()
     return _outcome(flows, connections, len(hanging))
+
+
+def _same(flow: DatagramFlow) -> DatagramFlow:
+    return flow
 
 
 def _outcome(

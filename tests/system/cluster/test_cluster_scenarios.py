@@ -72,6 +72,26 @@ def test_management_sees_nothing_of_other_networks(tmp_path: Path) -> None:
         assert octets > 100_000, network
 
 
+def test_flows_outlive_a_dead_leaf(tmp_path: Path) -> None:
+    """Lost datagrams end, and connections go on; how long it took is measured, not asserted."""
+    rows = ran(
+        tmp_path,
+        "dead_leaf",
+        *("--topology", f"{SMALL},frontend_homes=2", "--param", "seconds=2"),
+    )
+    quiet, dead, back = rows
+    assert [row["what"] for row in rows] == [
+        "nothing happens",
+        "front-leaf0 dies",
+        "front-leaf0 comes back",
+    ]
+    assert quiet["lost"] == 0
+    for row in (dead, back):
+        assert row["sent"] > 1000
+        assert row["lost"] < row["sent"]
+        assert (row["silent"], row["broken"], row["ok"]) == (0, 0, True)
+
+
 def test_what_cannot_be_is_refused_in_one_sentence(tmp_path: Path) -> None:
     for arguments, stated in (
         (("moon",), "there is no scenario of a cluster"),

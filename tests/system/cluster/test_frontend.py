@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from emulator.cluster import border_firewall, tenant_isolation
-from emulator.cluster.cluster_lab import ClusterLab
-from emulator.cluster.network_dilation import dilations
 from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.network_samples import NetworkSamples
-from emulator.services.machine_map import MachineMap
-from emulator.services.service_plan import plan_services
-from emulator.services.service_runner import Services
+from tests.harness.lab.running_cluster import running_cluster
 from tests.harness.lab.traffic import within
-from topologies import catalogue
 from topologies.model import FRONTEND
 
 pytestmark = pytest.mark.root
@@ -29,21 +22,10 @@ SPEC = "cluster:hosts=4,gpus_per_host=1,spines=0,networks=frontend"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterContext]:
-    topology = catalogue.load(SPEC)
-    settings = {"dilation": 1000.0, "seed": 1, "spec": SPEC}
-    planned = plan_services("llm", MachineMap(topology), ["llm.ttft=0.001", "llm.itl=0.0005"])
-    with ClusterLab.create(
-        f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings
-    ) as cluster:
-        samples = NetworkSamples(cluster)
-        yield ClusterContext(
-            cluster=cluster,
-            services=Services.start(cluster, planned),
-            samples=samples,
-            folder=tmp_path_factory.mktemp("frontend"),
-            seed=1,
-        )
-        samples.end()
+    parameters = ["llm.ttft=0.001", "llm.itl=0.0005"]
+    folder = tmp_path_factory.mktemp("frontend")
+    with running_cluster(SPEC, folder, services="llm", parameters=parameters) as context:
+        yield context
 
 
 def reaches(run: ClusterContext, machine: str, peer: str) -> bool:
@@ -75,13 +57,18 @@ def test_a_tenant_is_one_network_over_both_leaves(run: ClusterContext) -> None:
 
 
 def test_tenants_do_not_reach_each_other(run: ClusterContext) -> None:
-    frontend = run.cluster.labs[FRONTEND]
-    before = tenant_isolation.crossed(frontend)
     with run.watched("h1", "other-tenant", "icmp") as path:
         assert not reaches(run, "h0", "h1")
         assert not reaches(run, "h2", "h1")
     assert shown(path, "-Y", "icmp", "-T", "fields", "-e", "ip.src") == []
-    assert tenant_isolation.crossed(frontend) == before + 2
+
+
+def test_tenants_reach_what_all_share_over_their_vrf(run: ClusterContext) -> None:
+    with run.watched("border0", "shared", "udp port 4789") as path:
+        assert reaches(run, "h0", "user0")
+        assert reaches(run, "h1", "head0")
+    fields = shown(path, "-Y", "icmp", "-T", "fields", "-e", "vxlan.vni")
+    assert set(fields) == {"30000", "30001"}
 
 
 def test_users_reach_model_servers_of_every_tenant(run: ClusterContext) -> None:
@@ -115,3 +102,15 @@ def test_a_pulled_uplink_heals_for_tenants_and_users(run: ClusterContext) -> Non
     finally:
         run.strike(FRONTEND, "heal")
     assert not reaches(run, "h0", "h1")
+
+
+def test_a_filter_stands_in_for_vrfs(tmp_path: Path) -> None:
+    spec = SPEC.replace("networks=frontend", "networks=frontend,isolation=filter,tenant_subnets=2")
+    with running_cluster(spec, tmp_path) as run:
+        frontend = run.cluster.labs[FRONTEND]
+        with run.watched("h1", "filtered", "icmp") as path:
+            assert reaches(run, "h0", "h2")  # the other subnet of its tenant
+            assert not reaches(run, "h0", "h1")
+            assert not reaches(run, "h2", "h1")
+        assert shown(path, "-Y", "icmp", "-T", "fields", "-e", "ip.src") == []
+        assert tenant_isolation.crossed(frontend) == 2

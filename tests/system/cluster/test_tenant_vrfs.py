@@ -7,26 +7,18 @@ What the VRFs are is up to the kernel: Debian's has devices for them
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from emulator.cli.labs import status_verb
-from emulator.cluster.cluster_lab import ClusterLab
-from emulator.cluster.network_dilation import dilations
 from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.network_samples import NetworkSamples
 from emulator.doctor import capabilities
-from emulator.services.machine_map import MachineMap
-from emulator.services.service_plan import plan_services
-from emulator.services.service_runner import Services
+from tests.harness.lab.running_cluster import running_cluster
 from tests.harness.lab.traffic import within
-from topologies import catalogue
 from topologies.model import FRONTEND
 from topologies.tenant_vrfs import vrf_named
 
@@ -40,28 +32,9 @@ SPEC = (
 NEAR, FAR = "100.66.0.2", "100.66.1.2"
 
 
-@contextmanager
-def running(spec: str, folder: Path) -> Iterator[ClusterContext]:
-    topology = catalogue.load(spec)
-    settings = {"dilation": 1000.0, "seed": 1, "spec": spec}
-    planned = plan_services("none", MachineMap(topology), [])
-    with ClusterLab.create(
-        f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings
-    ) as cluster:
-        samples = NetworkSamples(cluster)
-        yield ClusterContext(
-            cluster=cluster,
-            services=Services.start(cluster, planned),
-            samples=samples,
-            folder=folder,
-            seed=1,
-        )
-        samples.end()
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterContext]:
-    with running(SPEC, tmp_path_factory.mktemp("tenants")) as context:
+    with running_cluster(SPEC, tmp_path_factory.mktemp("tenants")) as context:
         yield context
 
 
@@ -86,7 +59,8 @@ def test_servers_of_two_tenants_have_one_address(run: ClusterContext) -> None:
 def test_packets_between_subnets_pass_the_l3_vni_to_the_router_mac(run: ClusterContext) -> None:
     topology = run.cluster.labs[FRONTEND].topology
     macs = {
-        leaf: vrf_named(topology.node(leaf), "tenant0").mac for leaf in ("front-leaf0", "front-leaf1")
+        leaf: vrf_named(topology.node(leaf), "tenant0").mac
+        for leaf in ("front-leaf0", "front-leaf1")
     }
     with run.watched("front-leaf1", "routed", "udp port 4789") as path:
         assert reaches(run, "h0", FAR)

@@ -1,0 +1,41 @@
+"""A cluster that runs during a block, as a scenario of clusters sees it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from emulator.cluster.cluster_lab import ClusterLab
+from emulator.cluster.network_dilation import dilations
+from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.cluster_run.network_samples import NetworkSamples
+from emulator.services.machine_map import MachineMap
+from emulator.services.service_plan import plan_services
+from emulator.services.service_runner import Services
+from topologies import catalogue
+
+
+@contextmanager
+def running_cluster(
+    spec: str, folder: Path, *, services: str = "none", parameters: Sequence[str] = ()
+) -> Iterator[ClusterContext]:
+    """The cluster ``spec`` with ``services``; captures go to ``folder``."""
+    topology = catalogue.load(spec)
+    settings = {"dilation": 1000.0, "seed": 1, "spec": spec}
+    planned = plan_services(services, MachineMap(topology), parameters)
+    with ClusterLab.create(
+        f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings
+    ) as cluster:
+        samples = NetworkSamples(cluster)
+        try:
+            yield ClusterContext(
+                cluster=cluster,
+                services=Services.start(cluster, planned),
+                samples=samples,
+                folder=folder,
+                seed=1,
+            )
+        finally:
+            samples.end()
