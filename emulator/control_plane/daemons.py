@@ -209,14 +209,19 @@ class SwitchDaemons:
         where = str(self.directory)
         return [str(VTYSH), "--vty_socket", where, "--config_dir", where]
 
-    def vtysh(self, command: str) -> str:
-        """Return what FRR answers to ``command``, such as ``show bgp summary json``.
+    def configure(self, *lines: str) -> None:
+        """Give FRR ``lines`` of configuration.  Raises UserError if it refuses one."""
+        self.vtysh("configure terminal", *lines)
 
-        Raises UserError if it refuses.
+    def vtysh(self, *commands: str) -> str:
+        """Return what FRR answers to ``commands``, such as ``show bgp summary json``.
+
+        Raises UserError if it refuses one.
         """
+        command = " / ".join(commands)
         try:
             answer = subprocess.run(
-                [*self._vtysh(), "--command", command],
+                [*self._vtysh(), *(word for one in commands for word in ("--command", one))],
                 capture_output=True,
                 text=True,
                 check=False,

@@ -47,6 +47,8 @@ START_S = 120
 #: No switch has got a route right for so long (s): it will not happen any more.
 TIME_LIMIT_S = 90.0
 PATIENCE_LOOKS = 24
+#: Tenants' routes that are not there so long (s) after all others make their L3 VNI be made anew.
+RENEWAL_S = 5.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
 NAMED = 3  # differences in an error
 
@@ -243,7 +245,7 @@ class Routing:
 
         Raises UserError if nothing comes nearer to that for ``time_limit_s``, or a daemon dies.
         """
-        began = better = time.monotonic()
+        began = better = renewed = time.monotonic()
         fewest, pause = math.inf, SHORTEST_PAUSE_S
         lacking, deaf = list(self.switches), list(self.switches)
         while True:
@@ -252,7 +254,11 @@ class Routing:
                 heard = self._unheard(deaf)
                 deaf = list(heard)
                 missing = [*self.differences(), *heard.values(), *self.member_differences()]
-                missing += self.tenant_differences()
+                tenants = self.tenant_differences()
+                if tenants and not missing and time.monotonic() - renewed > RENEWAL_S:
+                    renewed = time.monotonic()
+                    TenantRoutes(self.topology, self._indices, self._kernels).renew(self.switches)
+                missing += tenants
             if not missing:
                 _log.info("all routes are there after %.2f s", time.monotonic() - began)
                 return

@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from emulator.control_plane.convergence import Difference
+from emulator.control_plane.daemons import SwitchDaemons
 from emulator.control_plane.kernel_routes import Hops, NextHop, Routes, read_routes
 from emulator.control_plane.members import MemberEntry, read_entries
 from emulator.control_plane.speakers import parts
 from emulator.kernel.kernel_objects import RT_TABLE_MAIN, VRF_TABLES
 from emulator.kernel.netlink import RouteSocket
+from emulator.logs import plain_logger
 from topologies.interface_indices import handoff_ends, routing_bridge, tunnel_port, vrf_space
 from topologies.model import OF_NAMESPACES, SWITCH_ROLES, CableEnd, Node, Topology, Vrf
 from topologies.stretch import stretch_of
 from topologies.tenant_vrfs import members_of, subnets_in, vrf_named
+
+_log = plain_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +88,12 @@ class TenantRoutes:
                             found=there,
                         )
                         yield str(stated)
-                yield from self._unknown_routers(switch, vrf, requested)
+                for name in self.unknown_routers(switch, vrf):
+                    yield f"{vrf.name} of {switch.name} does not know the router MAC of {name}"
 
-    def _unknown_routers(
-        self, switch: Node, vrf: Vrf, requested: Mapping[IPv4Network, Hops]
-    ) -> Iterator[str]:
-        """Yield a sentence for each switch whose router MAC ``vrf`` lacks, or has not behind it."""
+    def unknown_routers(self, switch: Node, vrf: Vrf) -> Iterator[str]:
+        """Yield the switches that routes lead to and whose router MAC ``vrf`` lacks."""
+        requested = self.requested(switch, vrf)
         space = vrf_space(switch.name, vrf.name)
         bridge = self._indices[CableEnd(space, routing_bridge(vrf.name))]
         tunnel = self._indices[CableEnd(space, tunnel_port(vrf.vni))]
@@ -101,7 +105,20 @@ class TenantRoutes:
             mac = vrf_named(self._topology.node(name), vrf.name).mac
             places = {MemberEntry(interface=at, mac=mac, address=end) for at in (bridge, tunnel)}
             if str(end) in used and not places <= known:
-                yield f"{vrf.name} of {switch.name} does not know the router MAC of {name}"
+                yield name
+
+    def renew(self, daemons: Mapping[str, SwitchDaemons]) -> None:
+        """Have zebra make the L3 VNI of each VRF anew that lacks a router MAC.
+
+        Zebra 8.4 forgets a router MAC, or never enters it, if routes come while the L3 VNI is not
+        up yet.  A new one has BGP send it all routes of the VRF again.
+        """
+        for switch in self._topology.switches:
+            for vrf in switch.vrfs:
+                if any(self.unknown_routers(switch, vrf)):
+                    _log.info("make the L3 VNI of %s of %s anew", vrf.name, switch.name)
+                    lines = (f"vrf {vrf.name}", f"no vni {vrf.vni}", f"vni {vrf.vni}", "exit-vrf")
+                    daemons[switch.name].configure(*lines)
 
     def requested(self, switch: Node, vrf: Vrf) -> Mapping[IPv4Network, Hops]:
         """Return the routes that ``vrf`` of ``switch`` has to have."""

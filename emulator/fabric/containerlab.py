@@ -14,12 +14,14 @@ IPv6 is containerlab's to set.  A command sets the seed of a switch's ECMP hash.
 do not have it, and such a container would not start; there all tiers hash alike.
 
 Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other tools
-to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed as in a
-static lab of ours (:mod:`topologies.routing.static_routes`). They have ECMP over all paths of the
-fabric's routing, and the same rules where it needs some; a comment notes it where the fabric has
-another control plane.  Rails are VLANs of one bridge with ``vlans=on``; with ``vlans=auto`` they
-have a bridge each, which works with every kernel.  Bonds (``homing=bond``) are as in our labs;
-where GPUs have them every neighbour is configured, since ARP would not find all.
+to read.  Switches have FRR's image.  Where subnets are stretched over switches, by tunnels, FRR
+speaks (:mod:`emulator.fabric.containerlab_tunnels`).  Elsewhere its daemons stand idle: routes are
+static, computed as in a static lab of ours (:mod:`topologies.routing.static_routes`). They have
+ECMP over all paths of the fabric's routing, and the same rules where it needs some; a comment notes
+it where the fabric has another control plane.  Rails are VLANs of one bridge with ``vlans=on``;
+with ``vlans=auto`` they have a bridge each, which works with every kernel.  Bonds (``homing=bond``)
+are as in our labs; where GPUs have them every neighbour is configured, since ARP would not find
+all.
 
 Endpoints are quoted, as a colon within brackets is not plain text to every reader of YAML.
 """
@@ -36,6 +38,16 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from emulator.errors import UserError
 from emulator.fabric import bonds
 from emulator.fabric.cable_carrier import STATIC
+from emulator.fabric.containerlab_tunnels import (
+    frr_commands,
+    handoffs,
+    has_tunnels,
+    inside_mtu,
+    prohibitions,
+    stretched_members,
+    subnet_tunnel,
+    vrf_devices,
+)
 from emulator.kernel.kernel_objects import RULE_PRIORITY, routing_table
 from emulator.kernel.sysctls import (
     FORWARDING,
@@ -54,6 +66,7 @@ from topologies.routing.static_routes import (
     Neighbour,
     Route,
     Rule,
+    attached,
     static_neighbours,
     static_routes,
     static_rules,
@@ -68,19 +81,15 @@ GPU_IMAGE = "ghcr.io/srl-labs/network-multitool:latest"
 def to_containerlab(topology: Topology) -> str:
     """``topology`` as YAML for ``containerlab deploy -t FILE``.
 
-    Raises UserError for stretched subnets and Ethernet segments, which only a control plane
-    advertises.
+    Raises UserError for Ethernet segments, which only a control plane advertises.
     """
     if segments_of(topology):
         raise UserError(
             "containerlab files have static routes, and homing=esi needs a control plane: take "
             "homing=bond or homing=paths, with subnets=apart"
         )
-    if stretch_of(topology) is not None:
-        raise UserError(
-            "containerlab files have static routes, and a stretched subnet needs a control plane: "
-            "take subnets=apart, or tenants=0 for the frontend of a cluster"
-        )
+    tunnels = stretch_of(topology) is not None
+    frr = frr_commands(topology) if tunnels else {}
     routes, rules = static_routes(topology), static_rules(topology)
     neighbours = static_neighbours(topology)
     mtus = {str(end): link.mtu for link in topology.links for end in link.ends}
@@ -89,11 +98,17 @@ def to_containerlab(topology: Topology) -> str:
     for node in topology.nodes:
         name = node.name
         vlans = topology.profile.vlans == "on" and node.is_switch and bool(node.bridges)
-        commands = CommentedSeq(_interfaces(node, mtus, vlans))
+        commands = CommentedSeq(_interfaces(node, topology, mtus, vlans))
         commands += _backups(node, topology, vlans)
         commands += _neighbours(node, neighbours[name], bonded)
-        commands += map(_route, routes[name])
+        if tunnels and node.is_switch:
+            commands += stretched_members(node, topology, neighbours[name])
+            commands += prohibitions(node, topology)
+            commands += map(_route, attached(node, routes[name]))
+        else:
+            commands += map(_route, routes[name])
         commands += map(_rule, rules[name])
+        commands += frr.get(name, ())
         nodes[node.name] = entry = CommentedMap(
             kind=KIND,
             image=SWITCH_IMAGE if node.is_switch else GPU_IMAGE,
@@ -114,7 +129,9 @@ def to_containerlab(topology: Topology) -> str:
         ),
     )
     plane = topology.profile.control_plane.partition(":")[0]
-    if plane != STATIC:
+    if tunnels:
+        content.yaml_set_start_comment(f"The control plane is {plane}, spoken by FRR.")
+    elif plane != STATIC:
         content.yaml_set_start_comment(f"The control plane is {plane}; routes here are static.")
     page = io.StringIO()
     yaml = YAML()
@@ -142,7 +159,7 @@ def _sysctls(requested: Iterable[tuple[str, str]]) -> CommentedMap:
     )
 
 
-def _interfaces(node: Node, mtus: dict[str, int], vlans: bool) -> Iterator[str]:
+def _interfaces(node: Node, topology: Topology, mtus: dict[str, int], vlans: bool) -> Iterator[str]:
     if node.is_switch:
         seed = f"{SYSCTL}/{HASH_SEED}"
         yield f'sh -c "test ! -e {seed} || echo {kernel_seed(node)} > {seed}"'
@@ -151,8 +168,10 @@ def _interfaces(node: Node, mtus: dict[str, int], vlans: bool) -> Iterator[str]:
     if vlans:
         yield from _vlan_bridge(node, mtus)
     else:
+        yield from vrf_devices(node, topology)
         for bridge in node.bridges:
-            yield from _bridge(node, bridge, mtus)
+            yield from _bridge(node, topology, bridge, mtus)
+        yield from handoffs(node, topology)
     for port in node.ports:
         if port.bond is None:
             yield from _port(port, mtus[f"{node.name}:{port.name}"], _vlan(node, port, vlans))
@@ -227,9 +246,12 @@ def _vlan_bridge(node: Node, mtus: dict[str, int]) -> Iterator[str]:
             yield f"ip address add {bridge.gateway} dev {bridge.name}"
 
 
-def _bridge(node: Node, bridge: Bridge, mtus: dict[str, int]) -> Iterator[str]:
-    mtu = min(mtus[f"{node.name}:{port.name}"] for port in node.ports if port.bridge == bridge.name)
+def _bridge(node: Node, topology: Topology, bridge: Bridge, mtus: dict[str, int]) -> Iterator[str]:
+    ports = [port.name for port in node.ports if port.bridge == bridge.name]
+    inside = [inside_mtu(node, topology)] if has_tunnels(node) else []
+    mtu = min((mtus[f"{node.name}:{port}"] for port in ports), default=min(inside, default=0))
     yield f"ip link add name {bridge.name} address {bridge.mac} type bridge"
+    yield from subnet_tunnel(node, bridge, mtu)
     yield f"ip link set dev {bridge.name} mtu {mtu} up"
     if bridge.gateway is not None:
         yield f"ip address add {bridge.gateway} dev {bridge.name}"

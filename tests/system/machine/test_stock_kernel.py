@@ -82,6 +82,7 @@ SEGMENTS_CHECK = (
 TENANTS_CHECKS = (
     "tests/system/cluster/test_tenant_vrfs.py",
     "tests/system/cluster/test_frontend.py",
+    "tests/system/fabric/test_containerlab_tunnels.py",
 )
 
 
