@@ -7,6 +7,7 @@ the bridge of the L3 VNI, where zebra enters that switch's router MAC.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -25,6 +26,9 @@ from topologies.stretch import stretch_of
 from topologies.tenant_vrfs import members_of, subnets_in, vrf_named
 
 _log = plain_logger(__name__)
+
+#: What BGP may take to withdraw the routes of a VRF (s), and how often the kernel is looked at.
+EMPTY_S, PAUSE_S = 10.0, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +114,26 @@ class TenantRoutes:
     def renew(self, daemons: Mapping[str, SwitchDaemons]) -> None:
         """Have zebra make the L3 VNI of each VRF anew that lacks a router MAC.
 
-        Zebra 8.4 forgets a router MAC, or never enters it, if routes come while the L3 VNI is not
-        up yet.  A new one has BGP send it all routes of the VRF again.
+        On a loaded machine zebra 8.4 may take a route and its predecessor at once.  It enters the
+        router MAC of the new one first, and then removes that of the old one, the same.  Without
+        the L3 VNI it has no routes; when they are gone, BGP sends all of them again.
         """
         for switch in self._topology.switches:
             for vrf in switch.vrfs:
                 if any(self.unknown_routers(switch, vrf)):
                     _log.info("make the L3 VNI of %s of %s anew", vrf.name, switch.name)
-                    lines = (f"vrf {vrf.name}", f"no vni {vrf.vni}", f"vni {vrf.vni}", "exit-vrf")
-                    daemons[switch.name].configure(*lines)
+                    daemons[switch.name].configure(f"vrf {vrf.name}", f"no vni {vrf.vni}")
+                    self._await_none(switch, vrf)
+                    daemons[switch.name].configure(f"vrf {vrf.name}", f"vni {vrf.vni}")
+
+    def _await_none(self, switch: Node, vrf: Vrf) -> None:
+        """Return when no route of ``vrf`` leads to another switch, or after :data:`EMPTY_S`."""
+        bridge, deadline = routing_bridge(vrf.name), time.monotonic() + EMPTY_S
+        while time.monotonic() < deadline:
+            hops = (hop for hops in self.routes(switch, vrf).values() for hop in hops)
+            if all(hop.port != bridge for hop in hops):
+                return
+            time.sleep(PAUSE_S)
 
     def requested(self, switch: Node, vrf: Vrf) -> Mapping[IPv4Network, Hops]:
         """Return the routes that ``vrf`` of ``switch`` has to have."""

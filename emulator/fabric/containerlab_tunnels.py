@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path
 
 from emulator.control_plane import control_plane_choice as choice
 from emulator.control_plane.daemons import MANAGEMENT, PROGRAMS, ZEBRA, programs
@@ -132,7 +132,7 @@ def frr_commands(topology: Topology) -> Mapping[str, list[str]]:
     plane = choice.of(topology)
     assert plane is not None  # tunnels have one
     started = [name for name in programs(plane) if name not in (ZEBRA, MANAGEMENT)]
-    nowhere = PurePath("/dev/null")
+    nowhere = Path("/dev/null")  # the line is left out
     texts = render(topology, plane, logs={node.name: nowhere for node in topology.switches})
     return {
         name: [
