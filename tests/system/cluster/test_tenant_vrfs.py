@@ -97,7 +97,20 @@ def test_a_dead_spine_heals_for_both_tenants(run: ClusterContext) -> None:
         run.strike(FRONTEND, "heal")
     routing = run.cluster.labs[FRONTEND].routing
     assert routing is not None
-    within(60, lambda: routing.tenant_differences() == [], "all routes of tenants are there")
+    routing.await_convergence()
+    assert routing.tenant_differences() == []
+
+
+def test_an_l3_vni_that_is_made_anew_brings_routes_and_router_macs(run: ClusterContext) -> None:
+    routing = run.cluster.labs[FRONTEND].routing
+    assert routing is not None
+    leaf = routing.switches["front-leaf0"]
+    leaf.configure("vrf tenant0", "no vni 30000")
+    within(60, lambda: not reaches(run, "h0", FAR), "nothing leads to the other subnet")
+    assert reaches(run, "h1", FAR)  # the other tenant goes on
+    leaf.configure("vrf tenant0", "vni 30000")
+    routing.await_convergence()
+    assert reaches(run, "h0", FAR)
 
 
 def test_status_names_the_form_that_this_kernel_gets(run: ClusterContext) -> None:
