@@ -99,7 +99,7 @@ class ConnectionFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class EchoOutcome:
-    """What became of the flows of one machine; times are the machine's own."""
+    """The outcome of all flows of one machine, in its own time."""
 
     sent: int
     lost: int
