@@ -78,12 +78,8 @@ SEGMENTS_CHECK = (
     "tests/system/control_plane/test_settled_runs.py::"
     "test_routes_change_at_the_same_frame_in_every_run[segments]"
 )
-#: Tenants whose VRFs are devices of the kernel, and a frontend that bridges and routes for them.
-TENANTS_CHECKS = (
-    "tests/system/cluster/test_tenant_vrfs.py",
-    "tests/system/cluster/test_frontend.py",
-    "tests/system/fabric/test_containerlab_tunnels.py",
-)
+#: Tenants whose VRFs are devices of the kernel.
+TENANTS_CHECKS = ("tests/system/cluster/test_tenant_vrfs.py",)
 
 
 def boot() -> Outcome:
