@@ -101,7 +101,7 @@ class Containers:
 @pytest.fixture
 def deployed(request: pytest.FixtureRequest, prefix: str, tmp_path: Path) -> Iterator[Topology]:
     if request.param == "vrf" and not capabilities.has("vrf"):
-        pytest.skip("this kernel has no VRF devices; a test boots one that has")
+        pytest.skip("this kernel has no VRF devices")
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
