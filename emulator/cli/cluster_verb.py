@@ -17,9 +17,12 @@ from emulator.cli.progress_bar import progress_bar
 from emulator.cluster_report.cluster_page import write_cluster_report
 from emulator.cluster_run import cluster_scenario as scenarios
 from emulator.cluster_run.cluster_runner import ClusterRequest, ClusterResult, execute
+from emulator.cluster_run.cluster_scenario import TCP
 from emulator.errors import UserError
 
-WIDTH = 140
+WIDTH = 150
+#: From here on a number has no decimals.
+LARGE = 100
 
 
 @click.command("cluster")
@@ -40,6 +43,13 @@ WIDTH = 140
     multiple=True,
     help="A parameter of a service.",
 )
+@click.option(
+    "--transport",
+    default=TCP,
+    show_default=True,
+    metavar="NAME",
+    help="TCP; for another one the command that runs it is named.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for the results.")
 @click.option("--report", is_flag=True, help="Write the folder's report.html, too.")
@@ -50,6 +60,7 @@ def command(
     pairs: Sequence[str],
     stretched: Sequence[str],
     changed: Sequence[str],
+    transport: str,
     seed: int,
     output: Path | None,
     report: bool,
@@ -63,6 +74,7 @@ def command(
         click.echo(_listed())
         return
     loaded = scenarios.load(scenario)
+    loaded.check_transport(transport)
     parameters = loaded.parameters(_texts(pairs))
     require_root("build a cluster")
     request = ClusterRequest(
@@ -137,4 +149,6 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "NO"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= LARGE else f"{value:.3g}"
+    return str(value)

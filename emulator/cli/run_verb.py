@@ -26,6 +26,7 @@ from emulator.cli.run_options import (
     parse_workers,
     timed_frames,
 )
+from emulator.cli.scenario_choice import chosen
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.errors import UserError
@@ -241,8 +242,8 @@ def command(
 
     FILES are what the scenario reads, such as a trace.
     """
-    loaded = scenarios.load(scenario)
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
+    loaded, given = chosen(scenario, given, transport)
     if files:
         given["files"] = files_text(loaded, files, given)
     if snaplen is None:

@@ -73,7 +73,9 @@ def _command(record: ClusterRecord) -> str:
     """Return the command that runs the same scenario again."""
     result = record.result
     words = [f"uetemu cluster {result.get('scenario')} --topology {result.get('topology')}"]
-    words += [f"--param {name}={value}" for name, value in result.get("parameters", {}).items()]
+    for name, value in result.get("parameters", {}).items():
+        text = ",".join(map(str, value)) if isinstance(value, list) else value
+        words.append(f"--param {name}={text}")
     words.append(f"--seed {result.get('seed')}")
     return " ".join(words)
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from emulator.cluster.cluster_lab import ClusterLab
 from emulator.cluster_run.ended_process import last_words, printed
+from emulator.cluster_run.held_process import await_ready, release
 from emulator.cluster_run.network_samples import NetworkSamples
 from emulator.errors import UserError
 from emulator.faults.fault_injector import FaultInjector
@@ -24,6 +25,8 @@ from topologies import catalogue
 
 #: What a client may take of the machine's time (s) before it counts as hung.
 CLIENT_S = 300.0
+#: The field of a task whose client waits until it is released.
+HELD = "held"
 UETEMU = "from emulator.cli.main import main; main()"
 
 
@@ -88,12 +91,14 @@ class ClusterContext:
         argv = [sys.executable, "-m", module, json.dumps(given)]
         return json.loads(self.execute(machine, argv))
 
-    def started(self, machine: str, argv: Sequence[str]) -> subprocess.Popen[str]:
+    def started(
+        self, machine: str, argv: Sequence[str], *, stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
         """Start a command on ``machine``; whoever reads its output has to end it."""
         process: subprocess.Popen[str] = self.cluster.lab_of(machine).popen(
             machine,
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -103,18 +108,25 @@ class ClusterContext:
     def begin(
         self, machine: str, module: str, given: Mapping[str, object]
     ) -> subprocess.Popen[str]:
-        """Start the Python ``module`` on ``machine`` with ``given`` as JSON."""
-        return self.started(machine, [sys.executable, "-m", module, json.dumps(given)])
+        """Start the Python ``module`` on ``machine`` with ``given`` as JSON.
 
-    def begin_fabric_run(self, scenario: str, *options: str, name: str | None = None) -> FabricRun:
-        """Begin ``uetemu run`` of ``scenario`` on the backend's topology, in virtual time.
+        A client that is ``held`` has a pipe as standard input: a line of it lets it begin.
+        """
+        argv = [sys.executable, "-m", module, json.dumps(given)]
+        stdin = subprocess.PIPE if given.get(HELD) else subprocess.DEVNULL
+        return self.started(machine, argv, stdin=stdin)
 
-        It has a fabric of its own, beside the cluster, and its folder is ``name`` in this run's, by
-        default that of the scenario.
+    def begin_fabric_run(
+        self, scenario: str, *options: str, name: str | None = None, topology: str | None = None
+    ) -> FabricRun:
+        """Begin ``uetemu run`` of ``scenario``, in virtual time.
+
+        It has a fabric of its own, beside the cluster: of ``topology``, by default the backend's.
+        Its folder is ``name`` in this run's, by default that of the scenario.
         """
         folder = self.folder / (name or scenario)
         argv = [sys.executable, "-c", UETEMU, "run", scenario, "--format", "json"]
-        argv += ["--topology", catalogue.spec_of(self.cluster.backend.topology)]
+        argv += ["--topology", topology or catalogue.spec_of(self.cluster.backend.topology)]
         argv += ["--seed", str(self.seed), "--output", str(folder), *options]
         process = subprocess.Popen(
             argv,
@@ -126,9 +138,9 @@ class ClusterContext:
         self.fabric_runs.append(FabricRun(scenario, folder, process))
         return self.fabric_runs[-1]
 
-    def fabric_run(self, scenario: str, *options: str) -> Any:
+    def fabric_run(self, scenario: str, *options: str, topology: str | None = None) -> Any:
         """Run ``scenario`` as :meth:`begin_fabric_run` does and return its result."""
-        return self.begin_fabric_run(scenario, *options).result()
+        return self.begin_fabric_run(scenario, *options, topology=topology).result()
 
     def together(
         self,
@@ -145,11 +157,24 @@ class ClusterContext:
         return dict(self.gathered(begun, timeout_s=timeout_s))
 
     def gathered(
-        self, begun: Mapping[str, subprocess.Popen[str]], *, timeout_s: float = CLIENT_S
+        self,
+        begun: Mapping[str, subprocess.Popen[str]],
+        *,
+        timeout_s: float = CLIENT_S,
+        released: Callable[[], None] | None = None,
     ) -> Iterator[tuple[str, Any]]:
-        """Await the clients that have ``begun``; yield each machine and what it printed as JSON."""
+        """Await the clients that have ``begun``; yield each machine and what it printed as JSON.
+
+        With ``released`` they are held: once all are ready it is called, and they are released.
+        """
         began = time.monotonic()
         try:
+            if released is not None:
+                for machine, process in begun.items():
+                    await_ready(f"the client on {machine}", process, timeout_s)
+                released()
+                for process in begun.values():
+                    release(process)
             for machine, process in begun.items():
                 waited_s = time.monotonic() - began
                 out = printed(f"the client on {machine}", process, timeout_s, waited_s=waited_s)

@@ -11,6 +11,14 @@ It is a module with a docstring that reads like a lab sheet and these names:
 ``conduct(run, parameters)``
     Yields the rows of the result, as mappings with a key ``what``, while it works in ``run``
     (:class:`~emulator.cluster_run.cluster_context.ClusterContext`).
+
+Optional:
+
+``BY_RDMA``
+    The scenario of a fabric that does the same by RDMA, in virtual time, and the parameters that
+    make it do so: ``("storage_rdma", {"work": "dataset"})``.
+``RUN_BY_RDMA``
+    The command of that, for users.
 """
 
 from __future__ import annotations
@@ -22,13 +30,16 @@ from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
+from emulator import scenario as scenarios
 from emulator.cluster_run.cluster_context import ClusterContext
 from emulator.errors import UserError
 from emulator.scenario import parameter_values
-from topologies.advice import near
+from topologies.advice import meant, near
 
 Row = Mapping[str, object]
 ROOM = "scenarios.cluster_tests"
+#: The transport of a cluster's networks.
+TCP = "tcp"
 
 
 class ClusterScenario:
@@ -52,6 +63,24 @@ class ClusterScenario:
     def services(self) -> str:
         """Return the services that it needs."""
         return str(self.module.SERVICES)
+
+    @property
+    def by_rdma(self) -> tuple[str, Mapping[str, str]] | None:
+        """Return the scenario of a fabric that does the same by RDMA, with its parameters."""
+        found: tuple[str, Mapping[str, str]] | None = getattr(self.module, "BY_RDMA", None)
+        return found
+
+    def check_transport(self, transport: str) -> None:
+        """Raise UserError, with the right command if there is one, unless it is TCP."""
+        if transport == TCP:
+            return
+        command = getattr(self.module, "RUN_BY_RDMA", None)
+        if command is None:
+            raise UserError(f"{self.name} runs over TCP alone; leave --transport out")
+        raise UserError(
+            f"a cluster's networks carry TCP; by RDMA, in virtual time, run {command} "
+            f"--transport {transport}"
+        )
 
     def parameters(self, given: Mapping[str, str]) -> Any:
         """Return ``Parameters`` with the values of ``given``; UserError for what cannot be.
@@ -77,6 +106,10 @@ def names() -> list[str]:
 def load(name: str) -> ClusterScenario:
     """Return the scenario ``name``.  Raises UserError if there is none."""
     known = names()
+    if name in scenarios.names():
+        raise UserError(
+            f"{name} is a scenario of a fabric{meant(name, known)}; run uetemu run {name}"
+        )
     if name not in known:
         raise UserError(f"there is no scenario of a cluster {name!r}{near(name, known)}")
     return ClusterScenario(importlib.import_module(f"{ROOM}.{name}"), name)

@@ -45,6 +45,12 @@ class StorageNodes:
         """Return address and NQN of each."""
         return [(record.address, subsystem_of(record.machine)) for record in self.records]
 
+    @property
+    def capacity_bps(self) -> int:
+        """Return what the ports of all carry together, one way (bit/s of the network's time)."""
+        topology = self.run.cluster.labs[STORAGE].topology
+        return sum(link.rate_bps for name in self.names for link, _, _ in topology.neighbours(name))
+
     def stage(self, node: int, offset: int, content: bytes) -> None:
         """Put ``content`` on the disk of ``node``, without its network, before a measurement."""
         path = self.run.services.folder(self.records[node].name) / DISK

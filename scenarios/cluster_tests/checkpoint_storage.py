@@ -21,7 +21,8 @@ storage node up after ``lost``. These times are the machine's: NVMe's timers kno
 
 The scenario ``checkpoint`` is of another kind: a training job in virtual time that stores states in
 GPUs' memories over the backend, and loses GPUs. Here the storage network carries states to disks by
-the kernel's TCP, and storage is lost; nothing is trained.
+the kernel's TCP, and storage is lost; nothing is trained. ``uetemu run checkpoint --param
+over=storage`` writes and restores states by RDMA, in virtual time, and nothing is lost.
 
 Measured, for each checkpoint and node: copies committed, octets acknowledged, the slowest copy in
 the storage network's time, GB/s of all copies, commands sent again, timeouts, reconnects, and the
@@ -62,6 +63,8 @@ from topologies.parts.design_parameters import COUNT, SIZE, TIME
 
 TOPOLOGY = "cluster"
 SERVICES = "nvme"
+BY_RDMA = ("storage_rdma", {"work": "checkpoint,restore"})
+RUN_BY_RDMA = "uetemu run checkpoint --param over=storage"
 NONE, OUTAGE, DEAD = "none", "outage", "dead"
 NS_PER_S = 10**9
 #: The node that fails.
@@ -100,7 +103,7 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
             f"copies is {parameters.copies} and there are {len(nodes.names)} storage nodes; take "
             "fewer copies, or storage_nodes=N of the cluster"
         )
-    tasks = _tasks(run, parameters, nodes)
+    tasks = keeper_tasks(run, parameters, nodes)
     for number in (1, 2):
         run.event(f"checkpoint {number} begins")
         begun = {
@@ -125,7 +128,7 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
     yield _restored(list(restored.values()), parameters)
 
 
-def _tasks(
+def keeper_tasks(
     run: ClusterContext, parameters: Parameters, nodes: StorageNodes
 ) -> dict[str, CheckpointTask]:
     """Return each server's task; its copies are on nodes in turn, at places of their own."""

@@ -54,6 +54,8 @@ from topologies.parts.design_parameters import COUNT, SIZE
 
 TOPOLOGY = "cluster"
 SERVICES = "nvme"
+BY_RDMA = ("storage_rdma", {"work": "dataset"})
+RUN_BY_RDMA = "uetemu run dataset"
 CACHE = replace(SIZE, minimum=0)
 
 
@@ -77,42 +79,15 @@ class Parameters:
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Stage the dataset, let all servers read it, and report epochs, ports and networks."""
-    nodes, servers = StorageNodes(run), run.machines.servers
-    dataset = Dataset(
-        shards=parameters.shards,
-        shard_octets=parameters.shard,
-        nodes=len(nodes.names),
-        seed=run.seed,
-    )
-    if parameters.sampling == SHARE and parameters.shards < len(servers):
-        raise UserError(
-            f"{parameters.shards} shards do not give each of {len(servers)} servers one; take "
-            "more shards, or sampling=whole"
-        )
-    for shard in range(dataset.shards):
-        node, offset = dataset.place(shard)
-        nodes.stage(node, offset, dataset.content(shard))
+    nodes = StorageNodes(run)
+    dataset = staged(run, parameters, nodes)
     run.event("epochs begin")
     before, totals = nodes.usage(), run.samples.totals()
+    tasks = reader_tasks(run, parameters, nodes, dataset)
     read = run.together(
-        dataset_reader.__name__,
-        {
-            server: asdict(
-                ReaderTask(
-                    targets=nodes.targets,
-                    dataset=dataset,
-                    reader=number,
-                    readers=len(servers),
-                    sampling=parameters.sampling,
-                    epochs=parameters.epochs,
-                    cache=parameters.cache,
-                    command=parameters.command,
-                    depth=parameters.depth,
-                )
-            )
-            for number, server in enumerate(servers)
-        },
+        dataset_reader.__name__, {server: asdict(task) for server, task in tasks.items()}
     )
+    servers = list(tasks)
     ports = list(nodes.port_rows(before))
     run.event("epochs have ended")
     dilation = run.dilation(STORAGE)
@@ -127,6 +102,47 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
             "octets": octets - totals[network][0],
             "drops": drops - totals[network][1],
         }
+
+
+def staged(run: ClusterContext, parameters: Parameters, nodes: StorageNodes) -> Dataset:
+    """Put the dataset on the disks of ``nodes``, before anything is measured, and return it."""
+    dataset = Dataset(
+        shards=parameters.shards,
+        shard_octets=parameters.shard,
+        nodes=len(nodes.names),
+        seed=run.seed,
+    )
+    servers = len(run.machines.servers)
+    if parameters.sampling == SHARE and parameters.shards < servers:
+        raise UserError(
+            f"{parameters.shards} shards do not give each of {servers} servers one; take "
+            "more shards, or sampling=whole"
+        )
+    for shard in range(dataset.shards):
+        node, offset = dataset.place(shard)
+        nodes.stage(node, offset, dataset.content(shard))
+    return dataset
+
+
+def reader_tasks(
+    run: ClusterContext, parameters: Parameters, nodes: StorageNodes, dataset: Dataset
+) -> dict[str, ReaderTask]:
+    """Return the task of each server's data loader."""
+    servers = run.machines.servers
+    return {
+        server: ReaderTask(
+            targets=nodes.targets,
+            dataset=dataset,
+            reader=number,
+            readers=len(servers),
+            sampling=parameters.sampling,
+            epochs=parameters.epochs,
+            cache=parameters.cache,
+            command=parameters.command,
+            depth=parameters.depth,
+        )
+        for number, server in enumerate(servers)
+    }
 
 
 def _octets(epoch: int, readers: Sequence[Mapping[str, Any]]) -> Mapping[str, object]:

@@ -40,6 +40,9 @@ is little beside it, and reading states back is about an incast the other way ro
 report (arXiv 2407.21783, 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs.
 About 78 % of them are by hardware, confirmed or suspected.
 
+With ``over=storage`` servers write their states to storage nodes and restore them, over a storage
+network of their own; nothing is trained or lost. That is the scenario ``storage_rdma``.
+
 Size: in an epoch each replica sends 2 (replicas - 1) parts of the gradient, so the work grows with
 the square of the replicas. Every row runs the job twice. More than 150,000 parts are refused.
 
@@ -84,6 +87,9 @@ COLUMNS = (
 )
 
 
+BACKEND, STORAGE = "backend", "storage"
+#: The scenario that runs instead, by the value of a parameter.
+INSTEAD = {"over": {STORAGE: ("storage_rdma", {"work": "checkpoint,restore"})}}
 #: Parts of gradients that a job may send.
 MOST_PARTS = 150_000
 SMALLER = "rail_clos:hosts=8,gpus_per_host=4"
@@ -93,6 +99,11 @@ SMALLER = "rail_clos:hosts=8,gpus_per_host=4"
 class Parameters(ReplicaParameters):
     """The parameters of ``checkpoint``."""
 
+    over: str = parameter(
+        BACKEND,
+        choices=(BACKEND, STORAGE),
+        help="states go to GPUs, or to storage nodes: that is storage_rdma, with its parameters",
+    )
     epochs: int = parameter(6, COUNT, help="times that all samples are learned from")
     every: int = parameter(2, COUNT, help="epochs from one checkpoint to the next")
     spares: int = parameter(2, NUMBER, help="GPUs that wait to take the place of lost ones")
@@ -105,6 +116,10 @@ class Parameters(ReplicaParameters):
     )
     fail_at: int = parameter(95_000, TIME, help="when it is lost")
     victim: int = parameter(2, NUMBER, help="replica whose GPU is lost")
+
+    def __post_init__(self) -> None:
+        if self.over != BACKEND:
+            raise UserError("states go to storage nodes in the scenario storage_rdma; run that one")
 
 
 def topology(parameters: Parameters) -> str:

@@ -10,13 +10,17 @@ Traffic: ``work=dataset`` reads the dataset of the cluster scenario ``dataset``:
 of ``shard`` octets on the storage nodes in turn, ``epochs`` times, in an order that the seed
 shuffles. The servers divide it (``sampling=share``), or each reads all (``whole``). Each has a
 cache of ``cache`` octets, whose hits take nothing from the network. An epoch is a row; one that
-caches serve alone has none. A read is a command capsule of 64 octets, which the storage node
-answers by an RDMA write of ``command`` octets into the server's memory, as NVMe over RDMA does. A
-server has ``depth`` reads under way.
+caches serve alone has none. ``checkpoint`` writes a state of ``state`` octets of each server to one
+storage node (server n to node n, modulo their number), and ``restore`` reads it back. A command
+moves ``command`` octets, and a server has ``depth`` of them under way. Every octet is compared.
 
-``checkpoint`` writes a state of ``state`` octets of each server to one storage node (server n to
-node n, modulo their number) by RDMA writes, ``depth`` at a time, and ends with the node's
-completion. ``restore`` reads it back. Every octet is compared.
+Commands are those of NVMe over RDMA, whose storage nodes begin all RDMA (NVM Express RDMA Transport
+Specification 1.0). A server reads by a command capsule of 64 octets. The node answers by an RDMA
+WRITE of the data into the server's memory, and a response capsule of 16 octets. No RDMA READ is in
+it. A server writes by a capsule as well: the node fetches the data by RDMA READ and responds. Here
+that READ is its request, a message of 16 octets, and the server's RDMA WRITE of the data: messages
+and octets are those of a READ, its acknowledgements are those of a WRITE. Data in capsules are left
+out. Over UET nothing is standardised; its messages are the same.
 
 Disks and processors take no time: the memory of a storage node is its disk. What remains is the
 network and the transport.
@@ -26,9 +30,12 @@ its last one was there, as mean and least; Jain's index of the servers; message 
 ``port_share``, payload over what the ports of the storage nodes can carry in that time; hits.
 
 What should be seen: the ports of the storage nodes are the narrowest place, with fewer nodes than
-servers. Reads are an outcast of each node, checkpoints an incast to it. Compare with NVMe over TCP
-(``uetemu cluster dataset``) only what needs no clock, such as hits and octets: that one's times are
-of the host's clock, dilated, with Python at both ends, and these are virtual.
+servers. Reads are an outcast of each node, checkpoints an incast to it.
+
+``uetemu run dataset`` is this with ``work=dataset``, and ``uetemu run checkpoint --param
+over=storage`` with ``work=checkpoint,restore``. Over NVMe/TCP the same is ``uetemu cluster
+dataset`` and ``checkpoint_storage``, whose times are of the host's clock. ``uetemu cluster
+storage_compare`` has both in one table, and says what of them may be compared.
 """
 
 from __future__ import annotations
@@ -46,8 +53,7 @@ from emulator.measures.metrics import jain, percentile
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.storage_commands import (
-    COMMAND_OCTETS,
-    COMPLETION_OCTETS,
+    SHORTEST_OCTETS,
     StorageCommand,
     StorageCommands,
 )
@@ -76,6 +82,8 @@ DATASET, CHECKPOINT, RESTORE = "dataset", "checkpoint", "restore"
 #: What the state of a server is drawn from, beside the seed and its number.
 STATE = 2
 MOST_COMMANDS = 100_000
+#: The commands that do the same over TCP.
+OVER_TCP = "uetemu cluster dataset, or uetemu cluster checkpoint_storage"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +106,15 @@ class Parameters:
     state: int = parameter(2**20, SIZE, help="octets of each server's state")
     command: int = parameter(64 * 2**10, SIZE, help="octets of a read or write")
     depth: int = parameter(16, COUNT, help="commands of a server at a time")
+
+    def __post_init__(self) -> None:
+        for name in ("shard", "state", "command"):
+            octets = getattr(self, name)
+            if octets % SHORTEST_OCTETS:
+                raise UserError(
+                    f"{name} is {octets} octets; take a multiple of a logical block, "
+                    f"{SHORTEST_OCTETS}"
+                )
 
 
 def topology(parameters: Parameters) -> str:
@@ -263,7 +280,7 @@ def measures(
     if not outcome.iterations:
         return {}
     last = outcome.iterations[-1]
-    data = ~np.isin(last.length, (COMMAND_OCTETS, COMPLETION_OCTETS))
+    data = last.length >= SHORTEST_OCTETS
     ends = last.source if trial.facts["work"] == CHECKPOINT else last.destination
     rates = []
     for server in places.servers:

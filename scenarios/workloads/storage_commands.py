@@ -1,9 +1,16 @@
 """Commands to storage nodes by RDMA: reads and writes of their disks, as schedules of all ranks.
 
-A read is what NVMe over RDMA does on the wire (NVMe RDMA Transport Specification 1.0): the server
-sends a command capsule, and the storage node answers with an RDMA write into the server's memory.
-A write is an RDMA write into the storage node's memory; when all of a server's are there, the node
-answers with a completion.  At most ``depth`` commands of a server are under way.
+A command's messages are those of NVMe over RDMA, in which only the controller begins RDMA
+operations (NVM Express RDMA Transport Specification 1.0)::
+
+    read    server -- command capsule --> node        write   server -- command capsule --> node
+            server <-- RDMA WRITE: data - node                server <-- RDMA READ request - node
+            server <-- response capsule - node                server -- data of it --------> node
+                                                              server <-- response capsule -- node
+
+Every message is an RDMA write here, the data of an RDMA READ too: its request is a message of a
+RETH's length, and the server's answer follows when that is there.  A command ends when its data and
+its response are there.  At most ``depth`` commands of a server are under way.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 
@@ -23,8 +31,11 @@ from emulator.endpoint.operations.schedule import (
 )
 from emulator.scenario import Contents
 
-#: A submission queue entry, and a completion queue entry (NVM Express Base 2.0, 3.3.3).
-COMMAND_OCTETS, COMPLETION_OCTETS = 64, 16
+#: A submission queue entry and a completion queue entry (NVM Express Base 2.0, 3.3.3), and the RETH
+#: of a READ request (InfiniBand Architecture 1, 9.2).
+COMMAND_OCTETS, COMPLETION_OCTETS, REQUEST_OCTETS = 64, 16, 16
+#: The shortest data of a command (octets), by which its messages are known from the others.
+SHORTEST_OCTETS = 512
 #: Buffers: a server's, and a storage node's.
 DATA, DISK = "data", "disk"
 
@@ -70,10 +81,9 @@ class StorageCommands:
 
     def schedules(self) -> list[Schedule]:
         """Return one schedule for each rank, also for those that take no part."""
-        build = _WriteSchedules(self) if self.writes else _ReadSchedules(self)
+        build = _CommandSchedules(self)
         for command in self.commands:
             build.add(command)
-        build.end()
         return [
             Schedule(
                 rank=rank, buffers=build.buffers[rank], operations=tuple(build.operations[rank])
@@ -118,7 +128,36 @@ class StorageCommands:
         return found
 
 
-class _Schedules:
+class _MessageKind(IntEnum):
+    """The messages of a command."""
+
+    CAPSULE = 0
+    REQUEST = 1
+    DATA = 2
+    RESPONSE = 3
+
+
+#: Offset and length of the messages that are not data, in a command's slot of a queue (octets).
+_IN_SLOT = {
+    _MessageKind.CAPSULE: (0, COMMAND_OCTETS),
+    _MessageKind.REQUEST: (COMMAND_OCTETS, REQUEST_OCTETS),
+    _MessageKind.RESPONSE: (COMMAND_OCTETS + REQUEST_OCTETS, COMPLETION_OCTETS),
+}
+_SLOT_OCTETS = sum(length for _, length in _IN_SLOT.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Message:
+    """A message between two ranks: its number there, where it is taken from, and where it goes."""
+
+    sender: int
+    receiver: int
+    tag: int
+    local: Region
+    remote: Region
+
+
+class _CommandSchedules:
     """Schedules of all ranks while commands are added."""
 
     def __init__(self, commands: StorageCommands) -> None:
@@ -126,97 +165,84 @@ class _Schedules:
         ranks = range(commands.ranks)
         self.operations: list[list[Operation]] = [[] for _ in ranks]
         self.buffers: list[dict[str, int]] = [{} for _ in ranks]
-        self.ends: dict[int, list[int]] = {}
-        self.pairs: Counter[tuple[int, int]] = Counter()
+        self._ends: dict[int, list[int]] = {}
+        self._pairs: Counter[tuple[int, int]] = Counter()
         for rank, content in commands.memories.items():
             self.buffers[rank][DATA if commands.writes else DISK] = len(content)
         for rank in ranks:
             for name, content in commands.expected(rank).items():
                 self.buffers[rank][name] = len(content)
 
-    def put(self, rank: int, operation: Operation) -> int:
-        """Append ``operation`` to the schedule of ``rank`` and return its index."""
-        self.operations[rank].append(operation)
-        return len(self.operations[rank]) - 1
+    def add(self, command: StorageCommand) -> None:
+        """Append the messages of ``command`` to the schedules of its server and its node."""
+        server, node = command.server, command.node
+        number = self._pairs[server, node]
+        self._pairs[server, node] += 1
+        self._grow(server, node, number + 1)
+        capsule = _queued(_MessageKind.CAPSULE, server, node, number)
+        requested = self._send(capsule, self._free(server))
+        tag = _tag(_MessageKind.DATA, number)
+        data = Region(DATA, command.data, command.octets)
+        disk = Region(DISK, command.disk, command.octets)
+        moved: tuple[int, ...] = ()
+        if self.commands.writes:
+            request = _queued(_MessageKind.REQUEST, node, server, number)
+            wanted = self._send(request, (requested,))
+            requested = self._send(
+                _Message(sender=server, receiver=node, tag=tag, local=data, remote=disk), (wanted,)
+            )
+        else:
+            answer = _Message(sender=node, receiver=server, tag=tag, local=disk, remote=data)
+            moved = (self._send(answer, (requested,)),)
+        response = _queued(_MessageKind.RESPONSE, node, server, number)
+        self._ends[server].append(self._send(response, (requested,), moved))
 
-    def free(self, server: int) -> tuple[int, ...]:
+    def _free(self, server: int) -> tuple[int, ...]:
         """Return what the next command of ``server`` has to wait for."""
-        ends = self.ends.setdefault(server, [])
+        ends = self._ends.setdefault(server, [])
         depth = self.commands.depth
         return (ends[-depth],) if len(ends) >= depth else ()
 
-    def tag(self, command: StorageCommand) -> int:
-        """Return the number of ``command`` between its server and node."""
-        pair = command.server, command.node
-        self.pairs[pair] += 1
-        return self.pairs[pair] - 1
+    def _grow(self, server: int, node: int, commands: int) -> None:
+        """Give both sides' queues room for ``commands``."""
+        for rank, peer in ((server, node), (node, server)):
+            self.buffers[rank][_queue(peer)] = commands * _SLOT_OCTETS
 
-    def end(self) -> None:
-        """Add what follows all commands."""
-
-
-class _ReadSchedules(_Schedules):
-    """A command capsule to the node, and an RDMA write back, for each command."""
-
-    def add(self, command: StorageCommand) -> None:
-        server, node, tag = command.server, command.node, self.tag(command)
-        asks, asked = f"to{node}", f"from{server}"
-        self.buffers[server][asks] = self.buffers[node][asked] = (tag + 1) * COMMAND_OCTETS
-        capsule = Region(asked, tag * COMMAND_OCTETS, COMMAND_OCTETS)
-        data = Region(DATA, command.data, command.octets)
-        self.put(
-            server,
-            Write(
-                peer=node,
-                tag=tag,
-                local=Region(asks, tag * COMMAND_OCTETS, COMMAND_OCTETS),
-                remote=capsule,
-                after=self.free(server),
-            ),
-        )
-        arrived = self.put(node, Receive(peer=server, tag=tag, into=capsule))
-        self.put(
-            node,
-            Write(
-                peer=server,
-                tag=tag,
-                local=Region(DISK, command.disk, command.octets),
-                remote=data,
-                after=(arrived,),
-            ),
-        )
-        self.ends[server].append(self.put(server, Receive(peer=node, tag=tag, into=data)))
-
-
-class _WriteSchedules(_Schedules):
-    """An RDMA write to the node for each command, and a completion for all of a server."""
-
-    def __init__(self, commands: StorageCommands) -> None:
-        super().__init__(commands)
-        self.arrived: dict[tuple[int, int], list[int]] = {}
-
-    def add(self, command: StorageCommand) -> None:
-        server, node, tag = command.server, command.node, self.tag(command)
-        disk = Region(DISK, command.disk, command.octets)
-        before = self.free(server)
+    def _send(
+        self, message: _Message, after: tuple[int, ...], receive_after: tuple[int, ...] = ()
+    ) -> int:
+        """Append ``message`` to its sender's schedule, and return its index in the receiver's."""
         write = Write(
-            peer=node,
-            tag=tag,
-            local=Region(DATA, command.data, command.octets),
-            remote=disk,
-            after=before,
+            peer=message.receiver,
+            tag=message.tag,
+            local=message.local,
+            remote=message.remote,
+            after=after,
         )
-        self.ends[server].append(self.put(server, write))
-        arrived = self.put(node, Receive(peer=server, tag=tag, into=disk))
-        self.arrived.setdefault((server, node), []).append(arrived)
+        receive = Receive(
+            peer=message.sender, tag=message.tag, into=message.remote, after=receive_after
+        )
+        self.operations[message.sender].append(write)
+        self.operations[message.receiver].append(receive)
+        return len(self.operations[message.receiver]) - 1
 
-    def end(self) -> None:
-        for (server, node), arrived in self.arrived.items():
-            there, here = f"to{server}", f"from{node}"
-            self.buffers[node][there] = self.buffers[server][here] = COMPLETION_OCTETS
-            into = Region(here, 0, COMPLETION_OCTETS)
-            local = Region(there, 0, COMPLETION_OCTETS)
-            self.put(
-                node, Write(peer=server, tag=0, local=local, remote=into, after=tuple(arrived))
-            )
-            self.put(server, Receive(peer=node, tag=0, into=into))
+
+def _queue(peer: int) -> str:
+    return f"queue{peer}"
+
+
+def _tag(kind: _MessageKind, number: int) -> int:
+    return number * len(_MessageKind) + kind
+
+
+def _queued(kind: _MessageKind, sender: int, receiver: int, number: int) -> _Message:
+    """Return the message of ``kind`` of the ``number``-th command between two ranks."""
+    start, length = _IN_SLOT[kind]
+    at = number * _SLOT_OCTETS + start
+    return _Message(
+        sender=sender,
+        receiver=receiver,
+        tag=_tag(kind, number),
+        local=Region(_queue(receiver), at, length),
+        remote=Region(_queue(sender), at, length),
+    )

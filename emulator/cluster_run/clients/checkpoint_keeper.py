@@ -21,7 +21,7 @@ from emulator.cluster_run.clients.block_transfer import (
     BlockTransfer,
     connected,
 )
-from emulator.cluster_run.clients.client_end import ended_with_sentence
+from emulator.cluster_run.clients.client_end import ended_with_sentence, released
 from emulator.cluster_run.clients.sharded_dataset import content
 from emulator.errors import UserError
 from emulator.nvme_tcp.initiator.host_options import HostOptions
@@ -51,7 +51,8 @@ class CheckpointTask:
     """One phase of ``server``: write checkpoint ``number`` to all copies, or restore the newest.
 
     A state has ``octets``.  Times are the machine's (s): a command is given up after
-    ``command_timeout_s``, a storage node after ``lost_s``.
+    ``command_timeout_s``, a storage node after ``lost_s``.  With ``held`` it begins when it is
+    released, before it connects.
     """
 
     phase: str
@@ -64,6 +65,7 @@ class CheckpointTask:
     depth: int
     command_timeout_s: float
     lost_s: float
+    held: bool = False
 
     def state(self, number: int) -> bytes:
         """Return the state of the server at checkpoint ``number``."""
@@ -88,23 +90,33 @@ class CheckpointTask:
 
 @dataclass(kw_only=True)
 class CopyWritten:
-    """The outcome of a checkpoint at one storage node: ``seconds`` are the machine's."""
+    """The outcome of a checkpoint at one storage node.
+
+    ``seconds`` are the machine's, from the connection to the commit, and ``cpu_s`` what the
+    client's process computed in them.
+    """
 
     node: str
     committed: bool = False
     acknowledged: int = 0
     seconds: float = 0.0
+    cpu_s: float = 0.0
     error: str | None = None
     counters: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class StateRestored:
-    """The outcome of a restore: which checkpoint, from where; ``number`` None: none was whole."""
+    """The outcome of a restore: which checkpoint, from where; ``number`` None: none was whole.
+
+    ``seconds`` are the machine's, of reading; connections and the comparison are outside.
+    ``cpu_s`` is what the client's process computed in them.
+    """
 
     number: int | None = None
     node: str | None = None
     seconds: float = 0.0
+    cpu_s: float = 0.0
     wrong: bool = False
     errors: list[str] = field(default_factory=list)
 
@@ -117,23 +129,26 @@ def slot_octets(octets: int) -> int:
 async def write(task: CheckpointTask) -> list[CopyWritten]:
     """Write the checkpoint to all copies at once; each has its own outcome."""
     state = task.state(task.number)
+    if task.held:
+        await released()
     return list(await asyncio.gather(*(_copy(task, one, state) for one in task.copies)))
 
 
 async def _copy(task: CheckpointTask, copy: CheckpointCopy, state: bytes) -> CopyWritten:
     done = CopyWritten(node=copy.node)
-    began = time.perf_counter()
     try:
         async with connected([task.options(copy)], task.command, task.depth) as (node,):
+            began, cpu = time.perf_counter(), time.process_time()
             try:
                 await _committed(task, copy, node, state)
                 done.committed = True
             finally:
+                done.seconds = time.perf_counter() - began
+                done.cpu_s = time.process_time() - cpu
                 done.acknowledged = min(node.acknowledged, len(state))
                 done.counters = node.host.counters()
     except UserError as error:
         done.error = str(error)
-    done.seconds = time.perf_counter() - began
     return done
 
 
@@ -152,11 +167,15 @@ async def _committed(
 async def restore(task: CheckpointTask) -> StateRestored:
     """Read the newest whole checkpoint from the first copy that has it, and compare it."""
     done = StateRestored()
-    began = time.perf_counter()
+    if task.held:
+        await released()
     for copy in task.copies:
         try:
             async with connected([task.options(copy)], task.command, task.depth) as (node,):
+                began, cpu = time.perf_counter(), time.process_time()
                 found = await _newest(task, copy, node)
+                done.seconds += time.perf_counter() - began
+                done.cpu_s += time.process_time() - cpu
         except UserError as error:
             done.errors.append(f"{copy.node}: {error}")
             continue
@@ -166,7 +185,6 @@ async def restore(task: CheckpointTask) -> StateRestored:
             done.wrong = state != task.state(done.number)
         if done.number == task.number:
             break
-    done.seconds = time.perf_counter() - began
     return done
 
 

@@ -1,13 +1,27 @@
-"""The end of a client that fails: one sentence on standard error, and exit status 1."""
+"""The two ends of a client: it waits for the others, and fails with one sentence and status 1."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
 
 from emulator.errors import UserError
+
+#: The line that a client prints once it could begin.
+READY = "ready"
+
+
+async def released() -> None:
+    """Print that this client is ready, and return when a line comes on standard input.
+
+    So all clients of a measurement begin at once, however long each took to start.
+    """
+    click.echo(READY)
+    await asyncio.to_thread(sys.stdin.readline)
 
 
 @contextmanager

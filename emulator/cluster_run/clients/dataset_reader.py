@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from emulator.cluster_run.clients.block_transfer import BlockTransfer, connected
-from emulator.cluster_run.clients.client_end import ended_with_sentence
+from emulator.cluster_run.clients.client_end import ended_with_sentence, released
 from emulator.cluster_run.clients.shard_cache import ShardCache
 from emulator.cluster_run.clients.sharded_dataset import Dataset
 from emulator.nvme_tcp.initiator.host_options import HostOptions
@@ -24,7 +24,8 @@ from emulator.nvme_tcp.initiator.host_options import HostOptions
 class ReaderTask:
     """The task of one of ``readers``: epochs over a dataset, behind a cache of ``cache`` octets.
 
-    ``targets`` has address and NQN of each storage node.
+    ``targets`` has address and NQN of each storage node.  With ``held`` it begins when it is
+    released, after it has connected.
     """
 
     targets: Sequence[tuple[str, str]]
@@ -36,6 +37,7 @@ class ReaderTask:
     cache: int
     command: int
     depth: int
+    held: bool = False
 
 
 @dataclass(kw_only=True)
@@ -63,6 +65,8 @@ async def read_epochs(task: ReaderTask) -> list[EpochRead]:
     ]
     cache = ShardCache(task.cache)
     async with connected(options, task.command, task.depth) as nodes:
+        if task.held:
+            await released()
         return [await _epoch(task, epoch, nodes, cache) for epoch in range(task.epochs)]
 
 

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
         "scenario": "<script>alert(1)</script>",
         "topology": "cluster",
         "seed": 3,
-        "parameters": {"bursts": 2},
+        "parameters": {"bursts": 2, "transports": ["uet", "rocev2"]},
         "networks": [{"network": "frontend", "dilation": 20.0}],
         "rows": [{"what": "requests", "sent": 5, "ok": True}, {"what": "probe", "ok": False}],
         "events": [{"at_s": 1.0, "text": "a spine dies"}],
@@ -52,7 +52,7 @@ def test_the_page_names_what_is_not_as_it_should_be(folder: Path) -> None:
     page = write_cluster_report(folder).read_text()
     assert "1 rows are not as they should be" in page
     assert "a spine dies" in page
-    assert "--param bursts=2 --seed 3" in page
+    assert "--param bursts=2 --param transports=uet,rocev2 --seed 3" in page
     assert "<script>alert" not in page
     assert (folder / "report-figures" / "frontend.csv").exists()
 

@@ -80,6 +80,37 @@ def test_a_model_reaches_all_servers_in_every_way(tmp_path: Path) -> None:
     assert int(str(rows["http, all at once"]["storage0_sent"])) > 2 * 2**20
 
 
+def test_tcp_stands_beside_rdma_with_the_same_octets_and_hits(tmp_path: Path) -> None:
+    given = ("shards=4", "shard=64KiB", "sampling=whole", "state=64KiB", "transports=uet")
+    words = [word for pair in given for word in ("--param", pair)]
+    process = uetemu(
+        "cluster", "storage_compare", "--topology", SMALL, *words, "-o", str(tmp_path), "--report"
+    )
+    out, err = process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 0, out + err
+    rows = json.loads((tmp_path / "result.json").read_text())["rows"]
+    table, clocks, (digests,) = rows[:8], rows[8:10], rows[10:]
+    works = ["epoch 1", "epoch 2", "checkpoint", "restore"]
+    assert [row["what"] for row in table] == [what for what in works for _ in range(2)]
+    for tcp, rdma in zip(table[::2], table[1::2], strict=True):
+        assert (tcp["transport"], tcp["clock"]) == ("nvme/tcp", "host/100")
+        assert (rdma["transport"], rdma["clock"]) == ("uet", "virtual")
+        assert (tcp["octets"], tcp["hit_share"]) == (rdma["octets"], rdma["hit_share"])
+        assert tcp["busy_share"] > 0
+        if tcp["octets"]:
+            assert 0 < tcp["port_share"] <= 1
+            assert tcp["bound_by"] in {"machine", "network", "neither"}
+            assert rdma["port_share"] > 0
+        else:
+            assert tcp["bound_by"] == rdma["bound_by"] == "cache"
+    assert [row["octets"] for row in table[::2]] == [2**19, 0, 2**17, 2**17]
+    assert [row["what"] for row in clocks] == ["clock host/100", "clock virtual"]
+    assert digests["fidelity"] == "exact"
+    page = (tmp_path / "report.html").read_text()
+    assert "nvme/tcp" in page
+    assert str(digests["digest"]) in page
+
+
 def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path: Path) -> None:
     for number, (arguments, stated) in enumerate(
         (

@@ -37,6 +37,24 @@ def test_datasets_and_checkpoints_are_right_to_the_octet(
     assert all(0 < row["port_share"] <= 1 for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("name", "over", "works"),
+    [
+        ("dataset", (), ["dataset", "dataset"]),
+        ("checkpoint", ("--param", "over=storage"), ["checkpoint", "restore"]),
+    ],
+)
+def test_a_part_of_it_is_known_by_the_name_that_it_has_over_tcp(
+    start: Callable[..., RunProcess], name: str, over: tuple[str, ...], works: list[str]
+) -> None:
+    topology, *_ = SMALL
+    run = start("--topology", topology, "--capture", "none", *over, scenario=name)
+    status, _, errors = run.communicate()
+    assert status == 0, errors
+    assert run.result["scenario"] == "storage_rdma"
+    assert [row["work"] for row in run.result["rows"]] == works
+
+
 def test_a_fabric_without_storage_nodes_is_refused(start: Callable[..., RunProcess]) -> None:
     status, _, errors = start("--topology", "pod", scenario="storage_rdma").communicate()
     assert status == 1
