@@ -32,9 +32,7 @@ def chosen(
         loaded, parameters = _as_given(name, given)
     over_tcp = getattr(loaded.module, "OVER_TCP", None)
     if over_tcp and transport is not None and transport.partition(":")[0] in TCP_NAMES:
-        raise UserError(
-            f"storage over TCP runs by the host's clock, on a cluster: {over_tcp}"
-        )
+        raise UserError(f"storage over TCP runs by the host's clock, on a cluster: {over_tcp}")
     return loaded, parameters
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from emulator.cluster_report.cluster_record import ClusterRecord
 from emulator.cluster_report.network_figures import network_figures
+from emulator.cluster_report.storage_figure import storage_figures
 from emulator.run_report.figures import vega_lite
 from emulator.run_report.figures.figure import Figure
 from emulator.run_report.page import FIGURES, PAGE, rendered, write_files
@@ -32,10 +33,11 @@ def write_cluster_report(folder: Path, output: Path | None = None) -> Path:
     The page is ``report.html`` in the folder, or ``output``; the data of its figures are beside it.
     """
     record = ClusterRecord.read(folder)
-    figures = list(network_figures(record))
+    compared = list(storage_figures(record))
+    figures = [*compared, *network_figures(record)]
     page = output or folder / PAGE
     beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")
-    files = {page: cluster_html(record, figures)}
+    files = {page: cluster_html(record, figures, compared)}
     for figure in figures:
         files[beside / f"{figure.name}.json"] = figure.as_json()
         files[beside / f"{figure.name}.csv"] = figure.as_csv()
@@ -43,8 +45,13 @@ def write_cluster_report(folder: Path, output: Path | None = None) -> Path:
     return page
 
 
-def cluster_html(record: ClusterRecord, figures: Sequence[Figure]) -> str:
-    """Return the page.  It needs no other file and no network."""
+def cluster_html(
+    record: ClusterRecord, figures: Sequence[Figure], compared: Sequence[Figure]
+) -> str:
+    """Return the page, in which those of ``figures`` that are ``compared`` stand first.
+
+    It needs no other file and no network.
+    """
     specs = {
         figure.name: {
             **figure.spec,
@@ -60,7 +67,8 @@ def cluster_html(record: ClusterRecord, figures: Sequence[Figure]) -> str:
         "cluster.html.j2",
         bool(specs),
         result=result,
-        figures=figures,
+        compared=compared,
+        figures=[figure for figure in figures if figure not in compared],
         tables=list(cluster_tables(record)),
         specs=specs,
         failed=failed,

@@ -89,7 +89,7 @@ def test_tcp_stands_beside_rdma_with_the_same_octets_and_hits(tmp_path: Path) ->
     out, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, out + err
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
-    table, clocks, (digests,) = rows[:8], rows[8:10], rows[10:]
+    table, clocks, (digests,) = rows[:8], rows[8:11], rows[11:]
     works = ["epoch 1", "epoch 2", "checkpoint", "restore"]
     assert [row["what"] for row in table] == [what for what in works for _ in range(2)]
     for tcp, rdma in zip(table[::2], table[1::2], strict=True):
@@ -104,10 +104,11 @@ def test_tcp_stands_beside_rdma_with_the_same_octets_and_hits(tmp_path: Path) ->
         else:
             assert tcp["bound_by"] == rdma["bound_by"] == "cache"
     assert [row["octets"] for row in table[::2]] == [2**19, 0, 2**17, 2**17]
-    assert [row["what"] for row in clocks] == ["clock host/100", "clock virtual"]
+    assert [row["what"] for row in clocks] == ["clock host/100", "clock virtual", "across clocks"]
     assert digests["fidelity"] == "exact"
     page = (tmp_path / "report.html").read_text()
     assert "nvme/tcp" in page
+    assert 'id="figure-storage-ports"' in page
     assert str(digests["digest"]) in page
 
 
