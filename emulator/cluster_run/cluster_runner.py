@@ -91,7 +91,8 @@ def execute(
             "with a section networks"
         )
     stretched = dilations(topology, request.stretched)
-    planned = plan_services(request.scenario.services, MachineMap(topology), request.changed)
+    services_needed = request.scenario.services(request.parameters)
+    planned = plan_services(services_needed, MachineMap(topology), request.changed)
     folder = RunFolder.create(request.scenario.name, request.output)
     name = f"c{secrets.token_hex(4)}"
     result = ClusterResult(

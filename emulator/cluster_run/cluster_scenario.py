@@ -6,7 +6,7 @@ It is a module with a docstring that reads like a lab sheet and these names:
     A frozen dataclass, as a scenario of a fabric has it (:mod:`emulator.scenario`).
 ``TOPOLOGY``
     The cluster that it runs on unless the user names another.
-``SERVICES``
+``SERVICES``, or ``services(parameters)``
     The services that it needs, as ``uetemu up --services`` takes them.
 ``conduct(run, parameters)``
     Yields the rows of the result, as mappings with a key ``what``, while it works in ``run``
@@ -59,10 +59,10 @@ class ClusterScenario:
         """Return the specification of the cluster that it runs on."""
         return str(self.module.TOPOLOGY)
 
-    @property
-    def services(self) -> str:
-        """Return the services that it needs."""
-        return str(self.module.SERVICES)
+    def services(self, parameters: Any) -> str:
+        """Return the services that it needs with ``parameters``."""
+        chosen = getattr(self.module, "services", None)
+        return str(self.module.SERVICES if chosen is None else chosen(parameters))
 
     @property
     def by_rdma(self) -> tuple[str, Mapping[str, str]] | None:

@@ -1,101 +1,161 @@
-"""A model file is brought to all servers: from one storage node, or from server to server.
+"""A model file is brought to all servers: from one machine, or from server to server.
 
 ::
 
-    one at a time           all at once             tree
+    one at a time        all at once          tree                            chain
 
-    storage0 --> h0         storage0 --> h0         storage0 --> h0          round 1
-    storage0 --> h1                  +-> h1         storage0 --> h1   h0 --> h2    2
-    storage0 --> h2                  +-> h2         h0, h1 and h2 --> h4, h5, h6   3
-       ...                           +-> ...          ...
+    root --> h0          root --> h0          root --> h0          round 1    root -> h0 -> h1 -> h2
+    root --> h1               +-> h1          root --> h1   h0 --> h2    2
+    root --> h2               +-> h2          root, h0, h1 --> h4, h5 .. 3    each sends on what it
+       ...                    +-> ...            ...                          has, while more comes
 
-Traffic: a file of ``file`` octets lies on ``storage0``, in the file system that all servers share.
-Four ways bring a copy to every server over the storage network:
+Traffic: a file of ``file`` octets lies on a root, and a copy comes to every server over the storage
+network. ``sources`` chooses the roots. ``storage`` is ``storage0``, ``head`` is ``head0``, each
+with an HTTP server (``curl`` fetches). ``storage`` also has the file in the file system that all
+servers share (NFS, ``nfs-cat``). ``s3`` is the object store on ``storage0``, from which ``curl``
+fetches with signed requests. The ways are those of the drawing:
 
-- ``nfs``: each reads it from the shared file system (NFSv4, ``nfs-cat``), all at once;
-- ``http, one at a time``: each fetches it from an HTTP server on ``storage0``, one after another;
-- ``http, all at once``: likewise, together;
-- ``http, tree``: in each round everyone who has the file gives it to one who has not, so that the
-  number of copies doubles, and one more. Only between rounds do they wait for each other.
+- all at once, and one after another;
+- tree: in each round everyone who has the file gives it to one who has not, so that the number of
+  copies doubles, and one more. Only between rounds do they wait for each other;
+- chain: every server passes on each piece as it comes. Relays in Python stand before the time
+  begins, where ``curl`` is started within it.
 
 Each copy is compared with the file, outside of the measured time.
 
 Measured, in the storage network's time (the machine's divided by its dilation): the time to the
-first and to the last server that has it; GB/s of all copies together; the octets that ``storage0``
+first and to the last server that has it; GB/s of all copies together; the octets that the root
 sent; copies that are right.
 
 What should be seen: one at a time takes N times as long as one copy. All at once fills the port of
-``storage0``, where no server gets more than its share. The tree takes log2(N + 1) rounds of one
-copy each, and ``storage0`` sends one copy a round. With N of 4 and small files the start of
-clients, some 10 ms of the machine each, and the wait between rounds count as well: take a larger
-``file``. Both ends share this machine's processors; where they set the pace, a larger
-``--network-dilation storage=N`` gives them time.
+the root, where no server gets more than its share. The tree takes log2(N + 1) rounds of one copy
+each, and its root sends one copy a round. In the chain the root sends one copy in all, and the last
+server has it soon after the first. With N of 4 and small files the start of clients, some 10 ms of
+the machine each, and the wait between rounds count as well: take a larger ``file``. Both ends share
+this machine's processors; where they set the pace, a larger ``--network-dilation storage=N`` gives
+them time.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from filecmp import cmp
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from emulator.cluster_run.clients import file_relay
+from emulator.cluster_run.clients.file_relay import RelayTask
 from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.cluster_run.timed_commands import run_together
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from emulator.services.kinds.nfs import EXPORT, NFS, SHARED
+from emulator.services.kinds.object_store import OBJECT_STORE
+from topologies.cluster.machine_networks import HEAD
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import SIZE
 
 TOPOLOGY = "cluster"
-SERVICES = "nfs"
 MODEL = "model"
 HTTP_PORT = 8000
-LIMIT_S = 300.0
-POLL_S = 0.001
+FROM_STORAGE, FROM_S3, FROM_HEAD = "storage", "s3", "head"
+#: Clients.
+BY_NFS, BY_S3, BY_HTTP = "nfs", "s3", "http"
+#: Any key is taken.
+SIGNED = ("--aws-sigv4", "aws:amz:us-east-1:s3", "--user", "any:key")
+BUCKET = "models"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The file."""
+    """The file and its roots."""
 
     file: int = parameter(32 * 2**20, SIZE, help="octets of the model's file")
+    sources: tuple[str, ...] = parameter(
+        (FROM_STORAGE, FROM_HEAD),
+        choices=(FROM_STORAGE, FROM_S3, FROM_HEAD),
+        many=True,
+        help="what the file comes from; s3 needs moto (uetemu[s3])",
+    )
+
+
+def services(parameters: Parameters) -> str:
+    """Return the services that the sources need."""
+    names = {FROM_STORAGE: NFS.name, FROM_S3: OBJECT_STORE.name}
+    return ",".join(name for source, name in names.items() if source in parameters.sources)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCopy:
-    """One transfer: ``source`` None is the shared file system, else the machine with HTTP."""
+    """One transfer from ``source``, a machine, to ``server``, by a kind of client."""
 
-    source: str | None
+    source: str
     server: str
+    by: str = BY_HTTP
 
 
 #: Rounds of transfers that run together.
 Rounds = Sequence[Sequence[ModelCopy]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PushWay:
+    """A way to bring the file from ``root`` to all servers; without ``rounds`` it is the chain."""
+
+    what: str
+    root: str
+    rounds: Rounds = ()
+
+
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Bring the file to all servers in each of the ways, and report how long it takes."""
-    (store,) = run.services.of_kind(NFS)
-    servers = run.machines.servers
-    original = run.services.folder(store.name) / SHARED / MODEL
-    original.write_bytes(np.random.default_rng(run.seed).bytes(parameters.file))
-    ways: dict[str, Rounds] = {
-        "nfs, all at once": [[ModelCopy(source=None, server=one) for one in servers]],
-        "http, one at a time": [[ModelCopy(source=store.machine, server=one)] for one in servers],
-        "http, all at once": [[ModelCopy(source=store.machine, server=one) for one in servers]],
-        "http, tree": tree(store.machine, servers),
-    }
-    for what, rounds in ways.items():
-        run.event(what)
-        with TemporaryDirectory(prefix="uetemu-model-") as folder:
-            push = ModelPush(run, original, store.address, Path(folder))
-            yield {"what": what, "rounds": len(rounds), **push.measured(store.machine, rounds)}
+    with TemporaryDirectory(prefix="uetemu-model-") as folder:
+        original = Path(folder) / MODEL
+        original.write_bytes(np.random.default_rng(run.seed).bytes(parameters.file))
+        _offer(run, original, parameters.sources)
+        for way in ways(run.machines.storage[0], run.machines.servers, parameters.sources):
+            run.event(way.what)
+            with TemporaryDirectory(prefix="uetemu-model-") as copies:
+                push = ModelPush(run, original, Path(copies))
+                yield {"what": way.what, "source": way.root, **push.measured(way)}
+
+
+def _offer(run: ClusterContext, original: Path, sources: Sequence[str]) -> None:
+    """Put ``original`` where the services of ``sources`` have it."""
+    for store in run.services.of_kind(NFS) if FROM_STORAGE in sources else ():
+        (run.services.folder(store.name) / SHARED / MODEL).write_bytes(original.read_bytes())
+    for store in run.services.of_kind(OBJECT_STORE) if FROM_S3 in sources else ():
+        bucket = f"http://{store.address}:{store.port}/{BUCKET}"
+        for request in (("-X", "PUT", bucket), ("-T", str(original), f"{bucket}/{MODEL}")):
+            run.execute(store.machine, ("curl", "-sSf", *SIGNED, *request))
+
+
+def ways(storage: str, servers: Sequence[str], sources: Sequence[str]) -> Iterator[PushWay]:
+    """Yield the ways from ``sources``, of which ``storage`` is the machine of two."""
+
+    def copies(root: str, by: str) -> list[ModelCopy]:
+        return [ModelCopy(source=root, server=one, by=by) for one in servers]
+
+    if FROM_STORAGE in sources:
+        yield PushWay(what="nfs, all at once", root=storage, rounds=[copies(storage, BY_NFS)])
+    if FROM_S3 in sources:
+        yield PushWay(what="s3, all at once", root=storage, rounds=[copies(storage, BY_S3)])
+    for source, root, suffix in ((FROM_STORAGE, storage, ""), (FROM_HEAD, HEAD, f" from {HEAD}")):
+        if source in sources:
+            each = copies(root, BY_HTTP)
+            yield PushWay(
+                what=f"http, one at a time{suffix}", root=root, rounds=[[one] for one in each]
+            )
+            yield PushWay(what=f"http, all at once{suffix}", root=root, rounds=[each])
+            yield PushWay(what=f"http, tree{suffix}", root=root, rounds=tree(root, servers))
+            yield PushWay(what=f"relays, chain{suffix}", root=root)
 
 
 def tree(root: str, servers: Sequence[str]) -> Rounds:
@@ -115,65 +175,74 @@ class ModelPush:
 
     run: ClusterContext
     original: Path
-    nfs_address: str
     folder: Path
 
-    def measured(self, store: str, rounds: Rounds) -> Mapping[str, object]:
-        """Carry out ``rounds``; return times in the network's time, octets and comparisons."""
-        copies = [one for now in rounds for one in now]
-        sources = dict.fromkeys(one.source for one in copies if one.source is not None)
+    def measured(self, way: PushWay) -> Mapping[str, object]:
+        """Carry out ``way``; return times in the network's time, octets and comparisons."""
+        sent = self._sent(way.root)
+        ends = self._by_rounds(way) if way.rounds else self._by_chain(way)
+        sent = self._sent(way.root) - sent
+        servers = self.run.machines.servers
+        right = sum(cmp(self.original, self._place(one), shallow=False) for one in servers)
+        octets = len(servers) * self.original.stat().st_size
         dilation = self.run.dilation(STORAGE)
-        sent = self._sent(store)
-        ends: list[float] = []
-        with ExitStack() as serving:
-            for source in sources:
-                serving.enter_context(self._served(source, store))
-            began = time.monotonic()
-            for now in rounds:
-                ends += [end - began for end in self._carried_out(now)]
-            sent = self._sent(store) - sent
-        right = sum(cmp(self.original, self._place(one.server), shallow=False) for one in copies)
-        octets = len(copies) * self.original.stat().st_size
         return {
+            "rounds": len(way.rounds) or None,
             "first_ms": min(ends) / dilation * 1e3,
             "last_ms": max(ends) / dilation * 1e3,
             "GBps": octets / (max(ends) / dilation) / 1e9,
-            f"{store}_sent": sent,
-            "copies": len(copies),
+            "source_sent": sent,
+            "copies": len(servers),
             "right": right,
-            "ok": right == len(copies),
+            "ok": right == len(servers),
         }
 
-    def _carried_out(self, copies: Sequence[ModelCopy]) -> list[float]:
-        """Start all of ``copies`` and return when each has ended."""
-        begun = [(one, self.run.started(one.server, self._command(one))) for one in copies]
-        ends: dict[str, float] = {}
-        deadline = time.monotonic() + LIMIT_S
-        try:
-            while len(ends) < len(begun):
-                for one, process in begun:
-                    if one.server not in ends and process.poll() is not None:
-                        ends[one.server] = time.monotonic()
-                if time.monotonic() > deadline:
-                    raise UserError(f"not all servers have the file after {LIMIT_S:g} s")
-                time.sleep(POLL_S)
-        finally:
-            for _, process in begun:
-                process.kill()
-        for one, process in begun:
-            _, err = process.communicate()
-            if process.returncode:
-                words = err.strip().splitlines() or ["it gave no reason"]
-                raise UserError(f"{one.server} did not get the file: {words[-1]}")
-        return list(ends.values())
+    def _by_rounds(self, way: PushWay) -> Sequence[float]:
+        """Let clients fetch the file round by round; return when each had it (s)."""
+        copies = [one for now in way.rounds for one in now]
+        ends: list[float] = []
+        with ExitStack() as serving:
+            for source in dict.fromkeys(one.source for one in copies if one.by == BY_HTTP):
+                serving.enter_context(self._served(source, way.root))
+            began = time.monotonic()
+            for now in way.rounds:
+                commands = {one.server: self._command(one) for one in now}
+                found = run_together(self.run, commands, "get the file")
+                ends += [end - began for end in found.values()]
+        return ends
+
+    def _by_chain(self, way: PushWay) -> Sequence[float]:
+        """Let relays pass the file on; return when each had it (s)."""
+        servers = self.run.machines.servers
+        begins: list[float] = []
+        with self._served(way.root, way.root):
+            begun: dict[str, subprocess.Popen[str]] = {}
+            for before, server in zip((way.root, *servers), servers, strict=False):
+                first, last = before == way.root, server == servers[-1]
+                task = RelayTask(
+                    source=self._address(before),
+                    port=HTTP_PORT,
+                    path=f"/{MODEL}" if first else "",
+                    target=str(self._place(server)),
+                    listen="" if last else self._address(server),
+                    octets=self.original.stat().st_size,
+                )
+                begun[server] = self.run.begin(server, file_relay.__name__, asdict(task))
+            ends = self.run.gathered(begun, released=lambda: begins.append(time.monotonic()))
+            return [end - begins[0] for _, end in ends]
+
+    def _address(self, machine: str) -> str:
+        return self.run.machines.address(machine, STORAGE)
 
     def _command(self, copy: ModelCopy) -> Sequence[str]:
         """Return the client of ``copy``."""
-        target = str(self._place(copy.server))
-        if copy.source is None:
-            remote = f"nfs://{self.nfs_address}{EXPORT}/{MODEL}?version=4"
+        target, address = str(self._place(copy.server)), self._address(copy.source)
+        if copy.by == BY_NFS:
+            remote = f"nfs://{address}{EXPORT}/{MODEL}"
             return ("sh", "-c", 'exec nfs-cat "$1" > "$2"', "sh", remote, target)
-        address = self.run.machines.address(copy.source, STORAGE)
+        if copy.by == BY_S3:
+            remote = f"http://{address}:{OBJECT_STORE.port}/{BUCKET}/{MODEL}"
+            return ("curl", "-sSf", *SIGNED, "-o", target, remote)
         return ("curl", "-sSf", "-o", target, f"http://{address}:{HTTP_PORT}/{MODEL}")
 
     def _place(self, server: str) -> Path:
@@ -183,12 +252,11 @@ class ModelPush:
         return folder / MODEL
 
     @contextmanager
-    def _served(self, source: str, store: str) -> Iterator[None]:
+    def _served(self, source: str, root: str) -> Iterator[None]:
         """Serve the file of ``source`` by HTTP during the block."""
-        place = self.original if source == store else self._place(source)
-        address = self.run.machines.address(source, STORAGE)
+        place = self.original if source == root else self._place(source)
         argv = [sys.executable, "-u", "-m", "http.server", str(HTTP_PORT)]
-        argv += ["--bind", address, "--directory", str(place.parent)]
+        argv += ["--bind", self._address(source), "--directory", str(place.parent)]
         process = self.run.started(source, argv)
         try:
             assert process.stdout is not None
@@ -199,7 +267,7 @@ class ModelPush:
             process.kill()
             process.communicate()
 
-    def _sent(self, store: str) -> int:
-        """Return what ``store`` has sent over the storage network."""
+    def _sent(self, machine: str) -> int:
+        """Return what ``machine`` has sent over the storage network."""
         lab = self.run.cluster.labs[STORAGE]
-        return sum(one.tx_bytes for one in lab.counters([store]).values())
+        return sum(one.tx_bytes for one in lab.counters([machine]).values())

@@ -15,13 +15,18 @@ from emulator.errors import UserError
 READY = "ready"
 
 
-async def released() -> None:
+def wait_for_release() -> None:
     """Print that this client is ready, and return when a line comes on standard input.
 
     So all clients of a measurement begin at once, however long each took to start.
     """
     click.echo(READY)
-    await asyncio.to_thread(sys.stdin.readline)
+    sys.stdin.readline()
+
+
+async def released() -> None:
+    """Do as :func:`wait_for_release` does, while the loop goes on."""
+    await asyncio.to_thread(wait_for_release)
 
 
 @contextmanager

@@ -70,14 +70,30 @@ def test_a_checkpoint_outlasts_an_outage_by_retries(tmp_path: Path) -> None:
 
 
 def test_a_model_reaches_all_servers_in_every_way(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, "model_push", "file=1MiB")
+    rows = rows_of(tmp_path, "model_push", "file=1MiB", "sources=storage,s3,head")
     assert {what: row["right"] for what, row in rows.items()} == {
         "nfs, all at once": 2,
+        "s3, all at once": 2,
         "http, one at a time": 2,
         "http, all at once": 2,
         "http, tree": 2,
+        "relays, chain": 2,
+        "http, one at a time from head0": 2,
+        "http, all at once from head0": 2,
+        "http, tree from head0": 2,
+        "relays, chain from head0": 2,
     }
-    assert int(str(rows["http, all at once"]["storage0_sent"])) > 2 * 2**20
+    sent = {what: int(str(row["source_sent"])) for what, row in rows.items()}
+    assert all(sent[what] > 2 * 2**20 for what in sent if "at once" in what)
+    assert all(2**20 < sent[what] < 2 * 2**20 for what in sent if "chain" in what)
+
+
+def test_a_state_in_the_shared_file_system_is_restored_by_another_server(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "checkpoint_shared", "state=3000001")
+    for what in ("written", "restored by others"):
+        row = rows[what]
+        assert (row["servers"], row["octets"], row["right"]) == (2, 2 * 3_000_001, 2)
+        assert 0 < float(str(row["port_share"])) <= 1
 
 
 def test_tcp_stands_beside_rdma_with_the_same_octets_and_hits(tmp_path: Path) -> None:
