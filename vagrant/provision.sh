@@ -47,6 +47,8 @@ packages=(
     openssh-server  # its logins
     nfs-ganesha-vfs # the file system that its machines share
     libnfs-utils    # a client of that
+    nbdkit          # its block devices by NBD
+    libnbd-bin      # clients of those
     fio             # a load generator of its users
 )
 

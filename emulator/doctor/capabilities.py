@@ -314,6 +314,7 @@ FEATURES: Mapping[str, Feature] = {
                 ("lldp", "lldpd", "lldpd"),
                 ("ssh", "sshd", "openssh-server"),
                 ("nfs", "ganesha.nfsd", "nfs-ganesha-vfs"),
+                ("nbd", "nbdkit", "nbdkit"),
             )
         ),
     )
