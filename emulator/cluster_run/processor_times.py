@@ -1,4 +1,4 @@
-"""What the processors of this machine do: evidence of whether it sets the pace of a measurement."""
+"""Times of this machine's processors: evidence of whether it sets the pace of a measurement."""
 
 from __future__ import annotations
 
