@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -59,20 +60,22 @@ _HOST: tuple[Callable[[Any], Any], ...] = (
 
 def host_verb(function: F) -> F:
     """Give a command the address argument and the options of a host."""
-    return with_options(function, (click.argument("place", metavar="ADDRESS[:PORT]"), *_HOST))
+    place = click.argument("place", metavar="ADDRESS[:PORT][,ADDRESS[:PORT]]...")
+    return with_options(function, (place, *_HOST))
 
 
 def host_from(options: dict[str, Any], subsystem: str | None) -> HostAlone:
-    """Make the host of the options, and take them out.  Raises :class:`UserError`."""
-    host, port = host_and_port(options.pop("place"), listens=False)
-    if not host:
-        raise UserError("the target has no address; write ADDRESS or ADDRESS:PORT")
+    """Make the host of the options, and take them out.  Raises :class:`UserError`.
+
+    Several addresses, with commas between, are paths to one subsystem.
+    """
+    (address, port), *others = (_place(text) for text in options.pop("place").split(","))
     digests = options.pop("digests")
-    return HostAlone(
+    alone = HostAlone(
         options=HostOptions(
-            address=ip(host, "the target's address"),
+            address=address,
             subsystem=DISCOVERY_NQN if subsystem is None else subsystem,
-            port=number(port or IO_PORT, "the port", low=1, high=65535),
+            port=port,
             host_nqn=options.pop("host_nqn"),
             io_queues=options.pop("queues"),
             queue_entries=options.pop("entries"),
@@ -87,3 +90,13 @@ def host_from(options: dict[str, Any], subsystem: str | None) -> HostAlone:
         netns=options.pop("netns"),
         table=options.pop("style") == "table",
     )
+    paths = (replace(alone.options, address=other, port=at) for other, at in others)
+    return replace(alone, others=tuple(paths))
+
+
+def _place(text: str) -> tuple[str, int]:
+    """Return the address and port of a target."""
+    host, port = host_and_port(text, listens=False)
+    if not host:
+        raise UserError("the target has no address; write ADDRESS or ADDRESS:PORT")
+    return ip(host, "the target's address"), number(port or IO_PORT, "the port", low=1, high=65535)

@@ -40,6 +40,8 @@ class HostOptions:
     ctrl_loss_s: float = 600.0
     #: How often a command is sent again after a broken connection or a passing error.
     retries: int = 5
+    #: A command whose connection breaks, or is not there, fails at once: another path takes it.
+    failover: bool = False
 
     def __post_init__(self) -> None:
         if not 2 <= self.queue_entries <= 1 << 16:

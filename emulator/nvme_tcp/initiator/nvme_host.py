@@ -114,6 +114,15 @@ class NvmeHost:
         """Tell whether the controller is connected at present."""
         return self._live.is_set() and self._lost is None
 
+    @property
+    def lost(self) -> str | None:
+        """Return why the host does not connect any more; None: it is connected, or tries to be."""
+        return self._lost
+
+    async def connected_or_lost(self) -> None:
+        """Return once the controller is connected, or lost."""
+        await self._live.wait()
+
     def counters(self) -> dict[str, int]:
         """Return counters of all queues since the host was made."""
         total = Counter(self._counts)
@@ -216,6 +225,8 @@ class NvmeHost:
                     timeout_s=self.options.command_timeout_s,
                 )
             except QueueBrokenError as error:
+                if self.options.failover:
+                    raise
                 failure: UserError = error
                 await asyncio.sleep(0)  # the supervisor takes note of it
             else:
@@ -235,6 +246,8 @@ class NvmeHost:
 
     async def _connected(self) -> ControllerSession:
         while True:
+            if self.options.failover and not self._live.is_set():
+                raise QueueBrokenError(f"{self.options.address} is not connected")
             await self._live.wait()
             if self._lost is not None:
                 raise ControllerLostError(self._lost)

@@ -24,7 +24,9 @@ from emulator.nvme_tcp.wire.identify_layouts import (
     LPA_EXTENDED,
     ONE_FIRMWARE_SLOT,
     PAGE,
+    SEVERAL_PORTS_AND_CONTROLLERS,
     SGL_SUPPORT,
+    SHARED_NAMESPACE,
     SUPPORTS_COMPARE,
     SUPPORTS_DSM,
     SUPPORTS_WRITE_ZEROES,
@@ -74,6 +76,7 @@ def controller_data(controller: NvmeController) -> bytes:
         return IDENTIFY_CONTROLLER.pack(**common)
     return IDENTIFY_CONTROLLER.pack(
         **common,
+        cmic=SEVERAL_PORTS_AND_CONTROLLERS,
         frmw=ONE_FIRMWARE_SLOT,
         acl=0,
         sqes=_ENTRY_SIZES[0],
@@ -105,6 +108,7 @@ def namespace_data(namespace: NvmeNamespace) -> bytes:
         nsze=namespace.blocks,
         ncap=namespace.blocks,
         nuse=namespace.blocks,
+        nmic=SHARED_NAMESPACE,
         dlfeat=DEALLOCATED_ZEROES,
         nsattr=WRITE_PROTECTED if namespace.store.read_only else 0,
         nguid=namespace.nguid,

@@ -58,6 +58,9 @@ IDENTIFY_CONTROLLER = SparseLayout(
 )
 #: CNTRLTYPE (Base 2.0, 5.17.2.1).
 IO_CONTROLLER, DISCOVERY_CONTROLLER = 1, 2
+#: CMIC: more than one port, and more than one controller, may reach the subsystem; NMIC: they share
+#: the namespace (Base 2.0, 5.17.2.1; NVM Command Set 1.0, 4.1.5.1).
+SEVERAL_PORTS_AND_CONTROLLERS, SHARED_NAMESPACE = 1 << 0 | 1 << 1, 1 << 0
 #: ONCS: Compare, Dataset Management, Write Zeroes.
 SUPPORTS_COMPARE, SUPPORTS_DSM, SUPPORTS_WRITE_ZEROES = 1 << 0, 1 << 2, 1 << 3
 #: SGLS: SGLs of any alignment, offsets into capsules, Transport SGL Data Blocks.
@@ -84,6 +87,7 @@ IDENTIFY_NAMESPACE = SparseLayout(
         "nsfeat": (24, "B"),
         "nlbaf": (25, "B"),
         "flbas": (26, "B"),
+        "nmic": (30, "B"),
         "dlfeat": (33, "B"),
         "nsattr": (99, "B"),
         "nguid": (104, "16s"),

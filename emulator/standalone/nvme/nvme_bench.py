@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.nvme_tcp.initiator.nvme_host import NvmeHost
+from emulator.nvme_tcp.initiator.multipath_host import BlockHost
 from emulator.standalone.nvme.nvme_host_run import HostAlone, carried_out
 
 PATTERNS = ("read", "write", "randread", "randwrite")
@@ -33,7 +33,7 @@ def bench(host: HostAlone, load: BenchLoad) -> int:
 
 
 async def _bench(host: HostAlone, load: BenchLoad) -> int:
-    async with await NvmeHost.connect(host.options) as one:
+    async with await host.connect() as one:
         if load.nsid not in one.namespaces:
             raise UserError(f"there is no namespace {load.nsid}; uetemu nvme identify shows them")
         namespace = one.namespaces[load.nsid]
@@ -65,7 +65,7 @@ async def _bench(host: HostAlone, load: BenchLoad) -> int:
 class _Load:
     """Commands that are left, which ``depth`` workers take."""
 
-    def __init__(self, host: NvmeHost, load: BenchLoad, block_size: int) -> None:
+    def __init__(self, host: BlockHost, load: BenchLoad, block_size: int) -> None:
         self._host = host
         self._load = load
         self._blocks = load.size // block_size

@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeVar
 from emulator.errors import UserError
 from emulator.nvme_tcp.initiator.discovery_query import discover
 from emulator.nvme_tcp.initiator.host_options import HostOptions
-from emulator.nvme_tcp.initiator.nvme_host import NvmeHost
+from emulator.nvme_tcp.initiator.multipath_host import BlockHost, connect
 from emulator.standalone.endpoint_namespace import enter_namespace
 from emulator.standalone.report import EventReport
 
@@ -27,11 +27,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class HostAlone:
-    """Settings of a host's verb: its options, its namespace, its output."""
+    """Settings of a host's verb: its options, its namespace, its output.
+
+    ``others`` are further paths to the same subsystem.
+    """
 
     options: HostOptions
     netns: str | None
     table: bool
+    others: tuple[HostOptions, ...] = ()
+
+    async def connect(self) -> BlockHost:
+        """Return a host that is connected by all paths."""
+        return await connect((self.options, *self.others))
+
+    def check_one_path(self) -> None:
+        """Raise UserError if several are given."""
+        if self.others:
+            raise UserError("this asks one controller; give one address")
 
     def report(self) -> EventReport:
         """Return a report on standard output."""
@@ -58,6 +71,7 @@ def carried_out(host: HostAlone, action: Callable[[], Awaitable[T]]) -> T:
 
 def show_discovery(host: HostAlone) -> int:
     """Print the discovery log, an event for each subsystem."""
+    host.check_one_path()
     entries = carried_out(host, lambda: discover(host.options))
     report = host.report()
     for entry in entries:
@@ -67,10 +81,11 @@ def show_discovery(host: HostAlone) -> int:
 
 def show_identity(host: HostAlone) -> int:
     """Print the Identify data of the controller and its namespaces."""
+    host.check_one_path()
 
     async def identify() -> None:
         report = host.report()
-        async with await NvmeHost.connect(host.options) as one:
+        async with await host.connect() as one:
             report.event("controller", **asdict(one.controller))
             for namespace in one.namespaces.values():
                 report.event("namespace", octets=namespace.octets, **asdict(namespace))
@@ -86,7 +101,7 @@ def read_blocks(
 
     async def copy(sink: BinaryIO | None) -> None:
         sha = hashlib.sha256()
-        async with await NvmeHost.connect(host.options) as one:
+        async with await host.connect() as one:
             size = _block_size(one, nsid)
             total = one.namespaces[nsid].octets - offset if length is None else length
             _check_range(one, nsid, offset, total)
@@ -128,7 +143,7 @@ def write_blocks(host: HostAlone, nsid: int, offset: int, source: BinaryIO, *, f
     async def copy() -> None:
         sha = hashlib.sha256()
         done = 0
-        async with await NvmeHost.connect(host.options) as one:
+        async with await host.connect() as one:
             size = _block_size(one, nsid)
             while octets := source.read(_BATCH):
                 _check_range(one, nsid, offset + done, len(octets))
@@ -149,14 +164,14 @@ def write_blocks(host: HostAlone, nsid: int, offset: int, source: BinaryIO, *, f
     return 0
 
 
-def _block_size(host: NvmeHost, nsid: int) -> int:
+def _block_size(host: BlockHost, nsid: int) -> int:
     if nsid not in host.namespaces:
         known = ", ".join(map(str, host.namespaces)) or "none"
         raise UserError(f"there is no namespace {nsid}; there are: {known}")
     return host.namespaces[nsid].block_size
 
 
-def _check_range(host: NvmeHost, nsid: int, offset: int, length: int) -> None:
+def _check_range(host: BlockHost, nsid: int, offset: int, length: int) -> None:
     namespace = host.namespaces[nsid]
     if offset % namespace.block_size or length % namespace.block_size:
         raise UserError(

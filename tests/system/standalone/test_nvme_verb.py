@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import secrets
@@ -197,6 +198,42 @@ def test_noise_ends_its_connection_alone(pair: tuple[str, str]) -> None:
     ]
 
 
+def test_io_goes_on_by_the_other_path(pair: tuple[str, str]) -> None:
+    """Two cables and a listener at the end of each; the one in use is pulled while blocks go."""
+    second = "10.99.1.1"
+    _ip("link", "add", "e1", "netns", pair[0], "type", "veth",
+        "peer", "name", "e1", "netns", pair[1])  # fmt: skip
+    for number, name in enumerate(pair, start=1):
+        _ip("-n", name, "addr", "add", f"10.99.1.{number}/24", "dev", "e1")
+        _ip("-n", name, "link", "set", "e1", "up")
+    there = target(pair, "-l", second, "--memory", "64M")
+    ours = Endpoint(
+        "nvme", "bench", "-n", pair[1], "--format", "json", f"{ADDRESS},{second}", "-s", NQN,
+        "--pattern", "randwrite", "--verify", "--depth", "8", "--count", "16000",
+        "--timeout", "0.5", "--ctrl-loss", "60",
+    )  # fmt: skip
+    try:
+        within(30, lambda: _sent_octets(pair[1], "e0") > 4_000_000, "blocks are under way")
+        ours.process.send_signal(signal.SIGSTOP)  # so that most are left, however long it takes
+        _ip("-n", pair[0], "link", "set", "e0", "down")
+        ours.process.send_signal(signal.SIGCONT)
+        assert ours.end() == 0, ours.error
+        (result,) = ours.events
+        assert result["wrong"] == 0
+        assert result["counters"]["failovers"] >= 1
+        assert result["counters"]["lost_connections"] >= 1
+        assert _sent_octets(pair[1], "e1") > 4_000_000
+    finally:
+        _ip("-n", pair[0], "link", "set", "e0", "up")
+    there.end(signal.SIGTERM)
+
+
+def _sent_octets(namespace: str, device: str) -> int:
+    words = ["ip", "-n", namespace, "-s", "-j", "link", "show", "dev", device]
+    (link,) = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+    return int(link["stats64"]["tx"]["bytes"])
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -209,6 +246,9 @@ def test_noise_ends_its_connection_alone(pair: tuple[str, str]) -> None:
         (("target", "-s", NQN, "--memory", "1M", "-l", ":99999"), "--listen: the port"),
         (("target", "-s", NQN, "--memory", "1M", "-n", "nobody"), "no network namespace"),
         (("discover", "host.example"), "is not an IP address"),
+        (("discover", "127.0.0.1,127.0.0.2"), "give one address"),
+        (("identify", "127.0.0.1,127.0.0.2", "-s", NQN), "give one address"),
+        (("bench", "127.0.0.1,", "-s", NQN), "the target has no address"),
         (("read", "127.0.0.1:1", "-s", NQN), "Connection refused; start the target"),
         (("write", "127.0.0.1", "-s", NQN, "/nowhere"), "give a readable file"),
     ],
