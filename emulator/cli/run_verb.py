@@ -13,7 +13,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from emulator import scenario as scenarios
 from emulator.asic import switch_choice as choice
 from emulator.capture.fabric_capture import parse_snaplen
 from emulator.cli import rank_runs
