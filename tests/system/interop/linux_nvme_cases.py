@@ -220,6 +220,49 @@ def our_target_ends(name: str) -> dict[str, Any]:
     return counters
 
 
+def their_multipath(name: str) -> dict[str, Any]:
+    """Linux's native multipath has two of our ports as paths, and goes on when one is cut off."""
+    second = "10.98.1.1"
+    command("ip", "link", "add", "e1", "type", "veth", "peer", "name", "e1", "netns", NAMESPACE)
+    command("ip", "-n", NAMESPACE, "addr", "add", f"{second}/24", "dev", "e1")
+    command("ip", "addr", "add", "10.98.1.2/24", "dev", "e1")
+    command("ip", "-n", NAMESPACE, "link", "set", "e1", "up")
+    command("ip", "link", "set", "e1", "up")
+    times = ("--keep-alive-tmo", "1", "--reconnect-delay", "1", "--ctrl-loss-tmo", "60")
+    source, copy = OUT / f"{name}-in", OUT / f"{name}-out"
+    source.write_bytes(random.Random(name).randbytes(8 * MIB))
+    try:
+        with our_target() as ours, linux_host(*times) as device:
+            command(
+                "nvme", "connect", "-t", "tcp", "-a", second, "-s", str(PORT), "-n", NQN,
+                "--hostnqn", HOST_NQN, *times,
+            )  # fmt: skip
+            assert live_paths() == [OURS[4], second], command("nvme", "list-subsys")
+            dd(f"if={source}", f"of={device}", "bs=64k", "count=32", "oflag=direct")
+            command("ip", "-n", NAMESPACE, "link", "set", "e0", "down")
+            dd(f"if={source}", f"of={device}", "bs=64k", "skip=32", "seek=32", "oflag=direct")
+            assert live_paths() == [second], command("nvme", "list-subsys")
+            dd(f"if={device}", f"of={copy}", "bs=64k", "count=128", "iflag=direct")
+            same_file(copy, source, "what two paths wrote")
+    finally:
+        command("ip", "link", "del", "e1")
+        command("ip", "-n", NAMESPACE, "link", "set", "e0", "up")
+        # Linux has taken the address away with the link.
+        command("ip", "-n", NAMESPACE, "addr", "replace", f"{OURS[6]}/64", "dev", "e0", "nodad")
+    assert ours.process.returncode == 0, ours.error
+    return ours.counters
+
+
+def live_paths() -> list[str]:
+    """Return the addresses of our subsystem at which Linux has a live controller."""
+    found = []
+    for control in sorted(Path("/sys/class/nvme").glob("nvme*")):
+        state, address = ((control / name).read_text().strip() for name in ("state", "address"))
+        if state == "live":
+            found.append(address.partition("traddr=")[2].partition(",")[0])
+    return found
+
+
 def ended_well(ours: Endpoint) -> dict[str, int]:
     faults = [event for event in ours.events if event.get("fault")]
     assert faults == []
@@ -313,6 +356,7 @@ CASES: dict[str, Callable[[str], dict[str, Any]]] = {
     "their_host_no_flow_control": lambda name: their_host(name, "--disable-sqflow"),
     "their_keep_alive": their_keep_alive,
     "our_target_ends": our_target_ends,
+    "their_multipath": their_multipath,
     "our_host": our_host,
     "our_host_digests_ipv6": lambda name: our_host(
         name, "--digests", "both", "--queues", "2", "--no-flow-control", version=6
