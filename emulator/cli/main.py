@@ -11,9 +11,10 @@ from typing import NamedTuple
 import click
 
 from emulator import logs
+from emulator.cli.rank_command import is_farmed
 from emulator.compiled.hot_modules import compiled
-from emulator.engine.ranks.rank_place import Companions, place
 from emulator.errors import UserError
+from emulator.kernel.launcher import Companions, place
 from topologies.model import TopologyError
 
 
@@ -144,8 +145,8 @@ def cli(context: click.Context, verbose: int) -> None:
 def main() -> None:
     """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
     _replace_closed_streams()
-    given = place(os.environ)
-    if given is None:
+    given = place()
+    if given is None or is_farmed(sys.argv[1:]):
         sys.exit(_flushed(_carry_out()))
     rank_runs = importlib.import_module(RANK_RUNS)
     sys.exit(rank_runs.carry_out(given, lambda ranks: _flushed(_carry_out(ranks))))

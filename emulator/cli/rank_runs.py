@@ -24,9 +24,9 @@ from emulator.engine.ranks.rank_exchange import (
     Ranks,
 )
 from emulator.engine.ranks.rank_machine import RankMachine, check_alike
-from emulator.engine.ranks.rank_place import RankPlace
 from emulator.engine.workers.partition import Partition
 from emulator.errors import UserError
+from emulator.kernel.launcher import RankPlace
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest
 from emulator.run.run_secret import run_secret

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from emulator.asic import switch_choice as choice
 from emulator.capture.fabric_capture import parse_snaplen
 from emulator.cli import rank_runs
+from emulator.cli.rank_command import RankCommand, given_words
 from emulator.cli.run_options import (
     files_text,
     host_dilation,
@@ -25,34 +23,34 @@ from emulator.cli.run_options import (
     parse_workers,
     timed_frames,
 )
+from emulator.cli.run_terminal import Terminal, progress_bar
 from emulator.cli.scenario_choice import chosen
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.errors import UserError
+from emulator.farm.farm_session import farm_of, serve_rank
+from emulator.farm.farmed_seeds import execute_farmed
+from emulator.farm.trial_farm import TrialFarm
 from emulator.faults import grammar
+from emulator.kernel import launcher
 from emulator.lab_record import Clock as ClockKind
-from emulator.results import FabricKind, Result, RunFolder
+from emulator.results import FabricKind
 from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
 from emulator.run.plan.variants import COMPARE, COMPARED, variants
 from emulator.run.pxn import DEFAULT as pxn_default
 from emulator.run.pxn import MODES as pxn_modes
-from emulator.run.rank_folder import RankFolder
-from emulator.run.report import comparison, differences, spread
+from emulator.run.report import comparison, spread
 from emulator.run.report import result_table as table
-from emulator.run.runner import RunPlan, RunRequest, execute, prepare
+from emulator.run.runner import RunRequest, execute, prepare
 from emulator.run_report.page import write_report
 from emulator.transports import describe_options, is_secured
-
-#: What the table says of a fabric that is a model.
-MODELLED = "model: switches are computed in this process, no frame passes a kernel"
-#: A bar appears once a run has taken this long (s).
-TIME_LIMIT_S = 2.0
 
 
 @click.command(
     name="run",
+    cls=RankCommand,
     epilog=f"\b\n{describe_options()}\n\n\b\n{choice.describe()}\n\n\b\n"
     + f"{control_plane.describe()}\n\n\b\n{grammar.describe()}",
 )
@@ -139,6 +137,7 @@ TIME_LIMIT_S = 2.0
     metavar="HEX",
     help="fail unless result.json has this digest of all frames and their times; --clock virtual",
 )
+@click.option("--digest-parts", is_flag=True, hidden=True)
 @click.option(
     "--capture",
     metavar="all|none|NODE[:PORT],...",
@@ -206,7 +205,26 @@ TIME_LIMIT_S = 2.0
 @click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="of the scenario")
 @click.option("--sizes", metavar="SIZE,...", help="same as --param sizes=...")
 @click.option("--iterations", metavar="N", help="same as --param iterations=...")
-def command(
+@click.pass_context
+def command(context: click.Context, seeds: int, **given: Any) -> None:
+    """Run SCENARIO (a name, or the path of a .py file) and leave a run folder.
+
+    FILES are what the scenario reads, such as a trace.
+    """
+    place = launcher.place()
+    if place is None or seeds == 1:
+        _run(context, None, seeds=seeds, **given)
+    elif place.number:
+        serve_rank(place)
+    else:
+        with farm_of(place) as farm:
+            _run(context, farm, seeds=seeds, **given)
+
+
+def _run(
+    context: click.Context,
+    farm: TrialFarm | None,
+    *,
     scenario: str,
     files: Sequence[str],
     topology: str | None,
@@ -221,6 +239,7 @@ def command(
     workers: str | None,
     convergence: str,
     digest: str | None,
+    digest_parts: bool,
     capture: str | None,
     snaplen: str | None,
     frame_latency: int | None,
@@ -237,10 +256,6 @@ def command(
     sizes: str | None,
     iterations: str | None,
 ) -> None:
-    """Run SCENARIO (a name, or the path of a .py file) and leave a run folder.
-
-    FILES are what the scenario reads, such as a trace.
-    """
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
     loaded, given = chosen(scenario, given, transport)
     if files:
@@ -264,6 +279,7 @@ def command(
         workers=parse_workers(workers, clock),
         convergence=Convergence.parse(convergence),
         digest=parse_digest(digest, clock),
+        digest_parts=digest_parts,
         capture=capture,
         snaplen=parse_snaplen(snaplen),
         frame_latency=timed_frames(frame_latency, clock),
@@ -289,8 +305,14 @@ def command(
         names = comparison.short_names(labels)
         terminal = Terminal(columns if form == "table" else None, bar, names)
         try:
-            result, folder = execute(plan, terminal, ranks)
+            if farm is None:
+                result, folder = execute(plan, terminal, ranks)
+            else:
+                words = partial(_words_of_seed, context, name, workers)
+                result, folder = execute_farmed(plan, farm, words, terminal)
         except Interrupted as stop:
+            if farm is not None:
+                raise
             bar.end()
             terminal.close(None)
             click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
@@ -308,173 +330,13 @@ def command(
         )
 
 
-def _counted(number: int, thing: str) -> str:
-    plural = "es" if thing.endswith("ch") else "s"
-    return f"{number} {thing}{plural if number != 1 else ''}"
-
-
-def _reported(spec: str, plan: RunPlan) -> Sequence[str]:
-    """The heading's lines on the control plane, of one that speaks."""
-    plane = control_plane.parse(spec)
-    if plane is None:
-        return ()
-    lines = [f"# Control plane        : {spec}"]
-    if plan.request.clock == "virtual":
-        lines.append(f"# Convergence          : {plan.request.convergence.words(plane)}")
-    return lines
-
-
-class Bar:
-    """A progress bar on standard error, if that is a terminal and the run takes its time."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._shown: Progress | None = None
-        self._task = TaskID(0)
-        self._requested = sys.stderr.isatty()
-
-    def show(self, what: str, share: float | None) -> None:
-        if not self._requested:
-            return
-        if self._shown is None:
-            if time.monotonic() - self._began < TIME_LIMIT_S:
-                return
-            self._shown = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._shown.start()
-            self._task = self._shown.add_task(what, total=1.0)
-        self._shown.update(self._task, description=what)
-        if share is not None:
-            self._shown.update(self._task, completed=share)
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """The bar is out of the way while something is printed."""
-        if self._shown is not None:
-            self._shown.stop()
-        yield
-        if self._shown is not None:
-            self._shown.start()
-
-    def end(self) -> None:
-        """Take the bar away for good."""
-        if self._shown is not None:
-            self._shown.stop()
-        self._shown = None
-        self._requested = False
-
-
-@contextmanager
-def progress_bar() -> Iterator[Bar]:
-    bar = Bar()
-    try:
-        yield bar
-    finally:
-        bar.end()
-
-
-def _switch(plan: RunPlan, result: Result) -> str:
-    """Return what the switches do, or how it differs."""
-    used = {stage.stage.switch for stage in plan.stages}
-    if len(used) == 1:
-        return str(result.switch) if None in used else str(*used)
-    where = "each transport's, listed at the end" if plan.compares else "by row"
-    return f"{len(used)} settings, {where}"
-
-
-def _clock(plan: RunPlan, result: Result) -> str:
-    """The clock that keeps the run's time, for the table."""
-    if plan.request.clock != "host":
-        return "virtual: it waits for the work, so that times are exact and come again"
-    chosen = "given" if plan.request.dilation is not None else "calibrated on this machine"
-    return f"host, dilation {result.dilation:g} ({chosen}); all times below are the fabric's own"
-
-
-def _seeds(result: Result) -> str:
-    if result.seeds == 1:
-        return str(result.seed)
-    last = result.seed + result.seeds - 1
-    return f"{result.seed} to {last}; all below are medians but least, most and #wrong"
-
-
-class Terminal:
-    """Prints the table as it grows, or at the end the JSON object and nothing else."""
-
-    def __init__(
-        self,
-        columns: Sequence[table.TableColumn] | None,
-        bar: Bar,
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        self._columns = columns
-        self._names = names or {}
-        self._bar = bar
-        self._result: Result | None = None
-        self._compares = False
-        self._differences: Sequence[str] = ()
-
-    def began(self, plan: RunPlan, result: Result) -> None:
-        self._result = result
-        self._compares = plan.compares
-        if plan.compares:
-            self._differences = differences.report(plan, result.dilation or 1.0)
-        if self._columns is None:
-            return
-        fabric = plan.topology
-        parts = (
-            (len(fabric.gpus), "GPU"),
-            (len(fabric.servers), "server"),
-            (len(fabric.switches), "switch"),
-            (len(fabric.links), "link"),
-        )
-        self._print(
-            f"# uetemu run {result.scenario}: {plan.request.scenario.title}",
-            f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
-            *([f"# Fabric               : {MODELLED}"] if result.fabric == "model" else []),
-            f"# Transport            : {result.transport}",
-            f"# Switch               : {_switch(plan, result)}",
-            *_reported(fabric.profile.control_plane, plan),
-            *([f"# Homing               : {plan.homing}"] if plan.homing else []),
-            f"# Clock                : {_clock(plan, result)}",
-            f"# Start                : {plan.request.start}",
-            f"# Seed                 : {_seeds(result)}",
-            "#",
-            *table.heading(self._columns),
-        )
-
-    def progress(self, what: str, share: float | None) -> None:
-        self._bar.show(what, share)
-
-    def row(self, row: Mapping[str, object]) -> None:
-        if self._columns is not None:
-            name = self._names.get(str(row["transport"]))
-            self._print(table.line(self._columns, {**row, "name": name}))
-
-    def close(self, folder: RunFolder | RankFolder | None, result: Result | None = None) -> None:
-        """Print the last lines of a run; both arguments are None if it was cut short."""
-        result = result or self._result
-        if result is None or (self._result is None and self._columns is not None):
-            return  # there is no table to end
-        content = result.as_dict()
-        if self._columns is None:
-            click.echo(json.dumps(content, indent=1, allow_nan=False))
-        else:
-            if self._compares:
-                lines = (
-                    *comparison.settings(result.rows),
-                    *self._differences,
-                    *comparison.summary(result.rows),
-                )
-                self._print(*(part for line in lines for part in table.wrapped("Comparison", line)))
-            self._print(*table.trailer(content, folder.path if folder else None))
-
-    def _print(self, *lines: str) -> None:
-        with self._bar.aside():
-            for line in lines:
-                click.echo(line)
+def _words_of_seed(
+    context: click.Context, lab: str | None, workers: str | None, seed: int
+) -> list[str]:
+    """Return the words of the same run with one seed, for a rank."""
+    replaced = {
+        **{"seed": str(seed), "seeds": "1", "workers": workers or "1", "form": "json"},
+        "name": None if lab is None else f"{lab}-{seed}",
+        **dict.fromkeys(("digest", "output", "report")),
+    }
+    return ["run", *given_words(context, replaced), "--digest-parts"]

@@ -45,7 +45,7 @@ class NcclReport:
         A row without the columns of nccl-tests is left out.  A row in place joins the one out of
         place before it, if that is the same test.  ``name`` describes what it ran with.
         """
-        if any(row.get(column) is None for column in _COLUMNS):
+        if not self.takes(row):
             return
         self._by_all &= row.get("members", len(self._topology.gpus)) == len(self._topology.gpus)
         result: dict[str, object] = {
@@ -70,6 +70,11 @@ class NcclReport:
             "nwrong": None if row["wrong"] is None else float(str(row["wrong"])),
         }
         result[f"{placed}_per_iter"] = spread_of([one / 1000 for one in times_ns])
+
+    @staticmethod
+    def takes(row: Mapping[str, object]) -> bool:
+        """Return whether ``row`` has the columns of nccl-tests."""
+        return all(row.get(column) is not None for column in _COLUMNS)
 
     def content(self, errors: Sequence[str]) -> dict[str, object] | None:
         """Return the whole file, or None if no row is in the form of nccl-tests."""

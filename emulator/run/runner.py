@@ -451,6 +451,8 @@ class _Run:
         }
         self.result.fidelity = self.time.verdict(kernel, asic, pauses)
         self.result.digest = self.time.digest()
+        if self.plan.request.digest_parts and isinstance(self.time, VirtualTime):
+            self.time.write_parts()
         requested = self.plan.request.digest
         if requested not in (None, self.result.digest):
             self.result.errors.append(

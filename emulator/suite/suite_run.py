@@ -29,6 +29,7 @@ from emulator.suite.suite_model import (
     headed,
 )
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trial_command import TrialRunner
 from emulator.suite.trial_pool import TrialPool
 
 SCHEMA = "uetemu.suite/1"
@@ -61,7 +62,7 @@ class Progress:
 
 
 class SuiteRun:
-    """Runs ``tests`` of ``suite`` in ``folder`` with ``processes`` trials at a time."""
+    """Runs ``tests`` of ``suite`` in ``folder``, their trials by ``runner``."""
 
     def __init__(
         self,
@@ -69,10 +70,10 @@ class SuiteRun:
         tests: Sequence[SuiteTest],
         choice: SuiteChoice,
         folder: Path,
-        processes: int,
+        runner: TrialRunner,
     ) -> None:
         self._suite, self._choice, self.folder = suite, choice, folder
-        self._processes = processes
+        self._runner = runner
         self.records = [SuiteRecord(test) for test in tests]
         self._procedures: dict[str, Procedure] = {}
         self._waiting: dict[str, list[Future[TrialOutcome]]] = {}
@@ -86,7 +87,7 @@ class SuiteRun:
     ) -> None:
         """Run every test; write ``suite.json`` after each."""
         self._earlier = _claim(self.folder, self._settings())
-        with TrialPool(self.folder, self._processes, self._count) as pool:
+        with TrialPool(self.folder, self._runner, self._count) as pool:
             for record in self.records:
                 self._begin(record, pool)
             self._write()
@@ -137,7 +138,7 @@ class SuiteRun:
         return Progress(
             ended=ended,
             known=ended + left,
-            left_s=None if mean is None else mean * left / self._processes,
+            left_s=None if mean is None else mean * left / self._runner.at_once,
             what=", ".join(self._waiting),
         )
 
@@ -152,6 +153,7 @@ class SuiteRun:
             "document": self._suite.document,
             "terminology": self._suite.terminology,
             "machine": describe_machine(),
+            "ranks": self._runner.ranks,
             "accounting": accounting(self.records),
             "tests": [one for one in map({**earlier, **tests}.get, numbers) if one],
         }
@@ -178,7 +180,10 @@ class SuiteRun:
 
 
 def accounting(records: Sequence[SuiteRecord]) -> dict[str, Any]:
-    """Return the trials that were attempted, those included, and why others are excluded."""
+    """Return the trials that were attempted, those included, and why others are excluded.
+
+    ``again`` names those that failed on one machine and were tried again on another.
+    """
     outcomes = {one.trial.key: one for record in records for one in record.outcomes}
     reasons: dict[str, int] = {}
     for outcome in outcomes.values():
@@ -188,6 +193,7 @@ def accounting(records: Sequence[SuiteRecord]) -> dict[str, Any]:
         "attempted": len(outcomes),
         "included": len(outcomes) - sum(reasons.values()),
         "excluded": reasons,
+        "again": {one.trial.key: one.again for one in outcomes.values() if one.again},
     }
 
 
@@ -257,6 +263,8 @@ def _test_data(record: SuiteRecord) -> dict[str, Any]:
                 "seconds": one.seconds,
                 "digest": one.result.get("digest"),
                 "excluded": one.excluded,
+                "place": one.place,
+                "again": one.again,
             }
             for one in record.outcomes
         ],

@@ -63,7 +63,8 @@ class SuiteTrial:
 class TrialOutcome:
     """The outcome of a trial: its ``result``, or the sentence why it is ``excluded``.
 
-    A trial that failed may have a result as well, with the rows that it got to.
+    A trial that failed may have a result as well, with the rows that it got to.  ``place`` names
+    the rank that ran it, and ``again`` states where it had failed before, if it was farmed out.
     """
 
     trial: SuiteTrial
@@ -71,6 +72,8 @@ class TrialOutcome:
     seconds: float
     result: Mapping[str, Any] = field(default_factory=dict)
     excluded: str | None = None
+    place: str | None = None
+    again: str | None = None
 
     @property
     def rows(self) -> Sequence[Row]:

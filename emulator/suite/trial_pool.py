@@ -8,47 +8,35 @@ again, so that an interrupted suite goes on where it was.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import emulator
 from emulator.run.environment import version_of
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trial_command import TrialRunner
 
 RECORD = "trial.json"
-#: The program ``uetemu``.
-_START = "import sys; from emulator.cli.main import main; sys.exit(main())"
-#: A suite that is killed leaves no trial behind: the kernel interrupts each, as Ctrl-C would.
-_ENDS_WITH_US = ("setpriv", "--pdeathsig", "INT")
-#: Where the packages are that trials import: those of this process.
-_PACKAGES = Path(emulator.__file__).parents[1]
 
 Ran = Callable[[TrialOutcome], None]
 
 
 class TrialPool:
-    """Runs trials in ``folder``, at most ``processes`` at a time; a context manager.
+    """Runs trials in ``folder``, as many at a time as ``runner`` does; a context manager.
 
     ``ended`` is called for every outcome, from any thread.  Leaving the block by an exception
     interrupts the trials that run and waits until they have removed their fabrics.
     """
 
-    def __init__(self, folder: Path, processes: int, ended: Ran) -> None:
+    def __init__(self, folder: Path, runner: TrialRunner, ended: Ran) -> None:
         self._folder = folder / "trials"
         self._ended = ended
-        self._pool = ThreadPoolExecutor(processes, thread_name_prefix="trial")
+        self._runner = runner
+        self._pool = ThreadPoolExecutor(runner.at_once, thread_name_prefix="trial")
         self._futures: dict[str, Future[TrialOutcome]] = {}
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
         self._stopped = False
 
     def __enter__(self) -> TrialPool:
@@ -56,10 +44,8 @@ class TrialPool:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None:
-            with self._lock:
-                self._stopped = True
-                for process in self._running:
-                    process.send_signal(signal.SIGINT)
+            self._stopped = True
+            self._runner.stop()
         self._pool.shutdown(cancel_futures=kind is not None)
 
     def submit(self, trial: SuiteTrial) -> Future[TrialOutcome]:
@@ -81,50 +67,15 @@ class TrialPool:
     def _run(self, folder: Path, trial: SuiteTrial) -> TrialOutcome:
         if folder.exists():
             shutil.rmtree(folder)  # of a suite that was killed
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        errors = folder.with_suffix(".stderr")
-        command = [*_ENDS_WITH_US, sys.executable, "-c", _START, *trial.words]
-        command += ["--output", str(folder), "--workers", "1", "--format", "json"]
-        began = time.monotonic()
-        with errors.open("wb") as stderr:
-            process = self._started(command, stderr.fileno())
-            try:
-                status = process.wait()
-            finally:
-                with self._lock:
-                    self._running.discard(process)
-        seconds = time.monotonic() - began
-        stated = errors.read_text(errors="replace").strip().splitlines()
-        if status == 0:
-            errors.unlink()
-        record = {
-            "words": list(trial.words),
-            "version": version_of("uetemu"),
-            "status": status,
-            "seconds": round(seconds, 3),
-            "error": stated[-1] if status and stated else None,
-        }
+        words = [*trial.words, "--workers", "1", "--format", "json"]
+        end = self._runner.run(words, folder)
+        record = {"words": list(trial.words), "version": version_of("uetemu"), **asdict(end)}
         folder.mkdir(exist_ok=True)  # a run that was refused has made none
         if not self._stopped:
             temporary = folder / f".{RECORD}"
             temporary.write_text(json.dumps(record, indent=2))
             temporary.replace(folder / RECORD)
         return _outcome_of(folder, trial, record)
-
-    def _started(self, command: list[str], stderr: int) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self._stopped:
-                raise RuntimeError("the suite has been stopped")
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                process_group=0,  # Ctrl-C reaches it by us alone
-                env=os.environ | {"PYTHONPATH": str(_PACKAGES)},
-            )
-            self._running.add(process)
-            return process
 
 
 def recorded(folder: Path, trial: SuiteTrial) -> TrialOutcome | None:
@@ -148,6 +99,8 @@ def _outcome_of(folder: Path, trial: SuiteTrial, record: Mapping[str, Any]) -> T
         seconds=float(record["seconds"]),
         result=result,
         excluded=excluded,
+        place=record.get("place"),
+        again=record.get("again"),
     )
 
 

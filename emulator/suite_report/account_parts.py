@@ -70,8 +70,8 @@ def _drops(row: Mapping[str, object]) -> dict[str, int]:
 
 
 def accounting_tables(suite: SuiteFolder) -> list[ReportTable]:
-    """Return the trials of each test, and the reasons that exclude some."""
-    lines, reasons = [], list[list[str]]()
+    """Return the trials of each test, the reasons that exclude some, and those tried again."""
+    lines, reasons, again = [], list[list[str]](), list[list[str]]()
     for test in suite.tests:
         trials = {one.key: one for one in test.trials}.values()
         excluded = [one for one in trials if one.excluded]
@@ -86,6 +86,7 @@ def accounting_tables(suite: SuiteFolder) -> list[ReportTable]:
         for reason in dict.fromkeys(str(one.excluded) for one in excluded):
             count = sum(one.excluded == reason for one in excluded)
             reasons.append([test.number, str(count), reason])
+        again += [[test.number, one.again, one.command] for one in trials if one.again]
     return [
         ReportTable(
             name="accounting",
@@ -102,6 +103,15 @@ def accounting_tables(suite: SuiteFolder) -> list[ReportTable]:
             headings=["test", "trials", "reason"],
             rows=reasons,
             reason=None if reasons else "no trial is excluded",
+        ),
+        ReportTable(
+            name="again",
+            title="Trials that were tried again by another rank",
+            groups=[("", 3)],
+            headings=["test", "what", "trial"],
+            rows=again,
+            note="What came of the second try counts.",
+            reason=None if again else "no trial failed at one rank and was tried at another",
         ),
     ]
 

@@ -164,7 +164,7 @@ def point_table(suite: SuiteFolder) -> ReportTable:
 
 
 def host_facts(suite: SuiteFolder) -> list[tuple[str, str]]:
-    """Return the description of the hosts, and of the machine that emulated everything."""
+    """Return the description of the hosts, and of the machines that emulated everything."""
     facts = [
         ("accelerators", "processes that follow a schedule; computing takes the time it is given"),
         ("NICs", "the emulator's own UET and RoCEv2 stacks; every octet that arrives is compared"),
@@ -177,4 +177,9 @@ def host_facts(suite: SuiteFolder) -> list[tuple[str, str]]:
         elif isinstance(value, list):
             value = " ".join(map(str, value))
         facts.append((str(key).replace("_", " "), str(value)))
+    ranks = suite.data.get("ranks")
+    for rank, one in ranks.items() if isinstance(ranks, dict) else ():
+        if isinstance(one, dict):
+            words = ", ".join(f"{name} {value}" for name, value in one.items())
+            facts.append((f"rank {rank}", words))
     return facts

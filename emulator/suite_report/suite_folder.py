@@ -20,13 +20,17 @@ _DAMAGED = "is damaged; run the suite again with the same --output"
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedTrial:
-    """A trial of a test: its command, and why it is excluded, if it is."""
+    """A trial of a test: its command, and why it is excluded, if it is.
+
+    ``again`` states at which rank it failed, and what came of it at another one.
+    """
 
     key: str
     command: str
     seconds: float
     digest: str | None = None
     excluded: str | None = None
+    again: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +166,7 @@ def _trial(data: Mapping[str, Any]) -> ReportedTrial:
         seconds=float(data["seconds"]),
         digest=_words(data.get("digest")),
         excluded=_words(data.get("excluded")),
+        again=_words(data.get("again")),
     )
 
 

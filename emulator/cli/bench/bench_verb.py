@@ -7,17 +7,23 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 from emulator.cli.bench import suite_text
 from emulator.cli.plain_tables import page, plain_table
-from emulator.cli.run_verb import Bar, progress_bar
+from emulator.cli.rank_command import RankCommand
+from emulator.cli.run_terminal import Bar, progress_bar
 from emulator.errors import UserError
 from emulator.fabric_choice import choose
+from emulator.farm.farm_session import farm_of, serve_rank
+from emulator.farm.trial_farm import TrialFarm
+from emulator.kernel import launcher
 from emulator.run.plan.variants import COMPARE, variants
 from emulator.suite.suite_model import SCALES, Suite, SuiteChoice, SuiteTest
 from emulator.suite.suite_run import FILE, Progress, SuiteRecord, SuiteRun, planned
+from emulator.suite.trial_command import TrialCommands
 from emulator.suite_report.suite_page import write_suite_report
 from emulator.transports import default_switch
 from topologies import catalogue
@@ -29,7 +35,7 @@ SUITES: Mapping[str, str] = {
 }
 
 
-@click.command("bench")
+@click.command("bench", cls=RankCommand)
 @click.argument("suite", type=click.Choice(list(SUITES)))
 @click.option(
     "--tests", metavar="NUMBER,...", help="tests or sections, such as 6.3,7 [default: all]"
@@ -64,7 +70,7 @@ SUITES: Mapping[str, str] = {
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
-    help="trials at the same time [default: one for each processor]",
+    help="trials at the same time [default: one for each processor, or rank but the first]",
 )
 @click.option("--plan", is_flag=True, help="list the trials instead of running them")
 @click.option(
@@ -81,7 +87,27 @@ SUITES: Mapping[str, str] = {
     show_default=True,
     help="json: what suite.json holds",
 )
-def command(
+def command(plan: bool, **given: Any) -> None:
+    """Run the tests of SUITE, each with the procedure of its section.
+
+    Nothing passes or fails: values stand with their observation points, and each test says where
+    it deviates from the draft.
+    """
+    place = launcher.place()
+    if place is not None and place.number:
+        if not plan:
+            serve_rank(place)
+        return
+    if place is None or plan:
+        _bench(None, plan=plan, **given)
+        return
+    with farm_of(place, "; the same command with --output goes on") as farm:
+        _bench(farm, plan=plan, **given)
+
+
+def _bench(
+    farm: TrialFarm | None,
+    *,
     suite: str,
     tests: str | None,
     scale: str,
@@ -95,11 +121,11 @@ def command(
     report: bool,
     form: str,
 ) -> None:
-    """Run the tests of SUITE, each with the procedure of its section.
-
-    Nothing passes or fails: values stand with their observation points, and each test says where
-    it deviates from the draft.
-    """
+    if farm is not None and processes is not None:
+        raise UserError(
+            "--processes and the launcher both say how many trials run at the same time; leave "
+            "--processes out"
+        )
     chosen: Suite = importlib.import_module(SUITES[suite]).SUITE
     numbers = [one.strip() for one in tests.split(",") if one.strip()] if tests else []
     if tests is not None and not numbers:
@@ -117,12 +143,13 @@ def command(
     )
     for one in choice.transports:
         default_switch(one, topology)  # refuses what is no transport
-    at_once = processes or len(os.sched_getaffinity(0))
+    place = launcher.place()
+    at_once = place.count - 1 if place else processes or len(os.sched_getaffinity(0))
     if plan:
         click.echo(_planned(chosen, selected, choice, at_once), nl=False)
         return
     folder = output or Path("runs") / f"bench-{suite}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    run = SuiteRun(chosen, selected, choice, folder, at_once)
+    run = SuiteRun(chosen, selected, choice, folder, farm or TrialCommands(at_once))
     if form == "table":
         click.echo(f"# {chosen.document}, scale {scale}; {chosen.terminology}\n")
     with progress_bar() as bar:

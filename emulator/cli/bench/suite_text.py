@@ -55,7 +55,9 @@ def of_accounting(records: Sequence[SuiteRecord]) -> str:
     counts = accounting(records)
     text = f"{counts['attempted']} trials were attempted, {counts['included']} are included"
     reasons = counts["excluded"]
-    return f"{text}; {len(reasons)} reasons exclude {sum(reasons.values())}\n"
+    lines = [f"{text}; {len(reasons)} reasons exclude {sum(reasons.values())}"]
+    lines += [f"Tried again: trial {key} {stated}" for key, stated in counts["again"].items()]
+    return "\n".join((*lines, ""))
 
 
 def _long_settings(table: SuiteTable) -> dict[str, str]:

@@ -10,6 +10,7 @@ import click
 from emulator import lab_record
 from emulator.cleanup import exists, leftovers, require_root, take_down
 from emulator.errors import UserError
+from emulator.farm import scratch_folder
 from emulator.kernel.programs import compiler
 
 
@@ -33,6 +34,7 @@ def command(labs: tuple[str, ...], everything: bool, force: bool, form: str) -> 
     found = labs or [lab for lab in leftovers() if exists(lab)]
     removed = [take_down(lab, force=force) for lab in found]
     scratch = 0 if labs else compiler.remove_abandoned()
+    farmed = 0 if labs else scratch_folder.remove_abandoned()
     if form == "json":
         click.echo(json.dumps([asdict(item) for item in removed], indent=2))
         return
@@ -40,5 +42,7 @@ def command(labs: tuple[str, ...], everything: bool, force: bool, form: str) -> 
         click.echo(f"lab {item.lab}: removed {item}")
     if scratch:
         click.echo(f"compilations that were killed: removed {scratch} directories")
-    if not removed and not scratch:
+    if farmed:
+        click.echo(f"ranks that were killed: removed {farmed} folders of their trials")
+    if not removed and not scratch and not farmed:
         click.echo("nothing was left behind")

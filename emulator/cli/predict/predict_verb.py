@@ -20,7 +20,7 @@ from emulator.cli.predict.cluster_test import (
     sizes_of,
 )
 from emulator.cli.run_options import parameter_texts
-from emulator.cli.run_verb import Bar, progress_bar
+from emulator.cli.run_terminal import Bar, progress_bar
 from emulator.errors import UserError
 from emulator.fabric_choice import choose
 from emulator.nccl_tests import log_file

@@ -16,7 +16,7 @@ from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.engine import line_telemetry
 from emulator.engine.event_queue import PS, EventQueue
-from emulator.engine.frame_digest import digest, digest_of_row
+from emulator.engine.frame_digest import PARTS_FILE, digest, digest_of_row, parts
 from emulator.engine.frame_taps import boundary
 from emulator.engine.frames.kernel_drops import CAME_BACK, NO_ROUTE
 from emulator.engine.line_faults import LineFaults
@@ -196,6 +196,10 @@ class VirtualTime:
     def digest(self) -> str | None:
         """The digest of all frames so far."""
         return digest(self.fabric.states())
+
+    def write_parts(self) -> None:
+        """Write what the digest of all frames so far is made of."""
+        self._folder.write(PARTS_FILE, parts(self.fabric.states()))
 
     def _end_telemetry(self, sampler: Telemetry, lines: LineTelemetry) -> None:
         self._events.sampler = self._sampling = None

@@ -83,6 +83,8 @@ class RunRequest:
     convergence: Convergence = field(default_factory=Convergence)
     #: what the run must come to (:mod:`emulator.engine.frame_digest`); None: anything
     digest: str | None = None
+    #: whether the run folder gets what the digest is made of, to be joined with other seeds'
+    digest_parts: bool = False
     capture: str | None = None
     snaplen: int = SNAPLEN_HEADERS
     output: Path | None = None

@@ -12,8 +12,8 @@ import pytest
 from emulator import scenario
 from emulator.cli import rank_runs
 from emulator.engine.ranks.rank_exchange import Ranks
-from emulator.engine.ranks.rank_place import RankPlace
 from emulator.errors import UserError
+from emulator.kernel.launcher import RankPlace
 from emulator.run.plan.run_plan import RunPlan, RunRequest
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 from topologies import catalogue

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import UserError
-from emulator.suite import suite_run, trial_pool
+from emulator.suite import suite_run, trial_command
 from emulator.suite.suite_model import (
     Findings,
     Point,
@@ -31,6 +31,7 @@ from emulator.suite.suite_run import (
     accounting,
     planned,
 )
+from emulator.suite.trial_command import TrialCommands
 from tests.emulator.suite.test_trial_pool import PROGRAM
 
 CHOICE = SuiteChoice(scale="small", transports=["uet", "rocev2"], seeds=2)
@@ -42,7 +43,7 @@ COLUMNS = (
 
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_pool, "_START", PROGRAM)
+    monkeypatch.setattr(trial_command, "_START", PROGRAM)
 
 
 def search(choice: SuiteChoice) -> Procedure:
@@ -87,7 +88,7 @@ SUITE = Suite(
 
 
 def run(folder: Path, *numbers: str, choice: SuiteChoice = CHOICE) -> list[SuiteRecord]:
-    suite = SuiteRun(SUITE, SUITE.choose(numbers), choice, folder, 2)
+    suite = SuiteRun(SUITE, SUITE.choose(numbers), choice, folder, TrialCommands(2))
     suite.run()
     return suite.records
 
@@ -99,6 +100,7 @@ def test_a_search_goes_on_until_its_end_and_everything_is_written(tmp_path: Path
         "attempted": 4,  # one of them for two tests
         "included": 3,
         "excluded": {"the run failed": 1},
+        "again": {},
     }
     data = json.loads((tmp_path / FILE).read_text())
     assert data["transports"] == ["uet", "rocev2"]
@@ -175,7 +177,7 @@ def test_a_suite_waits_for_trials_that_run_and_not_for_those_that_have_ended(
 
     monkeypatch.setattr(suite_run, "wait", recorded)
     test = SuiteTest(number="1.1", title="a", objective="o", procedure=half)
-    suite = SuiteRun(SUITE, [test], CHOICE, tmp_path, 2)
+    suite = SuiteRun(SUITE, [test], CHOICE, tmp_path, TrialCommands(2))
     with pytest.raises(KeyboardInterrupt):
         suite.run(progress)
     assert waits[-2:] == [[False], [False]]

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.suite import trial_pool
+from emulator.suite import trial_command, trial_pool
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trial_command import TrialCommands
 from emulator.suite.trial_pool import TrialPool
 from tests import CHECKOUT
 from tests.harness.lab.traffic import within
@@ -49,7 +50,7 @@ if words[1] == "broken":
 
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_pool, "_START", PROGRAM)
+    monkeypatch.setattr(trial_command, "_START", PROGRAM)
 
 
 def trial(scenario: str = "incast", **parameters: str) -> SuiteTrial:
@@ -82,7 +83,7 @@ def test_words_are_those_of_a_command_and_name_the_trial() -> None:
 
 def test_equal_trials_run_once_and_a_later_call_runs_none_again(tmp_path: Path) -> None:
     ended: list[TrialOutcome] = []
-    with TrialPool(tmp_path, 2, ended.append) as pool:
+    with TrialPool(tmp_path, TrialCommands(2), ended.append) as pool:
         assert not pool.has_record(trial())
         first, second = pool.submit(trial()), pool.submit(trial())
         assert first is second
@@ -91,7 +92,7 @@ def test_equal_trials_run_once_and_a_later_call_runs_none_again(tmp_path: Path) 
     assert [row["seed"] for row in outcome.rows] == [1, 2]
     assert [len(rows) for rows in outcome.by_place()] == [2]
     (tmp_path / "trials" / trial().key / "started").unlink()
-    with TrialPool(tmp_path, 2, ended.append) as pool:
+    with TrialPool(tmp_path, TrialCommands(2), ended.append) as pool:
         assert pool.has_record(trial())
         assert pool.submit(trial()).result() == outcome
     assert not (tmp_path / "trials" / trial().key / "started").exists()
@@ -101,7 +102,7 @@ def test_a_half_written_trial_runs_again(tmp_path: Path) -> None:
     folder = tmp_path / "trials" / trial().key
     folder.mkdir(parents=True)
     (folder / "result.json").write_text("{")
-    with TrialPool(tmp_path, 1, lambda _: None) as pool:
+    with TrialPool(tmp_path, TrialCommands(1), lambda _: None) as pool:
         assert pool.submit(trial()).result().excluded is None
 
 
@@ -112,11 +113,11 @@ def test_a_half_written_trial_runs_again(tmp_path: Path) -> None:
 def test_a_failure_is_excluded_with_its_sentence(
     tmp_path: Path, scenario: str, sentence: str
 ) -> None:
-    with TrialPool(tmp_path, 1, lambda _: None) as pool:
+    with TrialPool(tmp_path, TrialCommands(1), lambda _: None) as pool:
         outcome = pool.submit(trial(scenario)).result()
     assert outcome.excluded == sentence
     assert outcome.rows == ()
-    with TrialPool(tmp_path, 1, lambda _: None) as pool:
+    with TrialPool(tmp_path, TrialCommands(1), lambda _: None) as pool:
         assert pool.submit(trial(scenario)).result() == outcome
 
 
@@ -125,7 +126,7 @@ def test_an_interrupt_ends_what_runs_and_leaves_it_to_be_run_again(tmp_path: Pat
     folder = tmp_path / "trials" / running.key
 
     def interrupted() -> None:
-        with TrialPool(tmp_path, 1, lambda _: None) as pool:
+        with TrialPool(tmp_path, TrialCommands(1), lambda _: None) as pool:
             future = pool.submit(running)
             waiting = threading.Event()
             while not (folder / "started").exists():
@@ -141,7 +142,7 @@ def test_an_interrupt_ends_what_runs_and_leaves_it_to_be_run_again(tmp_path: Pat
 
 
 def test_another_version_runs_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with TrialPool(tmp_path, 1, lambda _: None) as pool:
+    with TrialPool(tmp_path, TrialCommands(1), lambda _: None) as pool:
         pool.submit(trial()).result()
         monkeypatch.setattr(trial_pool, "version_of", lambda _: "other")
         assert not pool.has_record(trial())
@@ -152,10 +153,11 @@ def test_another_version_runs_it_again(tmp_path: Path, monkeypatch: pytest.Monke
 KILLED = """
 import sys
 from pathlib import Path
-from emulator.suite import trial_pool
+from emulator.suite import trial_command, trial_pool
 from tests.emulator.suite.test_trial_pool import PROGRAM, trial
-trial_pool._START = PROGRAM
-with trial_pool.TrialPool(Path(sys.argv[1]), 1, print) as pool:
+trial_command._START = PROGRAM
+commands = trial_command.TrialCommands(1)
+with trial_pool.TrialPool(Path(sys.argv[1]), commands, print) as pool:
     pool.submit(trial("forever")).result()
 """
 

@@ -28,7 +28,12 @@ def test_a_test_has_its_table_and_a_second_call_runs_nothing(tmp_path: Path) -> 
     data = json.loads((tmp_path / "suite" / "suite.json").read_text())
     (test,) = data["tests"]
     trials = len(test["trials"])
-    assert data["accounting"] == {"attempted": trials, "included": trials, "excluded": {}}
+    assert data["accounting"] == {
+        "attempted": trials,
+        "included": trials,
+        "excluded": {},
+        "again": {},
+    }
     (with_trimming, without), *_ = (
         table["rows"] for table in test["tables"] if table["title"].startswith("(b)")
     )

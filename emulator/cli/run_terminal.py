@@ -1,0 +1,207 @@
+"""The view of a run that a user has while it goes on: a bar, and the table as it grows."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.kernel import launcher
+from emulator.results import Result, RunFolder
+from emulator.run.rank_folder import RankFolder
+from emulator.run.report import comparison, differences
+from emulator.run.report import result_table as table
+from emulator.run.runner import RunPlan
+
+#: What the table says of a fabric that is a model.
+MODELLED = "model: switches are computed in this process, no frame passes a kernel"
+#: A bar appears once a run has taken this long (s).
+TIME_LIMIT_S = 2.0
+#: Seconds between two lines of progress where a launcher passes them on, which shows no bar.
+LINE_S = 10.0
+
+
+def _counted(number: int, thing: str) -> str:
+    plural = "es" if thing.endswith("ch") else "s"
+    return f"{number} {thing}{plural if number != 1 else ''}"
+
+
+def _reported(spec: str, plan: RunPlan) -> Sequence[str]:
+    """The heading's lines on the control plane, of one that speaks."""
+    plane = control_plane.parse(spec)
+    if plane is None:
+        return ()
+    lines = [f"# Control plane        : {spec}"]
+    if plan.request.clock == "virtual":
+        lines.append(f"# Convergence          : {plan.request.convergence.words(plane)}")
+    return lines
+
+
+class Bar:
+    """A progress bar on standard error, if that is a terminal and the run takes its time."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown: Progress | None = None
+        self._task = TaskID(0)
+        self._requested = sys.stderr.isatty()
+        self._next_line = self._began + LINE_S if launcher.place() is not None else None
+
+    def show(self, what: str, share: float | None) -> None:
+        if not self._requested:
+            self._show_line(what)
+            return
+        if self._shown is None:
+            if time.monotonic() - self._began < TIME_LIMIT_S:
+                return
+            self._shown = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._shown.start()
+            self._task = self._shown.add_task(what, total=1.0)
+        self._shown.update(self._task, description=what)
+        if share is not None:
+            self._shown.update(self._task, completed=share)
+
+    def _show_line(self, what: str) -> None:
+        if self._next_line is not None and time.monotonic() > self._next_line:
+            self._next_line = time.monotonic() + LINE_S
+            click.echo(f"uetemu: {what}", err=True)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The bar is out of the way while something is printed."""
+        if self._shown is not None:
+            self._shown.stop()
+        yield
+        if self._shown is not None:
+            self._shown.start()
+
+    def end(self) -> None:
+        """Take the bar away for good."""
+        if self._shown is not None:
+            self._shown.stop()
+        self._shown = None
+        self._requested = False
+
+
+@contextmanager
+def progress_bar() -> Iterator[Bar]:
+    bar = Bar()
+    try:
+        yield bar
+    finally:
+        bar.end()
+
+
+def _switch(plan: RunPlan, result: Result) -> str:
+    """Return what the switches do, or how it differs."""
+    used = {stage.stage.switch for stage in plan.stages}
+    if len(used) == 1:
+        return str(result.switch) if None in used else str(*used)
+    where = "each transport's, listed at the end" if plan.compares else "by row"
+    return f"{len(used)} settings, {where}"
+
+
+def _clock(plan: RunPlan, result: Result) -> str:
+    """The clock that keeps the run's time, for the table."""
+    if plan.request.clock != "host":
+        return "virtual: it waits for the work, so that times are exact and come again"
+    chosen = "given" if plan.request.dilation is not None else "calibrated on this machine"
+    return f"host, dilation {result.dilation:g} ({chosen}); all times below are the fabric's own"
+
+
+def _seeds(result: Result) -> str:
+    if result.seeds == 1:
+        return str(result.seed)
+    last = result.seed + result.seeds - 1
+    return f"{result.seed} to {last}; all below are medians but least, most and #wrong"
+
+
+class Terminal:
+    """Prints the table as it grows, or at the end the JSON object and nothing else."""
+
+    def __init__(
+        self,
+        columns: Sequence[table.TableColumn] | None,
+        bar: Bar,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._columns = columns
+        self._names = names or {}
+        self._bar = bar
+        self._result: Result | None = None
+        self._compares = False
+        self._differences: Sequence[str] = ()
+
+    def began(self, plan: RunPlan, result: Result) -> None:
+        self._result = result
+        self._compares = plan.compares
+        if plan.compares:
+            self._differences = differences.report(plan, result.dilation or 1.0)
+        if self._columns is None:
+            return
+        fabric = plan.topology
+        parts = (
+            (len(fabric.gpus), "GPU"),
+            (len(fabric.servers), "server"),
+            (len(fabric.switches), "switch"),
+            (len(fabric.links), "link"),
+        )
+        self._print(
+            f"# uetemu run {result.scenario}: {plan.request.scenario.title}",
+            f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
+            *([f"# Fabric               : {MODELLED}"] if result.fabric == "model" else []),
+            f"# Transport            : {result.transport}",
+            f"# Switch               : {_switch(plan, result)}",
+            *_reported(fabric.profile.control_plane, plan),
+            *([f"# Homing               : {plan.homing}"] if plan.homing else []),
+            f"# Clock                : {_clock(plan, result)}",
+            f"# Start                : {plan.request.start}",
+            f"# Seed                 : {_seeds(result)}",
+            "#",
+            *table.heading(self._columns),
+        )
+
+    def progress(self, what: str, share: float | None) -> None:
+        self._bar.show(what, share)
+
+    def row(self, row: Mapping[str, object]) -> None:
+        if self._columns is not None:
+            name = self._names.get(str(row["transport"]))
+            self._print(table.line(self._columns, {**row, "name": name}))
+
+    def close(self, folder: RunFolder | RankFolder | None, result: Result | None = None) -> None:
+        """Print the last lines of a run; both arguments are None if it was cut short."""
+        result = result or self._result
+        if result is None or (self._result is None and self._columns is not None):
+            return  # there is no table to end
+        content = result.as_dict()
+        if self._columns is None:
+            click.echo(json.dumps(content, indent=1, allow_nan=False))
+        else:
+            if self._compares:
+                lines = (
+                    *comparison.settings(result.rows),
+                    *self._differences,
+                    *comparison.summary(result.rows),
+                )
+                self._print(*(part for line in lines for part in table.wrapped("Comparison", line)))
+            self._print(*table.trailer(content, folder.path if folder else None))
+
+    def _print(self, *lines: str) -> None:
+        with self._bar.aside():
+            for line in lines:
+                click.echo(line)

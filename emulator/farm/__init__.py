@@ -1,0 +1,1 @@
+"""Trials farmed out to the ranks of an MPI job, on one machine or several that share no files."""

@@ -1,0 +1,185 @@
+"""One run with several seeds, each of which a rank runs; the result is that of one run with all.
+
+::
+
+    RUN/result.json, environment.json, ...   of all seeds
+    RUN/seeds/7/                             the run folder of seed 7, whole
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from emulator.cleanup import uninterrupted
+from emulator.engine.frame_digest import PARTS_FILE
+from emulator.errors import UserError
+from emulator.farm.seed_merge import merge, merged_digest, merged_events, merged_nccl
+from emulator.farm.trial_farm import TrialFarm
+from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
+from emulator.results import Result, RunFolder
+from emulator.run.environment import describe_machine
+from emulator.run.interrupts import Interrupted
+from emulator.run.observer import Observer
+from emulator.run.plan.run_plan import RunPlan
+from emulator.run.runner import UNFINISHED
+from emulator.suite.trial_command import TrialEnd
+from topologies.exports import mermaid as export
+
+SEEDS = "seeds"
+_TIMELINE = "timeline.json"
+
+
+def execute_farmed(
+    plan: RunPlan, farm: TrialFarm, words: Callable[[int], Sequence[str]], observer: Observer
+) -> tuple[Result, RunFolder]:
+    """Run each seed of ``plan`` by the command of ``words``, and merge what comes back.
+
+    Failures stand in ``Result.errors``, as :func:`emulator.run.runner.execute` has them.
+    """
+    if plan.request.clock == "host":
+        raise UserError(
+            "seeds of the host's clock are not spread over ranks, whose machines differ in speed; "
+            "leave --clock host out, or run without the launcher"
+        )
+    request = plan.request
+    result = Result(
+        scenario=request.scenario.name,
+        topology=plan.spec,
+        transport=plan.transport,
+        switch=plan.switch,
+        fabric=request.fabric,
+        ranks=len(plan.topology.gpus),
+        seed=request.seed,
+        seeds=request.seeds,
+        dilation=1.0,
+        homing=None if plan.homing is None else dataclasses.asdict(plan.homing),
+        parameters=dataclasses.asdict(request.parameters),
+    )
+    folder = RunFolder.create(request.scenario.name, request.output)
+    run = _SeedRuns(plan, farm, result, folder)
+    try:
+        run.begin(observer)
+        run.work(words, observer)
+    except Interrupted as stop:
+        result.errors.append(farm.cause(stop))
+        raise
+    except UserError as error:
+        result.errors.append(str(error))
+    except Exception as error:
+        result.errors.append(f"internal error: {type(error).__name__}: {error}")
+        raise
+    finally:
+        with uninterrupted():
+            run.conclude()
+    return result, folder
+
+
+class _SeedRuns:
+    def __init__(self, plan: RunPlan, farm: TrialFarm, result: Result, folder: RunFolder) -> None:
+        self._plan, self._farm = plan, farm
+        self._result, self._folder = result, folder
+        self._nccl = NcclReport(plan.topology, sys.argv, _warmups(plan))
+
+    def begin(self, observer: Observer) -> None:
+        plan = self._plan
+        self._folder.event("begin", scenario=self._result.scenario, ranks=self._farm.ranks)
+        self._folder.write("fabric.json", export.as_data(plan.topology))
+        environment = {
+            **describe_machine(),
+            "capabilities": {
+                name: {"present": found.present, "detail": found.detail}
+                for name, found in plan.capabilities.items()
+            },
+            "seed": plan.request.seed,
+            "dilation": 1.0,
+            "ranks": self._farm.ranks,
+        }
+        self._folder.write("environment.json", environment)
+        content = self._result.as_dict()
+        self._folder.write("result.json", content | {"errors": [UNFINISHED]})
+        observer.began(plan, self._result)
+
+    def work(self, words: Callable[[int], Sequence[str]], observer: Observer) -> None:
+        request = self._plan.request
+        seeds = range(request.seed, request.seed + request.seeds)
+        pool = ThreadPoolExecutor(self._farm.at_once, thread_name_prefix="seed")
+        try:
+            runs: dict[Future[TrialEnd], int] = {
+                pool.submit(self._farm.run, words(seed), self._of_seed(seed)): seed
+                for seed in seeds
+            }
+            ends: dict[int, TrialEnd] = {}
+            observer.progress(f"0 of {len(seeds)} seeds", 0.0)
+            for future in as_completed(runs):
+                seed = runs[future]
+                ends[seed] = end = future.result()
+                self._folder.event("seed", seed=seed, **dataclasses.asdict(end))
+                observer.progress(f"{len(ends)} of {len(seeds)} seeds", len(ends) / len(seeds))
+        except BaseException:
+            self._farm.stop()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+        self._merge({seed: ends[seed] for seed in seeds}, observer)
+
+    def _of_seed(self, seed: int) -> Path:
+        return self._folder.path / SEEDS / str(seed)
+
+    def _merge(self, ends: Mapping[int, TrialEnd], observer: Observer) -> None:
+        plan, result = self._plan, self._result
+        for seed, end in ends.items():
+            if end.again is not None:
+                result.warnings.append(f"seed {seed} {end.again}")
+            if end.status != 0:
+                why = (end.error or f"exit status {end.status}").removeprefix("uetemu: ")
+                result.errors.append(f"seed {seed}, {end.place}: {why}")
+        runs = {seed: found for seed in ends if (found := self._read(seed, "result.json"))}
+        merge(plan, runs, result)
+        folders = {seed: self._of_seed(seed) for seed in runs}
+        merged_nccl(plan, self._nccl, result.rows, folders)
+        for event in merged_events(result.rows, folders):
+            kind = event.pop("event")
+            del event["time"]
+            self._folder.event(kind, **event)
+        if all(end.status == 0 for end in ends.values()):
+            parts = {seed: self._read(seed, PARTS_FILE) for seed in ends}
+            result.digest = merged_digest(plan, parts)
+            self._check_digest()
+            first = self._of_seed(plan.request.seed) / _TIMELINE
+            if first.exists():
+                shutil.copyfile(first, self._folder.path / _TIMELINE)
+        for row in result.summary:
+            observer.row(row)
+
+    def _check_digest(self) -> None:
+        requested = self._plan.request.digest
+        if requested not in (None, self._result.digest):
+            self._result.errors.append(
+                f"the digest of this run is {self._result.digest}, not {requested}: "
+                "another seed, option, topology or version, or a fault of this program"
+            )
+
+    def _read(self, seed: int, name: str) -> Any:
+        try:
+            return json.loads((self._of_seed(seed) / name).read_text())
+        except FileNotFoundError:
+            return None
+
+    def conclude(self) -> None:
+        self._folder.write("result.json", self._result.as_dict())
+        if (report := self._nccl.content(self._result.errors)) is not None:
+            self._folder.write(REPORT_FILE, report)
+        self._folder.event("end", errors=self._result.errors)
+        self._folder.close()
+
+
+def _warmups(plan: RunPlan) -> int | None:
+    warmups = {trial.warmups for trial in plan.trials}
+    return warmups.pop() if len(warmups) == 1 else None

@@ -1,0 +1,113 @@
+"""Trials farmed out by ``mpirun``: the same tables and digests as without, also over machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator.suite.suite_run import FILE
+from tests.harness.lab.traffic import within
+from tests.harness.runs.mpi_ranks import mpirun, pid_of_rank, sentences, two_machines
+from tests.harness.runs.processes import SMALL, uetemu
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+SEEDS = (
+    *("run", "allreduce", *SMALL, "--sizes", "64KiB", "--iterations", "2", "--seeds", "4"),
+    *("--transport", "uet,rocev2:nccl"),
+)
+SUITE = ("bench", "training", "--tests", "5.2,7.3", "--seeds", "1", "--transport", "uet")
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, errors = process.communicate(timeout=240)
+    return process.returncode, out, errors
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """Return ``result.json`` without the times within runs, which seeds have of their own."""
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    for row in (*result["rows"], *result["summary"]):
+        row.pop("began_us", None)
+    return result
+
+
+def table(out: str) -> list[str]:
+    """Return the lines of a verb's output, without the place of its folder."""
+    return [line for line in out.splitlines() if "older: " not in line and "folder  " not in line]
+
+
+def test_seeds_over_two_machines_are_the_run_of_one(tmp_path: Path) -> None:
+    private = tmp_path / "first-machine"
+    private.mkdir()
+    plain, farmed = tmp_path / "plain", private / "farmed"
+    status, expected, errors = ended(uetemu(*SEEDS, "--output", str(plain)))
+    assert status == 0, errors
+    with two_machines(tmp_path, private) as machines:
+        status, out, errors = ended(machines.mpirun(*SEEDS, "--output", str(farmed)))
+        second = machines.name(1)
+    assert status == 0, errors
+    assert table(out) == table(expected)
+    assert measured(farmed) == measured(plain)
+    assert measured(farmed)["digest"] is not None
+    ranks = json.loads((farmed / "environment.json").read_text())["ranks"]
+    assert [one["machine"] for one in ranks.values()] == [second, second]
+    assert sorted(path.name for path in (farmed / "seeds").iterdir()) == ["1", "2", "3", "4"]
+    assert (farmed / "seeds" / "1" / "capture.pcapng").read_bytes()[:4] == b"\x0a\x0d\x0d\x0a"
+    reports = [json.loads((one / "nccl-tests.json").read_text()) for one in (plain, farmed)]
+    assert reports[0]["results"] == reports[1]["results"]
+
+
+def test_a_suite_whose_rank_died_goes_on_to_the_tables_of_one_process(tmp_path: Path) -> None:
+    plain, farmed = tmp_path / "plain", tmp_path / "farmed"
+    status, expected, errors = ended(uetemu(*SUITE, "--output", str(plain)))
+    assert status == 0, errors
+    process = mpirun(3, *SUITE, "--output", str(farmed))
+    within(120, lambda: any(farmed.glob("trials/*/trial.json")), "a trial has ended")
+    os.kill(pid_of_rank(process, 2), signal.SIGKILL)
+    status, _, errors = ended(process)
+    assert status != 0
+    (sentence,) = sentences(errors)
+    assert sentence.startswith(f"uetemu: rank 2 on {socket.gethostname()} died")
+    assert "--output goes on" in sentence
+    before = {path: path.read_bytes() for path in farmed.glob("trials/*/trial.json")}
+    assert 0 < len(before) < 3
+    status, out, errors = ended(mpirun(3, *SUITE, "--output", str(farmed)))
+    assert status == 0, errors
+    assert table(out) == table(expected)
+    assert {path: path.read_bytes() for path in before} == before
+    without, by_ranks = (
+        [(trial["key"], trial["digest"]) for test in tests for trial in test["trials"]]
+        for tests in (json.loads((one / FILE).read_text())["tests"] for one in (plain, farmed))
+    )
+    assert by_ranks == without
+    assert len(without) == 3
+    assert json.loads((farmed / FILE).read_text())["ranks"].keys() == {"1", "2"}
+    for record in map(Path.read_text, farmed.glob("trials/*/trial.json")):
+        assert json.loads(record)["place"].startswith(("rank 1 on ", "rank 2 on "))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("bench", "training", "--tests", "99.9"), "has no test '99.9'"),
+        (("run", "allreduce", "--seeds", "2", "--clock", "host", *SMALL), "--clock host"),
+    ],
+)
+def test_a_refusal_is_one_sentence_of_the_first_rank(
+    tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    process = mpirun(2, *words, "--output", str(tmp_path / "folder"))
+    status, out, errors = ended(process)
+    assert status == 1
+    assert out == ""
+    (line,) = sentences(errors)
+    assert sentence in line
+    assert not (tmp_path / "folder").exists()
