@@ -30,7 +30,7 @@ class RankCommand(click.Command):
 
 
 def is_farmed(words: Sequence[str]) -> bool:
-    """Return whether ranks carry out trials of the command ``words``, rather than parts of a run."""
+    """Return whether ranks carry out trials of the command ``words``, not parts of a run."""
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb != "run":
         return verb == "bench"
