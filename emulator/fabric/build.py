@@ -139,7 +139,9 @@ class Fabric(Mininet):
         """The netlink socket in the namespace of a node, of a VRF, or of the inner ends."""
         if self.inner_ends is not None and name == self.inner_ends.name:
             return self.inner_ends.kernel
-        for switch in self.switches:
+        for switch in self.all_nodes():
+            if not isinstance(switch, SwitchNode):
+                continue
             for vrf, space in switch.vrfs.spaces.items():
                 if name == vrf_space(switch.name, vrf):
                     return space.kernel
