@@ -23,7 +23,7 @@ SEEDS = (
     *("run", "allreduce", *SMALL, "--sizes", "64KiB", "--iterations", "2", "--seeds", "4"),
     *("--transport", "uet,rocev2:nccl"),
 )
-SUITE = ("bench", "training", "--tests", "6.2", "--seeds", "1", "--transport", "uet")
+SUITE = ("bench", "training", "--tests", "7.3,7.4", "--seeds", "1", "--transport", "uet")
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -74,9 +74,11 @@ def test_a_suite_whose_rank_died_goes_on_to_the_tables_of_one_process(tmp_path: 
     os.kill(pid_of_rank(process, 2), signal.SIGKILL)
     status, _, errors = ended(process)
     assert status != 0
-    (sentence,) = sentences(errors)
-    assert sentence.startswith(f"uetemu: rank 2 on {socket.gethostname()} died")
-    assert "--output goes on" in sentence
+    # Where it died in the middle of a message, MPI ends rank 0 too, and mpirun alone names it.
+    found = sentences(errors)
+    named = f"uetemu: rank 2 on {socket.gethostname()} died"
+    assert [one.startswith(named) and "--output goes on" in one for one in found] in ([True], [])
+    assert found or "exited on signal 9" in errors
     before = {path: path.read_bytes() for path in farmed.glob("trials/*/trial.json")}
     assert before
     status, out, errors = ended(mpirun(3, *SUITE, "--output", str(farmed)))
