@@ -45,6 +45,7 @@ packages=(
     dnsmasq-base    # DNS and DHCP of a cluster's management network
     lldpd           # its LLDP
     openssh-server  # its logins
+    rpcbind         # the ports of NFSv3
     nfs-ganesha-vfs # the file system that its machines share
     libnfs-utils    # a client of that
     nbdkit          # its block devices by NBD
@@ -55,7 +56,7 @@ packages=(
 # Services that Debian's packages enable, each of a package above.  They run in namespaces of labs
 # only: where the package was not there before, the machine's own is kept from starting.
 readonly -A service_of=(["frr"]=frr ["chrony"]=chrony ["lldpd"]=lldpd ["openssh-server"]=ssh
-    ["nfs-ganesha-vfs"]=nfs-ganesha ["prometheus"]=prometheus)
+    ["rpcbind"]=rpcbind ["nfs-ganesha-vfs"]=nfs-ganesha ["prometheus"]=prometheus)
 
 # What the tests need beyond that: Debian's own kernel in a virtual machine, for what the running
 # kernel may lack.  The kernel is unpacked, never installed: this machine goes on booting its own.
@@ -284,7 +285,8 @@ install_packages() {
 disable_services() {
     local service
     for service in "$@"; do
-        rm -f "/etc/systemd/system/multi-user.target.wants/$service.service"
+        rm -f "/etc/systemd/system/multi-user.target.wants/$service.service" \
+            "/etc/systemd/system/sockets.target.wants/$service.socket"
         if [[ -e /etc/init.d/$service ]]; then
             update-rc.d "$service" disable || return # without systemd; Debian 13 has no such file
         fi
