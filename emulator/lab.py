@@ -33,6 +33,7 @@ from emulator.asic.model.model_program import ModelProgram
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.asic.switch_fitting import fit, size_of
 from emulator.control_plane import control_plane_choice as control_plane
+from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.control_plane.lab_routing import Routing
 from emulator.control_plane.lab_routing import check as check_control_plane
 from emulator.errors import UserError
@@ -196,7 +197,7 @@ class Lab:
             _log.info("lab %s: every port can send", name)
             if asic is not None:
                 asic.pauses.start()
-            if lab.routing is not None:
+            if isinstance(lab.routing, Routing):
                 lab.routing.start(progress)
             lab.record = lab_record.advance(record, Phase.UP)
             _log.info("lab %s is up", name)
@@ -376,8 +377,10 @@ class Lab:
         return self._asic
 
     @property
-    def routing(self) -> Routing | None:
+    def routing(self) -> Routing | ComputedRouting | None:
         """The control plane of the switches, None where routes are static."""
+        if self.model is not None:
+            return self.model.routing
         plane = control_plane.of(self.topology)
         if self._routing is None and plane is not None:
             self._routing = Routing(

@@ -53,12 +53,16 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
 NAMED = 3  # differences in an error
 
 
-def check(topology: Topology, switch: SwitchChoice | None) -> None:
-    """Raise UserError unless the control plane of ``topology`` can be, there and here."""
+def check(topology: Topology, switch: SwitchChoice | None, *, computed: bool = False) -> None:
+    """Raise UserError unless the control plane of ``topology`` can be, there and here.
+
+    ``computed``: no daemon is to run, so that nothing depends on what is here.
+    """
     plane = choice.of(topology)
     if plane is not None:
         choice.check_switch(plane, switch)
         speakers.speakers(topology, plane)
+    if plane is not None and not computed:
         daemons.require(plane)
         if stretch_of(topology) is not None:
             capabilities.require("vxlan", purpose="join the parts of stretched rails")

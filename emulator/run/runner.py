@@ -25,6 +25,7 @@ from pathlib import Path
 from emulator import lab_record
 from emulator.asic import switch_fitting as fitting
 from emulator.cleanup import uninterrupted
+from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_pool import AgentError
 from emulator.endpoint.counting import add
@@ -296,7 +297,7 @@ class _Run:
         pool.start(lambda done, total: observer.progress(f"starting agents ({done}/{total})", None))
         self.folder.event("started", agents=pool.pids, transport=first.stage.label)
 
-    def _end_routing(self, routing: Routing) -> None:
+    def _end_routing(self, routing: Routing | ComputedRouting) -> None:
         routing.save(self.folder.path)
         lost = routing.neighbours_lost()
         self.folder.event("routed", neighbours_lost=lost)

@@ -11,19 +11,26 @@ It stands in for the namespaces of a lab with a virtual clock (:mod:`emulator.fa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from emulator.asic.model.model_port import ModelPort
 from emulator.asic.model.model_program import ModelProgram
 from emulator.asic.switch_port import switch_ports
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.fabric.inner.wires import Wires
 from emulator.fabric.model.model_switch import ModelInterface, ModelSwitch, octets_of
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.kernel.port_counters import PortCounters
 from topologies.model import CableEnd, Link, Node, Topology
-from topologies.routing.static_routes import static_neighbours, static_routes, static_rules
+from topologies.routing.static_routes import (
+    Route,
+    static_neighbours,
+    static_routes,
+    static_rules,
+)
 
 _ETHERNET = 14
 _IPV4 = b"\x08\x00"
@@ -80,6 +87,12 @@ class ModelFabric:
             for node in topology.switches
         }
         self._rings: dict[CableEnd, tuple[TransportFrames, deque[bytes]]] = {}
+        plane = control_plane.of(topology)
+        #: the control plane of the switches, None where routes are static
+        self.routing = None if plane is None else ComputedRouting(plane, topology, self._learn)
+
+    def _learn(self, switch: str, routes: Sequence[Route]) -> None:
+        self.switches[switch].learn(routes)
 
     def open(self, end: CableEnd, frames: TransportFrames) -> deque[bytes]:
         """Open the interface ``end`` of a GPU for ``frames``; return what arrives there."""

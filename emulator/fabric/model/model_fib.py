@@ -43,30 +43,38 @@ class ForwardingTable:
         self._tables: dict[RouteTable, dict[IPv4Network, tuple[ModelHop, ...]]] = {
             table: {} for table in RouteTable
         }
-        main = self._tables[RouteTable.MAIN]
+        self._connected: dict[IPv4Network, tuple[ModelHop, ...]] = {}
         self.local = set(_addresses(node))
         for bridge in node.bridges:
             if bridge.gateway is not None:
-                main[bridge.gateway.network] = (ModelHop(bridge.name, None),)
+                self._connected[bridge.gateway.network] = (ModelHop(bridge.name, None),)
         for port in node.ports:
             if port.address is not None:
-                main[port.address.network] = (ModelHop(port.name, None),)
-        for route in routes:
-            hops = tuple(ModelHop(hop.port, hop.via) for hop in route.hops)
-            self._tables[route.table].setdefault(route.destination, hops)
+                self._connected[port.address.network] = (ModelHop(port.name, None),)
         self._rules: Mapping[str, list[Rule]] = {}
         by_interface: dict[str, list[Rule]] = {}
         for rule in rules:
             by_interface.setdefault(rule.interface, []).append(rule)
         self._rules = by_interface
+        self._known: dict[tuple[str | None, bytes], Choices] = {}
+        self.replace(routes)
+
+    def replace(self, routes: Iterable[Route]) -> None:
+        """Have ``routes``, and those to the switch's own subnets, in place of all others."""
+        for table in self._tables.values():
+            table.clear()
+        self._tables[RouteTable.MAIN].update(self._connected)
+        for route in routes:
+            hops = tuple(ModelHop(hop.port, hop.via) for hop in route.hops)
+            self._tables[route.table].setdefault(route.destination, hops)
         self._lengths = {
             table: sorted({network.prefixlen for network in found}, reverse=True)
             for table, found in self._tables.items()
         }
-        self._known: dict[tuple[str | None, bytes], Choices] = {}
+        self.forget()
 
     def forget(self) -> None:
-        """Look everything up anew: the carrier of an interface has changed."""
+        """Look everything up anew: a route, or the carrier of an interface, has changed."""
         self._known.clear()
 
     def choices(self, interface: str, source: bytes, destination: bytes) -> Choices:

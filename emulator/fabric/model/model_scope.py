@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from emulator.asic.bpf.layout import Balancing
 from emulator.asic.switch_choice import SwitchChoice
-from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import UserError
 from topologies.model import Role, Topology
 from topologies.routing.static_routes import static_routes
@@ -16,11 +15,6 @@ def check_topology(topology: Topology) -> None:
     """Raise UserError, one sentence, unless the model has ``topology``."""
     if any(bridge.vni is not None for node in topology.nodes for bridge in node.bridges):
         _refuse("has no VXLAN, and subnets are stretched", "take subnets=apart")
-    if control_plane.of(topology) is not None:
-        _refuse(
-            f"runs no routing daemons, and control_plane is {topology.profile.control_plane}",
-            "take --control-plane static",
-        )
     for node in topology.nodes:
         if node.role is Role.NIC:
             _refuse(f"has no NIC that several GPUs share, as {node.name} is", "take one per GPU")
@@ -53,6 +47,12 @@ def check_clock(clock: str, workers: int | None) -> None:
         _refuse("knows no time of the host's", "take --clock virtual")
     if workers is not None and workers > 1:
         _refuse(f"works in one process, and --workers is {workers}", "leave --workers out")
+
+
+def check_convergence(*, repeatable: bool) -> None:
+    """Raise UserError for a time of convergence that is measured, and so not ``repeatable``."""
+    if not repeatable:
+        _refuse("runs no routing daemons to measure", "take --convergence computed or a time")
 
 
 def has(feature: str) -> bool:

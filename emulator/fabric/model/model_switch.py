@@ -119,6 +119,10 @@ class ModelSwitch:
         """Route anew, as the carrier of an interface has changed."""
         self._table.forget()
 
+    def learn(self, routes: Iterable[Route]) -> None:
+        """Have ``routes`` in place of those that the switch has had."""
+        self._table.replace(routes)
+
     def arrive(self, port: ModelInterface, frame: bytes) -> None:
         """Bring ``frame`` in by ``port``; what comes of it leaves before this returns."""
         self.reason = None

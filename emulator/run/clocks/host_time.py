@@ -14,6 +14,7 @@ from emulator.asic.telemetry import Telemetry
 from emulator.capture.fabric_capture import Capture, describe
 from emulator.cleanup import uninterrupted
 from emulator.control_plane.charged_time import Broken
+from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_pool import AgentPool
 from emulator.endpoint.agent_spec import AgentSpec
@@ -113,7 +114,7 @@ class HostTime:
     def faulted(self, before: Broken, after: Broken, repeat: Repeat) -> None:
         """Do nothing: daemons detect the fault themselves, in the machine's time."""
 
-    def await_routes(self, routing: Routing) -> None:
+    def await_routes(self, routing: Routing | ComputedRouting) -> None:
         """Return when the routes are those of the whole fabric again."""
         routing.await_convergence()
 

@@ -11,6 +11,7 @@ from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.switch_counters import AsicCounters
 from emulator.asic.telemetry import Telemetry
 from emulator.control_plane.charged_time import NS_PER_S, Broken
+from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.control_plane.held_routes import HeldRoutes
 from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_spec import AgentSpec
@@ -69,7 +70,7 @@ class VirtualTime:
         self._environment, self._ranks = environment, ranks
         self._events = EventQueue()
         self._fabric: VirtualFabric | None = None
-        self._routes: HeldRoutes | None = None
+        self._routes: HeldRoutes | ComputedRouting | None = None
         self._faulted = 0
         self._capture: PortCapture | None = None
         self._pool: VirtualPool | None = None
@@ -139,15 +140,18 @@ class VirtualTime:
         self._latencies.add(row, times)
         return times.row()
 
-    def _hold(self, routing: Routing, stack: ExitStack) -> None:
+    def _hold(self, routing: Routing | ComputedRouting, stack: ExitStack) -> None:
         chosen = self._plan.request.convergence
         self._environment["convergence"] = {
             "charged": chosen.words(routing.plane),
             "repeatable": chosen.repeatable,
         }
-        self._routes = HeldRoutes(routing, self._warn)
-        stack.callback(self._routes.release)
-        self._routes.begin()
+        if isinstance(routing, ComputedRouting):
+            self._routes = routing
+            return
+        self._routes = held = HeldRoutes(routing, self._warn)
+        stack.callback(held.release)
+        held.begin()
 
     def _warn(self, stated: str) -> None:
         if stated not in self._result.warnings:
@@ -178,7 +182,7 @@ class VirtualTime:
 
         self._at(due, settle)
 
-    def await_routes(self, routing: Routing) -> None:
+    def await_routes(self, routing: Routing | ComputedRouting) -> None:
         """Have the routes of the whole fabric again, at no virtual time."""
         assert self._routes is not None
         self._faulted += 1

@@ -185,6 +185,7 @@ def prepare(request: RunRequest) -> RunPlan:
     modelled = request.fabric == "model"
     if modelled:
         model_scope.check_clock(request.clock, request.workers)
+        model_scope.check_convergence(repeatable=request.convergence.repeatable)
     has = model_scope.has if modelled else capabilities.has
     topology, homed = homing.resolved(chosen.topology, request.control_plane, has=has)
     topology = control_plane.chosen(topology, request.control_plane)
@@ -223,7 +224,7 @@ def prepare(request: RunRequest) -> RunPlan:
     ]
     _check_switches(planned)
     for stage in planned:
-        check(topology, stage.switch)
+        check(topology, stage.switch, computed=modelled)
         if modelled:
             model_scope.check(topology, stage.switch)
     selection = request.capture
