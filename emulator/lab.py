@@ -4,11 +4,9 @@
 
     with Lab.create("demo", topology, dilation=1000, seed=1, spec="rail_clos") as lab:
         lab.exec("h0g0", ["ping", "-c1", "10.0.1.3"])
-        lab.counters()["rail0:down0"].data.drops
 
-With ``switch=parse("shallow:balance=packet")`` each switch port has the ASIC
-(:mod:`emulator.asic`), and ``lab.asic`` is how to read and to change it.  ``lab.routing`` is the
-control plane (:mod:`emulator.control_plane`), if the topology's profile names another than static.
+With ``switch=parse("shallow:balance=packet")`` each switch port has an ASIC, ``lab.asic``.
+``lab.routing`` is the control plane, if the topology's profile names another than static.
 
 A lab that was brought up with ``persistent=True`` stays when its maker exits; any process can
 :meth:`Lab.attach` to it by name.
@@ -34,8 +32,7 @@ from emulator.asic.switch_choice import SwitchChoice
 from emulator.asic.switch_fitting import fit, size_of
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.computed_routing import ComputedRouting
-from emulator.control_plane.lab_routing import Routing
-from emulator.control_plane.lab_routing import check as check_control_plane
+from emulator.control_plane.lab_routing import Routing, check_control_plane
 from emulator.errors import UserError
 from emulator.fabric import bonds, bridge_ports, vlans
 from emulator.fabric.cable_carrier import Cables

@@ -53,7 +53,9 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
 NAMED = 3  # differences in an error
 
 
-def check(topology: Topology, switch: SwitchChoice | None, *, computed: bool = False) -> None:
+def check_control_plane(
+    topology: Topology, switch: SwitchChoice | None, *, computed: bool = False
+) -> None:
     """Raise UserError unless the control plane of ``topology`` can be, there and here.
 
     ``computed``: no daemon is to run, so that nothing depends on what is here.

@@ -16,7 +16,7 @@ from emulator.asic.switch_choice import requested as requested_switch
 from emulator.capture.fabric_capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import Convergence
-from emulator.control_plane.lab_routing import check
+from emulator.control_plane.lab_routing import check_control_plane
 from emulator.doctor import capabilities
 from emulator.doctor.capabilities import Capabilities
 from emulator.errors import UserError
@@ -224,7 +224,7 @@ def prepare(request: RunRequest) -> RunPlan:
     ]
     _check_switches(planned)
     for stage in planned:
-        check(topology, stage.switch, computed=modelled)
+        check_control_plane(topology, stage.switch, computed=modelled)
         if modelled:
             model_scope.check(topology, stage.switch)
     selection = request.capture

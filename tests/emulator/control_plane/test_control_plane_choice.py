@@ -8,7 +8,7 @@ from emulator.asic.switch_choice import parse as parse_switch
 from emulator.asic.switch_fitting import fit
 from emulator.control_plane import control_plane_choice as choice
 from emulator.control_plane.control_plane_choice import ControlPlane, chosen, parse
-from emulator.control_plane.lab_routing import check
+from emulator.control_plane.lab_routing import check_control_plane
 from emulator.errors import UserError
 from topologies import catalogue
 from topologies.model import TopologyError
@@ -97,7 +97,7 @@ def test_protocols_know_shortest_paths_only() -> None:
 def test_a_switch_that_knows_its_routes_beforehand_is_refused(balance: str) -> None:
     topology = chosen(catalogue.load(SMALL), "ebgp")
     with pytest.raises(UserError, match=f"balance={balance} takes the next hops .* ebgp changes"):
-        check(topology, parse_switch(f"shallow:balance={balance}"))
+        check_control_plane(topology, parse_switch(f"shallow:balance={balance}"))
 
 
 def test_help_knows_every_parameter() -> None:

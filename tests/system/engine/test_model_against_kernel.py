@@ -13,16 +13,19 @@ pytestmark = pytest.mark.root
 #: Files of a run folder that tell of nothing but the fabric.
 ALIKE = ("telemetry.csv", "line_telemetry.csv", "timeline.json", "fabric.json", "capture.pcapng")
 
+EBGP = ("--control-plane", "ebgp", "--convergence", "20us")
+
 
 @pytest.mark.parametrize(
     ("scenario", "arguments"),
     [
         ("alltoall", (*SMALL, "--fault", "t=1us link rail0:up0 loss=5% corrupt=2%; t=40us heal")),
         ("alltoall", (*SMALL, "--transport", "rocev2", "--fault", "t=1us link rail0:up0 down")),
+        ("alltoall", (*SMALL, *EBGP, "--fault", "t=1us link rail0:up0 down")),
         ("incast", ("--param", "senders=8", "--param", "size=64KiB")),
         ("incast", ("--param", "senders=8", "--param", "size=64KiB", "--transport", "rocev2")),
     ],
-    ids=["faults, uet", "pulled cable, rocev2", "trimming, uet", "pfc, rocev2"],
+    ids=["faults, uet", "pulled cable, rocev2", "ebgp, uet", "trimming, uet", "pfc, rocev2"],
 )
 def test_a_model_leaves_the_kernels_files(
     scenario: str, arguments: tuple[str, ...], tmp_path: Path
