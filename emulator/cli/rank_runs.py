@@ -33,6 +33,8 @@ from emulator.run.run_secret import run_secret
 
 #: The verbs that several ranks carry out together.
 RANKED_VERBS = ("run",)
+#: The verbs whose trials are farmed out to ranks, and so never come here.
+FARMED_VERBS = ("bench",)
 #: Loaded in a process that a launcher has started, and in no other.
 _CHANNEL = "emulator.engine.ranks.mpi_channel"
 #: Letters of a scenario's name that the name of a lab has room for, beside the rank's number.
@@ -103,7 +105,8 @@ def join(ranks: Ranks, verb: str | None) -> None:
     if verb not in RANKED_VERBS:
         raise UserError(
             f"uetemu {verb or ''} is for one process, and a launcher has started {ranks.count}: "
-            f"only uetemu {', '.join(RANKED_VERBS)} takes several; call it without mpirun or srun"
+            f"only uetemu {' and '.join((*RANKED_VERBS, *FARMED_VERBS))} take several; call it "
+            "without mpirun or srun"
         )
     machines: list[RankMachine] = ranks.gather("machines", RankMachine.here())
     ranks.machines = [machine.name for machine in machines]
