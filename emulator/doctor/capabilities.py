@@ -315,6 +315,7 @@ FEATURES: Mapping[str, Feature] = {
                 ("ssh", "sshd", "openssh-server"),
                 ("nfs", "ganesha.nfsd", "nfs-ganesha-vfs"),
                 ("nbd", "nbdkit", "nbdkit"),
+                ("prometheus", "prometheus", "prometheus"),
             )
         ),
     )

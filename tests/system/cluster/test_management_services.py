@@ -23,6 +23,7 @@ from topologies.model import FRONTEND, MANAGEMENT
 pytestmark = pytest.mark.root
 
 SPEC = "cluster:hosts=2,gpus_per_host=1,spines=0,storage_nodes=1,networks=frontend+management"
+SERVICES = "dns,lldp,metrics,ntp,prometheus,redfish,rendezvous,ssh"
 CLIENT = """
 import sys
 from emulator.services.rendezvous.store_client import RendezvousClient
@@ -59,7 +60,7 @@ def running() -> Iterator[Running]:
         f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings
     )
     try:
-        planned = plan_services("dns,lldp,ntp,redfish,rendezvous,ssh", MachineMap(topology))
+        planned = plan_services(SERVICES, MachineMap(topology))
         yield Running(cluster, Services.start(cluster, planned))
     finally:
         cluster.discard()
@@ -120,6 +121,21 @@ def test_ranks_find_each_other(running: Running) -> None:
     assert running.on("h1", *client) == "here here\n"
     out, _ = first.communicate(timeout=60)
     assert out == "here here\n"
+
+
+def test_prometheus_collects_the_backends_ports(running: Running) -> None:
+    address = running.machines.address("telemetry0", MANAGEMENT)
+
+    def values(query: str) -> dict[str, str]:
+        url, words = f"http://{address}:9090/api/v1/query", f"query={query}"
+        answer = running.on("h1", "curl", "-sG", url, "--data-urlencode", words)
+        found = json.loads(answer or "{}").get("data", {})
+        return {one["metric"]["job"]: one["value"][1] for one in found.get("result", ())}
+
+    within(60, lambda: values("up") == {"uetemu": "1", "prometheus": "1"}, "both targets are up")
+    directions = str(2 * len(running.cluster.backend.topology.links))
+    links = "sum by (job) (uetemu_tier_links)"
+    within(60, lambda: values(links) == {"uetemu": directions}, "it has the backend's links")
 
 
 def test_redfish_powers_a_server_off_and_on(running: Running) -> None:
