@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.harness.lab import stock_kernel
 
@@ -21,6 +22,10 @@ pytest_plugins = (
 MACHINES_S = 3600
 #: Tests that need root: they build namespaces, load programs into the kernel or boot machines.
 SYSTEM = Path(__file__).parent / "system"
+
+# No drawn example fails by time: a busy machine is slow.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:
