@@ -52,9 +52,10 @@ def repository(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> py
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makeconftest(PRETENDED)
     (pytester.path / "pretended.py").write_text(SCRIPT)
-    rows = [{"collective": "incast", "time_us": 10.0, "efficiency": 0.8, "dropped_packets": 0}]
-    result = {"schema": "uetemu.result/1", "rows": rows, "errors": [], "fidelity": {}}
-    result |= dict.fromkeys(("scenario", "topology", "transport", "switch", "seed", "digest"))
+    named = {"transport": "uet", "switch": "shallow", "seed": 1}
+    row = {"collective": "incast", "time_us": 10.0, "efficiency": 0.8, "dropped_packets": 0}
+    result = {"schema": "uetemu.result/1", "scenario": "incast", "topology": "rail_clos", **named}
+    result |= {"digest": None, "rows": [named | row], "errors": [], "fidelity": {}}
     (pytester.path / "result.json").write_text(json.dumps(result))
     return pytester
 
