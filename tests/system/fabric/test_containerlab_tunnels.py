@@ -120,6 +120,7 @@ def address(topology: Topology, machine: str) -> str:
     return str(port.address.ip)
 
 
+@pytest.mark.alone
 @pytest.mark.root
 @pytest.mark.parametrize("deployed", ["vrf", "filter"], indirect=True)
 def test_tenants_reach_their_own_and_users(deployed: Topology, prefix: str) -> None:
