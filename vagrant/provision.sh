@@ -71,7 +71,7 @@ readonly packages_for_tests=(
     chrony          # NTP of a cluster; on a machine of yours it would replace the clock's own
     nvme-cli        # Linux's own NVMe/TCP host, against uetemu's target
     chromium        # a browser without a screen, which opens reports
-    prometheus      # reads the metrics of a run; a test starts it, no service does
+    prometheus      # collects metrics; in a cluster it runs as a service of the lab
 )
 
 # What `--with mpi` adds, and what the tests use too: ranks of one run on several machines.
