@@ -38,6 +38,8 @@ PARTING_S = 20.0
 _OBITUARY_S = 0.5
 #: Reasons of ranks that the launcher, or a user, has interrupted.
 _INTERRUPTIONS = tuple(f"interrupted by {one.name}" for one in (SIGINT, SIGTERM, SIGHUP))
+#: Host time (s) between two polls beyond which this rank was stopped, or its machine was.
+_STALL_S = 1.0
 #: Polls before a rank that waits begins to sleep, and its longest sleep (s).
 _EAGER_POLLS = 300
 _LONGEST_PAUSE_S = 0.001
@@ -154,7 +156,8 @@ class Ranks:
         return value
 
     def _receive(self, peer: int) -> tuple[Any, ...]:
-        give_up = time.monotonic() + self.patience_s
+        now = time.monotonic()
+        give_up = now + self.patience_s
         polls, pause = 0, 0.0
         while not self._early[peer]:
             if peer in self._left or peer in self._parted:
@@ -165,7 +168,10 @@ class Ranks:
             if polls < _EAGER_POLLS:
                 os.sched_yield()
                 continue
-            if time.monotonic() > give_up:
+            before, now = now, time.monotonic()
+            if now - before > _STALL_S:
+                give_up += now - before  # it was this rank that stood still
+            if now > give_up:
                 self.silent.add(peer)
                 raise RankGone(
                     f"{self.name(peer)} has sent nothing for {self.patience_s:g} s: it hangs, or "

@@ -1,20 +1,22 @@
-"""What ranks tell each other: outcomes of a step, failures, and that they end."""
+"""Ranks exchange the outcomes of a step, their failures, and their ends."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 import threading
 from typing import Any
 
 import pytest
 
+from emulator.engine.ranks import rank_exchange
 from emulator.engine.ranks.rank_exchange import RankGone, Ranks
 from emulator.errors import UserError
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 
 
 def together(ranks: list[Ranks], values: list[Any]) -> list[list[Any]]:
-    """What each of ``ranks`` gathers, all at the same time."""
+    """Return the outcome of ``gather`` at each of ``ranks``, all at the same time."""
     found: list[list[Any]] = [[] for _ in ranks]
 
     def gather(one: Ranks) -> None:
@@ -130,6 +132,27 @@ def test_what_was_shared_before_an_end_is_still_heard() -> None:
     first.share("advance", lambda _: None)
     with pytest.raises(RankGone):
         first.hear(1)
+
+
+def test_a_rank_that_was_stopped_itself_does_not_give_up_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = ranks_of(2, patience_s=300)
+    second.share("a step", lambda _: "here")
+    (queue,) = [line for line in second._channel.queues.values() if line]  # type: ignore[attr-defined]
+    message = queue.pop()
+    times = itertools.chain([0.0], itertools.count(1000.0, 0.001))
+
+    def monotonic() -> float:
+        now = next(times)
+        if now > 1000.0:  # the message comes after the first look at the clock
+            queue.extend([message] if not queue else [])
+        return now
+
+    monkeypatch.setattr(rank_exchange.time, "monotonic", monotonic)
+    first.share("a step", lambda _: None)
+    assert first.hear(1) == "here"
+    assert not first.silent
 
 
 def test_a_silent_rank_is_given_up_after_a_while() -> None:
