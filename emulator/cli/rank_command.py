@@ -13,6 +13,9 @@ from click.core import ParameterSource
 
 from emulator.kernel import launcher
 
+#: The verbs whose trials are always farmed out to ranks.
+FARMED_VERBS = ("bench",)
+
 
 class RankCommand(click.Command):
     """A command whose help and whose usage errors come from the first rank alone."""
@@ -33,7 +36,7 @@ def is_farmed(words: Sequence[str]) -> bool:
     """Return whether ranks carry out trials of the command ``words``, not parts of a run."""
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb != "run":
-        return verb == "bench"
+        return verb in FARMED_VERBS
     seeds = "1"
     for word, following in pairwise([*words, ""]):
         option, equals, value = word.partition("=")

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import click
 
+from emulator.cli.rank_command import FARMED_VERBS
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.engine.ranks.rank_exchange import (
     PATIENCE_S,
@@ -33,8 +34,6 @@ from emulator.run.run_secret import run_secret
 
 #: The verbs that several ranks carry out together.
 RANKED_VERBS = ("run",)
-#: The verbs whose trials are farmed out to ranks, and so never come here.
-FARMED_VERBS = ("bench",)
 #: Loaded in a process that a launcher has started, and in no other.
 _CHANNEL = "emulator.engine.ranks.mpi_channel"
 #: Letters of a scenario's name that the name of a lab has room for, beside the rank's number.

@@ -24,11 +24,10 @@ from emulator.farm.seed_merge import merge, merged_digest, merged_events, merged
 from emulator.farm.trial_farm import TrialFarm
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.results import Result, RunFolder
-from emulator.run.environment import describe_machine
 from emulator.run.interrupts import Interrupted
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import RunPlan
-from emulator.run.runner import UNFINISHED
+from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
 from emulator.suite.trial_command import TrialEnd
 from topologies.exports import mermaid as export
 
@@ -48,21 +47,9 @@ def execute_farmed(
             "seeds of the host's clock are not spread over ranks, whose machines differ in speed; "
             "leave --clock host out, or run without the launcher"
         )
-    request = plan.request
-    result = Result(
-        scenario=request.scenario.name,
-        topology=plan.spec,
-        transport=plan.transport,
-        switch=plan.switch,
-        fabric=request.fabric,
-        ranks=len(plan.topology.gpus),
-        seed=request.seed,
-        seeds=request.seeds,
-        dilation=1.0,
-        homing=None if plan.homing is None else dataclasses.asdict(plan.homing),
-        parameters=dataclasses.asdict(request.parameters),
-    )
-    folder = RunFolder.create(request.scenario.name, request.output)
+    result = blank_result(plan)
+    result.dilation = 1.0
+    folder = RunFolder.create(plan.request.scenario.name, plan.request.output)
     run = _SeedRuns(plan, farm, result, folder)
     try:
         run.begin(observer)
@@ -92,11 +79,7 @@ class _SeedRuns:
         self._folder.event("begin", scenario=self._result.scenario, ranks=self._farm.ranks)
         self._folder.write("fabric.json", export.as_data(plan.topology))
         environment = {
-            **describe_machine(),
-            "capabilities": {
-                name: {"present": found.present, "detail": found.detail}
-                for name, found in plan.capabilities.items()
-            },
+            **environment_of(plan),
             "seed": plan.request.seed,
             "dilation": 1.0,
             "ranks": self._farm.ranks,
@@ -151,20 +134,12 @@ class _SeedRuns:
         if all(end.status == 0 for end in ends.values()):
             parts = {seed: self._read(seed, PARTS_FILE) for seed in ends}
             result.digest = merged_digest(plan, parts)
-            self._check_digest()
+            check_digest(plan, result)
             first = self._of_seed(plan.request.seed) / _TIMELINE
             if first.exists():
                 shutil.copyfile(first, self._folder.path / _TIMELINE)
         for row in result.summary:
             observer.row(row)
-
-    def _check_digest(self) -> None:
-        requested = self._plan.request.digest
-        if requested not in (None, self._result.digest):
-            self._result.errors.append(
-                f"the digest of this run is {self._result.digest}, not {requested}: "
-                "another seed, option, topology or version, or a fault of this program"
-            )
 
     def _read(self, seed: int, name: str) -> Any:
         try:

@@ -14,7 +14,6 @@ configured and, where the transport changes, its agents are started anew.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +38,6 @@ from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
 from emulator.run.clocks.host_time import HostTime
 from emulator.run.clocks.virtual_time import VirtualTime
-from emulator.run.environment import describe_machine
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.measurement import HostLoad
 from emulator.run.observation import PortObserver
@@ -53,15 +51,13 @@ from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
 from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
+from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
 from emulator.run.time_base import Pool
 from emulator.scenario import Trial
 from emulator.transports.one_time_keys import KEY_FILE
 from topologies.exports import mermaid as export
 
 __all__ = ["Observer", "RunPlan", "RunRequest", "default_capture", "execute", "prepare"]
-
-#: What ``result.json`` has for an error until the run has ended.
-UNFINISHED = "the run has not ended yet, or it was killed before it could say why"
 
 #: Folder of the endpoints' event logs in a run folder.
 EVENT_LOGS = "event-logs"
@@ -78,18 +74,7 @@ def execute(
     of the lab is left.
     """
     request = plan.request
-    result = Result(
-        scenario=request.scenario.name,
-        topology=plan.spec,
-        transport=plan.transport,
-        switch=plan.switch,
-        fabric=request.fabric,
-        ranks=len(plan.topology.gpus),
-        seed=request.seed,
-        homing=None if plan.homing is None else dataclasses.asdict(plan.homing),
-        seeds=request.seeds,
-        parameters=dataclasses.asdict(request.parameters),
-    )
+    result = blank_result(plan)
     folder: RunFolder | RankFolder
     if ranks is None or ranks.number == 0:
         folder = RunFolder.create(request.scenario.name, request.output)
@@ -134,11 +119,7 @@ class _Run:
         self.plan, self.result, self.folder, self.observer = plan, result, folder, observer
         self._ranks = ranks
         self.environment: dict[str, object] = {
-            **describe_machine(),
-            "capabilities": {
-                name: {"present": found.present, "detail": found.detail}
-                for name, found in plan.capabilities.items()
-            },
+            **environment_of(plan),
             "lab": plan.lab,
             "seed": plan.request.seed,
         }
@@ -454,12 +435,7 @@ class _Run:
         self.result.digest = self.time.digest()
         if self.plan.request.digest_parts and isinstance(self.time, VirtualTime):
             self.time.write_parts()
-        requested = self.plan.request.digest
-        if requested not in (None, self.result.digest):
-            self.result.errors.append(
-                f"the digest of this run is {self.result.digest}, not {requested}: "
-                "another seed, option, topology or version, or a fault of this program"
-            )
+        check_digest(self.plan, self.result)
 
     def _take_endpoints(self, counters: Mapping[int, Mapping[str, Mapping[str, int]]]) -> None:
         """Add what the endpoints of some stages counted to what those of earlier stages did."""

@@ -5,7 +5,6 @@ Objects are cached by what determines them: sources, flags, and the compiler's o
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shlex
@@ -14,9 +13,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from emulator.errors import UserError
+from emulator.kernel.locked_folders import locked_folder, remove_unlocked
 from emulator.logs import plain_logger
 
 _log = plain_logger(__name__)
@@ -69,7 +70,7 @@ def _scratch(cache: Path) -> Iterator[Path]:
 
     A lock on it marks it as in use; one that a killed process has left behind has none.
     """
-    made, handle = _locked(cache)
+    made, handle = locked_folder(partial(_made_near, cache))
     try:
         yield made
     finally:
@@ -79,40 +80,18 @@ def _scratch(cache: Path) -> Iterator[Path]:
             cache.rmdir()
 
 
-def _locked(cache: Path) -> tuple[Path, int]:
-    """Return a new directory, and the descriptor that holds its lock."""
-    while True:
-        made = Path(_made_in(cache) or tempfile.mkdtemp(prefix=_SCRATCH))
-        with suppress(FileNotFoundError):  # taken for abandoned before it had its lock
-            handle = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if made.exists():
-                return made, handle
-            os.close(handle)
-
-
-def _made_in(cache: Path) -> str | None:
-    """Return a new directory in ``cache``; None if that costs the next lab half a second."""
+def _made_near(cache: Path) -> str:
+    """Return a new directory: in ``cache``, or elsewhere, so that the next lab compiles anew."""
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
         return tempfile.mkdtemp(prefix=_SCRATCH, dir=cache)
-    return None
+    return tempfile.mkdtemp(prefix=_SCRATCH)
 
 
 def remove_abandoned() -> int:
     """Remove what compilations have left behind that were killed; return how many those were."""
-    count = 0
-    for place in (Path(tempfile.gettempdir()), *CACHE.glob("*")):
-        for scratch in place.glob(f"{_SCRATCH}*"):
-            with suppress(OSError):  # in use, gone meanwhile, or somebody else's
-                handle = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(scratch)
-                    count += 1
-                finally:
-                    os.close(handle)
-    return count
+    places = (Path(tempfile.gettempdir()), *CACHE.glob("*"))
+    return remove_unlocked(folder for place in places for folder in place.glob(f"{_SCRATCH}*"))
 
 
 def _fingerprint(parts: Iterable[Path], flags: Sequence[str]) -> str:

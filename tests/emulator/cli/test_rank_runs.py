@@ -1,4 +1,4 @@
-"""What several processes of a launcher may do together, and how they end."""
+"""Processes of a launcher carry out some verbs together, and end together."""
 
 from __future__ import annotations
 

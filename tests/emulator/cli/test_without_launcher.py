@@ -1,4 +1,4 @@
-"""What a command loads where no launcher has started it."""
+"""A command that no launcher has started loads nothing of MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one machine of a cluster stores, by S3, NFS or NBD, another one gets.
+"""One machine of a cluster stores by S3, NFS or NBD, and another one gets it.
 
 They fail, and do not skip, where a server or client is missing: provision.sh installs all, and moto
 is of the extra ``test``.
@@ -127,7 +127,7 @@ def test_a_user_loads_the_block_device_with_fio(cluster: ClusterLab) -> None:
 
 
 def test_the_end_of_a_server_behind_a_shell_is_noticed(cluster: ClusterLab) -> None:
-    """It stands last, since it takes the service away."""
+    """This test stands last, since it takes the service away."""
     (record,) = Services.of_lab(cluster.backend.directory).of_kind(NBD)
     children = Path(f"/proc/{record.process.pid}/task/{record.process.pid}/children")
     (server,) = children.read_text().split()

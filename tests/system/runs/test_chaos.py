@@ -18,7 +18,7 @@ from emulator.endpoint.agent_processes import AgentError, AgentProcesses
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.results import RunFolder
-from emulator.run.runner import UNFINISHED
+from emulator.run.run_start import UNFINISHED
 from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, until, user_environment
 
 root = [

@@ -18,7 +18,7 @@ from emulator import cleanup, lab_record
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.kernel import namespaces
 from emulator.pytest_plugin.run_process import RunProcess
-from emulator.run.runner import UNFINISHED
+from emulator.run.run_start import UNFINISHED
 from tests.harness.runs.processes import ENDLESS, SMALL, begun, uetemu, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.root
 
 
 def sentences(errors: str) -> list[str]:
-    """What uetemu says on standard error, beside the launcher."""
+    """Return the lines of uetemu on standard error, without those of the launcher."""
     return [line for line in errors.splitlines() if line.startswith("uetemu: ")]
 
 

@@ -1,0 +1,50 @@
+"""Parts of a run that are the same whether this process carries it out or ranks do seed by seed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from emulator.results import Result
+from emulator.run.environment import describe_machine
+from emulator.run.plan.run_plan import RunPlan
+
+#: What ``result.json`` has for an error until the run has ended.
+UNFINISHED = "the run has not ended yet, or it was killed before it could say why"
+
+
+def blank_result(plan: RunPlan) -> Result:
+    """Return the result of ``plan`` before anything is measured."""
+    request = plan.request
+    return Result(
+        scenario=request.scenario.name,
+        topology=plan.spec,
+        transport=plan.transport,
+        switch=plan.switch,
+        fabric=request.fabric,
+        ranks=len(plan.topology.gpus),
+        seed=request.seed,
+        homing=None if plan.homing is None else dataclasses.asdict(plan.homing),
+        seeds=request.seeds,
+        parameters=dataclasses.asdict(request.parameters),
+    )
+
+
+def environment_of(plan: RunPlan) -> dict[str, object]:
+    """Return what ``environment.json`` says of this machine and of what the run needs of it."""
+    return {
+        **describe_machine(),
+        "capabilities": {
+            name: {"present": found.present, "detail": found.detail}
+            for name, found in plan.capabilities.items()
+        },
+    }
+
+
+def check_digest(plan: RunPlan, result: Result) -> None:
+    """Add an error to ``result`` unless it has the digest that the user asked for, if any."""
+    requested = plan.request.digest
+    if requested not in (None, result.digest):
+        result.errors.append(
+            f"the digest of this run is {result.digest}, not {requested}: "
+            "another seed, option, topology or version, or a fault of this program"
+        )
