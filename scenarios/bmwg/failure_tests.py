@@ -74,10 +74,10 @@ def failure(choice: SuiteChoice) -> Procedure:
         title="Uplink or spine fails in mid-transfer",
         columns=(
             *(FAULT, c.BALANCING, c.TRANSPORT, c.TIME, UNDISTURBED, c.SLOWDOWN, EXCESS, c.CV),
-            *(c.RESTORED, c.DROPPED, c.RESENT, c.TIMEOUTS),
+            *(c.RESTORED, c.LOST, c.RESENT, c.TIMEOUTS),
         ),
         trials=failure_trials(choice, _size(choice)),
-        curves=[Curve("fault", key, ("balancing",)) for key in ("slowdown", "dropped_packets")],
+        curves=[Curve("fault", key, ("balancing",)) for key in ("slowdown", "lost_packets")],
     )
     return (
         yield from table.findings(
@@ -86,7 +86,11 @@ def failure(choice: SuiteChoice) -> Procedure:
                 " over 128: a ring in its own order crosses no spine.",
                 *DEVIATIONS,
             ],
-            [*NOTES, "n/a: in half of the seeds, goodput was not back when the transfer ended."],
+            [
+                *NOTES,
+                "n/a: in half of the seeds, goodput was not back when the transfer ended.",
+                "Lost: in queues and on cables that failed, without a route, or in the black hole.",
+            ],
             add_excess,
         )
     )

@@ -42,9 +42,6 @@ Amend = Callable[[list[dict[str, Any]]], object]
 #: A trial, and further values of the lines that come of it, such as what names them.
 NamedTrial = tuple[SuiteTrial, Mapping[str, Any]]
 
-#: Ends that may not come before a transfer is over.
-ENDS = ("converged_us", "restored_us")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrialTable:
@@ -110,6 +107,8 @@ def _of_row(row: Row, key: str) -> Any:
     if key == "restored_us":
         restored = [fault.get(key) for fault in row.get("faults") or ()]
         return None if not restored or None in restored else max(restored)
+    if key == "lost_packets":
+        return sum(row.get(key, {}).values())
     return row.get(key)
 
 

@@ -68,6 +68,15 @@ def test_goodput_is_restored_when_the_last_fault_is_over() -> None:
     assert line([row], (c.RESTORED,))["restored_us"] is None
 
 
+def test_packets_lost_to_a_failure_are_counted_for_every_reason() -> None:
+    rows = [
+        {"time_us": 1.0, "lost_packets": {"in_queue": 1, "no_route": 865}},
+        {"time_us": 1.0, "lost_packets": {"no_route": 242, "in_flight": 17}},
+        {"time_us": 1.0},
+    ]
+    assert line(rows, (c.LOST,))["lost_packets"] == 259
+
+
 def test_an_end_that_did_not_come_counts_as_the_longest() -> None:
     def rows(*times: float | None) -> list[dict[str, Any]]:
         return [{"transport": "uet", "time_us": 1.0, "converged_us": time} for time in times]
