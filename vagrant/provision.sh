@@ -48,6 +48,7 @@ packages=(
     rpcbind         # the ports of NFSv3
     nfs-ganesha-vfs # the file system that its machines share
     libnfs-utils    # a client of that
+    linuxptp        # PTP of a cluster
     nbdkit          # its block devices by NBD
     libnbd-bin      # clients of those
     fio             # a load generator of its users

@@ -311,6 +311,7 @@ FEATURES: Mapping[str, Feature] = {
             for name, command, package in (
                 ("dns", "dnsmasq", "dnsmasq-base"),
                 ("ntp", "chronyd", "chrony"),
+                ("ptp", "ptp4l", "linuxptp"),
                 ("lldp", "lldpd", "lldpd"),
                 ("ssh", "sshd", "openssh-server"),
                 ("nfs", "ganesha.nfsd", "nfs-ganesha-vfs"),

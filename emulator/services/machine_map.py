@@ -8,7 +8,7 @@ from functools import cached_property
 from ipaddress import IPv4Network
 from types import MappingProxyType
 
-from topologies.model import FRONTEND, Topology, TopologyError
+from topologies.model import FRONTEND, Port, Topology, TopologyError
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,13 @@ class MachineMap:
 
     def subnet(self, machine: str, network: str) -> IPv4Network:
         """Return the subnet of the first port of ``machine`` in ``network``."""
-        self.address(machine, network)
-        port = self.topology.network_named(network).node(machine).ports[0]
-        assert port.address is not None  # an end node's port has one
-        return port.address.network
+        address = self._first_port(machine, network).address
+        assert address is not None  # an end node's port has one
+        return address.network
+
+    def port(self, machine: str, network: str) -> str:
+        """Return the name of the first port of ``machine`` in ``network``."""
+        return self._first_port(machine, network).name
 
     def address(self, machine: str, network: str) -> str:
         """Return the address of ``machine`` in ``network``; TopologyError if it has none."""
@@ -82,3 +85,7 @@ class MachineMap:
                 f"{machine} is not in the network {network}; it is in {', '.join(networks)}"
             )
         return networks[network]
+
+    def _first_port(self, machine: str, network: str) -> Port:
+        self.address(machine, network)
+        return self.topology.network_named(network).node(machine).ports[0]

@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -23,7 +24,7 @@ from topologies.model import FRONTEND, MANAGEMENT
 pytestmark = pytest.mark.root
 
 SPEC = "cluster:hosts=2,gpus_per_host=1,spines=0,storage_nodes=1,networks=frontend+management"
-SERVICES = "dns,lldp,metrics,ntp,prometheus,redfish,rendezvous,ssh"
+SERVICES = "dns,lldp,metrics,ntp,prometheus,ptp,redfish,rendezvous,ssh"
 CLIENT = """
 import sys
 from emulator.services.rendezvous.store_client import RendezvousClient
@@ -100,6 +101,40 @@ def test_a_client_measures_its_time_and_no_clock_is_set(running: Running) -> Non
         return running.head in printed.split(",")
 
     within(60, synchronised, "chronyd of h0 follows the head node")
+
+
+def test_ptp_measures_the_grandmaster_on_the_management_network(running: Running) -> None:
+    """Sync, Follow_Up and Delay_Req are message types 0, 8 and 1 (IEEE 1588-2008, table 19)."""
+    socket = running.services.folder("ptp@h0") / "ptp4l.sock"
+    asked = ("pmc", "-u", "-b", "0", "-s", str(socket), "GET TIME_STATUS_NP")
+
+    def measured() -> bool:
+        words = running.on("h0", *asked).split()
+        values = dict(pairwise(words))
+        return values.get("gmPresent") == "true" and values["ingress_time"] != "0"
+
+    within(60, measured, "ptp4l of h0 follows the grandmaster")
+    capture = (
+        "tshark",
+        "-i",
+        "mgmt0",
+        "-c",
+        "12",
+        "-a",
+        "duration:40",
+        "-f",
+        "udp port 319 or 320",
+    )
+    fields = ("-T", "fields", "-e", "ptp.v2.messagetype", "-e", "ip.src")
+    seen = {tuple(one.split()) for one in running.on("h0", *capture, *fields).splitlines()}
+    own = running.machines.address("h0", MANAGEMENT)
+    assert {(kind, ip) for kind, ip in seen} >= {
+        ("0x00", running.head),
+        ("0x08", running.head),
+        ("0x01", own),
+    }
+    elsewhere = ("timeout", "5", "tcpdump", "-ni", "front0", "-c", "1", "udp port 319 or 320")
+    assert "0 packets captured" in running.cluster.lab_of("h0").exec("h0", elsewhere).stderr
 
 
 def test_lldp_reports_the_cabling_of_the_model(running: Running) -> None:
