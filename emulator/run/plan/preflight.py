@@ -16,6 +16,7 @@ from emulator.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
 from emulator.errors import UserError
 from emulator.lab_record import Clock
 from emulator.scenario import Trial
+from topologies.model import BACKEND, Topology
 from topologies.units import format_size
 
 #: What processes take besides the GPUs' memory (octets): measured, rounded up.  An agent with its
@@ -141,6 +142,16 @@ class Need:
 def agents_bytes(ranks: int, clock: Clock) -> int:
     """Return what the endpoints of ``ranks`` GPUs take, whatever they have to do (octets)."""
     return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES + PEER_BYTES * ranks)
+
+
+def check_network(topology: Topology) -> None:
+    """Raise UserError if ``topology`` is another network of a cluster than its backend."""
+    if topology.network != BACKEND:
+        raise UserError(
+            f"{topology.name} is the {topology.network} network of a cluster, which carries TCP on "
+            "the host's clock; give the cluster itself, whose backend carries runs, or "
+            "cluster_storage for RDMA over a storage network"
+        )
 
 
 def check_agents(ranks: int, clock: Clock) -> None:

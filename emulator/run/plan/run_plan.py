@@ -182,6 +182,7 @@ def prepare(request: RunRequest) -> RunPlan:
         chosen = FabricChoice(spec=requested.name, label=requested.name, topology=requested)
     else:
         chosen = choose(requested)
+    preflight.check_network(chosen.topology)
     modelled = request.fabric == "model"
     if modelled:
         model_scope.check_clock(request.clock, request.workers)
