@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.cluster_report.cluster_record import ClusterRecord
+from emulator.cluster_report.job_start_figure import job_start_figures
 from emulator.cluster_report.network_figures import network_figures
 from emulator.cluster_report.storage_figure import storage_figures
 from emulator.run_report.figures import vega_lite
 from emulator.run_report.figures.figure import Figure
 from emulator.run_report.page import FIGURES, PAGE, rendered, write_files
 from emulator.run_report.report_tables import ReportTable
+
+
+@dataclass(frozen=True)
+class FigureSection:
+    """Figures of the page below one heading; ``name`` is its anchor."""
+
+    name: str
+    heading: str
+    figures: Sequence[Figure]
 
 
 def cluster_tables(record: ClusterRecord) -> Iterator[ReportTable]:
@@ -33,11 +44,15 @@ def write_cluster_report(folder: Path, output: Path | None = None) -> Path:
     The page is ``report.html`` in the folder, or ``output``; the data of its figures are beside it.
     """
     record = ClusterRecord.read(folder)
-    compared = list(storage_figures(record))
-    figures = [*compared, *network_figures(record)]
+    sections = [
+        FigureSection("compared", "Over TCP and by RDMA", list(storage_figures(record))),
+        FigureSection("starts", "Jobs start", list(job_start_figures(record))),
+        FigureSection("over-time", "The networks over time", list(network_figures(record))),
+    ]
+    figures = [figure for section in sections for figure in section.figures]
     page = output or folder / PAGE
     beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")
-    files = {page: cluster_html(record, figures, compared)}
+    files = {page: cluster_html(record, sections)}
     for figure in figures:
         files[beside / f"{figure.name}.json"] = figure.as_json()
         files[beside / f"{figure.name}.csv"] = figure.as_csv()
@@ -45,13 +60,12 @@ def write_cluster_report(folder: Path, output: Path | None = None) -> Path:
     return page
 
 
-def cluster_html(
-    record: ClusterRecord, figures: Sequence[Figure], compared: Sequence[Figure]
-) -> str:
-    """Return the page, in which those of ``figures`` that are ``compared`` stand first.
+def cluster_html(record: ClusterRecord, sections: Sequence[FigureSection]) -> str:
+    """Return the page with all ``sections`` that have figures.
 
     It needs no other file and no network.
     """
+    figures = [figure for section in sections for figure in section.figures]
     specs = {
         figure.name: {
             **figure.spec,
@@ -67,8 +81,7 @@ def cluster_html(
         "cluster.html.j2",
         bool(specs),
         result=result,
-        compared=compared,
-        figures=[figure for figure in figures if figure not in compared],
+        sections=[section for section in sections if section.figures],
         tables=list(cluster_tables(record)),
         specs=specs,
         failed=failed,
@@ -91,7 +104,9 @@ def _command(record: ClusterRecord) -> str:
 def _listed(name: str, title: str, rows: Sequence[dict[str, object]]) -> ReportTable:
     if not rows:
         return ReportTable(name, title, (), (), (), reason="the run had none")
-    return _table(name, title, tuple(rows[0]), [[_cell(v) for v in row.values()] for row in rows])
+    columns = tuple(dict.fromkeys(key for row in rows for key in row))
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    return _table(name, title, columns, cells)
 
 
 def _table(

@@ -1,10 +1,10 @@
-"""A survey of captured packets: whose they are, by their addresses, and what they carry."""
+"""A survey of captured packets: whose they are, by addresses and ports, and what they carry."""
 
 from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -15,14 +15,19 @@ LONGEST_S = 120.0
 #: Sources and destinations that belong to every network (RFC 1122, RFC 1112).
 COMMON = tuple(map(IPv4Network, ("0.0.0.0/32", "255.255.255.255/32", "224.0.0.0/4")))
 _FIELDS = ("ip.src", "ip.dst", "_ws.col.Protocol")
+_PORTS = ("tcp.srcport", "tcp.dstport", "udp.srcport", "udp.dstport")
 
 
 @dataclass(frozen=True)
 class PacketSurvey:
-    """``packets`` of a capture by protocol, and those of ``foreign`` addresses as texts."""
+    """``packets`` of a capture by protocol, and the ``foreign`` ones as texts.
+
+    ``by_port`` counts packets by each of their TCP and UDP ports.
+    """
 
     packets: Counter[str] = field(default_factory=Counter)
     foreign: Counter[str] = field(default_factory=Counter)
+    by_port: Counter[int] = field(default_factory=Counter)
 
     def row(self, what: str, **more: object) -> dict[str, object]:
         """Return a row of a result, which is right if there are packets and none is foreign."""
@@ -36,13 +41,16 @@ class PacketSurvey:
         }
 
 
-def survey(path: Path, own: Iterable[IPv4Network]) -> PacketSurvey:
-    """Return what the capture ``path`` has; packets outside the networks ``own`` are foreign.
+def survey(
+    path: Path, own: Iterable[IPv4Network], foreign_ports: Container[int] = ()
+) -> PacketSurvey:
+    """Return what the capture ``path`` has.
 
-    Raises UserError if tshark cannot read it.
+    Packets outside the networks ``own`` are foreign, and those of ``foreign_ports``.  Raises
+    UserError if tshark cannot read it.
     """
     argv = ["tshark", "-n", "-r", str(path), "-T", "fields"]
-    for name in _FIELDS:
+    for name in (*_FIELDS, *_PORTS):
         argv += ["-e", name]
     try:
         printed = subprocess.run(
@@ -52,10 +60,14 @@ def survey(path: Path, own: Iterable[IPv4Network]) -> PacketSurvey:
         raise UserError(f"{path} cannot be read by tshark: {error}") from None
     found, allowed = PacketSurvey(), (*own, *COMMON)
     for line in printed.splitlines():
-        source, destination, protocol = [*line.split("\t"), "", "", ""][:3]
+        fields = line.split("\t")
+        source, destination, protocol = [*fields, "", "", ""][: len(_FIELDS)]
+        ports = {int(one) for value in fields[len(_FIELDS) :] for one in value.split(",") if one}
         found.packets[protocol] += 1
-        for address in (*source.split(","), *destination.split(",")):
-            if address and not any(IPv4Address(address) in network for network in allowed):
-                found.foreign[f"{source} > {destination} {protocol}"] += 1
-                break
+        found.by_port.update(ports)
+        addresses = [one for one in (*source.split(","), *destination.split(",")) if one]
+        if any(port in foreign_ports for port in ports) or not all(
+            any(IPv4Address(one) in network for network in allowed) for one in addresses
+        ):
+            found.foreign[f"{source} > {destination} {protocol}"] += 1
     return found

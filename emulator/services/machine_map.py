@@ -8,6 +8,7 @@ from functools import cached_property
 from ipaddress import IPv4Network
 from types import MappingProxyType
 
+from topologies.cluster.tenants import tenant_of_bridge
 from topologies.model import FRONTEND, Port, Topology, TopologyError
 
 
@@ -62,6 +63,18 @@ class MachineMap:
     def within(self, network: str) -> tuple[str, ...]:
         """Return the machines that are in ``network``."""
         return tuple(name for name, networks in self.addresses.items() if network in networks)
+
+    def tenant(self, server: str) -> str | None:
+        """Return the tenant that ``server`` belongs to on the frontend, None if it has none."""
+        frontend = next((one for one in self.topology.networks if one.network == FRONTEND), None)
+        if frontend is None or server not in {node.name for node in frontend.gpus}:
+            return None
+        for _, _, leaf in frontend.neighbours(server):
+            ports = frontend.node(leaf.node).ports
+            bridge = next((port.bridge for port in ports if port.name == leaf.port), None)
+            if bridge is not None and (tenant := tenant_of_bridge(bridge)) is not None:
+                return tenant
+        return None
 
     def subnet(self, machine: str, network: str) -> IPv4Network:
         """Return the subnet of the first port of ``machine`` in ``network``."""

@@ -8,12 +8,13 @@
     weights        master -- broadcast --> all ranks        once all have checked in
     first step     gradient, ring AllReduce, step
 
-Traffic: rank 0 is the master. The ranks find each other at a rendezvous. Until there is a
-management network that passes in the kernel and takes no fabric time (column ``rendezvous``). The
-master then sends the communicator id to each rank, which answers with its address. 128 and 64
-octets are those of ncclUniqueId and of the bootstrap of NCCL. When all have checked in, the master
-broadcasts the initial weights by ``algorithms``, one row for each. Each GPU computes the gradient
-of its mini-batch, a ring AllReduce adds the gradients, and each GPU steps its weights.
+Traffic: rank 0 is the master. The ranks find each other at a rendezvous. Here that passes in the
+kernel and takes no fabric time (column ``rendezvous``). Over a management network, by TCP and the
+host's clock, it is ``uetemu cluster job_bootstrap``. The master then sends the communicator id to
+each rank, which answers with its address. 128 and 64 octets are those of ncclUniqueId and of the
+bootstrap of NCCL. When all have checked in, the master broadcasts the initial weights by
+``algorithms``, one row for each. Each GPU computes the gradient of its mini-batch, a ring AllReduce
+adds the gradients, and each GPU steps its weights.
 
 Measured: the time until all is done and acknowledged (``time``), and that of each phase from the
 end of the one before. At the end each rank must have the id, and the master all check-ins. Each

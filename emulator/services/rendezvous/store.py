@@ -1,7 +1,8 @@
 """The store of a rendezvous, without sockets: what each request of a connection answers.
 
 Its operations are those by which frameworks let the ranks of a job find each other: ``set``,
-``get`` and ``wait`` for keys that come later, ``add`` to a counter, ``compare_set``, ``delete``.
+``get`` with a wait for keys that come later, ``add`` to a counter, ``check`` whether a key is
+there, ``compare_set`` (which expects null of a key that is not), ``delete``.
 A request and an answer are one line of JSON each.
 
 ::
@@ -79,6 +80,8 @@ class RendezvousStore:
             if self.values.get(key) == request.get("expected"):
                 self._put(key, _text_or_number(request.get("value")))
             answer({"ok": True, "value": self.values.get(key)})
+        elif operation == "check":
+            answer({"ok": True, "value": key in self.values})
         elif operation == "delete":
             answer({"ok": True, "value": self.values.pop(key, None) is not None})
         else:

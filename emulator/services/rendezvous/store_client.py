@@ -57,8 +57,17 @@ class RendezvousClient:
         assert isinstance(value, int)
         return value
 
-    def compare_set(self, key: str, expected: str | int, value: str | int) -> str | int | None:
-        """Store ``value`` if ``key`` has ``expected``; return what it has then."""
+    def check(self, key: str) -> bool:
+        """Return whether ``key`` has a value now."""
+        return bool(self._call(op="check", key=key))
+
+    def compare_set(
+        self, key: str, expected: str | int | None, value: str | int
+    ) -> str | int | None:
+        """Store ``value`` if ``key`` has ``expected``; return what it has then.
+
+        A key that is not there has None.
+        """
         found = self._call(op="compare_set", key=key, expected=expected, value=value)
         assert found is None or isinstance(found, str | int)
         return found

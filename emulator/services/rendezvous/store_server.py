@@ -66,7 +66,10 @@ class OpenAnswer:
 
 
 async def serve(address: str, port: int) -> None:
-    """Serve one store at ``address`` and ``port`` until this is cancelled."""
+    """Serve one store at ``address`` and ``port`` until this is cancelled.
+
+    It prints where: port 0 is any that is free.
+    """
     store = RendezvousStore()
     server = await asyncio.start_server(
         lambda reader, writer: Conversation(store, writer).hold(reader),
@@ -74,7 +77,8 @@ async def serve(address: str, port: int) -> None:
         port,
         limit=LONGEST_LINE,
     )
-    sys.stdout.write(f"rendezvous at {address}:{port}\n")
+    chosen = server.sockets[0].getsockname()[1]
+    sys.stdout.write(f"rendezvous at {address}:{chosen}\n")
     sys.stdout.flush()
     async with server:
         await server.serve_forever()

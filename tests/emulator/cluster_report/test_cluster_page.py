@@ -30,7 +30,10 @@ def folder(tmp_path: Path) -> Path:
         "topology": "cluster",
         "seed": 3,
         "parameters": {"bursts": 2, "transports": ["uet", "rocev2"]},
-        "networks": [{"network": "frontend", "dilation": 20.0}],
+        "networks": [
+            {"network": "frontend", "dilation": 20.0, "isolation": "vrf"},
+            {"network": "storage", "dilation": 100.0},
+        ],
         "rows": [{"what": "requests", "sent": 5, "ok": True}, {"what": "probe", "ok": False}],
         "events": [{"at_s": 1.0, "text": "a spine dies"}],
         "services": [],

@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
-from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
 from scapy.utils import wrpcap
@@ -46,6 +46,14 @@ def test_a_packet_of_another_network_is_foreign(
     packet = IP(src=source, dst=destination) / UDP(sport=1, dport=4791)
     found = survey(written(tmp_path, packet), OWN)
     assert sum(found.foreign.values()) == 1
+
+
+def test_a_port_of_another_network_is_foreign_at_any_address(tmp_path: Path) -> None:
+    ends = IP(src="100.80.0.2", dst="100.80.0.3")
+    path = written(tmp_path, ends / TCP(sport=40_000, dport=2049), ends / TCP(dport=29_500))
+    found = survey(path, OWN, {2049, 4791})
+    assert sum(found.foreign.values()) == 1
+    assert (found.by_port[2049], found.by_port[29_500]) == (1, 1)
 
 
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:

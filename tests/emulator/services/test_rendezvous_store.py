@@ -59,6 +59,16 @@ def test_a_value_changes_only_from_what_is_expected() -> None:
     ]
 
 
+def test_a_key_that_is_not_there_is_claimed_once() -> None:
+    store = RendezvousStore()
+    assert asked(store, op="check", key="rank/0") == [{"ok": True, "value": False}]
+    for value in ("h0", "h1"):
+        assert asked(store, op="compare_set", key="rank/0", expected=None, value=value) == [
+            {"ok": True, "value": "h0"}
+        ]
+    assert asked(store, op="check", key="rank/0") == [{"ok": True, "value": True}]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -72,6 +72,28 @@ def test_management_sees_nothing_of_other_networks(tmp_path: Path) -> None:
         assert octets > 100_000, network
 
 
+@pytest.mark.lengthy
+def test_a_job_starts_over_management_and_says_who_is_missing(tmp_path: Path) -> None:
+    status, out, err = cluster(
+        "job_bootstrap",
+        *("--topology", SMALL),
+        *("--param", "parameters=1MiB", "--param", "layout=tree", "-o", str(tmp_path)),
+    )
+    assert status == 0, out + err
+    result = json.loads((tmp_path / "result.json").read_text())
+    by_name = {row["what"]: row for row in result["rows"]}
+    start = by_name["start of job by tree"]
+    assert (start["ranks"], start["checksums_right"], start["over"]) == (2, 2, "frontend")
+    assert start["clock"] == "host"
+    assert "rank 1 of job missing has not registered" in by_name["rank 1 missing"]["reported"]
+    assert by_name["rank 0 twice"]["reporting"] == 1
+    assert by_name["packets on management"]["foreign"] == 0
+    watched = by_name["packets of the rendezvous"]
+    assert watched["on_management"] > 0
+    assert watched["watched_switches"] > 0
+    assert watched["elsewhere"] == 0
+
+
 def test_flows_outlive_a_dead_leaf(tmp_path: Path) -> None:
     """Lost datagrams end, and connections go on; how long it took is measured, not asserted."""
     rows = ran(
