@@ -21,19 +21,14 @@ What should be seen: the port of ``storage0`` is full, or else this machine sets
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from emulator.cluster_run.clients.sharded_dataset import content
 from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.timed_commands import run_together
-from emulator.errors import UserError
+from emulator.cluster_run.shared_states import shared_states
 from emulator.scenario import parameter
-from emulator.services.kinds.nfs import EXPORT, NFS, SHARED
-from topologies.model import STORAGE
+from emulator.services.kinds.nfs import NFS
 from topologies.parts.design_parameters import SIZE
 
 TOPOLOGY = "cluster"
@@ -51,54 +46,12 @@ class Parameters:
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Let all servers write their states, and each read that of the one before it."""
-    servers = run.machines.servers
-    if len(servers) < 2:
-        raise UserError("one server has no other one to restore its state; take hosts=2 or more")
-    (store,) = run.services.of_kind(NFS)
-    shared = run.services.folder(store.name) / SHARED
     states = {
         server: content(run.seed, _STATE, number, octets=parameters.state)
-        for number, server in enumerate(servers)
+        for number, server in enumerate(run.machines.servers)
     }
-    before = dict(zip(servers, (servers[-1], *servers[:-1]), strict=True))
-    with TemporaryDirectory(prefix="uetemu-states-") as name:
-        folder = Path(name)
-        for server, state in states.items():
-            (folder / server).write_bytes(state)
-        remote = {server: f"nfs://{store.address}{EXPORT}/{server}" for server in servers}
+    with shared_states(run, states) as shared:
         run.event("all write")
-        took_s = _timed(run, {one: ("nfs-cp", str(folder / one), remote[one]) for one in servers})
-        written = [(shared / one).read_bytes() == state for one, state in states.items()]
-        yield _row(run, store.machine, "written", took_s, parameters.state, written)
+        yield shared.write("written")
         run.event("all read another one's")
-        copies = {one: folder / f"{one}-restored" for one in servers}
-        took_s = _timed(
-            run, {one: ("nfs-cp", remote[before[one]], str(copies[one])) for one in servers}
-        )
-        restored = [copies[one].read_bytes() == states[before[one]] for one in servers]
-        yield _row(run, store.machine, "restored by others", took_s, parameters.state, restored)
-
-
-def _timed(run: ClusterContext, commands: Mapping[str, Sequence[str]]) -> float:
-    """Run ``commands`` together and return the time of the slowest, in the network's time (s)."""
-    began = time.monotonic()
-    ends = run_together(run, commands, "copy its state")
-    return (max(ends.values()) - began) / run.dilation(STORAGE)
-
-
-def _row(
-    run: ClusterContext, machine: str, what: str, took_s: float, octets: int, right: Sequence[bool]
-) -> Mapping[str, object]:
-    """Return the row of states of ``octets`` each, of which some are ``right``."""
-    link, _, _ = next(run.cluster.labs[STORAGE].topology.neighbours(machine))
-    total = octets * len(right)
-    return {
-        "what": what,
-        "servers": len(right),
-        "octets": total,
-        "slowest_ms": took_s * 1e3,
-        "GBps": total / took_s / 1e9,
-        "port_share": total * 8 / took_s / link.rate_bps,
-        "right": sum(right),
-        "ok": all(right),
-    }
+        yield shared.restore("restored by others")

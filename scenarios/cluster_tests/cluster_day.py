@@ -1,57 +1,78 @@
-"""A day of a cluster: a job starts and trains, users are served, and things die.
+"""A day of a cluster: a job starts, trains and stores checkpoints, users are served, things die.
 
 ::
 
-    management    every server checks in at the rendezvous; a file is rolled out
-    storage       every server reads its shard of the dataset; then a storage server dies
-    backend       data-parallel training, with real gradients; then a link is pulled
-    frontend      users send bursts of requests all day; then a spine dies
+    management    a file is rolled out; every GPU's rank registers, waits for all, reads addresses
+    frontend      the master's first parameters come to all ranks; users send bursts of requests
+                  all day; then a spine dies
+    storage       servers read their shards of the dataset; a checkpoint after each part of the
+                  training; a storage server dies; other servers restore the first checkpoint
+    backend       data-parallel training, with real gradients, in parts; then a link is pulled
 
-The training runs beside the rest, on its own fabric in virtual time: its row is exact, has a
-digest, and comes again.  All other rows are of the host's clock.  In reality these networks are
-separate cables, too; what they share here is this machine's processors, which virtual time does not
-feel.
+A part of the training is a run beside the rest, on its own fabric in virtual time: its row is
+exact, has a digest, and comes again.  Each part goes on from the weights of the one before, which
+its checkpoint has.  A state of a server is these weights, which the run has compared with every
+GPU's to the bit, and random octets in place of the optimizer's.  All other rows are of the host's
+clock.  In reality these networks are separate cables, too; what they share here is this machine's
+processors, which virtual time does not feel.
 
-Shown, by packets: the day's traffic on the management switch is management's alone, and what a
-network lost when something died, and found again by itself.
+The job has the GPUs of all servers, so they belong to one tenant.  With several tenants each has a
+job that starts by itself.
+
+Shown, by packets: the day's traffic on the management switch is management's alone, none of the
+rendezvous is elsewhere, and what a network lost when something died, and found again by itself.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from emulator.cluster_run.clients import rendezvous_rank
+from emulator.cluster_run.clients.parameter_broadcast import layouts
+from emulator.cluster_run.clients.sharded_dataset import content
 from emulator.cluster_run.cluster_context import ClusterContext, FabricRun
 from emulator.cluster_run.ended_process import printed
-from emulator.cluster_run.packet_survey import survey
+from emulator.cluster_run.job_start import JobPlan, started, tenants_servers
+from emulator.cluster_run.management_watch import management_watched
+from emulator.cluster_run.shared_states import shared_states
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from emulator.services.kinds.files import FILES, OFFERED
 from emulator.services.kinds.model_servers import LLM
 from emulator.services.kinds.nfs import EXPORT, NFS, SHARED
-from emulator.services.kinds.rendezvous import PORT as RENDEZVOUS_PORT
 from emulator.services.llm import request_load
-from topologies.addressing import NETWORK_BLOCKS
-from topologies.cluster.machine_networks import MANAGEMENT_SWITCH, MODEL_PORT
+from scenarios.neural_training import data_parallel
+from scenarios.workloads.network.one_gpu import train
+from scenarios.workloads.network.training_plan import flattened
+from topologies.cluster.machine_networks import MODEL_PORT
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE, CableEnd, Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
-TOPOLOGY = "cluster"
+TOPOLOGY = "cluster:tenants=1"
 SERVICES = "files,llm,nfs,rendezvous"
 LIMIT_S = 300.0
+#: How long a rank waits for its peers, of this machine's time (s).
+WAIT_S = 30.0
 SPINE = "front-spine0"
+#: Epochs of a part of the training.
+EPOCHS = 4
+#: What the optimizer's state is drawn from, beside the seed, the part and the server's number.
+_OPTIMIZER = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
     """The sizes of the day."""
 
+    parameters: int = parameter("4MiB", SIZE, help="octets of a job's first parameters")
+    layout: str = parameter("tree", choices=layouts(), help="how the parameters travel")
+    parts: int = parameter(2, COUNT, help="parts of the training, a checkpoint after each")
+    state: int = parameter("1MiB", SIZE, help="octets of each server's state in a checkpoint")
     shard: int = parameter("2MiB", SIZE, help="octets of the dataset that each server reads")
     bursts: int = parameter(6, COUNT, help="bursts of requests of each user's machine")
     burst: int = parameter(20, COUNT, help="requests of a burst")
@@ -62,24 +83,47 @@ class Parameters:
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Go through the day and report each part of it."""
-    with run.watched(MANAGEMENT_SWITCH, "management") as capture:
+    with management_watched(run) as watch:
         yield _rolled_out(run)
-        yield _started(run)
-        training = _training(run, parameters)
+        for tenant, servers in tenants_servers(run).items():
+            yield from started(run, _job(parameters, tenant or "the job", servers))
         users = list(_users(run, parameters))
-        yield _read(run, "dataset read", parameters.shard)
-        run.strike(FRONTEND, f"switch {SPINE} down")
-        if len(run.machines.storage) > 1:
-            dead = run.machines.storage[-1]
-            run.strike(STORAGE, f"nic {dead} down")
-            yield _died(run, dead)
-        yield _read(run, "dataset read, a storage server dead", parameters.shard)
-        yield _trained(run, training)
+        for part in range(parameters.parts):
+            training = _training(run, parameters, part)
+            yield _read(run, f"dataset read in part {part + 1}", parameters.shard)
+            yield _trained(run, training, part)
+            states = _states(run, parameters, part)
+            with shared_states(run, states, f"checkpoint{part + 1}-") as checkpoint:
+                run.event(f"checkpoint {part + 1}")
+                yield checkpoint.write(f"checkpoint {part + 1} stored")
+                if part == 0:
+                    yield from _struck(run)
+                    run.event("checkpoint 1 is restored")
+                    yield checkpoint.restore("checkpoint 1 restored by others")
         for user, process in users:
             yield _served(user, process)
         run.event("the day is over")
     yield from run.samples.total_rows()
-    yield survey(capture, [NETWORK_BLOCKS[MANAGEMENT]]).row("packets on management")
+    yield from watch.rows()
+
+
+def _job(parameters: Parameters, name: str, servers: Sequence[str]) -> JobPlan:
+    return JobPlan(
+        name=name,
+        servers=servers,
+        octets=parameters.parameters,
+        layout=parameters.layout,
+        timeout_s=WAIT_S,
+    )
+
+
+def _struck(run: ClusterContext) -> Iterator[Mapping[str, object]]:
+    """Let a spine of the frontend and a storage server die."""
+    run.strike(FRONTEND, f"switch {SPINE} down")
+    if len(run.machines.storage) > 1:
+        dead = run.machines.storage[-1]
+        run.strike(STORAGE, f"nic {dead} down")
+        yield _died(run, dead)
 
 
 def _rolled_out(run: ClusterContext) -> Mapping[str, object]:
@@ -99,40 +143,34 @@ def _rolled_out(run: ClusterContext) -> Mapping[str, object]:
     }
 
 
-def _started(run: ClusterContext) -> Mapping[str, object]:
-    """Let every server check in at the rendezvous."""
-    run.event("the job starts")
-    head, servers = run.machines.address("head0", MANAGEMENT), run.machines.servers
-    ranks = []
-    for server in servers:
-        given = {
-            "address": head,
-            "port": RENDEZVOUS_PORT,
-            "own": run.machines.address(server, FRONTEND),
-            "ranks": len(servers),
-        }
-        ranks.append(run.begin(server, rendezvous_rank.__name__, given))
-    answers = [
-        json.loads(printed("a rank of the rendezvous", process, LIMIT_S)) for process in ranks
-    ]
-    masters = {answer["master"] for answer in answers}
-    return {
-        "what": "job start, over management",
-        "ranks": len(answers),
-        "masters": len(masters),
-        "slowest_s": max(float(answer["took_s"]) for answer in answers),
-        "ok": len(masters) == 1 and {a["rank"] for a in answers} == set(range(len(servers))),
-    }
-
-
-def _training(run: ClusterContext, parameters: Parameters) -> FabricRun:
-    """Begin a training on the backend in virtual time, beside the rest."""
-    run.event("training begins, in virtual time")
-    options = []
-    if parameters.fault == "link":
+def _training(run: ClusterContext, parameters: Parameters, part: int) -> FabricRun:
+    """Begin a part of the training on the backend in virtual time, beside the rest."""
+    run.event(f"part {part + 1} of the training begins, in virtual time")
+    options = ["--param", f"epochs={EPOCHS}", "--param", f"resumed={part * EPOCHS}"]
+    if parameters.fault == "link" and part == parameters.parts - 1:
         uplink = _uplink(run.cluster.backend.topology)
-        options = ["--fault", f"t=30us link {uplink} down"]
-    return run.begin_fabric_run("data_parallel", *options, name="training")
+        options += ["--fault", f"t=30us link {uplink} down"]
+    return run.begin_fabric_run("data_parallel", *options, name=f"training{part + 1}")
+
+
+def _states(run: ClusterContext, parameters: Parameters, part: int) -> Mapping[str, bytes]:
+    """Return the state of each server after ``part``: the weights, then the optimizer's."""
+    plan = data_parallel.training_plan(
+        data_parallel.Parameters(epochs=EPOCHS, resumed=part * EPOCHS),
+        run.cluster.backend.topology,
+        run.seed,
+    )
+    weights = flattened(train(plan).weights).tobytes()
+    if len(weights) > parameters.state:
+        raise UserError(
+            f"the weights have {len(weights)} octets and a state {parameters.state}; take "
+            f"--param state={len(weights)} or more"
+        )
+    left = parameters.state - len(weights)
+    return {
+        server: weights + content(run.seed, _OPTIMIZER, part, number, octets=left)
+        for number, server in enumerate(run.machines.servers)
+    }
 
 
 def _uplink(backend: Topology) -> CableEnd:
@@ -143,12 +181,13 @@ def _uplink(backend: Topology) -> CableEnd:
     raise UserError("the backend has no link between switches to pull: take --param fault=none")
 
 
-def _trained(run: ClusterContext, training: FabricRun) -> Mapping[str, object]:
+def _trained(run: ClusterContext, training: FabricRun, part: int) -> Mapping[str, object]:
+    """Await the end of a part of the training and report it."""
     result = training.result()
     row = result["rows"][-1]
-    run.event("training has ended")
+    run.event(f"part {part + 1} of the training has ended")
     return {
-        "what": "training, in virtual time",
+        "what": f"training, part {part + 1}, in virtual time",
         "GPUs": row["gpus"],
         "loss_first": row["loss_first"],
         "loss_last": row["loss_last"],
@@ -183,7 +222,7 @@ def _read(run: ClusterContext, what: str, octets: int) -> Mapping[str, object]:
         "servers": len(readers),
         "equal": equal,
         "octets": octets * len(readers),
-        "gbps": octets * len(readers) / took / 1e9 if took > 0 else None,
+        "GBps": octets * len(readers) / took / 1e9 if took > 0 else None,
         "ok": equal == len(readers),
     }
 

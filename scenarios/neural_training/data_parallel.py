@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
+from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network import training_trial
 from scenarios.workloads.network.rounding import first_step_apart
 from scenarios.workloads.network.training_plan import TrainingPlan
@@ -69,6 +70,23 @@ class Parameters(TrainingParameters):
     widths: tuple[int, ...] = parameter(
         (4, 8, 2), COUNT, many=True, help="inputs, then the neurons of each layer"
     )
+    resumed: int = parameter(
+        0, WARMUPS, help="epochs before, from whose weights (a checkpoint) the training goes on"
+    )
+
+
+def training_plan(parameters: Parameters, topology: Topology, seed: int) -> TrainingPlan:
+    """Return the training of all GPUs of ``topology``."""
+    return TrainingPlan(
+        widths=parameters.widths,
+        replicas=len(topology.gpus),
+        samples=parameters.samples,
+        epochs=parameters.epochs,
+        rate=parameters.learning_rate,
+        layer_ns=parameters.layer_time,
+        seed=seed,
+        resumed=parameters.resumed,
+    )
 
 
 def topology(parameters: Parameters) -> str:
@@ -78,15 +96,7 @@ def topology(parameters: Parameters) -> str:
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
-    plan = TrainingPlan(
-        widths=parameters.widths,
-        replicas=len(topology.gpus),
-        samples=parameters.samples,
-        epochs=parameters.epochs,
-        rate=parameters.learning_rate,
-        layer_ns=parameters.layer_time,
-        seed=seed,
-    )
+    plan = training_plan(parameters, topology, seed)
     apart, bound = first_step_apart(plan)
     if apart > bound:
         raise UserError(

@@ -8,7 +8,7 @@ micro-batches, and those of mini-batches.  So every result has to be the same to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -35,7 +35,7 @@ class Trained:
 @lru_cache(maxsize=2)  # the same for all ranks; that of another plan is not kept
 def train(plan: TrainingPlan) -> Trained:
     """Train the network of ``plan``."""
-    trained = Trained(plan.first_weights())
+    trained = Trained(weights_before(plan))
     for epoch in range(plan.epochs):
         steps = trained.steps if epoch == 0 else []
         gradients: list[list[Matrix]] = []
@@ -56,6 +56,13 @@ def train(plan: TrainingPlan) -> Trained:
         _step(plan, trained.weights, gradients, steps)
         trained.losses.append(losses)
     return trained
+
+
+def weights_before(plan: TrainingPlan) -> list[Matrix]:
+    """Return the weights that ``plan`` begins with: the first, or those of the epochs before."""
+    if not plan.resumed:
+        return plan.first_weights()
+    return list(train(replace(plan, epochs=plan.resumed, resumed=0)).weights)
 
 
 def _back_propagated(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from scenarios.workloads.network import dense
 from scenarios.workloads.network.arithmetic import Matrix, product
-from scenarios.workloads.network.one_gpu import train
+from scenarios.workloads.network.one_gpu import train, weights_before
 from scenarios.workloads.network.training_plan import TrainingPlan
 
 #: Half of the distance from 1 to the next number of float32.
@@ -36,7 +36,7 @@ def first_step_apart(plan: TrainingPlan) -> tuple[float, float]:
     """
     stepped = train(replace(plan, epochs=1)).weights
     whole = [np.zeros_like(w) for w in stepped]
-    weights = plan.first_weights()
+    weights = weights_before(plan)
     xs, deltas = _columns(plan, weights)
     apart: list[npt.NDArray[np.float64]] = []
     bounds: list[npt.NDArray[np.float64]] = []

@@ -39,7 +39,8 @@ class TrainingPlan:
 
     ``layer_ns`` is what all neurons of a layer take to compute a micro-batch forward.  Backward
     they take twice that: one matrix product for the gradient and one for the delta.  ``order`` is
-    that of a stage's micro-batches: ``gpipe`` or ``1f1b``.
+    that of a stage's micro-batches: ``gpipe`` or ``1f1b``.  The training goes on from the weights
+    that ``resumed`` epochs before it have left.
     """
 
     widths: tuple[int, ...]
@@ -53,6 +54,7 @@ class TrainingPlan:
     order: str = "gpipe"
     layer_ns: int = 1000
     seed: int = 1
+    resumed: int = 0
 
     def __post_init__(self) -> None:
         layers = len(self.widths) - 1
@@ -102,7 +104,7 @@ class TrainingPlan:
         return sum(one.count * self.widths[one.layer] for one in self.slices(stage, part))
 
     def first_weights(self) -> list[Matrix]:
-        """Return the weight matrices before the training."""
+        """Return the weight matrices before any epoch."""
         return self._random_weights(_WEIGHTS)
 
     def inputs(self, replica: int, micro: int) -> Matrix:

@@ -21,7 +21,7 @@ from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives.program import Program
 from scenarios.collectives.size_sweep import WARMUPS
-from scenarios.workloads.network.one_gpu import Trained, train
+from scenarios.workloads.network.one_gpu import Trained, train, weights_before
 from scenarios.workloads.network.parallel_training import ParallelTraining
 from scenarios.workloads.network.sequence_diagram import drawn
 from scenarios.workloads.network.tensors import Exchange
@@ -303,7 +303,7 @@ class PlacedTraining:
         if place is None:
             return {}
         plan, (replica, stage, part) = self.plan, place
-        found = {"weights": self._weights(plan.first_weights(), stage, part)}
+        found = {"weights": self._weights(weights_before(plan), stage, part)}
         micros = range(plan.micro_batches)
         if stage == 0:
             found["inputs"] = flattened([plan.inputs(replica, micro) for micro in micros])

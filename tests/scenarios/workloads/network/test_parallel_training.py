@@ -21,7 +21,7 @@ from scenarios.workloads.network.parallel_training import (
     most_held,
 )
 from scenarios.workloads.network.rounding import first_step_apart
-from scenarios.workloads.network.training_plan import TrainingPlan
+from scenarios.workloads.network.training_plan import TrainingPlan, flattened
 from scenarios.workloads.network.training_trial import (
     PlacedTraining,
     TrainingParameters,
@@ -191,3 +191,12 @@ def test_too_few_gpus_are_refused() -> None:
     plan = TrainingPlan(widths=(4, 2), replicas=13)
     with pytest.raises(UserError, match=r"needs 13 GPUs and topology rail_clos.* has 12"):
         placed(plan)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 4)])
+def test_a_resumed_training_comes_to_the_same_bits(before: int, after: int) -> None:
+    plan = TrainingPlan(widths=(4, 5, 2), replicas=3, epochs=before + after)
+    whole = train(plan)
+    resumed = train(replace(plan, epochs=after, resumed=before))
+    assert flattened(resumed.weights).tobytes() == flattened(whole.weights).tobytes()
+    assert resumed.losses == whole.losses[before:]
