@@ -10,6 +10,7 @@ from emulator.cluster_report.cluster_record import ClusterRecord
 from emulator.cluster_report.job_start_figure import job_start_figures
 from emulator.cluster_report.network_figures import network_figures
 from emulator.cluster_report.storage_figure import storage_figures
+from emulator.cluster_report.virtual_run_figures import virtual_run_figures
 from emulator.run_report.figures import vega_lite
 from emulator.run_report.figures.figure import Figure
 from emulator.run_report.page import FIGURES, PAGE, rendered, write_files
@@ -48,6 +49,7 @@ def write_cluster_report(folder: Path, output: Path | None = None) -> Path:
         FigureSection("compared", "Over TCP and by RDMA", list(storage_figures(record))),
         FigureSection("starts", "Jobs start", list(job_start_figures(record))),
         FigureSection("over-time", "The networks over time", list(network_figures(record))),
+        FigureSection("virtual", "Beside them, in virtual time", list(virtual_run_figures(record))),
     ]
     figures = [figure for section in sections for figure in section.figures]
     page = output or folder / PAGE

@@ -16,7 +16,8 @@ NOTE = (
     "then the broadcast of the first parameters."
 )
 PHASES = ("register", "barrier", "exchange", "broadcast")
-HEIGHT = 160
+#: Of a job's bar, with the space to the next (px).
+HEIGHT = 40
 
 
 def job_start_figures(record: ClusterRecord) -> Iterator[Figure]:
@@ -28,10 +29,17 @@ def job_start_figures(record: ClusterRecord) -> Iterator[Figure]:
         for order, phase in enumerate(PHASES)
     ]
     if records:
-        yield Figure(name=NAME, title=TITLE, point=POINT, note=NOTE, records=records, spec=_spec())
+        yield Figure(
+            name=NAME,
+            title=TITLE,
+            point=POINT,
+            note=NOTE,
+            records=records,
+            spec=_spec(len(records) // len(PHASES)),
+        )
 
 
-def _spec() -> vega_lite.Json:
+def _spec(jobs: int) -> vega_lite.Json:
     bars = {
         "mark": {"type": "bar"},
         "encoding": {
@@ -42,4 +50,4 @@ def _spec() -> vega_lite.Json:
             "tooltip": tooltip(("job", "job"), ("phase", "phase"), ("ms", "ms")),
         },
     }
-    return vega_lite.figure([bars], by_row=False, height=HEIGHT)
+    return vega_lite.figure([bars], by_row=False, height=jobs * HEIGHT)

@@ -32,7 +32,8 @@ def network_figures(record: ClusterRecord) -> Iterator[Figure]:
             point=POINT,
             note=(
                 f"Gb/s of the network's own time, summed over its ports: a second of it is "
-                f"{record.dilation(network):g} of the machine's.  Dashed lines are events."
+                f"{record.dilation(network):g} of the machine's.  Dashed lines are the events "
+                "that are listed below."
             ),
             records=rows,
             spec=_spec(record.result.get("events", ())),

@@ -124,7 +124,7 @@ def started(run: ClusterContext, job: JobPlan) -> Iterator[Mapping[str, object]]
         / slowest["broadcast"]
         * run.dilation(network)
         / 1e9,
-        "checksums_right": right,
+        "right": right,
         "ok": right == len(answers) and all(one["peers"] == len(answers) for one in answers),
     }
 

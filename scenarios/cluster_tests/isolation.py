@@ -13,8 +13,8 @@ telemetry machine probes every server over management ten times a second, and ea
 a file from the head node and asks it for names.
 
 Measured: what each network carried; the loss and the round trips of the probes, before the load and
-under it; and every packet that the management switch saw, by its addresses: those that are not of
-the management network are listed.  A training, storage or user's packet would be one.
+under it; and every packet that the management switch saw, by addresses and ports: those that are
+not of the management network are listed.  A training, storage or user's packet would be one.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import numpy as np
 
 from emulator.cluster_run.clients import udp_burst
 from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.cluster_run.management_watch import foreign_ports
 from emulator.cluster_run.packet_survey import survey
 from emulator.errors import UserError
 from emulator.scenario import parameter
@@ -78,7 +79,7 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
             yield _ended(what, process)
         run.event("load has ended")
     yield from run.samples.total_rows()
-    found = survey(capture, [NETWORK_BLOCKS[MANAGEMENT]])
+    found = survey(capture, [NETWORK_BLOCKS[MANAGEMENT]], foreign_ports())
     protocols = " ".join(f"{name}:{n}" for name, n in found.packets.most_common(8))
     yield found.row("packets on management", protocols=protocols)
 

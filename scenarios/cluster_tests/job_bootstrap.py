@@ -52,7 +52,7 @@ from topologies.parts.design_parameters import COUNT, SIZE
 
 TOPOLOGY = "cluster"
 SERVICES = "rendezvous"
-MISSING, TWICE = "missing", "twice"
+MISSING, TWICE, NONE = "missing", "twice", "none"
 #: How long ranks wait for one that does not come (s of this machine).
 DRILL_S = 5.0
 
@@ -67,7 +67,10 @@ class Parameters:
     )
     timeout: int = parameter(30, COUNT, help="how long a rank waits, in seconds of this machine")
     faults: tuple[str, ...] = parameter(
-        (MISSING, TWICE), choices=(MISSING, TWICE), many=True, help="starts that must fail"
+        (MISSING, TWICE),
+        choices=(MISSING, TWICE, NONE),
+        many=True,
+        help="starts that must fail",
     )
 
 

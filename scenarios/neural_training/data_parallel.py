@@ -32,6 +32,9 @@ time: the bursts of a data-parallel job.  The weights are the same on all GPUs a
 Here, over UET: 125.2 us for eight epochs, of which 48 are computing.  ``apart`` is 15 of the 334
 billionths that rounding allows.
 
+With ``resumed=N`` the training goes on from the weights that its first N epochs have left, as a job
+does from a checkpoint: it comes to the same bits as one that was not interrupted.
+
 ``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 

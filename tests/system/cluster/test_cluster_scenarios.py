@@ -83,7 +83,7 @@ def test_a_job_starts_over_management_and_says_who_is_missing(tmp_path: Path) ->
     result = json.loads((tmp_path / "result.json").read_text())
     by_name = {row["what"]: row for row in result["rows"]}
     start = by_name["start of job by tree"]
-    assert (start["ranks"], start["checksums_right"], start["over"]) == (2, 2, "frontend")
+    assert (start["ranks"], start["right"], start["over"]) == (2, 2, "frontend")
     assert start["clock"] == "host"
     assert "rank 1 of job missing has not registered" in by_name["rank 1 missing"]["reported"]
     assert by_name["rank 0 twice"]["reporting"] == 1
@@ -133,18 +133,32 @@ def test_a_day_goes_by_and_its_report_has_all_networks(tmp_path: Path) -> None:
         tmp_path,
         "cluster_day",
         *("--param", "shard=128KiB", "--param", "bursts=2", "--param", "burst=5"),
+        *("--param", "parameters=256KiB", "--param", "state=64KiB"),
         *("--param", "fault=none", "--report"),
     )
     by_name = {row["what"]: row for row in rows}
     assert all(row.get("ok", True) for row in rows)
-    training = by_name["training, in virtual time"]
-    assert training["verdict"] == "exact"
-    alone = json.loads((tmp_path / "training" / "result.json").read_text())
-    assert str(training["digest"]) == alone["digest"][:16]
+    start = by_name["start of the job"]
+    assert (start["ranks"], start["right"], start["over"]) == (2, 2, "frontend")
+    losses = []
+    for part in (1, 2):
+        training = by_name[f"training, part {part}, in virtual time"]
+        assert training["verdict"] == "exact"
+        alone = json.loads((tmp_path / f"training{part}" / "result.json").read_text())
+        assert str(training["digest"]) == alone["digest"][:16]
+        losses.append((training["loss_first"], training["loss_last"]))
+        assert by_name[f"checkpoint {part} stored"]["right"] == 2
+    assert losses[1] < losses[0]
+    assert by_name["checkpoint 1 restored by others"]["right"] == 2
+    assert by_name["packets on management"]["foreign"] == 0
+    assert by_name["packets of the rendezvous"]["on_management"] != 0
+    assert by_name["packets of the rendezvous"]["elsewhere"] == 0
     page = (tmp_path / "report.html").read_text()
     for name in ("backend", "frontend", "storage", "management"):
         assert f'id="figure-{name}"' in page
         assert (tmp_path / "report-figures" / f"{name}.csv").exists()
+    for name in ("job-start", "virtual-training1", "virtual-training2"):
+        assert f'id="figure-{name}"' in page
 
 
 def test_a_run_that_is_ended_leaves_its_rows_and_no_cluster(tmp_path: Path) -> None:
