@@ -3,8 +3,8 @@
 ::
 
     management    a file is rolled out; every GPU's rank registers, waits for all, reads addresses
-    frontend      the master's first parameters come to all ranks; users send bursts of requests
-                  all day; then a spine dies
+    frontend      the master's first parameters come to all ranks; users send bursts of
+                  requests, and again when a spine dies
     storage       servers read their shards of the dataset; a checkpoint after each part of the
                   training; a storage server dies; other servers restore the first checkpoint
     backend       data-parallel training, with real gradients, in parts; then a link is pulled
@@ -16,8 +16,9 @@ GPU's to the bit, and random octets in place of the optimizer's.  All other rows
 clock.  In reality these networks are separate cables, too; what they share here is this machine's
 processors, which virtual time does not feel.
 
-The job has the GPUs of all servers, so they belong to one tenant.  With several tenants each has a
-job that starts by itself.
+The job has the GPUs of all servers, so there are no tenants.  With tenants each has a job that
+starts by itself.  Their VRFs do not outlive the spine: zebra 8.4 loses the router MACs of leaves,
+and the row of the requests then fails, as it should.
 
 Shown, by packets: the day's traffic on the management switch is management's alone, none of the
 rendezvous is elsewhere, and what a network lost when something died, and found again by itself.
@@ -53,7 +54,7 @@ from topologies.cluster.machine_networks import MODEL_PORT
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE, CableEnd, Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
-TOPOLOGY = "cluster:tenants=1"
+TOPOLOGY = "cluster:tenants=0"
 SERVICES = "files,llm,nfs,rendezvous"
 LIMIT_S = 300.0
 #: How long a rank waits for its peers, of this machine's time (s).
@@ -74,7 +75,9 @@ class Parameters:
     parts: int = parameter(2, COUNT, help="parts of the training, a checkpoint after each")
     state: int = parameter("1MiB", SIZE, help="octets of each server's state in a checkpoint")
     shard: int = parameter("2MiB", SIZE, help="octets of the dataset that each server reads")
-    bursts: int = parameter(6, COUNT, help="bursts of requests of each user's machine")
+    bursts: int = parameter(
+        6, COUNT, help="bursts of requests of each user, and again as many when a spine dies"
+    )
     burst: int = parameter(20, COUNT, help="requests of a burst")
     fault: str = parameter(
         "link", choices=("link", "none"), help="what befalls the training: an uplink, or none"
@@ -87,7 +90,7 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
         yield _rolled_out(run)
         for tenant, servers in tenants_servers(run).items():
             yield from started(run, _job(parameters, tenant or "the job", servers))
-        users = list(_users(run, parameters))
+        users = list(_users(run, parameters, "requests"))
         for part in range(parameters.parts):
             training = _training(run, parameters, part)
             yield _read(run, f"dataset read in part {part + 1}", parameters.shard)
@@ -97,11 +100,14 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
                 run.event(f"checkpoint {part + 1}")
                 yield checkpoint.write(f"checkpoint {part + 1} stored")
                 if part == 0:
+                    for one in users:
+                        yield _served(*one)
+                    users = list(_users(run, parameters, "requests, a spine dies"))
                     yield from _struck(run)
                     run.event("checkpoint 1 is restored")
                     yield checkpoint.restore("checkpoint 1 restored by others")
-        for user, process in users:
-            yield _served(user, process)
+        for one in users:
+            yield _served(*one)
         run.event("the day is over")
     yield from run.samples.total_rows()
     yield from watch.rows()
@@ -245,12 +251,12 @@ def _died(run: ClusterContext, machine: str) -> Mapping[str, object]:
 
 
 def _users(
-    run: ClusterContext, parameters: Parameters
+    run: ClusterContext, parameters: Parameters, what: str
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Begin the users' requests, which last as long as the other parts of the day."""
+    """Begin requests of all users, beside the other parts of the day; yield what they are."""
     servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(LLM)]
     for number, user in enumerate(run.machines.users):
-        run.event(f"{user} begins its requests")
+        run.event(f"{user} begins its {what}")
         given = {
             "servers": servers,
             "bursts": parameters.bursts,
@@ -260,16 +266,17 @@ def _users(
             "pause_s": 1.0,
             "seed": run.seed + number,
         }
-        yield user, run.begin(user, request_load.__name__, given)
+        yield f"{user}: {what}", run.begin(user, request_load.__name__, given)
 
 
-def _served(user: str, process: subprocess.Popen[str]) -> Mapping[str, object]:
-    answer = printed(f"the requests of {user}", process, LIMIT_S)
+def _served(what: str, process: subprocess.Popen[str]) -> Mapping[str, object]:
+    """Await the end of a user's requests and report them."""
+    answer = printed(what, process, LIMIT_S)
     records: list[Mapping[str, Any]] = json.loads(answer)
     waits = [record["token_s"][0] for record in records if record["token_s"]]
     failed = [record["error"] for record in records if record["error"]]
     return {
-        "what": f"requests of {user}, a spine dies",
+        "what": what,
         "sent": len(records),
         "failed": len(failed),
         "slowest_first_token_s": max(waits, default=None),
