@@ -1,7 +1,7 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
-Parts that are asked for more often than the rest have a name of their own (``nvme``, ``ports``,
-``switch``, ``telemetry``, ``transports``, ``turns``, ``virtual``, ``virtual-sizes``).
+Parts that are asked for more often than the rest have a name of their own (``grow``, ``nvme``,
+``ports``, ``switch``, ``telemetry``, ``transports``, ``turns``, ``virtual``, ``virtual-sizes``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
@@ -28,6 +28,7 @@ from tests.bench import (
     codec,
     endpoint,
     fabric,
+    grow,
     machine,
     nvme,
     ports,
@@ -152,6 +153,7 @@ def _endpoint() -> dict[str, float]:
 
 BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "first-light": first_light,
+    "grow": grow.measure,
     "nvme": nvme.measure,
     "ports": ports.measure,
     "switch": switch.measure,
