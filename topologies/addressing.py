@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from topologies.elements import (
@@ -43,7 +43,7 @@ from topologies.elements import (
     Role,
     TopologyError,
 )
-from topologies.wiring import Wiring
+from topologies.wiring import Wiring, once_per_topology
 
 MAX_PODS = 255
 #: Of a fabric with a FEP per plane, whose pods are ten apart in the second octet.
@@ -375,21 +375,56 @@ def next_hops(topology: Wiring, gpu: str, port: str | None = None) -> dict[str, 
     the first port where there are several.  Where each port has a fabric endpoint, frames leave by
     ``port`` and peers are those in its plane.
     """
+    table = dict(shared_next_hops(topology, gpu, port))
+    table.pop(str(gpu_address(gpu_node(topology, gpu), port).ip), None)
+    return table
+
+
+def shared_next_hops(topology: Wiring, gpu: str, port: str | None = None) -> Mapping[str, str]:
+    """Return what :func:`next_hops` does, with an entry that ``gpu`` has no use for: its own.
+
+    GPUs of one subnet behind one gateway have the same table, which is made once.
+    """
     source = gpu_node(topology, gpu)
     ours = gpu_address(source, port).network
+    network = None if ours.num_addresses == 1 else ours  # in which nobody else is
+    known = _hop_tables(topology)
+    if (network, port) not in known.crossed:
+        known.crossed[network, port] = any(
+            peer is not source and (network is None or gpu_address(peer, port).ip not in network)
+            for peer in topology.gpus
+        )
     gateway: str | None = None
-    table: dict[str, str] = {}
-    for peer in topology.gpus:
-        if peer.name == gpu:
-            continue
-        address = gpu_address(peer, port).ip
-        if address in ours:
-            mac = next(p.mac for p in peer.ports if p.address and p.address.ip == address)
-        else:
-            gateway = gateway or gateway_mac(topology, source, port if source.feps else None)
-            mac = gateway
-        table[str(address)] = mac
-    return table
+    if known.crossed[network, port]:
+        gateway = gateway_mac(topology, source, port if source.feps else None)
+    key = network, port, gateway
+    if key not in known.tables:
+        known.tables[key] = table = {}
+        for peer in topology.gpus:
+            address = gpu_address(peer, port).ip
+            if network is not None and address in network:
+                table[str(address)] = next(
+                    p.mac for p in peer.ports if p.address and p.address.ip == address
+                )
+            elif gateway is not None:
+                table[str(address)] = gateway
+    return known.tables[key]
+
+
+@dataclass
+class _HopTables:
+    """Tables of next hops by subnet, port and gateway, and which subnets have peers outside."""
+
+    crossed: dict[tuple[IPv4Network | None, str | None], bool] = field(default_factory=dict)
+    tables: dict[tuple[IPv4Network | None, str | None, str | None], dict[str, str]] = field(
+        default_factory=dict
+    )
+
+
+@once_per_topology
+def _hop_tables(topology: Wiring) -> _HopTables:
+    """Hold the tables that :func:`shared_next_hops` has made for ``topology``."""
+    return _HopTables()
 
 
 def gpu_node(topology: Wiring, name: str) -> Node:

@@ -70,7 +70,7 @@ class Wiring(ABC):
                 f"topology {self.name} has no node {name!r}; its nodes are {nodes}"
             ) from None
 
-    @property
+    @cached_property
     def gpus(self) -> tuple[Node, ...]:
         """GPUs in rank order: servers in order, local ranks within each server.
 
@@ -78,7 +78,7 @@ class Wiring(ABC):
         """
         return tuple(self.by_name[gpu] for server in self.servers for gpu in server.gpus)
 
-    @property
+    @cached_property
     def switches(self) -> tuple[Node, ...]:
         """Return all switches, in the order of the nodes."""
         return tuple(node for node in self.nodes if node.is_switch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from uet.addresses import ip_of
+from uet.neighbours import Neighbours
 
 
 class ConfigurationError(ValueError):
@@ -13,6 +14,13 @@ class ConfigurationError(ValueError):
 
 def must_be_of_one_version(address: str, neighbours: Iterable[str]) -> None:
     """The endpoint's own address and those of its neighbours are IP addresses of one version."""
+    if isinstance(neighbours, Neighbours):
+        try:
+            known = neighbours.table.versions <= {ip_of(address).version}
+        except ValueError:
+            known = False  # the sentence is below
+        if known:
+            return
     versions = set()
     for name, value in (("address", address), *(("neighbours", peer) for peer in neighbours)):
         try:

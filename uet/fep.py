@@ -21,6 +21,7 @@ from uet.config_checks import ConfigurationError
 from uet.congestion.context import CongestionContext
 from uet.congestion.spraying.port_entropy import Ports
 from uet.encapsulation_choice import Encapsulation
+from uet.neighbours import Neighbours
 from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
 from uet.pds.pdc.pdc import Pdc
@@ -108,9 +109,7 @@ class FabricEndpoint:
         self._ahead = self._congestion.ahead(
             rng, self.time.now, ports=self.ports, count=len(config.neighbours)
         )
-        for number, (peer, mac) in enumerate(config.neighbours.items()):
-            key, _ = reachable(encapsulation, peer, mac)
-            self.peers.expect(key, peer, mac, number)
+        self._expect(encapsulation)
         self._memory = MemoryTable(region_bits=config.region_bits)
         facilities = Facilities(
             config=config,
@@ -137,6 +136,21 @@ class FabricEndpoint:
         self._quiesced = False
         self._connectionless_used = False
         self._retry_at: int | None = None  # when to try again to give a request a PDC
+
+    def _expect(self, encapsulation: Encapsulation) -> None:
+        """Let all neighbours be peers; ``EncapsulationError`` for one out of reach."""
+        neighbours = self.config.neighbours
+        if isinstance(neighbours, Neighbours):
+            table = neighbours.table
+            if encapsulation.version not in table.reached:
+                for peer, mac in table.macs.items():
+                    reachable(encapsulation, peer, mac)
+                table.reached.add(encapsulation.version)
+            self.peers.expect_all(neighbours)
+            return
+        for number, (peer, mac) in enumerate(neighbours.items()):
+            key, _ = reachable(encapsulation, peer, mac)
+            self.peers.expect(key, peer, mac, number)
 
     # -- the application's side ----------------------------------------------------------------
 

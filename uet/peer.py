@@ -7,6 +7,7 @@ from collections.abc import Callable
 from uet.addresses import ip_of
 from uet.carrier_codec import PeerEnvelope
 from uet.congestion.context import CongestionContext
+from uet.neighbours import Neighbours
 from uet.transport import Frame
 from uet.tss.record import SecureRecords
 from uet.wire.codes import ECN_ECT0, ECN_NOT_ECT
@@ -66,16 +67,25 @@ class Peers(dict[bytes, Peer]):
         super().__init__()
         self._make = make
         self._unmet: dict[bytes, tuple[str, str, int]] = {}
+        self._shared: Neighbours | None = None
 
     def expect(self, key: bytes, address: str, mac: str, number: int) -> None:
         """Record what a peer is made of: ``address``, ``mac`` and ``number``."""
         self._unmet[key] = address, mac, number
 
+    def expect_all(self, neighbours: Neighbours) -> None:
+        """Make peers of ``neighbours``, which other endpoints have, too."""
+        self._shared = neighbours
+
     def meet(self, key: bytes) -> Peer | None:
         """The peer at ``key``, made now if need be; None if nobody is known there."""
         known = self.get(key)
-        if known is None and key in self._unmet:
-            known = self[key] = self._make(*self._unmet.pop(key))
+        if known is None:
+            unmet = self._unmet.pop(key, None)
+            if unmet is None and self._shared is not None:
+                unmet = self._shared.find(key)
+            if unmet is not None:
+                known = self[key] = self._make(*unmet)
         return known
 
     def __missing__(self, key: bytes) -> Peer:

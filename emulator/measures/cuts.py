@@ -30,9 +30,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 from emulator.asic.port_faults import Faults
 from topologies.analysis.capacity import HEIGHT
@@ -225,7 +226,7 @@ class _Border:
     """Least delays to and from the links of one cut, in ns."""
 
     def __init__(
-        self, near: Mapping[str, float], far: Mapping[str, float]
+        self, near: _Reached, far: _Reached
     ) -> None:  # by node: to the nearest sending end, from the nearest sending end
         self._near, self._far = near, far
 
@@ -234,6 +235,25 @@ class _Border:
 
     def after(self, destination: str) -> float:
         return self._far.get(destination, 0.0)
+
+
+class _Reached(Protocol):
+    """Delays (ns) by node."""
+
+    def get(self, name: str, default: float, /) -> float: ...
+
+
+class _Behind:
+    """Delays of a GPU ``name`` by one cable: ``own`` for itself, ``more`` than its switch's."""
+
+    def __init__(self, name: str, own: float, beyond: _Reached, more: float) -> None:
+        self._name, self._own, self._beyond, self._more = name, own, beyond, more
+
+    def get(self, name: str, default: float, /) -> float:
+        if name == self._name:
+            return self._own
+        found = self._beyond.get(name, math.inf)
+        return default if found == math.inf else found + self._more
 
 
 class _Delays:
@@ -251,7 +271,7 @@ class _Delays:
                 self._forth[ours.node].append((theirs.node, delay))
                 self._back[theirs.node].append((ours.node, delay))
         self._forwarding = {node.name for node in topology.nodes if node.forwards}
-        self._reach = cache(self._shortest)
+        self._reach = cache(self._found)
 
     def of(self, ways: Sequence[tuple[CableEnd, CableEnd]], topology: Topology) -> _Border:
         near = self._reach(frozenset((end.node, 0.0) for end, _ in ways), back=True)
@@ -266,6 +286,21 @@ class _Delays:
             back=False,
         )
         return _Border(near, far)
+
+    def _found(self, starts: frozenset[tuple[str, float]], *, back: bool) -> _Reached:
+        """Return the delays from ``starts``, or to them (``back``).
+
+        Those of a GPU with one cable are those of its switch and the cable.
+        """
+        if len(starts) == 1:
+            ((name, delay),) = starts
+            edges = (self._back if back else self._forth)[name]
+            if name not in self._forwarding and len(edges) == 1:
+                ((switch, further),) = edges
+                if switch in self._forwarding:
+                    beyond = self._reach(frozenset({(switch, 0.0)}), back=back)
+                    return _Behind(name, delay, beyond, delay + further)
+        return self._shortest(starts, back=back)
 
     def _shortest(self, starts: frozenset[tuple[str, float]], *, back: bool) -> dict[str, float]:
         edges = self._back if back else self._forth

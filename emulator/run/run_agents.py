@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.nic.delay_line import PathDelay
 from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.endpoint.operations.nvlink import ScaleUpLink
+from emulator.endpoint.peer_addresses import PeerAddresses, RankAddresses
 from emulator.run.time_base import RunClock
 from emulator.transports import TransportChoice
 from topologies.addressing import gateway_mac, gpu_address
@@ -64,7 +65,7 @@ def agent_specs(
     transport = transport.keyed(secrets.token_bytes())
     logs = event_logs or {}
     gpus = topology.gpus
-    addresses = {rank: str(gpu_address(gpu).ip) for rank, gpu in enumerate(gpus)}
+    addresses = RankAddresses([str(gpu_address(gpu).ip) for gpu in gpus])
     domains = ScaleUpDomains(topology)
     rng = random.Random(f"agents {seed}")
     slots = receive_slots(topology, transport.wire.payload_mtu + transport.wire.around_bytes)
@@ -94,12 +95,8 @@ def agent_specs(
                     )
                     for port in ports.values()
                 ),
-                address=addresses[rank],
-                peers={
-                    peer: addresses[peer]
-                    for peer, other in enumerate(gpus)
-                    if peer != rank and other.name in reached
-                },
+                address=addresses.addresses[rank],
+                peers=_peers(topology, addresses, rank, reached),
                 transport=transport.factory,
                 transport_config=_config(transport, gpu.name, logs.get(gpu.name), clock),
                 frames=transport.frames,
@@ -128,6 +125,19 @@ def agent_specs(
             )
         )
     return specs
+
+
+def _peers(
+    topology: Topology, addresses: RankAddresses, rank: int, reached: Collection[str]
+) -> Mapping[int, str]:
+    """Return the addresses of the peers of ``rank``, to which paths lead: nodes in ``reached``."""
+    if len(reached) == len(topology.nodes):
+        return PeerAddresses(addresses, rank)
+    return {
+        peer: addresses.addresses[peer]
+        for peer, other in enumerate(topology.gpus)
+        if peer != rank and other.name in reached
+    }
 
 
 def _config(

@@ -15,8 +15,7 @@ from emulator.transports.one_time_keys import OneTimeKeys
 from topologies.advice import near
 from topologies.model import CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
-from topologies.routing.fabric_paths import spans_from
-from topologies.spans import NOWHERE
+from topologies.routing.fabric_paths import longest_to_gpus
 from topologies.units import UnitError, parse_time_ns
 from uet.wire.codes import MIN_TRIM_SIZE
 
@@ -202,10 +201,8 @@ def path_window(
     Rate times round trip; ``more``, what the receiver may leave unacknowledged; and one packet of
     ``packet_octets`` that is being serialised at each hop.
     """
-    reached = spans_from(topology, gpu, longest=True)
-    spans = {reached.get(peer.name, NOWHERE) for peer in topology.gpus}
-    round_trip = 2 * max(span.delay_ns for span in spans)
-    hops = max(span.hops for span in spans)
+    delay_ns, hops = longest_to_gpus(topology, gpu)
+    round_trip = 2 * delay_ns
     rate = (
         nic_rate_bps(topology, gpu)
         if port is None

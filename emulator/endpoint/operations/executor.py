@@ -32,6 +32,7 @@ from emulator.endpoint.operations.operation_table import (
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.endpoint.operations.schedule_program import TAG_BITS, ScheduleProgram, describe
+from emulator.endpoint.peer_addresses import ranks_at
 from uet.transport import Completion, Transport
 from uet.transport import WriteRequest as RmaWrite
 
@@ -70,8 +71,8 @@ class Executor:
         self._transport = transport
         self._memory = memory
         self._view = memory.view()
-        self._addresses = dict(peers)
-        self._rank_of = {address: peer for peer, address in peers.items()}
+        self._addresses = peers
+        self._rank_of = ranks_at(peers)
         self._nvlink = nvlink
         self._scale_up_memories = dict(scale_up_memories or {})
         self._program = ScheduleProgram(Schedule(rank=rank, buffers={}), {})

@@ -119,10 +119,11 @@ def _generator(key: np.ndarray, position: int) -> np.random.MT19937:
 def _repeated(evs: np.ndarray, size: int, count: int) -> list[int]:
     """Return the places of EVs in ``evs`` that occur earlier in their set, for ``count`` sets."""
     order = np.argsort(evs, kind="stable")
-    same = evs[order[1:]] == evs[order[:-1]]
-    later, earlier = order[1:][same], order[:-1][same]
-    near = later - earlier < 2 * size
-    later, earlier = later[near], earlier[near]
+    apart = order[1:] - order[:-1]
+    near = np.flatnonzero((apart > 0) & (apart < 2 * size))  # of equal ones the earlier is first
+    later, earlier = order[near + 1], order[near]
+    same = evs[later] == evs[earlier]
+    later, earlier = later[same], earlier[same]
     by_place = np.argsort(later, kind="stable")  # as on processors that are emulated, too
     places, before = later[by_place].tolist(), earlier[by_place].tolist()
     again: list[int] = []
