@@ -30,7 +30,7 @@ from emulator.errors import UserError
 from emulator.kernel.launcher import RankPlace
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest
-from emulator.run.run_secret import run_secret
+from emulator.run.run_secret import plan_digest
 
 #: The verbs that several ranks carry out together.
 RANKED_VERBS = ("run",)
@@ -155,7 +155,7 @@ def agree(plan: RunPlan, ranks: Ranks | None) -> None:
             f"the launcher has started {ranks.count} ranks, and the fabric has parts for {parts}, "
             f"each a leaf switch with its GPUs: start {parts} with mpirun -n {parts}"
         )
-    plans = ranks.gather("plan", run_secret(plan, 0, dilation=1.0, started=None))
+    plans = ranks.gather("plan", plan_digest(plan))
     for number, other in enumerate(plans):
         if other != plans[0]:
             raise UserError(

@@ -30,7 +30,7 @@ from functools import cached_property
 from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Region, Schedule, Write
 from emulator.errors import UserError
-from topologies.model import Topology
+from topologies.model import Node, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from
 
@@ -70,18 +70,18 @@ class Pxn:
 
         It is ``destination`` where a copy inside the server is all that is needed.
         """
-        gpus, hops = self.topology.gpus, self._hops
+        gpus = self.topology.gpus
         here, there = gpus[source], gpus[destination]
-        direct = hops[source].get(there.name)
+        direct = self._hops(here, there)
         if direct is not None and self.mode != "always":
             return None
         joined = self._scale_up.joins(here.name, there.name)
-        mates = [
-            rank
+        mates = {
+            rank: far
             for rank, gpu in enumerate(gpus)
             if (rank == source or self._scale_up.joins(here.name, gpu.name))
-            and there.name in hops[rank]
-        ]
+            and (far := self._hops(gpu, there)) is not None
+        }
         if self.mode == "off" or (not mates and not joined and direct is None):
             way_out = (
                 "leave --pxn at auto to relay it over NVLink, or take a fabric with spines"
@@ -94,10 +94,10 @@ class Pxn:
             )
         if joined:
             return destination
-        least = min(hops[rank][there.name] for rank in mates)
+        least = min(mates.values())
         if direct is not None and direct <= least:
             return None
-        nearest = [rank for rank in mates if hops[rank][there.name] == least]
+        nearest = [rank for rank, far in mates.items() if far == least]
         # GPUs that share a NIC are equally near: those of the same number take turns
         return nearest[(there.local_rank or 0) % len(nearest)]
 
@@ -105,14 +105,10 @@ class Pxn:
     def _scale_up(self) -> ScaleUpDomains:
         return ScaleUpDomains(self.topology)
 
-    @cached_property
-    def _hops(self) -> Sequence[Mapping[str, int]]:
-        """Return for each rank the number of cables to every node that it reaches."""
-        gpus = self.topology.gpus
-        return [
-            {node: span.hops for node, span in spans_from(self.topology, gpu.name).items()}
-            for gpu in gpus
-        ]
+    def _hops(self, here: Node, there: Node) -> int | None:
+        """Return the number of cables from GPU ``here`` to ``there``; None: no way leads there."""
+        span = spans_from(self.topology, here.name).get(there.name)
+        return None if span is None else span.hops
 
 
 def changed(before: Sequence[Schedule], after: Sequence[Schedule]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from emulator.run.environment import version_of
 from emulator.run.plan.run_plan import RunPlan
 from topologies.exports import mermaid as export
+from uet.neighbours import Neighbours
 
 #: Fields of a request that stand elsewhere, or that no packet depends on.
 _WITHOUT_EFFECT = frozenset(
@@ -46,8 +47,43 @@ def run_secret(plan: RunPlan, life: int, *, dilation: float, started: int | None
     time; ``None`` for one in virtual time, which one command determines.  Where the secret
     comes again, so do all packets, octet by octet.
     """
+    determined = _determined(plan, life, dilation=dilation, started=started)
+    text = json.dumps(determined, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def plan_digest(plan: RunPlan) -> bytes:
+    """Return a digest of all that determines the packets of ``plan``, for ranks to compare.
+
+    Tables that endpoints share are in it once.
+    """
+    tables: dict[int, str] = {}
+
+    def brief(value: object) -> object:
+        if not isinstance(value, Neighbours):
+            return repr(value)
+        table = value.table
+        if id(table) not in tables:
+            text = json.dumps(dict(table.macs), sort_keys=True)
+            tables[id(table)] = hashlib.sha256(text.encode()).hexdigest()
+        return [value.own, tables[id(table)]]
+
+    determined = _determined(plan, 0, dilation=1.0, started=None)
+    text = json.dumps(determined, sort_keys=True, default=brief)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has for ``value``: of neighbours the same, whoever shares them."""
+    return dict(value) if isinstance(value, Neighbours) else repr(value)
+
+
+def _determined(
+    plan: RunPlan, life: int, *, dilation: float, started: int | None
+) -> dict[str, object]:
+    """Return everything that determines the packets of ``plan`` in that ``life``."""
     request = plan.request
-    determined = {
+    return {
         "version": version_of("uetemu"),
         "scenario": request.scenario.name,
         "parameters": _chosen(request.parameters),
@@ -61,5 +97,3 @@ def run_secret(plan: RunPlan, life: int, *, dilation: float, started: int | None
         "started": started,
         "life": life,
     }
-    text = json.dumps(determined, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).digest()

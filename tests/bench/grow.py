@@ -3,7 +3,8 @@
 Every run is ``uetemu run pairs`` in processes of its own: each GPU of one half of the servers of a
 fat tree writes to one of the other half and is written to, so that every packet crosses a spine.
 
-The figures of a run: seconds until its endpoints stand; the proportional memory (PSS) of all its
+The figures of a run: seconds until its endpoints stand, of wall and of processor time (which other
+work on the machine does not change as much); the proportional memory (PSS) of all its
 processes together at its highest, per GPU; data packets a second of processor time, and of wall
 time, from then until the last octet has arrived.  A run is ended when it exceeds its limits.
 
@@ -55,7 +56,13 @@ RANKS = (1, 2, 4)
 #: Octets that each GPU writes: 16 packets, so that a run's fabric time is some microseconds.
 WRITTEN = "64KiB"
 #: Figures of a run, each with whether it grows with the number of GPUs by a law of its own.
-FITTED = ("build_s", "megabytes_per_gpu", "packets_per_processor_s", "packets_per_s")
+FITTED = (
+    "build_s",
+    "build_processor_s",
+    "megabytes_per_gpu",
+    "packets_per_processor_s",
+    "packets_per_s",
+)
 #: Wall time (s) between two looks at processor time, and how many of them there are between two
 #: at memory.
 _LOOK_S, _LOOKS = 0.05, 10
@@ -160,6 +167,7 @@ def run(fabric: str, gpus: int, ranks: int, limits: Limits) -> dict[str, float]:
     assert watched.started_s is not None
     return {
         "build_s": at["started"] - began,
+        "build_processor_s": watched.started_s,
         "megabytes_per_gpu": watched.highest / gpus / 1e6,
         "packets_per_processor_s": packets / max(watched.processor_s - watched.started_s, 1e-3),
         "packets_per_s": packets / (at["row"] - at["started"]),
@@ -264,16 +272,22 @@ def measure(
     sizes: Mapping[str, Sequence[int]] = SIZES,
     ranks: Sequence[int] = RANKS,
     limits: Limits | None = None,
+    beyond: Sequence[int] = (),
 ) -> dict[str, float]:
-    """Run all ``sizes`` with each number of ``ranks``, and extrapolate what was not measured."""
+    """Run all ``sizes`` with each number of ``ranks``, and extrapolate what was not measured.
+
+    Sizes ``beyond`` are not tried.
+    """
     limits, found = limits or Limits(), {}
     for fabric, of_fabric in sizes.items():
         for count in ranks:
-            found |= _grown(fabric, sorted(of_fabric), count, limits)
+            found |= _grown(fabric, sorted(of_fabric), count, limits, beyond)
     return found
 
 
-def _grown(fabric: str, sizes: Sequence[int], ranks: int, limits: Limits) -> dict[str, float]:
+def _grown(
+    fabric: str, sizes: Sequence[int], ranks: int, limits: Limits, beyond: Sequence[int]
+) -> dict[str, float]:
     measured: dict[int, dict[str, float]] = {}
     found: dict[str, float] = {}
     for gpus in sizes:
@@ -291,7 +305,7 @@ def _grown(fabric: str, sizes: Sequence[int], ranks: int, limits: Limits) -> dic
         found[f"{fabric}_r{ranks}_{name}_exponent"] = growth.exponent
         if growth.residual is not None:
             found[f"{fabric}_r{ranks}_{name}_residual"] = growth.residual
-        for gpus in sizes:
+        for gpus in (*sizes, *beyond):
             if gpus not in measured:
                 key = _key(fabric, gpus, ranks, name)
                 found[f"{key}_extrapolated"] = growth.at(gpus)
@@ -312,11 +326,17 @@ def _numbers(context: click.Context, option: click.Parameter, text: str) -> tupl
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--fabric", type=click.Choice(list(SIZES)), default="model")
 @click.option("--gpus", callback=_numbers, default="", help="such as 512,2048; default: all")
+@click.option("--beyond", callback=_numbers, default="", help="extrapolated, and not tried")
 @click.option("--ranks", callback=_numbers, default=",".join(map(str, RANKS)), show_default=True)
 @click.option("--gib", type=click.FloatRange(0.1), default=16.0, show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=600.0, show_default=True)
 def main(
-    fabric: str, gpus: tuple[int, ...], ranks: tuple[int, ...], gib: float, seconds: float
+    fabric: str,
+    gpus: tuple[int, ...],
+    beyond: tuple[int, ...],
+    ranks: tuple[int, ...],
+    gib: float,
+    seconds: float,
 ) -> None:
     """Measure fabrics of so many GPUs with so many MPI ranks; figures as JSON.
 
@@ -327,7 +347,7 @@ def main(
         known = ", ".join(map(str, FABRICS))
         raise click.UsageError(f"no fabric of {', '.join(unknown)} GPUs; there are {known}")
     limits = Limits(round(gib * GIB), seconds)
-    found = measure({fabric: gpus or SIZES[fabric]}, ranks, limits)
+    found = measure({fabric: gpus or SIZES[fabric]}, ranks, limits, beyond)
     click.echo(json.dumps({"benchmark": "grow", **found, "machine": machine.describe()}, indent=2))
 
 

@@ -47,10 +47,17 @@ class Explain(Protocol):
 class ModelFabric:
     """The nodes of ``topology``; switches work by ``program``, None without a switch ASIC.
 
+    ``here`` has the names of those that this process is to have: of others it makes no switch.
     ``taken`` has what has come out of nodes and nobody has taken yet, in order.
     """
 
-    def __init__(self, topology: Topology, wires: Wires, program: ModelProgram | None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        wires: Wires,
+        program: ModelProgram | None,
+        here: Collection[str],
+    ) -> None:
         self._topology = topology
         self.taken: deque[tuple[int, bytes]] = deque()
         self._interfaces = {
@@ -66,8 +73,9 @@ class ModelFabric:
         }
         if program is not None:
             for port in switch_ports(topology, wires.indices):
-                made = ModelPort(program, port.index, port.switch)
-                self._interfaces[port.end].program = made
+                if port.end.node in here:
+                    made = ModelPort(program, port.index, port.switch)
+                    self._interfaces[port.end].program = made
         routes, rules = static_routes(topology), static_rules(topology)
         neighbours = static_neighbours(topology)
         self.switches = {
@@ -85,6 +93,7 @@ class ModelFabric:
                 self.taken.append,
             )
             for node in topology.switches
+            if node.name in here
         }
         self._rings: dict[CableEnd, tuple[TransportFrames, deque[bytes]]] = {}
         plane = control_plane.of(topology)
@@ -92,7 +101,8 @@ class ModelFabric:
         self.routing = None if plane is None else ComputedRouting(plane, topology, self._learn)
 
     def _learn(self, switch: str, routes: Sequence[Route]) -> None:
-        self.switches[switch].learn(routes)
+        if switch in self.switches:
+            self.switches[switch].learn(routes)
 
     def open(self, end: CableEnd, frames: TransportFrames) -> deque[bytes]:
         """Open the interface ``end`` of a GPU for ``frames``; return what arrives there."""

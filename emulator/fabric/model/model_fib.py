@@ -16,6 +16,8 @@ from topologies.routing.static_routes import Route, Rule
 from topologies.routing.steps import RouteTable
 
 _HASH_BITS = 31
+#: Look-ups that a switch remembers; with one more it begins anew.
+_MOST_KNOWN = 1 << 14
 
 
 class ModelHop(NamedTuple):
@@ -57,6 +59,8 @@ class ForwardingTable:
             by_interface.setdefault(rule.interface, []).append(rule)
         self._rules = by_interface
         self._known: dict[tuple[str | None, bytes], Choices] = {}
+        #: by next hops, so that destinations behind the same ones have them in common
+        self._divided: dict[tuple[ModelHop, ...], Choices] = {}
         self.replace(routes)
 
     def replace(self, routes: Iterable[Route]) -> None:
@@ -76,6 +80,7 @@ class ForwardingTable:
     def forget(self) -> None:
         """Look everything up anew: a route, or the carrier of an interface, has changed."""
         self._known.clear()
+        self._divided.clear()
 
     def choices(self, interface: str, source: bytes, destination: bytes) -> Choices:
         """Return the next hops for a packet that came in by ``interface``; empty without a route.
@@ -87,6 +92,8 @@ class ForwardingTable:
         found = self._known.get(key)
         if found is None:
             found = self._look_up(rules or (), IPv4Address(source), IPv4Address(destination))
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             self._known[key] = found
         return found
 
@@ -98,13 +105,16 @@ class ForwardingTable:
             for length in self._lengths[table]:
                 network = IPv4Network((destination, length), strict=False)
                 hops = self._tables[table].get(network, ())
-                alive = [hop for hop in hops if self._has_carrier(hop.interface)]
+                alive = tuple(hop for hop in hops if self._has_carrier(hop.interface))
                 if alive:
-                    return _shares(alive)
+                    found = self._divided.get(alive)
+                    if found is None:
+                        found = self._divided[alive] = _shares(alive)
+                    return found
         return ()
 
 
-def _shares(hops: list[ModelHop]) -> Choices:
+def _shares(hops: tuple[ModelHop, ...]) -> Choices:
     """Divide all hashes among ``hops``, which weigh the same (``fib_rebalance``)."""
     count = len(hops)
     return tuple(
