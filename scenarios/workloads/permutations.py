@@ -48,12 +48,26 @@ def across_rails(topology: Topology, seed: int) -> list[int]:
 def _place(
     rank: int, allowed: Sequence[Sequence[int]], sender: dict[int, int], seen: set[int]
 ) -> bool:
-    """Find ``rank`` a destination, moving others if need be (augmenting paths, Kuhn 1955)."""
-    for to in allowed[rank]:
-        if to in seen:
+    """Find ``rank`` a destination, moving others if need be (augmenting paths, Kuhn 1955).
+
+    A path may be as long as there are ranks, so it is a list and no recursion.
+    """
+    path = [(rank, iter(allowed[rank]))]
+    wanted: list[int] = []  # by each but the last of the path
+    while path:
+        _, untried = path[-1]
+        to = next((one for one in untried if one not in seen), None)
+        if to is None:
+            path.pop()
+            if wanted:
+                wanted.pop()
             continue
         seen.add(to)
-        if to not in sender or _place(sender[to], allowed, sender, seen):
-            sender[to] = rank
-            return True
+        wanted.append(to)
+        if to in sender:
+            path.append((sender[to], iter(allowed[sender[to]])))
+            continue
+        for (mover, _), destination in zip(path, wanted, strict=True):
+            sender[destination] = mover
+        return True
     return False

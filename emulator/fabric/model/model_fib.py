@@ -17,7 +17,7 @@ from topologies.routing.steps import RouteTable
 
 _HASH_BITS = 31
 #: Look-ups that a switch remembers; with one more it begins anew.
-_MOST_KNOWN = 1 << 14
+MOST_KNOWN = 1 << 14
 
 
 class ModelHop(NamedTuple):
@@ -82,6 +82,11 @@ class ForwardingTable:
         self._known.clear()
         self._divided.clear()
 
+    @property
+    def known(self) -> int:
+        """Return how many look-ups it remembers."""
+        return len(self._known)
+
     def choices(self, interface: str, source: bytes, destination: bytes) -> Choices:
         """Return the next hops for a packet that came in by ``interface``; empty without a route.
 
@@ -92,7 +97,7 @@ class ForwardingTable:
         found = self._known.get(key)
         if found is None:
             found = self._look_up(rules or (), IPv4Address(source), IPv4Address(destination))
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = found
         return found

@@ -16,9 +16,14 @@ from topologies.analysis.deadlock import waiting_circle
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
 from topologies.catalogue import load
 from topologies.model import VXLAN_OVERHEAD, Link, Topology
-from topologies.routing.fabric_paths import longest_paths_from, paths_from, spans_from
+from topologies.routing.fabric_paths import (
+    longest_paths_from,
+    longest_to_gpus,
+    paths_from,
+    spans_from,
+)
 from topologies.routing.forwarding import forwarding_of
-from topologies.spans import ticks_of
+from topologies.spans import NOWHERE, shortest_spans, ticks_of
 from topologies.stretch import stretch_of
 
 FRAME = 9038
@@ -200,3 +205,18 @@ def test_links_wait_in_a_circle_if_packets_on_all_ways_say_so(spec: str) -> None
     except CycleError:
         circular = True
     assert bool(waiting_circle(topology)) is circular
+
+
+@pytest.mark.parametrize(
+    "spec", ["fat_tree:radix=4,levels=3,gpus_per_host=2,uplink_delay=450ns", "pod", "rail_clos"]
+)
+def test_lengths_from_a_gpu_are_those_from_its_switch_and_its_cable(spec: str) -> None:
+    topology = load(spec).with_switch_latency(700)
+    for gpu in topology.gpus:
+        reached, walked = spans_from(topology, gpu.name), shortest_spans(topology, gpu.name)
+        assert list(reached.items()) == list(walked.items())
+        assert len(reached) == len(walked)
+        assert "nobody" not in reached
+        to_gpus = [walked.get(peer.name, NOWHERE) for peer in topology.gpus]
+        longest = max(one.delay_ns for one in to_gpus), max(one.hops for one in to_gpus)
+        assert longest_to_gpus(topology, gpu.name) == longest

@@ -20,3 +20,13 @@ def test_sets_drawn_at_one_go_are_those_of_single_draws(count: int, size: int, s
     singly = [draw_evs(other, size) for _ in range(count)]
     assert [sets[number] for number in range(count)] == singly
     assert one.getstate() == other.getstate()
+
+
+def test_sets_are_the_same_in_any_order() -> None:
+    sets = EvSets(random.Random(9), 256, 200)
+    singly = [sets[number] for number in range(200)]
+    order = random.Random(1).sample(range(200), 200)
+    assert [sets[number] for number in order] == [singly[number] for number in order]
+    for missing in (-1, 200):
+        with pytest.raises(IndexError):
+            sets[missing]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
 
+from emulator.fabric.model import model_fib
 from emulator.fabric.model.model_fib import ForwardingTable, selected
 from topologies.catalogue import load
 from topologies.routing.static_routes import Hop, Route
@@ -41,3 +42,17 @@ def test_a_route_without_any_hop_is_passed_over_for_a_shorter_prefix() -> None:
     dead.add("up0")
     looked_up.forget()
     assert looked_up.choices("down0", SOURCE, DESTINATION) == ()
+
+
+def test_destinations_behind_the_same_hops_share_their_division() -> None:
+    looked_up = table(set())
+    first = looked_up.choices("down0", SOURCE, DESTINATION)
+    assert looked_up.choices("down0", SOURCE, IPv4Address("10.9.0.2").packed) is first
+
+
+def test_what_a_switch_remembers_is_bounded() -> None:
+    looked_up = table(set())
+    for number in range(model_fib.MOST_KNOWN + 5):
+        destination = (int(IPv4Address("10.9.0.0")) + number).to_bytes(4)
+        assert looked_up.choices("down0", SOURCE, destination)
+    assert looked_up.known == 5
