@@ -258,8 +258,7 @@ class Lab:
             settings = lab._asic_settings()
             lab._asic = FabricAsic.load(fitted, name, topology, program=program, **settings)
         assert lab.wires is not None
-        here = {node.name for node in topology.nodes if lab.here(node.name)}
-        lab.model = ModelFabric(topology, lab.wires, program, here)
+        lab.model = ModelFabric(topology, lab.wires, program)
         return lab
 
     @classmethod

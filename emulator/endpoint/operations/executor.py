@@ -71,8 +71,7 @@ class Executor:
         self._transport = transport
         self._memory = memory
         self._view = memory.view()
-        self._addresses = peers
-        self._rank_of = ranks_at(peers)
+        self._addresses, self._rank_of = peers, ranks_at(peers)
         self._nvlink = nvlink
         self._scale_up_memories = dict(scale_up_memories or {})
         self._program = ScheduleProgram(Schedule(rank=rank, buffers={}), {})

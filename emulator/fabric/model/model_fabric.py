@@ -47,17 +47,11 @@ class Explain(Protocol):
 class ModelFabric:
     """The nodes of ``topology``; switches work by ``program``, None without a switch ASIC.
 
-    ``here`` has the names of those that this process is to have: of others it makes no switch.
+    Of another MPI rank's switches, by ``wires``, it makes none.
     ``taken`` has what has come out of nodes and nobody has taken yet, in order.
     """
 
-    def __init__(
-        self,
-        topology: Topology,
-        wires: Wires,
-        program: ModelProgram | None,
-        here: Collection[str],
-    ) -> None:
+    def __init__(self, topology: Topology, wires: Wires, program: ModelProgram | None) -> None:
         self._topology = topology
         self.taken: deque[tuple[int, bytes]] = deque()
         self._interfaces = {
@@ -73,7 +67,7 @@ class ModelFabric:
         }
         if program is not None:
             for port in switch_ports(topology, wires.indices):
-                if port.end.node in here:
+                if wires.here(port.end.node):
                     made = ModelPort(program, port.index, port.switch)
                     self._interfaces[port.end].program = made
         routes, rules = static_routes(topology), static_rules(topology)
@@ -93,7 +87,7 @@ class ModelFabric:
                 self.taken.append,
             )
             for node in topology.switches
-            if node.name in here
+            if wires.here(node.name)
         }
         self._rings: dict[CableEnd, tuple[TransportFrames, deque[bytes]]] = {}
         plane = control_plane.of(topology)
