@@ -72,6 +72,7 @@ class ModelFabric:
                     self._interfaces[port.end].program = made
         routes, rules = static_routes(topology), static_rules(topology)
         neighbours = static_neighbours(topology)
+        #: what frames pass through: switches, and NICs that GPUs share
         self.switches = {
             node.name: ModelSwitch(
                 node,
@@ -86,8 +87,8 @@ class ModelFabric:
                 (routes[node.name], rules[node.name], neighbours[node.name]),
                 self.taken.append,
             )
-            for node in topology.switches
-            if wires.here(node.name)
+            for node in topology.nodes
+            if node.forwards and wires.here(node.name)
         }
         self._rings: dict[CableEnd, tuple[TransportFrames, deque[bytes]]] = {}
         plane = control_plane.of(topology)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from emulator.asic.bpf.layout import Balancing
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.errors import UserError
-from topologies.model import Role, Topology
+from topologies.model import Topology
 from topologies.routing.static_routes import static_routes
 
 _REMEDY = "leave --fabric model out (which takes root), or {}"
@@ -16,8 +16,6 @@ def check_topology(topology: Topology) -> None:
     if any(bridge.vni is not None for node in topology.nodes for bridge in node.bridges):
         _refuse("has no VXLAN, and subnets are stretched", "take subnets=apart")
     for node in topology.nodes:
-        if node.role is Role.NIC:
-            _refuse(f"has no NIC that several GPUs share, as {node.name} is", "take one per GPU")
         if any(port.bond for port in node.ports):
             _refuse(f"has no bonds, and {node.name} has one", "take homing=paths")
     if topology.standby_ends:

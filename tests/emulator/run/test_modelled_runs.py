@@ -86,7 +86,6 @@ def test_doctor_names_what_runs_without_root(folder: Path) -> None:
         (("--switch", "shallow:balance=kernel"), "does not hash as the kernel does"),
         (("--switch", "none"), "does not hash as the kernel does"),
         (("--control-plane", "ebgp", "--convergence", "measured"), "runs no routing daemons"),
-        (("--topology", "shared_nic"), "has no NIC that several GPUs share"),
         (("--topology", "clos:segments=2,nic_ports=2,homing=bond"), "has no bonds"),
         (("--topology", "clos:segments=2,subnets=stretched"), "has no VXLAN"),
     ],

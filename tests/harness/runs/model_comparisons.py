@@ -1,0 +1,124 @@
+"""Small runs of every design and every scenario, for a modelled fabric to be held to the kernel's.
+
+:data:`DESIGNS` and :data:`SCENARIOS` have the arguments of ``uetemu run`` for each registered name.
+What cannot be compared is in :data:`APART`, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.harness.runs.processes import begun
+
+FEW = "rail_clos:hosts=2,gpus_per_host=2,spines=2"
+_SIZES = ("--topology", FEW, "--sizes", "16KiB", "--iterations", "1")
+_TRACE = """\
+operation,size,ranks,root,duration,name,after
+ranks,,4
+compute,,,,3us
+all_reduce,64KiB
+send,4KiB,0 3
+"""
+
+#: A specification of each design that a run of a few seconds is on.
+DESIGNS: Mapping[str, str] = {
+    "rail_clos": "rail_clos:hosts=2,gpus_per_host=2,spines=2",
+    "clos": "clos:segments=2,hosts=1,gpus_per_host=2,spines=2,rails_per_switch=2",
+    "cluster": "cluster:hosts=2",
+    "cluster_storage": "cluster_storage:hosts=2",
+    "dragonfly": "dragonfly:gpus_per_host=1",
+    "dragonfly_plus": "dragonfly_plus:gpus_per_host=1,leaves=2,spines=1",
+    "fat_tree": "fat_tree:radix=4,gpus_per_host=2",
+    "tor": "tor:radix=4,gpus_per_host=2",
+    "pod": "pod:hosts=1,gpus_per_host=2,spines=2",
+    "multi_pod": "multi_pod:segments=1,hosts=1,gpus_per_host=2,spines=1,super_spines=2",
+    "multi_rail_per_switch": "multi_rail_per_switch:hosts=1,gpus_per_host=4,spines=2",
+    "dual_rail_per_switch": "dual_rail_per_switch:hosts=2,gpus_per_host=4,spines=2",
+    "single_rail_per_switch": "single_rail_per_switch:hosts=2,gpus_per_host=2,spines=2",
+    "single_rail_switch": "single_rail_switch:gpus_per_host=2",
+    "dual_rail_switch": "dual_rail_switch:hosts=2,gpus_per_host=2,homing=paths",
+    "rail_only": "rail_only:hosts=2,gpus_per_host=2",
+    "host_segment": "host_segment:hosts=2,gpus_per_host=2,homing=paths",
+    "nic_per_gpu": "nic_per_gpu:gpus_per_host=2",
+    "shared_nic": "shared_nic:gpus_per_host=4,gpus_per_nic=2",
+    "fabric_planes": "fabric_planes",
+    "torus": "torus:x=2,y=2,z=2",
+}
+
+
+def _set(*parameters: str) -> tuple[str, ...]:
+    return tuple(word for parameter in parameters for word in ("--param", parameter))
+
+
+#: Arguments of each scenario that make it small.
+SCENARIOS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(
+        [
+            *("allgather", "allreduce", "alltoall", "alltoallv", "barrier", "broadcast"),
+            *("gather", "reduce", "reducescatter", "scatter", "sendrecv"),
+        ],
+        _SIZES,
+    ),
+    **dict.fromkeys(
+        [
+            *("attention", "convolutional", "data_parallel", "fnn", "model_parallel"),
+            *("recurrent", "tensor_parallel", "three_d"),
+        ],
+        _set("epochs=2"),
+    ),
+    "pipeline_parallel": _set("epochs=1", "micro_batches=4"),
+    "ccsweep": _set("size=64KiB", "senders=4"),
+    "checkpoint": _set("hidden=16", "epochs=4", "gradient_time=5us", "fail_at=36us"),
+    "incast": _set("size=64KiB", "senders=2,4", "victim=4"),
+    "inference": _set("rate=6000", "requests=2", "scale=65536"),
+    "jobs": _set("placement=packed", "scale=65536"),
+    "jobstart": _set("hidden=16"),
+    "kvload": _set("transfers=2", "load=0,50", "background=16KiB"),
+    "kvmix": _set("load=50", "rounds=2"),
+    "lbsweep": _set("size=64KiB"),
+    "linkfail": _set("size=256KiB", "black_at=3us", "slow_at=3us"),
+    "llm": _set("scale=65536", "layers=3", "batch=4"),
+    "losssweep": _set("size=256KiB", "losses=0,10000"),
+    "model_fit": _set("models=8b", "scale=65536"),
+    "moe": _set("tokens=4", "hidden=64", "feed_forward=64", "skew=1"),
+    "onset": _set("size=256KiB", "joined_at=5us", "window=5us"),
+    "outcast": _set("size=64KiB", "senders=2", "receivers=2"),
+    "pairs": _set("size=64KiB"),
+    "permutation": ("--topology", FEW, *_set("sizes=64KiB")),
+    "pfcstorm": _set("size=256KiB", "storm_at=3us", "storm_for=20us", "watchdog=10us"),
+    "storage_rdma": _set("shards=4", "shard=16KiB", "epochs=1", "cache=64KiB", "state=64KiB"),
+    "trace": ("step.csv",),
+    "victim": _set("size=64KiB", "senders=4"),
+}
+
+#: Names of either registry that have no comparison, and why.
+APART: Mapping[str, str] = {}
+
+
+def outcomes(folder: Path, scenario: str, *arguments: str) -> list[dict[str, object]]:
+    """Return ``result.json`` of a run in namespaces and of the same run on a model.
+
+    It has the digest of every frame at every port with its time, beside rows and counters.  An
+    AssertionError has what a run that failed said.
+    """
+    if scenario == "trace":
+        (folder / "step.csv").write_text(_TRACE)
+        arguments = tuple(str(folder / word) if word == "step.csv" else word for word in arguments)
+    results = []
+    for fabric in ("kernel", "model"):
+        shared = ("--workers", "1") if fabric == "kernel" else ()
+        run = begun(
+            folder,
+            *arguments,
+            *("--capture", "none", "--fabric", fabric, *shared),
+            scenario=scenario,
+        )
+        status, _, errors = run.communicate()
+        assert status == 0, f"{fabric}: {errors}"
+        result = json.loads((run.folder / "result.json").read_text())
+        assert result.pop("fabric") == fabric
+        assert result["digest"]
+        results.append(result)
+    return results
