@@ -26,15 +26,19 @@ Install = Callable[[str, Sequence[Route]], None]
 class ComputedRouting:
     """The control plane ``plane`` of the switches of ``topology``, whose routes ``install`` takes.
 
+    ``vlans``: the rails of a switch are VLANs of one bridge.
+
     A run uses it as it uses :class:`~emulator.control_plane.lab_routing.Routing` and
     :class:`~emulator.control_plane.held_routes.HeldRoutes`.
     """
 
     judged_by_silence = False
 
-    def __init__(self, plane: ControlPlane, topology: Topology, install: Install) -> None:
+    def __init__(
+        self, plane: ControlPlane, topology: Topology, install: Install, *, vlans: bool = False
+    ) -> None:
         self.plane, self.topology = plane, topology
-        self.charged = ChargedTime(topology, plane)
+        self.charged = ChargedTime(topology, plane, vlans=vlans)
         self._install = install
         self.settle(Broken())
 

@@ -21,6 +21,7 @@ from emulator.asic.switch_port import switch_ports
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.fabric.inner.wires import Wires
+from emulator.fabric.model.model_bond import ModelBond
 from emulator.fabric.model.model_switch import ModelInterface, ModelSwitch, octets_of
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.kernel.port_counters import PortCounters
@@ -61,6 +62,7 @@ class ModelFabric:
                 wires.index(end),
                 link.mtu,
                 bridge=topology.node(end.node).port(end.port).bridge,
+                standby=link.standby,
             )
             for link in topology.links
             for end in link.ends
@@ -86,21 +88,36 @@ class ModelFabric:
                 },
                 (routes[node.name], rules[node.name], neighbours[node.name]),
                 self.taken.append,
+                vlans=topology.profile.vlans == "on" and node.is_switch,
             )
             for node in topology.nodes
             if node.forwards and wires.here(node.name)
         }
+        self._bonds = {
+            CableEnd(gpu.name, bond): ModelBond(
+                [self._interfaces[CableEnd(gpu.name, port.name)] for port in members]
+            )
+            for gpu in topology.gpus
+            for bond, members in gpu.bonds.items()
+        }
         self._rings: dict[CableEnd, tuple[TransportFrames, deque[bytes]]] = {}
         plane = control_plane.of(topology)
         #: the control plane of the switches, None where routes are static
-        self.routing = None if plane is None else ComputedRouting(plane, topology, self._learn)
+        self.routing = (
+            None
+            if plane is None
+            else ComputedRouting(plane, topology, self._learn, vlans=topology.profile.vlans == "on")
+        )
 
     def _learn(self, switch: str, routes: Sequence[Route]) -> None:
         if switch in self.switches:
             self.switches[switch].learn(routes)
 
     def open(self, end: CableEnd, frames: TransportFrames) -> deque[bytes]:
-        """Open the interface ``end`` of a GPU for ``frames``; return what arrives there."""
+        """Open the interface ``end`` of a GPU for ``frames``; return what arrives there.
+
+        It is a port, or a bond of ports.
+        """
         arrived: deque[bytes] = deque()
         self._rings[end] = frames, arrived
         return arrived
@@ -114,7 +131,8 @@ class ModelFabric:
         interface = self._interfaces[end]
         switch = self.switches.get(end.node)
         if switch is None:
-            return partial(self._into_gpu, end, interface)
+            port = self._topology.node(end.node).port(end.port)
+            return partial(self._into_gpu, CableEnd(end.node, port.interface), interface)
         arrive = switch.arrive
 
         def send(frame: bytes) -> int:
@@ -132,16 +150,22 @@ class ModelFabric:
         return len(frame)
 
     def from_gpu(self, end: CableEnd) -> Callable[[bytes], int]:
-        """Return the function that sends a frame of a GPU out by its port ``end``."""
-        interface, wire, taken = self._interfaces[end], self._interfaces[end].wire, self.taken
+        """Return the function that sends a frame of a GPU out by its port or bond ``end``."""
+        bond = self._bonds.get(end)
+        if bond is None:
+            return partial(self._out_of_gpu, self._interfaces[end])
 
         def send(frame: bytes) -> int:
-            interface.frames_out += 1
-            interface.octets_out += len(frame)
-            taken.append((wire, frame))
-            return len(frame)
+            member = bond.member_for(frame)
+            return len(frame) if member is None else self._out_of_gpu(member, frame)
 
         return send
+
+    def _out_of_gpu(self, interface: ModelInterface, frame: bytes) -> int:
+        interface.frames_out += 1
+        interface.octets_out += len(frame)
+        self.taken.append((interface.wire, frame))
+        return len(frame)
 
     def counters(self, nodes: Iterable[Node]) -> dict[str, PortCounters]:
         """Counters of the ports of ``nodes`` by ``node:port``, in their order."""

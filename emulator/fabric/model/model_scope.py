@@ -15,13 +15,6 @@ def check_topology(topology: Topology) -> None:
     """Raise UserError, one sentence, unless the model has ``topology``."""
     if any(bridge.vni is not None for node in topology.nodes for bridge in node.bridges):
         _refuse("has no VXLAN, and subnets are stretched", "take subnets=apart")
-    for node in topology.nodes:
-        if any(port.bond for port in node.ports):
-            _refuse(f"has no bonds, and {node.name} has one", "take homing=paths")
-    if topology.standby_ends:
-        _refuse("has no standby links between switches", "take homing=paths")
-    if topology.profile.vlans == "on":
-        _refuse("has no VLANs, and vlans=on requires them", "take vlans=auto or off")
 
 
 def check(topology: Topology, switch: SwitchChoice | None) -> None:
@@ -44,7 +37,10 @@ def check_clock(clock: str, workers: int | None) -> None:
     if clock != "virtual":
         _refuse("knows no time of the host's", "take --clock virtual")
     if workers is not None and workers > 1:
-        _refuse(f"works in one process, and --workers is {workers}", "leave --workers out")
+        _refuse(
+            f"works in one process, and --workers is {workers}",
+            f"leave --workers out, or start MPI ranks (mpirun -n {workers} uetemu run)",
+        )
 
 
 def check_convergence(*, repeatable: bool) -> None:
@@ -54,7 +50,10 @@ def check_convergence(*, repeatable: bool) -> None:
 
 
 def has(feature: str) -> bool:
-    """Return whether the model has ``feature`` of a kernel: it has none that is optional."""
+    """Return whether the model has ``feature`` of a kernel for what ``auto`` decides on: no.
+
+    So what ``auto`` takes does not depend on the machine.
+    """
     return False
 
 

@@ -33,7 +33,8 @@ NOT_FOR_IT = "address that is none here"
 class ModelInterface:
     """One port of a node: ``wire`` is the inner end of its cable, ``program`` the switch program.
 
-    ``bridge`` is the bridge that the port is a member of.
+    ``bridge`` is the bridge that the port is a member of.  Of a ``standby`` link, that is flooded
+    nothing, and it is the ``backup`` of the members beside it.
     """
 
     name: str
@@ -43,6 +44,8 @@ class ModelInterface:
     bridge: str | None = None
     program: ModelPort | None = None
     carrier: bool = True
+    standby: bool = False
+    backup: ModelInterface | None = None
     frames_in: int = 0
     octets_in: int = 0
     frames_out: int = 0
@@ -73,6 +76,12 @@ class ModelBridge:
         """Return whether a member has carrier."""
         return any(member.carrier for member in self.members)
 
+    def stand_by(self) -> None:
+        """Make the member that is the end of a standby link the backup of all others."""
+        for standby in (member for member in self.members if member.standby):
+            for member in self.members:
+                member.backup = None if member is standby else standby
+
 
 #: Takes what leaves a node: the inner end of the cable, and the frame.
 Emit = Callable[[tuple[int, bytes]], None]
@@ -82,7 +91,8 @@ class ModelSwitch:
     """The switch ``node`` with ``interfaces``; ``behind`` are the MACs beyond each port.
 
     ``emit`` takes what leaves.  ``reason`` is why the last frame was dropped, None if the switch
-    program has it in its count, or nothing was.
+    program has it in its count, or nothing was.  With ``vlans`` its bridges are VLANs of one, and
+    have carrier together.
     """
 
     def __init__(
@@ -92,9 +102,11 @@ class ModelSwitch:
         behind: Mapping[str, Iterable[str]],
         routing: tuple[Iterable[Route], Iterable[Rule], Iterable[Neighbour]],
         emit: Emit,
+        *,
+        vlans: bool = False,
     ) -> None:
         routes, rules, neighbours = routing
-        self.node, self._emit = node, emit
+        self.node, self._emit, self._vlans = node, emit, vlans
         self.interfaces = {one.name: one for one in interfaces}
         self.bridges = {bridge.name: ModelBridge(octets_of(bridge.mac)) for bridge in node.bridges}
         for one in interfaces:
@@ -103,6 +115,8 @@ class ModelSwitch:
                 bridge.members.append(one)
                 for mac in behind.get(one.name, ()):
                     bridge.entries[octets_of(mac)] = one
+        for bridge in self.bridges.values():
+            bridge.stand_by()
         self._table = ForwardingTable(node, routes, rules, self._has_carrier)
         self._local = self._table.local
         self._neighbours = {
@@ -112,6 +126,8 @@ class ModelSwitch:
 
     def _has_carrier(self, name: str) -> bool:
         if name in self.bridges:
+            if self._vlans:
+                return any(bridge.carrier for bridge in self.bridges.values())
             return self.bridges[name].carrier
         return self.interfaces[name].carrier
 
@@ -157,14 +173,20 @@ class ModelSwitch:
     def _bridge(
         self, bridge: ModelBridge, frame: bytes, origin: int, came: ModelInterface | None
     ) -> None:
-        """Send ``frame`` to the member that its destination is behind, or to all but ``came``."""
+        """Send ``frame`` to the member that its destination is behind, or to all but ``came``.
+
+        A member without carrier has a backup where there is a standby link (``br_forward`` of
+        Linux).
+        """
         member = None if frame[0] & _GROUP else bridge.entries.get(frame[:6])
         if member is not None:
+            if member.backup is not None and not member.carrier:
+                member = member.backup
             if member is not came and member.carrier:
                 self._leave(member, frame, origin)
             return
         for other in reversed(bridge.members):
-            if other is not came and other.carrier:
+            if other is not came and other.carrier and not other.standby:
                 self._leave(other, frame, origin)
 
     def _route(

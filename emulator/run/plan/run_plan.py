@@ -192,8 +192,9 @@ def prepare(request: RunRequest) -> RunPlan:
     topology = control_plane.chosen(topology, request.control_plane)
     if modelled:
         model_scope.check_topology(topology)
+    else:
+        bonds.check(topology)
     moments = timeline(request.faults, topology)
-    bonds.check(topology)
     bridge_ports.check(topology)
     preflight.check_agents(len(topology.gpus), request.clock)
     relays = Pxn(topology, request.pxn)

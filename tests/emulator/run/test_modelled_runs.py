@@ -17,7 +17,8 @@ from tests.harness.runs.processes import refused
 
 RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
 #: Listed runs that the model has, each with something that another lacks: octets of headers, marks,
-#: trims, PFC, faults, every balancing, several ports, rules of routing, several seeds.
+#: trims, PFC, faults, every balancing, several ports, bonds, VLANs, rules of routing, several
+#: seeds.
 MODELLED = (
     *("ordered, rccc", "rocev2 adaptive", "rocev2 lossless", "faults", "trimming", "loss"),
     *("balance flow", "balance flowlet", "balance packet", "balance round-robin"),
@@ -29,6 +30,10 @@ MODELLED = (
         "torus",
         "two seeds",
         "a GPU dies",
+        "bonds",
+        "bonds, a cable pulled",
+        "bonds, native UET",
+        "VLANs, a rail without carrier",
     ),
 )
 NOBODY = 65534
@@ -82,11 +87,10 @@ def test_doctor_names_what_runs_without_root(folder: Path) -> None:
     ("arguments", "complaint"),
     [
         (("--clock", "host"), "knows no time of the host's"),
-        (("--workers", "2"), "works in one process"),
+        (("--workers", "2"), "start MPI ranks (mpirun -n 2 uetemu run)"),
         (("--switch", "shallow:balance=kernel"), "does not hash as the kernel does"),
         (("--switch", "none"), "does not hash as the kernel does"),
         (("--control-plane", "ebgp", "--convergence", "measured"), "runs no routing daemons"),
-        (("--topology", "clos:segments=2,nic_ports=2,homing=bond"), "has no bonds"),
         (("--topology", "clos:segments=2,subnets=stretched"), "has no VXLAN"),
     ],
 )

@@ -27,6 +27,7 @@ from tests.harness.lab import stock_kernel
 from tests.harness.lab.stock_kernel import Outcome
 from tests.harness.lab.traffic import within
 from tests.system.control_plane.test_settled_runs import SEGMENTS
+from tests.system.engine.test_run_digests import RUNS
 from tests.system.fabric.test_bonds import SHAPE as BONDED
 from topologies import catalogue
 
@@ -78,6 +79,14 @@ SEGMENTS_CHECK = (
     "tests/system/control_plane/test_settled_runs.py::"
     "test_routes_change_at_the_same_frame_in_every_run[segments]"
 )
+#: Runs that a modelled fabric is held to, and that take bonds or VLANs of the kernel.
+MODELLED_CHECKS = tuple(
+    f"tests/system/engine/test_run_digests.py::test_listed_runs_have_their_digests[{name}]"
+    for name in (
+        *("bonds", "bonds, a cable pulled", "bonds, native UET"),
+        "VLANs, a rail without carrier",
+    )
+)
 #: Tenants whose VRFs are devices of the kernel.
 TENANTS_CHECKS = ("tests/system/cluster/test_tenant_vrfs.py",)
 
@@ -100,6 +109,16 @@ def boot_for_segments() -> Outcome:
 
 def boot_for_tenants() -> Outcome:
     return booted(*TENANTS_CHECKS)
+
+
+def boot_for_models() -> Outcome:
+    for run in RUNS:
+        if run.get("needs") in ("bonding", "vlan"):
+            words = shlex.split(run["command"])
+            spec = words[words.index("--topology") + 1]
+            with asic_program.built(size_of(catalogue.load(spec)), clock="virtual"):
+                pass
+    return booted(*MODELLED_CHECKS)
 
 
 def booted(*checks: str) -> Outcome:
@@ -169,6 +188,14 @@ def test_tenants_have_vrf_devices_on_debians_kernel() -> None:
     if reason := lacking():
         pytest.skip(reason)
     assert_passed(stock_kernel.ended(boot_for_tenants), len(TENANTS_CHECKS))
+
+
+@pytest.mark.lengthy
+@pytest.mark.timeout(BUDGET_S + 300)
+def test_bonds_and_vlans_have_the_digests_of_models_on_debians_kernel() -> None:
+    if reason := lacking():
+        pytest.skip(reason)
+    assert_passed(stock_kernel.ended(boot_for_models), len(MODELLED_CHECKS))
 
 
 def assert_passed(outcome: Outcome, tests: int) -> None:
