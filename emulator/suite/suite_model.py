@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulator.errors import UserError
+from emulator.results import FabricKind
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from topologies.advice import meant
 
@@ -127,13 +128,17 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteChoice:
-    """The choices of a user: scale, transports, seeds; and a fabric, or the test's own."""
+    """The choices of a user: scale, transports, seeds; and a fabric, or the test's own.
+
+    ``nodes`` are what the nodes of every fabric are: namespaces of the kernel, or a model.
+    """
 
     scale: str
     transports: Sequence[str]
     fabric: str | None = None
     seed: int = 1
     seeds: int = 3
+    nodes: FabricKind = "kernel"
 
     def pick(self, **values: Any) -> Any:
         """Return the value of this scale: ``pick(small=8, medium=24, full=64)``."""
@@ -155,6 +160,7 @@ class SuiteChoice:
 
         A fabric that the user names stands in place of ``fabric``.
         """
+        modelled = () if self.nodes == "kernel" else ("--fabric", self.nodes)
         return SuiteTrial(
             scenario=scenario,
             fabric=self.fabric or fabric,
@@ -162,7 +168,7 @@ class SuiteChoice:
             switch=switch,
             parameters=tuple((name, str(value)) for name, value in parameters.items()),
             faults=tuple(faults),
-            options=tuple(options),
+            options=(*options, *modelled),
             seed=self.seed,
             seeds=self.seeds if seeds is None else seeds,
         )

@@ -167,6 +167,7 @@ class SuiteRun:
             "fabric": self._choice.fabric,
             "seed": self._choice.seed,
             "seeds": self._choice.seeds,
+            "nodes": self._choice.nodes,
         }
 
     def _write(self) -> None:
@@ -230,6 +231,7 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> Sequence[Mapping[str, A
         ) from None
     if not isinstance(before, dict) or before.get("schema") != SCHEMA:
         raise UserError(f"{folder}/{FILE} is not of the schema {SCHEMA}; choose another --output")
+    before = {"nodes": "kernel", **before}  # of a suite that was written before there was a choice
     differing = [name for name, value in settings.items() if before.get(name) != value]
     if differing:
         raise UserError(

@@ -14,13 +14,18 @@ from emulator.suite_report.suite_folder import SuiteFolder, TrialRun
 from emulator.suite_report.trial_facts import fabric_facts, joined
 
 AWAY = "the run folders of the trials are away"
-DEVICE = (
-    ("device under test", "the fabric: all switches and the cables between them, emulated"),
-    ("switch", "a network namespace of Linux, whose bridge or routes forward real frames"),
-    ("switch ASIC", "queues, ECN, trimming, PFC and load balancing of each port, in eBPF"),
-    ("operating system", "none of a vendor; no optics, no firmware"),
-    ("time", "virtual: fabric time, which waits for the machine, so its speed changes no value"),
-)
+DEVICE: Mapping[str, str] = {
+    "device under test": "the fabric: all switches and the cables between them, emulated",
+    "switch": "a network namespace of Linux, whose bridge or routes forward real frames",
+    "switch ASIC": "queues, ECN, trimming, PFC and load balancing of each port, in eBPF",
+    "operating system": "none of a vendor; no optics, no firmware",
+    "time": "virtual: fabric time, which waits for the machine, so its speed changes no value",
+}
+#: What is otherwise in a suite whose fabrics are a model.
+MODELLED: Mapping[str, str] = {
+    "switch": "a model of bridges and routes in each run's process: no frame passes a kernel",
+    "switch ASIC": "a model of the program: queues, ECN, trimming, PFC, balancing of each port",
+}
 #: Meanings of the observation points of a suite's columns.
 POINTS: Mapping[Point, str] = {
     Point.FABRIC: MEANINGS[BOUNDARY],
@@ -38,7 +43,8 @@ def device_facts(suite: SuiteFolder) -> list[tuple[str, str]]:
     version = packages.get("uetemu") if isinstance(packages, dict) else "unknown"
     kernel = machine.get("kernel") if isinstance(machine, dict) else None
     release = kernel.get("release") if isinstance(kernel, dict) else "unknown"
-    return [*DEVICE, ("emulator", f"uetemu {version} on Linux {release}")]
+    device = {**DEVICE, **MODELLED} if suite.data.get("nodes") == "model" else DEVICE
+    return [*device.items(), ("emulator", f"uetemu {version} on Linux {release}")]
 
 
 def topology_table(suite: SuiteFolder) -> ReportTable:

@@ -121,6 +121,8 @@ def _command(suite: SuiteFolder) -> str:
     words.append(f"--transport {','.join(map(str, data.get('transports') or ()))}")
     if data.get("fabric"):
         words.append(f"--fabric {data['fabric']}")
+    if data.get("nodes", "kernel") != "kernel":
+        words.append(f"--nodes {data['nodes']}")
     words.append(f"--seed {data.get('seed')} --seeds {data.get('seeds')}")
     words.append(f"--tests {','.join(test.number for test in suite.tests)}")
     return " ".join(words)

@@ -20,6 +20,7 @@ from emulator.fabric_choice import choose
 from emulator.farm.farm_session import farm_of, serve_rank
 from emulator.farm.trial_farm import TrialFarm
 from emulator.kernel import launcher
+from emulator.results import FabricKind
 from emulator.run.plan.variants import COMPARE, variants
 from emulator.suite.suite_model import SCALES, Suite, SuiteChoice, SuiteTest
 from emulator.suite.suite_run import FILE, Progress, SuiteRecord, SuiteRun, planned
@@ -51,6 +52,13 @@ SUITES: Mapping[str, str] = {
     "--fabric",
     metavar="SPEC|FILE",
     help="fabric of every test, instead of each test's own",
+)
+@click.option(
+    "--nodes",
+    type=click.Choice(["kernel", "model"]),
+    default="kernel",
+    show_default=True,
+    help="what switches and interfaces are: the kernel's, which takes root, or a model, without",
 )
 @click.option(
     "--transport",
@@ -112,6 +120,7 @@ def _bench(
     tests: str | None,
     scale: str,
     fabric: str | None,
+    nodes: FabricKind,
     transport: str,
     seed: int,
     seeds: int,
@@ -138,6 +147,7 @@ def _bench(
         scale=scale,
         transports=[one.transport for one in variants(transport) if one.transport],
         fabric=fabric,
+        nodes=nodes,
         seed=seed,
         seeds=seeds,
     )
@@ -151,7 +161,8 @@ def _bench(
     folder = output or Path("runs") / f"bench-{suite}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     run = SuiteRun(chosen, selected, choice, folder, farm or TrialCommands(at_once))
     if form == "table":
-        click.echo(f"# {chosen.document}, scale {scale}; {chosen.terminology}\n")
+        of = ", fabrics are a model" if nodes == "model" else ""
+        click.echo(f"# {chosen.document}, scale {scale}{of}; {chosen.terminology}\n")
     with progress_bar() as bar:
         shown = _Shown(bar if form == "table" else None, run.records)
         run.run(lambda at: _show(bar, at), shown.ended)

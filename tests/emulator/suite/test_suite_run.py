@@ -93,6 +93,27 @@ def run(folder: Path, *numbers: str, choice: SuiteChoice = CHOICE) -> list[Suite
     return suite.records
 
 
+def test_trials_on_a_model_say_so_and_share_no_folder_with_others(tmp_path: Path) -> None:
+    modelled = SuiteChoice(scale="small", transports=["uet"], nodes="model")
+    trial = modelled.trial("incast", "pod", options=("--iterations", "1"))
+    assert trial.words[-4:] == ("--iterations", "1", "--fabric", "model")
+    assert "--fabric" not in CHOICE.trial("incast", "pod").words
+    run(tmp_path, "2.1", choice=modelled)
+    assert json.loads((tmp_path / FILE).read_text())["nodes"] == "model"
+    in_kernel = SuiteChoice(scale="small", transports=["uet"])
+    with pytest.raises(UserError, match="another nodes"):
+        run(tmp_path, "2.1", choice=in_kernel)
+
+
+def test_a_suite_from_before_there_were_models_goes_on_in_the_kernel(tmp_path: Path) -> None:
+    run(tmp_path, "2.1")
+    data = json.loads((tmp_path / FILE).read_text())
+    del data["nodes"]
+    (tmp_path / FILE).write_text(json.dumps(data))
+    run(tmp_path, "2.1")
+    assert json.loads((tmp_path / FILE).read_text())["nodes"] == "kernel"
+
+
 def test_a_search_goes_on_until_its_end_and_everything_is_written(tmp_path: Path) -> None:
     records = run(tmp_path)
     assert all(record.ended for record in records)

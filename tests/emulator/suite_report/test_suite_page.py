@@ -41,6 +41,14 @@ def test_it_has_the_ten_parts_in_order_and_names_both_documents(page: str) -> No
     assert "draft-of-a-bench; its terms" in markup
 
 
+def test_a_suite_on_a_model_says_so_and_has_the_command_for_it(tmp_path: Path) -> None:
+    folder = write_suite(tmp_path / "suite", suite_data(nodes="model"))
+    modelled = write_suite_report(folder).read_text()
+    assert "no frame passes a kernel" in modelled
+    assert "a network namespace of Linux, whose" not in modelled
+    assert "--nodes model" in modelled
+
+
 def test_every_test_is_found_by_its_number(page: str) -> None:
     markup = markup_of(page)
     for number in ("6.4", "10.2", "11.1"):
