@@ -48,6 +48,15 @@ DESIGNS: Mapping[str, str] = {
 }
 
 
+#: The RoCEv2 that a design is compared over, where it is another: with PFC its routes could stop
+#: each other in a circle, which no run accepts.
+ROCEV2: Mapping[str, str] = {"dragonfly": "rocev2:pfc=off"}
+#: Designs that RoCEv2 does not run on, in the kernel or not, and why.
+WITHOUT_ROCEV2: Mapping[str, str] = {
+    "fabric_planes": "an endpoint in each plane (homing=planes) is Ultra Ethernet's",
+}
+
+
 def _set(*parameters: str) -> tuple[str, ...]:
     return tuple(word for parameter in parameters for word in ("--param", parameter))
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from emulator import scenario as scenarios
-from tests.harness.runs.model_comparisons import APART, DESIGNS, SCENARIOS, outcomes
+from tests.harness.runs.model_comparisons import (
+    APART,
+    DESIGNS,
+    ROCEV2,
+    SCENARIOS,
+    WITHOUT_ROCEV2,
+    outcomes,
+)
 from topologies import catalogue
 
 
@@ -25,6 +32,8 @@ def test_each_registered_name_is_compared_or_has_a_reason_not_to_be(
 
 def test_a_reason_is_of_a_registered_name() -> None:
     assert set(APART) <= {*catalogue.DESIGNS, *scenarios.names()}
+    assert {*ROCEV2, *WITHOUT_ROCEV2} <= set(DESIGNS)
+    assert all(WITHOUT_ROCEV2.values())
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -47,10 +56,16 @@ def test_a_few_scenarios_have_the_kernels_frames(name: str, tmp_path: Path) -> N
 
 @pytest.mark.root
 @pytest.mark.lengthy
-@pytest.mark.parametrize("transport", ["uet", "rocev2"])
 @pytest.mark.parametrize("name", DESIGNS)
-def test_a_design_has_the_kernels_frames(name: str, transport: str, tmp_path: Path) -> None:
-    same_on(tmp_path, name, transport)
+def test_a_design_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
+    same_on(tmp_path, name, "uet")
+
+
+@pytest.mark.root
+@pytest.mark.lengthy
+@pytest.mark.parametrize("name", [name for name in DESIGNS if name not in WITHOUT_ROCEV2])
+def test_a_design_has_the_kernels_frames_of_rocev2(name: str, tmp_path: Path) -> None:
+    same_on(tmp_path, name, ROCEV2.get(name, "rocev2"))
 
 
 @pytest.mark.root
