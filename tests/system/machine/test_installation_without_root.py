@@ -1,7 +1,8 @@
 """``pip install .`` into a fresh environment, and modelled runs, as a user without any rights.
 
 Neither Mininet nor ``tc`` nor FRR can be seen there: the environment has its own packages alone,
-and the path nothing but its commands.  Root, if it runs the test, covers the daemons of FRR.
+and the path nothing but its commands and ``setpriv`` of util-linux, which ``bench`` starts trials
+with.  Root, if it runs the test, covers the daemons of FRR.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ def home_of_nobody() -> Iterator[Path]:
         for words in ((PYTHON, "-m", "venv", "venv"), (*pip, "./tree")):
             done = unprivileged(home, *words, path="/usr/bin:/bin")
             assert done.returncode == 0, done.stderr
+        setpriv = shutil.which("setpriv")
+        assert setpriv is not None
+        (home / "tools").mkdir()
+        (home / "tools" / "setpriv").symlink_to(setpriv)
         shutil.rmtree(home / "tree")  # what is installed is all there is
         yield home
 
@@ -70,13 +75,18 @@ def home_of_nobody() -> Iterator[Path]:
 def installed(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``uetemu`` of the environment of ``home``."""
     commands = home / "venv" / "bin"
-    return unprivileged(home, str(commands / "uetemu"), *words, path=str(commands))
+    return unprivileged(home, str(commands / "uetemu"), *words, path=path_of(home))
+
+
+def path_of(home: Path) -> str:
+    """Return the search path there."""
+    return f"{home / 'venv' / 'bin'}:{home / 'tools'}"
 
 
 @pytest.mark.timeout(3 * BUDGET_S)
 def test_one_command_runs_with_the_kernels_digest(home: Path) -> None:
     commands = home / "venv" / "bin"
-    hidden = unprivileged(home, str(commands / "python"), "-c", HIDDEN, path=str(commands))
+    hidden = unprivileged(home, str(commands / "python"), "-c", HIDDEN, path=path_of(home))
     assert hidden.returncode == 0, hidden.stderr
     (listed,) = [
         run
