@@ -143,11 +143,16 @@ def agree(plan: RunPlan, ranks: Ranks | None) -> None:
     """Raise UserError unless all ranks have the same ``plan``, and each has a part of it."""
     if ranks is None:
         return
-    if control_plane.of(plan.topology) is not None:
+    if plan.request.fabric != "model" and control_plane.of(plan.topology) is not None:
         raise UserError(
             f"control plane {plan.topology.profile.control_plane} is one machine's, as its packets "
-            "do not cross to another: take --control-plane static, or call uetemu without the "
-            "launcher"
+            "do not cross to another: take --fabric model, which computes the routes, or "
+            "--control-plane static, or call uetemu without the launcher"
+        )
+    if plan.request.parts is not None and len(plan.request.parts) != ranks.count:
+        raise UserError(
+            f"--parts has {len(plan.request.parts)} lines, and the launcher has started "
+            f"{ranks.count} ranks: write a line for each"
         )
     parts = Partition.of(plan.topology, ranks.count).workers
     if parts < ranks.count:

@@ -6,6 +6,7 @@ Each function raises UserError for a value, or a clock, that does not fit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from string import hexdigits
 
 from emulator.engine.frame_digest import DIGITS
@@ -59,6 +60,27 @@ def parse_workers(text: str | None, clock: ClockKind) -> int | None:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_WORKERS:
         raise UserError(f"--workers {text!r} is neither auto nor a number from 1 to {MOST_WORKERS}")
     return int(text)
+
+
+def parse_parts(path: Path | None, clock: ClockKind, workers: str | None) -> list[list[str]] | None:
+    """The names in each line of ``--parts``; None without it."""
+    if path is None:
+        return None
+    if clock != "virtual":
+        raise UserError("--parts is the virtual clock's: leave it out with --clock host")
+    if workers is not None:
+        raise UserError(f"--parts has a line for each worker: leave --workers {workers} out")
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--parts {path} cannot be read: {error}") from error
+    parts = [names for line in lines if (names := line.partition("#")[0].split())]
+    if not 1 <= len(parts) <= MOST_WORKERS:
+        raise UserError(
+            f"--parts {path} has {len(parts)} lines with names: write one for each worker, "
+            f"{MOST_WORKERS} at most, such as rail0 rail1 spine0"
+        )
+    return parts
 
 
 def parse_digest(text: str | None, clock: ClockKind) -> str | None:

@@ -20,6 +20,7 @@ from emulator.cli.run_options import (
     parameter_texts,
     parse_digest,
     parse_gap,
+    parse_parts,
     parse_workers,
     timed_frames,
 )
@@ -122,6 +123,12 @@ from emulator.transports import describe_options, is_secured
     metavar="auto|N",
     help="--clock virtual: processes that share the work, at most; results are the same for any "
     "number [default: auto, one for each idle processor]",
+)
+@click.option(
+    "--parts",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="--clock virtual: file with a line for each worker, or MPI rank: names of the switches "
+    "that it has, with their GPUs [default: as the least traffic crosses]",
 )
 @click.option(
     "--convergence",
@@ -237,6 +244,7 @@ def _run(
     fabric: FabricKind,
     dilation: str | None,
     workers: str | None,
+    parts: Path | None,
     convergence: str,
     digest: str | None,
     digest_parts: bool,
@@ -277,6 +285,7 @@ def _run(
         fabric=fabric,
         dilation=host_dilation(clock, dilation),
         workers=parse_workers(workers, clock),
+        parts=parse_parts(parts, clock, workers),
         convergence=Convergence.parse(convergence),
         digest=parse_digest(digest, clock),
         digest_parts=digest_parts,

@@ -17,7 +17,8 @@ from uet.neighbours import Neighbours
 _WITHOUT_EFFECT = frozenset(
     (
         *("scenario", "parameters", "clock", "output", "lab"),
-        *("digest", "capture", "snaplen", "event_log", "workers", "ranks", "fabric"),
+        *("digest", "capture", "snaplen", "event_log", "workers", "parts", "ranks"),
+        "fabric",
     )
 )
 

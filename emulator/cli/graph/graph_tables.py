@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.table import Table
 
-from emulator.cli.graph.partition_table import parts
+from emulator.cli.graph.partition_table import AskedParts, parts
 from emulator.cli.plain_tables import page, plain_table
 from emulator.run.report.row_heat import MEASURES, busiest, describe
 from emulator.run.report.row_ports import RecordedRun
@@ -42,13 +42,13 @@ def text(
     topology: Topology,
     *,
     switch: str | None = None,
-    workers: int | None = None,
+    asked: AskedParts | None = None,
     to_terminal: bool = False,
 ) -> str:
     """Summary, tiers, failures, rails and uplinks as tables, coloured only for a terminal.
 
-    ``switch`` is what the switches do, where the fabric names it.  With ``workers`` their parts
-    follow.
+    ``switch`` is what the switches do, where the fabric names it.  What ``asked`` is for
+    follows: the parts of workers.
     """
     summary = _summary(topology)
     if switch is not None:
@@ -60,8 +60,8 @@ def text(
             shown.append(f"{table.title}: {table.row_count} rows, see --format json")
         elif table.row_count:
             shown.append(table)
-    if workers is not None:
-        shown.append(parts(topology, workers))
+    if asked is not None:
+        shown.append(parts(topology, asked))
     return page(shown, to_terminal=to_terminal)
 
 

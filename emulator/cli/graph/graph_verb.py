@@ -10,6 +10,9 @@ import click
 
 from emulator import lab_record
 from emulator.cli.graph import bill_tables, graph_tables
+from emulator.cli.graph.partition_table import AskedParts
+from emulator.cli.run_options import parameter_texts, parse_parts
+from emulator.cli.scenario_choice import chosen
 from emulator.engine.workers.partition import MOST_WORKERS
 from emulator.errors import UserError
 from emulator.fabric.containerlab import CONTAINERLAB
@@ -93,6 +96,18 @@ DEFAULT_COLOUR = "utilisation"
     type=click.IntRange(1, MOST_WORKERS),
     help="text: also the parts of so many workers, or MPI ranks, of a run.",
 )
+@click.option(
+    "--parts",
+    "parts_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="text: also the parts that FILE names, as run --parts takes it.",
+)
+@click.option(
+    "--scenario",
+    help="--workers, --parts: the scenario whose schedules cross the cuts; its run has the parts "
+    "with the least traffic between them.",
+)
+@click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="Of the scenario.")
 def command(
     fabrics: tuple[str, ...],
     form: str | None,
@@ -103,6 +118,9 @@ def command(
     network: str,
     prices: str | None,
     workers: int | None,
+    parts_file: Path | None,
+    scenario: str | None,
+    pairs: tuple[str, ...],
 ) -> None:
     """Draw or export a topology, a fabric profile, the fabric of a lab, or the links of a run.
 
@@ -111,8 +129,10 @@ def command(
     .topo file, or tables of addresses.  The bill of materials (bom) takes several, side by side.
     """
     form = form or _form_of(output)
-    if workers is not None and form != "text":
-        raise UserError("--workers is for tables; leave it out, or take --format text")
+    if (workers is not None or parts_file is not None) and form != "text":
+        option = "--parts" if workers is None else "--workers"
+        raise UserError(f"{option} is for tables; leave it out, or take --format text")
+    asked_parts = _asked_parts(workers, parts_file, scenario, pairs)
     whats = fabrics or (catalogue.DEFAULT,)
     if prices is not None and form not in BILLS:
         raise UserError(f"--prices is for a bill of materials; take --format {' or '.join(BILLS)}")
@@ -147,11 +167,33 @@ def command(
     if form == "text":
         switch = _stated_switch(what) if run is None else None
         shown = graph_tables.text(
-            topology, switch=switch, workers=workers, to_terminal=output == "-"
+            topology, switch=switch, asked=asked_parts, to_terminal=output == "-"
         )
         write(shown, output)
         return
     write(render(topology, form, full=full, to_terminal=output == "-"), output)
+
+
+def _asked_parts(
+    workers: int | None, file: Path | None, scenario: str | None, pairs: Sequence[str]
+) -> AskedParts | None:
+    """Return the parts that the options ask for, None if none do.  UserError if they differ."""
+    named = parse_parts(file, "virtual", None if workers is None else str(workers))
+    if workers is None and named is None:
+        if scenario is not None or pairs:
+            raise UserError("--scenario and --param are for parts; add --workers N or --parts FILE")
+        return None
+    if scenario is None:
+        if pairs:
+            raise UserError("--param is of a scenario; add --scenario NAME")
+        return AskedParts(workers=workers or 0, named=named)
+    loaded, given = chosen(scenario, parameter_texts(pairs, {}), None)
+    return AskedParts(
+        workers=workers or 0,
+        named=named,
+        scenario=loaded,
+        parameters=loaded.parameters(given),
+    )
 
 
 def _form_of(output: str) -> str:

@@ -8,12 +8,18 @@ nothing that happens now changes what another worker does before then (Chandy an
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from emulator.engine.event_queue import PS
+from emulator.engine.workers.cable_load import group_load
+from emulator.engine.workers.cut_refinement import cut, refined
+from emulator.engine.workers.expected_traffic import ExpectedTraffic
+from emulator.errors import UserError
 from topologies.model import Role, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 
@@ -21,6 +27,21 @@ from topologies.parts.scale_up import ScaleUpDomains
 LEAST_GPUS = 4
 MOST_WORKERS = 256
 LOADAVG = Path("/proc/loadavg")
+
+
+@dataclass(frozen=True)
+class PartShares:
+    """Octets that cross cables and scale-up networks: ``cut`` between workers, of ``total``.
+
+    ``away`` are those between each worker and all others, ``works`` its work
+    (:mod:`emulator.engine.workers.cable_load`).  Both count groups of nodes: what stays within
+    one, such as a leaf switch with its GPUs, is in the work alone.
+    """
+
+    cut: int
+    total: int
+    away: Sequence[int]
+    works: Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +60,11 @@ class Partition:
         return 1 + max(self.worker_of.values(), default=0)
 
     @classmethod
-    def of(cls, topology: Topology, workers: int) -> Self:
-        """Share ``topology`` among ``workers`` at most.
+    def of(cls, topology: Topology, workers: int, traffic: ExpectedTraffic | None = None) -> Self:
+        """Share ``topology`` among ``workers`` at most, so that little of ``traffic`` crosses.
 
-        GPUs that share a NIC stay together, and so does what is joined without any delay.
+        GPUs that share a NIC stay together, and so does what is joined without any delay.  Without
+        traffic neighbours stay together, as many GPUs at each worker as can be.
         """
         groups = _groups(topology)
         sizes = dict.fromkeys(groups.values(), 0)
@@ -58,13 +80,69 @@ class Partition:
             before += sizes[group]
         used = {worker: rank for rank, worker in enumerate(sorted({owner[one] for one in busy}))}
         last = max(used.values(), default=0)
+        first = {
+            group: used.get(worker, min(worker, last)) for group, worker in sorted(owner.items())
+        }
+        if traffic is not None and last > 0:
+            names = list(first)
+            load = group_load(topology, names, groups, traffic)
+            hosting = np.array([sizes[one] > 0 for one in names], np.int64)
+            after = refined(load, np.array(list(first.values()), np.int64), hosting)
+            first = dict(zip(names, after.tolist(), strict=True))
         return cls(
-            worker_of={
-                name: used.get(owner[group], min(owner[group], last))
-                for name, group in groups.items()
-            },
+            worker_of={name: first[group] for name, group in groups.items()},
             lookahead_ps=lookahead_ps(topology),
         )
+
+    @classmethod
+    def by_hand(cls, topology: Topology, parts: Sequence[Sequence[str]]) -> Self:
+        """Give each worker the switches that its part names, with the GPUs at them.
+
+        Switches without GPUs that no part names follow in turn.  Raises UserError for a name that
+        is none, for a switch with GPUs that is in no part, and for a part without GPUs.
+        """
+        groups = _groups(topology)
+        owner: dict[str, int] = {}
+        for number, names in enumerate(parts):
+            for name in names:
+                if name not in groups:
+                    raise UserError(f"part {number} names {name}, which the fabric does not have")
+                group = groups[name]
+                if owner.setdefault(group, number) != number:
+                    raise UserError(
+                        f"{name} is in part {number}, and in part {owner[group]} already, or what "
+                        "it is joined with is: name it once"
+                    )
+        for gpu in topology.gpus:
+            if groups[gpu.name] not in owner:
+                near = [one.name for one in topology.nodes if groups[one.name] == groups[gpu.name]]
+                raise UserError(
+                    f"GPU {gpu.name} is in no part: name {near[0]}, or what it is joined with "
+                    f"({', '.join(near[1:4])}), in one"
+                )
+        hosting = {owner[groups[gpu.name]] for gpu in topology.gpus}
+        for number in range(len(parts)):
+            if number not in hosting:
+                raise UserError(f"part {number} has no GPU: give it a switch with GPUs")
+        idle = [group for group in dict.fromkeys(groups.values()) if group not in owner]
+        owner |= {group: number % len(parts) for number, group in enumerate(idle)}
+        return cls(
+            worker_of={name: owner[group] for name, group in groups.items()},
+            lookahead_ps=lookahead_ps(topology),
+        )
+
+    def shares(self, topology: Topology, traffic: ExpectedTraffic) -> PartShares:
+        """Return what of ``traffic`` crosses, and how the work is shared."""
+        groups = _groups(topology)
+        names = list(dict.fromkeys(groups.values()))
+        load = group_load(topology, names, groups, traffic)
+        owner = np.array([self.worker_of[one] for one in names], np.int64)
+        works = np.zeros(self.workers, np.int64)
+        np.add.at(works, owner, load.work)
+        away = [
+            int(load.between[owner == one][:, owner != one].sum()) for one in range(self.workers)
+        ]
+        return PartShares(cut(load, owner), int(load.between.sum()) // 2, away, works.tolist())
 
 
 def automatic(topology: Topology) -> int:

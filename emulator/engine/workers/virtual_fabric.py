@@ -6,8 +6,11 @@ queue of its own, and time passes in windows (conservative synchronisation, Chan
     all workers                    the run
     -----------                    -------
     events before `limit`  ---->   crossings to their workers, news of ranks
-                           <----   next window: up to the earliest event of all plus the lookahead,
-                                   but to no event of the run's own
+                           <----   next window: up to the earliest event of any other worker plus
+                                   the lookahead, but to no event of the run's own
+
+A worker whose neighbours are idle goes on alone, lookahead by lookahead, until something of its
+own is for them or for the run.  News are heard as soon as no worker can have earlier ones.
 
 The run's decisions on news (a barrier is passed, an execution is over) hold one lookahead later,
 with one worker too. So results do not depend on how many there are.
@@ -71,6 +74,10 @@ class VirtualFabric:
         self.pauses: PauseWatch | None = None
         self._looks: set[int] = set()
         self._inboxes: dict[int, list[Crossing]] = {number: [] for number in range(wires.workers)}
+        #: news that a worker which is behind may still precede
+        self._held: list[News] = []
+        #: exchanges between the workers so far, in each of which all report once
+        self.exchanges = 0
         #: what NICs have sent, and how long pauses stopped ports
         self.record = LineRecord.of(lab.topology)
         self.ranks = ranks
@@ -253,8 +260,16 @@ class VirtualFabric:
             return own
         if self._stale:
             self._exchange("report", [()] * len(self.workers))
-        waiting = (one[0] for inbox in self._inboxes.values() for one in inbox)
-        return min(own, *self._following, min(waiting, default=NEVER))
+        return min(own, self._all_over())
+
+    def _next_of(self, number: int) -> int:
+        """Return when worker ``number`` has something to do, as far as is known here (ps)."""
+        waiting = min((one[0] for one in self._inboxes[number]), default=NEVER)
+        return min(waiting, self._following[number])
+
+    def _all_over(self) -> int:
+        """Return the time (ps) up to which every worker has done all."""
+        return min(map(self._next_of, self._inboxes))
 
     def run(self, until: int = NEVER) -> bool:
         """Let time pass up to and with ``until`` (ps); return whether the run's events stopped it.
@@ -282,19 +297,38 @@ class VirtualFabric:
                         sampler.sample(events.now)
                     return True
                 continue
-            limit = min(following + self.lookahead_ps, until + 1)
+            limit = until + 1
             if events.heap:
                 limit = min(limit, events.heap[0][0])
             if sampler is not None:
                 limit = min(limit, sampler.due)
-            self._exchange("advance", [(limit, self._taken(one.number)) for one in self.workers])
+            limits = self._limits(limit)
+            self._exchange(
+                "advance",
+                [
+                    (limits[one.number], self.lookahead_ps, self._taken(one.number))
+                    for one in self.workers
+                ],
+            )
         if until != NEVER:
             events.now = until
         return False
 
+    def _limits(self, limit: int) -> list[int]:
+        """The ends (ps) of the workers' next windows, ``limit`` at most.
+
+        Neither what another worker does next nor a decision on news reaches a worker before.
+        """
+        held = min((one.when_ps for one in self._held), default=NEVER)
+        nexts = list(map(self._next_of, range(len(self.workers))))
+        return [
+            min(limit, self.lookahead_ps + min(held, *nexts[:own], *nexts[own + 1 :]))
+            for own in range(len(self.workers))
+        ]
+
     def _exchange(self, method: str, arguments: Sequence[Sequence[object]]) -> None:
         """Have all workers work at once; pass on what they report for each other, and the news."""
-        news: list[News] = []
+        self.exchanges += 1
         reports: list[WindowReport] = []
         with self._together():
             for worker, own in zip(self.workers, arguments, strict=True):
@@ -305,13 +339,16 @@ class VirtualFabric:
             self.events.now = max(self.events.now, report.now)
             for owner, crossings in report.crossings.items():
                 self._inboxes[owner] += crossings
-            news += report.news
+            self._held += report.news
             if self._capture is not None:
                 self._capture.add(report.blocks)
-        if self._capture is not None:
-            self._capture.flush(self.events.now)
         self._stale = False
-        for one in sorted(news, key=lambda one: (one.when_ps, one.rank or 0)):
+        over = self._all_over()
+        if self._capture is not None:
+            self._capture.flush(min(over, self.events.now))
+        held = sorted(self._held, key=lambda one: (one.when_ps, one.rank or 0))
+        self._held = [one for one in held if one.when_ps >= over]
+        for one in held[: len(held) - len(self._held)]:
             self._take_news(one)
 
     # The fabric
@@ -415,6 +452,7 @@ class VirtualFabric:
         self.part.retire()
         for inbox in self._inboxes.values():
             inbox.clear()
+        self._held.clear()
 
     def close(self) -> None:
         """End all workers."""

@@ -72,7 +72,12 @@ class WindowReport:
 
         What others get is there by its time alone; the first one writes the capture.
         """
-        away = [one[0] for crossings in self.crossings.values() for one in crossings]
+        away = [
+            one[0]
+            for owner, crossings in self.crossings.items()
+            if owner != number
+            for one in crossings
+        ]
         own = self.crossings.get(number)
         return WindowReport(
             self.now,
@@ -325,13 +330,28 @@ class WorkerPart:
                 assert copies is not None
                 heappush(self.events.heap, (when, order, copies.arrive, what))
 
-    def advance(self, limit: int, crossings: Sequence[Crossing]) -> WindowReport:
-        """Take what comes from others, and run all events before ``limit`` (ps)."""
+    def advance(self, limit: int, lookahead_ps: int, crossings: Sequence[Crossing]) -> WindowReport:
+        """Take what comes from others, and run all events before ``limit`` (ps).
+
+        It ends earlier, one lookahead at most after the first event that others have to know of.
+        """
         self.accept(crossings)
-        self._limit = limit
+        events = self.events
         with uncollected():
-            self.events.run_before(limit)
+            while not self._to_tell():
+                following = events.heap[0][0] if events.heap else NEVER
+                self._limit = min(limit, following + lookahead_ps)
+                events.run_before(self._limit)
+                if self._limit == limit:
+                    break
         return self.report()
+
+    def _to_tell(self) -> bool:
+        """Return whether the next report has more than times."""
+        taps = self.taps
+        return bool(
+            self.network.outbox or self._copies or self._news or (taps is not None and taps.blocks)
+        )
 
     def report(self) -> WindowReport:
         """Report the time, the news, and what is for others."""

@@ -43,6 +43,12 @@ def check_clock(clock: str, workers: int | None) -> None:
         )
 
 
+def check_parts(ranks: int) -> None:
+    """Raise UserError unless several ``ranks`` of a launcher are there to have the parts."""
+    if ranks == 1:
+        _refuse("works in one process", "leave --parts out, or start a rank for each by mpirun")
+
+
 def check_convergence(*, repeatable: bool) -> None:
     """Raise UserError for a time of convergence that is measured, and so not ``repeatable``."""
     if not repeatable:

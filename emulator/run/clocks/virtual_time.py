@@ -323,4 +323,9 @@ def _partition(plan: RunPlan) -> Partition:
     topology, requested = plan.topology, plan.request.workers
     if plan.request.ranks > 1 or plan.request.fabric == "model":
         requested = plan.request.ranks
-    return Partition.of(topology, automatic(topology) if requested is None else requested)
+    if plan.request.parts is not None:
+        return Partition.by_hand(topology, plan.request.parts)
+    if requested is None:
+        requested = automatic(topology)
+    traffic = plan.traffic() if requested > 1 else None
+    return Partition.of(topology, requested, traffic)

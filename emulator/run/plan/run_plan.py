@@ -19,6 +19,8 @@ from emulator.control_plane.charged_time import Convergence
 from emulator.control_plane.lab_routing import check_control_plane
 from emulator.doctor import capabilities
 from emulator.doctor.capabilities import Capabilities
+from emulator.engine.workers.expected_traffic import ExpectedTraffic
+from emulator.engine.workers.partition import Partition
 from emulator.errors import UserError
 from emulator.fabric import bonds, bridge_ports
 from emulator.fabric.model import model_scope
@@ -77,6 +79,8 @@ class RunRequest:
     dilation: float | None = None
     #: processes that share the work of the virtual clock; None: as many as suit the machine
     workers: int | None = None
+    #: names of the switches of each worker, or MPI rank; None: those with the least traffic between
+    parts: Sequence[Sequence[str]] | None = None
     #: MPI ranks that share the work, each one worker on its own machine
     ranks: int = 1
     #: what virtual time charges for new routes after a fault
@@ -145,6 +149,10 @@ class RunPlan:
     def loads(self) -> list[TrialLoad]:
         return [load for stage in self.stages for load in stage.loads]
 
+    def traffic(self) -> ExpectedTraffic:
+        """Return who sends how much to whom in one iteration of each trial."""
+        return ExpectedTraffic.joined(one.traffic for one in self.loads if one.traffic is not None)
+
     def moments_of(self, trial: Trial) -> Sequence[Moment]:
         """Return what goes wrong in each iteration of ``trial`` by the user, and by itself."""
         if not trial.fault_clauses:
@@ -186,10 +194,14 @@ def prepare(request: RunRequest) -> RunPlan:
     modelled = request.fabric == "model"
     if modelled:
         model_scope.check_clock(request.clock, request.workers)
+        if request.parts is not None:
+            model_scope.check_parts(request.ranks)
         model_scope.check_convergence(repeatable=request.convergence.repeatable)
     has = model_scope.has if modelled else capabilities.has
     topology, homed = homing.resolved(chosen.topology, request.control_plane, has=has)
     topology = control_plane.chosen(topology, request.control_plane)
+    if request.parts is not None:
+        Partition.by_hand(topology, request.parts)
     if modelled:
         model_scope.check_topology(topology)
     else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from emulator.endpoint.operations.gpu_memory import Layout
 from emulator.endpoint.operations.operation_table import WRITE
 from emulator.endpoint.operations.schedule import Schedule
+from emulator.engine.workers.expected_traffic import ExpectedTraffic
 from emulator.errors import UserError
 from emulator.measures.cuts import Change
 from emulator.measures.ideal import WireCost, ideal_ns
@@ -27,7 +28,7 @@ class TrialLoad:
     ``packets`` are data packets sent over the fabric by all ranks, and ``operations`` those of all
     schedules. ``memory_octets`` is what each GPU's buffers take. ``relayed`` are the writes that
     another GPU of the server sends on (:mod:`emulator.run.pxn`), and ``chain`` the messages of the
-    longest chain of dependent ones.
+    longest chain of dependent ones.  ``traffic`` is who sends how much to whom.
     """
 
     size_bytes: int
@@ -37,6 +38,7 @@ class TrialLoad:
     memory_octets: tuple[int, ...]
     relayed: int = 0
     chain: int = 0
+    traffic: ExpectedTraffic | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -77,5 +79,6 @@ class TrialLoad:
             packets=int(np.maximum(1, -(-written // wire.payload_mtu)).sum()),
             operations=len(graph),
             chain=longest_chain(graph),
+            traffic=ExpectedTraffic.of(graph.tables),
             memory_octets=tuple(Layout(schedule.buffers).octets for schedule in schedules),
         )

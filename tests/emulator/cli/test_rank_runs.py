@@ -57,7 +57,9 @@ def test_each_rank_works_on_a_lab_of_its_own() -> None:
 def plan(spec: str, control_plane: str = "static") -> RunPlan:
     topology = catalogue.load(spec)
     profile = dataclasses.replace(topology.profile, control_plane=control_plane)
-    return cast(RunPlan, SimpleNamespace(topology=dataclasses.replace(topology, profile=profile)))
+    topology = dataclasses.replace(topology, profile=profile)
+    asked = SimpleNamespace(parts=None, fabric="kernel")
+    return cast(RunPlan, SimpleNamespace(topology=topology, request=asked))
 
 
 @pytest.mark.parametrize(
