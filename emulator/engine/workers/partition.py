@@ -115,11 +115,9 @@ class Partition:
                     )
         for gpu in topology.gpus:
             if groups[gpu.name] not in owner:
-                near = [one.name for one in topology.nodes if groups[one.name] == groups[gpu.name]]
-                raise UserError(
-                    f"GPU {gpu.name} is in no part: name {near[0]}, or what it is joined with "
-                    f"({', '.join(near[1:4])}), in one"
-                )
+                near = [one for one in topology.nodes if groups[one.name] == groups[gpu.name]]
+                switch = next((one for one in near if one.is_switch), gpu)
+                raise UserError(f"GPU {gpu.name} is in no part: name {switch.name} in one")
         hosting = {owner[groups[gpu.name]] for gpu in topology.gpus}
         for number in range(len(parts)):
             if number not in hosting:

@@ -110,6 +110,22 @@ def test_files_are_equal(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+def test_files_are_equal_for_parts_by_hand(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    parts.write_text(
+        "rail0 rail3  # both spines are with the second\n\nrail1 rail2 spine0 spine1\n"
+    )
+    scenario, *arguments = RUNS["rails"]
+    given = (("--workers", "1"), ("--parts", str(parts)))
+    runs = [begun(tmp_path, *one, *SEEN, *arguments, scenario=scenario) for one in given]
+    for run in runs:
+        status, _, errors = run.communicate()
+        assert status == 0, errors
+    assert json.loads((runs[1].folder / "environment.json").read_text())["workers"] == 2
+    assert_equal(*runs)
+
+
+@pytest.mark.root
 @pytest.mark.lengthy
 @pytest.mark.parametrize("name", MORE_RANKS)
 def test_files_of_more_ranks_are_equal(name: str, tmp_path: Path) -> None:
@@ -208,3 +224,54 @@ def of_two_barriers() -> list[Schedule]:
         Schedule(rank=rank, buffers={"x": 4096, "y": 8192}, operations=operations.get(rank, ()))
         for rank in range(8)
     ]
+
+
+IDLE_NS = 40_000
+ROUNDS = 40
+
+
+def local_schedules() -> list[Schedule]:
+    """Ranks 0 and 2, on one leaf switch, write to and fro; the others compute all the time."""
+    made = []
+    for rank in range(4):
+        if rank % 2:
+            operations: list[Operation] = [Compute(duration_ns=IDLE_NS)]
+        else:
+            operations = []
+            for tag in range(ROUNDS):
+                after = (len(operations) - 1,) if operations else ()
+                if rank == (2 * tag) % 4:
+                    operations.append(
+                        Write(
+                            peer=2 - rank,
+                            tag=tag,
+                            local=MESSAGE,
+                            remote=Region("y", 0, 4096),
+                            after=after,
+                        )
+                    )
+                else:
+                    operations.append(
+                        Receive(peer=2 - rank, tag=tag, into=Region("y", 0, 4096), after=after)
+                    )
+        buffers = {"x": 4096, "y": 4096}
+        made.append(Schedule(rank=rank, buffers=buffers, operations=tuple(operations)))
+    return made
+
+
+@pytest.mark.root
+def test_a_worker_with_idle_neighbours_goes_on_without_word_from_them() -> None:
+    found, exchanges = [], 0
+    for workers in (1, 2):
+        name = f"t-{secrets.token_hex(4)}"
+        spec = "rail_clos:hosts=2,gpus_per_host=2,spines=1"
+        with gpu_bench(name, spec, workers=workers) as bench:
+            before = bench.fabric.exchanges
+            found.append(bench.run(local_schedules()))
+            exchanges = bench.fabric.exchanges - before
+    alone, shared = found
+    for one, other in zip(alone, shared, strict=True):
+        assert (one.start_ns, one.end_ns) == (other.start_ns, other.end_ns)
+        assert list(one.operation_end) == list(other.operation_end)
+    busy = max(one.end_ns for one in alone) - min(one.start_ns for one in alone)
+    assert exchanges < busy / LOOKAHEAD_NS / 4

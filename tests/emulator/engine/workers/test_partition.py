@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from emulator.engine.workers import partition
+from emulator.engine.workers.expected_traffic import ExpectedTraffic
 from emulator.engine.workers.partition import LEAST_GPUS, Partition, automatic, lookahead_ps
+from emulator.errors import UserError
 from topologies import catalogue
 from topologies.model import CableEnd, Role, Topology
 
@@ -86,3 +89,54 @@ def test_a_worker_gets_an_idle_processor(
     monkeypatch.setattr(partition, "LOADAVG", loadavg)
     monkeypatch.setattr(partition.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     assert automatic(catalogue.load("rail_clos")) == workers
+
+
+def to_all_of_one_parity(topology: Topology) -> ExpectedTraffic:
+    """GPUs of even rails send to those of the other even one, and those of odd rails so, too."""
+    numbers = {gpu.name: rank for rank, gpu in enumerate(topology.gpus)}
+    pairs = [
+        (rank, numbers[f"{name[:-1]}{(int(name[-1]) + 2) % 4}"]) for name, rank in numbers.items()
+    ]
+    sender, receiver = np.array(pairs).T
+    octets = np.full(len(pairs), 1000)
+    return ExpectedTraffic(sender, receiver, octets * 0, octets)
+
+
+def test_parts_follow_the_traffic_and_stay_balanced() -> None:
+    topology = catalogue.load("rail_clos")
+    traffic = to_all_of_one_parity(topology)
+    plain, cut = Partition.of(topology, 2), Partition.of(topology, 2, traffic)
+    assert plain.shares(topology, traffic).cut == 24_000
+    assert cut.shares(topology, traffic).cut == 0
+    assert cut.worker_of["rail0"] == cut.worker_of["rail2"] != cut.worker_of["rail1"]
+    assert sorted(cut.worker_of[gpu.name] for gpu in topology.gpus) == [0] * 12 + [1] * 12
+    assert cut == Partition.of(topology, 2, traffic)
+    assert cut.lookahead_ps == plain.lookahead_ps
+
+
+def test_parts_by_hand_have_the_gpus_of_their_switches() -> None:
+    topology = catalogue.load("rail_clos")
+    made = Partition.by_hand(topology, [["rail3", "rail0", "spine1"], ["rail1", "rail2"]])
+    assert made.workers == 2
+    assert {gpu: made.worker_of[gpu] for gpu in ("h0g0", "h0g1", "h5g2", "h5g3")} == {
+        "h0g0": 0,
+        "h0g1": 1,
+        "h5g2": 1,
+        "h5g3": 0,
+    }
+    assert made.worker_of["spine1"] == 0
+    assert set(made.worker_of) == {node.name for node in topology.nodes}
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ([["rail0", "rail9"]], "part 0 names rail9, which the fabric does not have"),
+        ([["rail0", "rail1"], ["rail2"]], "is in no part: name rail3"),
+        ([["rail0", "rail1"], ["rail2", "rail3", "rail0"]], "rail0 is in part 1, and in part 0"),
+        ([["rail0", "rail1", "rail2", "rail3"], ["spine0"]], "part 1 has no GPU"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(parts: list[list[str]], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        Partition.by_hand(catalogue.load("rail_clos"), parts)
