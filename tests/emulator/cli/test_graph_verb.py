@@ -106,8 +106,44 @@ def test_text_has_the_parts_of_workers() -> None:
     assert "2 workers, windows of 600 ns" in text
     assert re.search(r"\| 0 +\| rail0, spine0 +\| h0g0, h1g0 +\| 2 +\|", text)
     assert re.search(r"\| 1 +\| rail1 +\| h0g1, h1g1 +\| 2 +\|", text)
+    assert "across cuts" not in text
     refused = _graph("rail_clos", "--workers", "2", "--format", "dot")
     assert "--workers is for tables" in str(refused.exception)
+
+
+def test_text_has_the_traffic_of_a_scenario_across_the_parts(tmp_path: Path) -> None:
+    asked = ("--scenario", "allreduce", "--param", "sizes=64KiB")
+    text = _graph("rail_clos", "--workers", "2", *asked).stdout
+    by_traffic = re.search(r"2 workers, windows of 600 ns, (\S+) KiB across cuts", text)
+    assert re.search(r"\| 0 +\| rail1, rail3, spine0 .*\| 50% +\|", text)
+    parts = tmp_path / "parts"
+    parts.write_text("rail0 rail1 spine0\nrail2 rail3 spine1\n")
+    text = _graph("rail_clos", "--parts", str(parts), *asked).stdout
+    by_hand = re.search(r"2 workers, windows of 600 ns, (\S+) KiB across cuts", text)
+    assert by_traffic
+    assert by_hand
+    assert float(by_traffic[1]) < float(by_hand[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--scenario", "allreduce"), "--scenario and --param are for parts"),
+        (("--workers", "2", "--param", "sizes=1"), "--param is of a scenario"),
+        (("--workers", "2", "--parts", "PARTS"), "leave --workers 2 out"),
+        (("--parts", "PARTS"), "part 1 has no GPU"),
+        (("--parts", "PARTS", "--format", "dot"), "--parts is for tables"),
+        (("--parts", "NONE"), "cannot be read"),
+    ],
+)
+def test_parts_that_cannot_be_shown_are_refused(
+    options: tuple[str, ...], complaint: str, tmp_path: Path
+) -> None:
+    parts = tmp_path / "parts"
+    parts.write_text("rail0 rail1 rail2 rail3\nspine0\n")
+    places = {"PARTS": str(parts), "NONE": str(tmp_path / "none")}
+    refused = _graph("rail_clos", *(places.get(one, one) for one in options))
+    assert complaint in str(refused.exception)
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("dot", "graph "), ("mmd", "flow"), ("json", "{")])

@@ -79,6 +79,13 @@ def test_fabrics_without_a_part_for_each_rank_are_refused(
         rank_runs.agree(made(), ranks_of(3)[0])
 
 
+def test_parts_for_another_number_of_ranks_are_refused() -> None:
+    asked = plan("rail_clos")
+    asked.request.parts = [["rail0"], ["rail1"]]  # type: ignore[misc]
+    with pytest.raises(UserError, match="--parts has 2 lines, and the launcher has started 3"):
+        rank_runs.agree(asked, ranks_of(3)[0])
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> MemoryChannel:
     """The channel of the first of two ranks, of which the other never says anything."""

@@ -47,9 +47,24 @@ def test_two_machines_over_tcp_come_to_the_same_files(tmp_path: Path) -> None:
     assert not left_by(spread, 2)
 
 
-def test_a_modelled_fabric_comes_to_the_same_files(tmp_path: Path) -> None:
-    given = (*SMALL, "--sizes", "64KiB", "--fabric", "model", "--capture", "all")
-    alone, shared = begun(tmp_path, *given), ranked(tmp_path, 2, *given)
+@pytest.mark.parametrize(
+    "plane",
+    [
+        (),
+        (
+            "--control-plane",
+            "ebgp",
+            "--fault",
+            "t=3us link rail0:up0 down; t=30us link rail0:up0 up",
+        ),
+    ],
+)
+def test_a_modelled_fabric_comes_to_the_same_files(plane: tuple[str, ...], tmp_path: Path) -> None:
+    given = (*SMALL, "--sizes", "64KiB", "--fabric", "model", "--capture", "all", *plane)
+    parts = tmp_path / "parts"
+    parts.write_text("rail1\nrail0 spine0\n")
+    alone = begun(tmp_path, *given)
+    shared = ranked(tmp_path, 2, *given, *(("--parts", str(parts)) if plane else ()))
     for run in (alone, shared):
         status, _, errors = run.communicate()
         assert status == 0, errors
