@@ -1,6 +1,6 @@
 """How many mutants of ``uet/`` the conformance tests notice: ``python -m tests.mutation``.
 
-A seeded sample of all mutants is tried, one after the other, until the sample or the time is over.
+A seeded sample of all mutants is tried, ``--jobs`` at a time, until the sample or the time is over.
 A mutant is *killed* when a test fails, does not end, or the program does not load any more; one
 that *survives* is a rule that no test holds, or a change that makes no difference.  The score goes
 beside the conformance report; ``uetemu conformance`` shows it.
