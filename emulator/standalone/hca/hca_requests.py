@@ -8,7 +8,7 @@ from typing import Final
 
 from emulator.errors import UserError
 from emulator.rocev2.hca_memory import ADDRESS_BITS, KEY_BITS
-from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, BthOperation
+from emulator.rocev2.wire.rocev2_codes import BthOperation
 from emulator.standalone.hca.card import Card
 from emulator.standalone.script.requested_operations import Message
 from topologies.advice import question
@@ -53,8 +53,6 @@ def error_name(text: str, what: str) -> str:
 def must_be_possible(message: Message) -> None:
     """Raise :class:`UserError` for what RoCEv2 does not have, whoever the peer is."""
     request, what = message.request, f"operation {message.number} ({message.name})"
-    if message.size > MAX_MESSAGE:
-        raise UserError(f"{what} has {message.size} octets; no message is longer than 2^31")
     if isinstance(request, AtomicRequest) and request.operation not in _ATOMICS:
         name = AtomicOpcode(request.operation).name.lower()
         raise UserError(f"{what}: RoCEv2 has no {name}; its atomics are fetch:sum and cswap")

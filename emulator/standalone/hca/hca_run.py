@@ -16,7 +16,7 @@ from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import Connection, HcaConfig
-from emulator.rocev2.wire.rocev2_codes import GSI_QPN, PSN_MASK, QPN_MASK, UDP_PORT
+from emulator.rocev2.wire.rocev2_codes import GSI_QPN, MAX_MESSAGE, PSN_MASK, QPN_MASK, UDP_PORT
 from emulator.standalone.endpoint_namespace import enter_namespace
 from emulator.standalone.hca.card import Card
 from emulator.standalone.hca.configuration import ELSEWHERE, path_mtu_for
@@ -90,6 +90,7 @@ def _work(requested: StandAloneHca, draft: HcaConfig, seed: int) -> StandAloneWo
             seed=seed,
             fields=FIELDS,
             error=error_name,
+            longest=MAX_MESSAGE,
         )
         messages = messages_of(requested.phrases, requested.script, around)
         for message in messages:

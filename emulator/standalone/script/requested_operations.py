@@ -90,6 +90,7 @@ class Around:
 
     ``delivery`` is the endpoint's own delivery mode.  ``fields`` are the operations there are, with
     the fields of each; ``error`` takes the name of an error, and what to call the place it is in.
+    No message has more than ``longest`` octets.
     """
 
     peer: str
@@ -100,6 +101,7 @@ class Around:
     delivery: str = "rud"
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: FIELDS)
     error: Callable[[str, str], str] = error_name
+    longest: int = 2**32 - 2
 
 
 def messages_of(phrases: Sequence[str], script: str | None, around: Around) -> list[Message]:
@@ -262,7 +264,7 @@ class _Maker:
         if self._item.get("size") in (None, ""):
             example = "size=8" if self._verb in ("atomic", "fetch") else f"{self._verb}:3000"
             raise UserError(f"{self._where}: say how many octets, for example {example}")
-        return self._number("size", 0, high=2**32 - 2)
+        return self._number("size", 0, high=self._around.longest)
 
     # -- each kind of request ------------------------------------------------------------------
 

@@ -204,7 +204,7 @@ _MET = ("--connect", "10.0.0.2")
         (("initiator", *_MET, "fetch:min,operand=1"), "RoCEv2 has no min"),
         (("initiator", *_MET, "mswap,operand=1,compare=1"), "RoCEv2 has no mswap"),
         (("initiator", *_MET, "send:10,header_data=0x100000000"), "an immediate has 32 bits"),
-        (("initiator", *_MET, f"send:{2**31 + 1}"), "octets"),
+        (("initiator", *_MET, f"send:{2**31 + 1}"), "must lie in 0..2147483648"),
         (("initiator", *_MET, "send:10,error=BAD_MKEY"), "no operation ends with"),
     ],
 )
