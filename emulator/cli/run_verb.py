@@ -29,7 +29,7 @@ from emulator.cli.scenario_choice import chosen
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.errors import UserError
-from emulator.farm.farm_session import farm_of, serve_rank
+from emulator.farm.farm_session import GOES_ON, farm_of, serve_rank
 from emulator.farm.farmed_seeds import execute_farmed
 from emulator.farm.trial_farm import TrialFarm
 from emulator.faults import grammar
@@ -224,7 +224,7 @@ def command(context: click.Context, seeds: int, **given: Any) -> None:
     elif place.number:
         serve_rank(place)
     else:
-        with farm_of(place) as farm:
+        with farm_of(place, GOES_ON) as farm:
             _run(context, farm, seeds=seeds, **given)
 
 

@@ -12,6 +12,9 @@ from emulator.farm.trial_farm import TrialFarm
 from emulator.kernel.launcher import RankPlace
 from emulator.run.interrupts import Interrupted, interruptible
 
+#: How a command goes on whose ranks the launcher has ended.
+GOES_ON = "; the same command with --output goes on"
+
 
 @contextmanager
 def farm_of(place: RankPlace, onward: str = "") -> Iterator[TrialFarm]:

@@ -4,6 +4,8 @@
 
     RUN/result.json, environment.json, ...   of all seeds
     RUN/seeds/7/                             the run folder of seed 7, whole
+
+A call that was killed goes on with what it has (:mod:`emulator.farm.seed_folders`).
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from pathlib import Path
 from typing import Any
 
 from emulator.cleanup import uninterrupted
 from emulator.engine.frame_digest import PARTS_FILE
 from emulator.errors import UserError
+from emulator.farm.seed_folders import SeedFolders
 from emulator.farm.seed_merge import merge, merged_digest, merged_events, merged_nccl
 from emulator.farm.trial_farm import TrialFarm
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
@@ -31,7 +33,6 @@ from emulator.run.run_start import UNFINISHED, blank_result, check_digest, envir
 from emulator.suite.trial_command import TrialEnd
 from topologies.exports import mermaid as export
 
-SEEDS = "seeds"
 _TIMELINE = "timeline.json"
 
 
@@ -49,11 +50,13 @@ def execute_farmed(
         )
     result = blank_result(plan)
     result.dilation = 1.0
-    folder = RunFolder.create(plan.request.scenario.name, plan.request.output)
-    run = _SeedRuns(plan, farm, result, folder)
+    first, count = plan.request.seed, plan.request.seeds
+    words_of = {seed: words(seed) for seed in range(first, first + count)}
+    folders = SeedFolders(plan.request.scenario.name, plan.request.output, words_of)
+    run = _SeedRuns(plan, farm, result, folders)
     try:
         run.begin(observer)
-        run.work(words, observer)
+        run.work(words_of, observer)
     except Interrupted as stop:
         result.errors.append(farm.cause(stop))
         raise
@@ -65,13 +68,15 @@ def execute_farmed(
     finally:
         with uninterrupted():
             run.conclude()
-    return result, folder
+    return result, folders.run
 
 
 class _SeedRuns:
-    def __init__(self, plan: RunPlan, farm: TrialFarm, result: Result, folder: RunFolder) -> None:
+    def __init__(
+        self, plan: RunPlan, farm: TrialFarm, result: Result, folders: SeedFolders
+    ) -> None:
         self._plan, self._farm = plan, farm
-        self._result, self._folder = result, folder
+        self._result, self._folders, self._folder = result, folders, folders.run
         self._nccl = NcclReport(plan.topology, sys.argv, _warmups(plan))
 
     def begin(self, observer: Observer) -> None:
@@ -89,31 +94,31 @@ class _SeedRuns:
         self._folder.write("result.json", content | {"errors": [UNFINISHED]})
         observer.began(plan, self._result)
 
-    def work(self, words: Callable[[int], Sequence[str]], observer: Observer) -> None:
-        request = self._plan.request
-        seeds = range(request.seed, request.seed + request.seeds)
+    def work(self, words: Mapping[int, Sequence[str]], observer: Observer) -> None:
         pool = ThreadPoolExecutor(self._farm.at_once, thread_name_prefix="seed")
+        ends = self._folders.kept()
         try:
+            for seed, end in ends.items():
+                self._folder.event("seed", seed=seed, **dataclasses.asdict(end))
             runs: dict[Future[TrialEnd], int] = {
-                pool.submit(self._farm.run, words(seed), self._of_seed(seed)): seed
-                for seed in seeds
+                pool.submit(self._farm.run, words[seed], self._folders.of_seed(seed)): seed
+                for seed in words
+                if seed not in ends
             }
-            ends: dict[int, TrialEnd] = {}
-            observer.progress(f"0 of {len(seeds)} seeds", 0.0)
+            observer.progress(f"{len(ends)} of {len(words)} seeds", len(ends) / len(words))
             for future in as_completed(runs):
                 seed = runs[future]
                 ends[seed] = end = future.result()
+                if self._folders.of_seed(seed).exists():  # a run that was refused has made none
+                    self._folders.record(seed, end)
                 self._folder.event("seed", seed=seed, **dataclasses.asdict(end))
-                observer.progress(f"{len(ends)} of {len(seeds)} seeds", len(ends) / len(seeds))
+                observer.progress(f"{len(ends)} of {len(words)} seeds", len(ends) / len(words))
         except BaseException:
             self._farm.stop()
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-        self._merge({seed: ends[seed] for seed in seeds}, observer)
-
-    def _of_seed(self, seed: int) -> Path:
-        return self._folder.path / SEEDS / str(seed)
+        self._merge({seed: ends[seed] for seed in words}, observer)
 
     def _merge(self, ends: Mapping[int, TrialEnd], observer: Observer) -> None:
         plan, result = self._plan, self._result
@@ -125,7 +130,7 @@ class _SeedRuns:
                 result.errors.append(f"seed {seed}, {end.place}: {why}")
         runs = {seed: found for seed in ends if (found := self._read(seed, "result.json"))}
         merge(plan, runs, result)
-        folders = {seed: self._of_seed(seed) for seed in runs}
+        folders = {seed: self._folders.of_seed(seed) for seed in runs}
         merged_nccl(plan, self._nccl, result.rows, folders)
         for event in merged_events(result.rows, folders):
             kind = event.pop("event")
@@ -135,7 +140,7 @@ class _SeedRuns:
             parts = {seed: self._read(seed, PARTS_FILE) for seed in ends}
             result.digest = merged_digest(plan, parts)
             check_digest(plan, result)
-            first = self._of_seed(plan.request.seed) / _TIMELINE
+            first = self._folders.of_seed(plan.request.seed) / _TIMELINE
             if first.exists():
                 shutil.copyfile(first, self._folder.path / _TIMELINE)
         for row in result.summary:
@@ -143,7 +148,7 @@ class _SeedRuns:
 
     def _read(self, seed: int, name: str) -> Any:
         try:
-            return json.loads((self._of_seed(seed) / name).read_text())
+            return json.loads((self._folders.of_seed(seed) / name).read_text())
         except FileNotFoundError:
             return None
 
@@ -152,7 +157,7 @@ class _SeedRuns:
         if (report := self._nccl.content(self._result.errors)) is not None:
             self._folder.write(REPORT_FILE, report)
         self._folder.event("end", errors=self._result.errors)
-        self._folder.close()
+        self._folders.close()
 
 
 def _warmups(plan: RunPlan) -> int | None:

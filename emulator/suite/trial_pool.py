@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from emulator.run.environment import version_of
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
-from emulator.suite.trial_command import TrialRunner
+from emulator.suite.trial_command import TrialEnd, TrialRunner
 
 RECORD = "trial.json"
 
@@ -69,22 +69,31 @@ class TrialPool:
             shutil.rmtree(folder)  # of a suite that was killed
         words = [*trial.words, "--workers", "1", "--format", "json"]
         end = self._runner.run(words, folder)
-        record = {"words": list(trial.words), "version": version_of("uetemu"), **asdict(end)}
         folder.mkdir(exist_ok=True)  # a run that was refused has made none
         if not self._stopped:
-            temporary = folder / f".{RECORD}"
-            temporary.write_text(json.dumps(record, indent=2))
-            temporary.replace(folder / RECORD)
-        return _outcome_of(folder, trial, record)
+            write_record(folder, trial.words, end)
+        return _outcome_of(folder, trial, asdict(end))
+
+
+def write_record(folder: Path, words: Sequence[str], end: TrialEnd) -> None:
+    """Note in ``folder`` that the command of ``words`` has come to its ``end``."""
+    record = {"words": list(words), "version": version_of("uetemu"), **asdict(end)}
+    temporary = folder / f".{RECORD}"
+    temporary.write_text(json.dumps(record, indent=2))
+    temporary.replace(folder / RECORD)
+
+
+def read_record(folder: Path, words: Sequence[str]) -> Mapping[str, Any] | None:
+    """Return what ``folder`` records of the command of ``words`` with this version; None: none."""
+    record = _object(folder / RECORD)
+    same = record.get("words") == list(words) and record.get("version") == version_of("uetemu")
+    return record if same else None
 
 
 def recorded(folder: Path, trial: SuiteTrial) -> TrialOutcome | None:
     """Return the outcome that ``folder`` records of ``trial`` with this version; None: none."""
-    record = _object(folder / RECORD)
-    same = record.get("words") == list(trial.words) and record.get("version") == version_of(
-        "uetemu"
-    )
-    return _outcome_of(folder, trial, record) if same else None
+    record = read_record(folder, trial.words)
+    return _outcome_of(folder, trial, record) if record is not None else None
 
 
 def _outcome_of(folder: Path, trial: SuiteTrial, record: Mapping[str, Any]) -> TrialOutcome:

@@ -17,7 +17,7 @@ from emulator.cli.rank_command import RankCommand
 from emulator.cli.run_terminal import Bar, progress_bar
 from emulator.errors import UserError
 from emulator.fabric_choice import choose
-from emulator.farm.farm_session import farm_of, serve_rank
+from emulator.farm.farm_session import GOES_ON, farm_of, serve_rank
 from emulator.farm.trial_farm import TrialFarm
 from emulator.kernel import launcher
 from emulator.results import FabricKind
@@ -109,7 +109,7 @@ def command(plan: bool, **given: Any) -> None:
     if place is None or plan:
         _bench(None, plan=plan, **given)
         return
-    with farm_of(place, "; the same command with --output goes on") as farm:
+    with farm_of(place, GOES_ON) as farm:
         _bench(farm, plan=plan, **given)
 
 

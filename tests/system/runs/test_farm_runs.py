@@ -65,6 +65,26 @@ def test_seeds_over_two_machines_are_the_run_of_one(tmp_path: Path) -> None:
     assert reports[0]["results"] == reports[1]["results"]
 
 
+def test_seeds_of_which_a_rank_died_go_on_to_the_run_of_one(tmp_path: Path) -> None:
+    plain, farmed = tmp_path / "plain", tmp_path / "farmed"
+    status, expected, errors = ended(uetemu(*SEEDS, "--output", str(plain)))
+    assert status == 0, errors
+    process = mpirun(3, *SEEDS, "--output", str(farmed))
+    within(120, lambda: any(farmed.glob("seeds/*/trial.json")), "a seed has ended")
+    os.kill(pid_of_rank(process, 2), signal.SIGKILL)
+    status, _, errors = ended(process)
+    assert status != 0
+    before = {path: path.read_bytes() for path in farmed.glob("seeds/*/trial.json")}
+    assert before
+    status, out, errors = ended(mpirun(3, *SEEDS, "--output", str(farmed)))
+    assert status == 0, errors
+    assert table(out) == table(expected)
+    assert measured(farmed) == measured(plain)
+    assert {path: path.read_bytes() for path in before} == before
+    events = [json.loads(line) for line in (farmed / "events.jsonl").read_text().splitlines()]
+    assert sorted(one["seed"] for one in events if one["event"] == "seed") == [1, 2, 3, 4]
+
+
 def test_a_suite_whose_rank_died_goes_on_to_the_tables_of_one_process(tmp_path: Path) -> None:
     plain, farmed = tmp_path / "plain", tmp_path / "farmed"
     status, expected, errors = ended(uetemu(*SUITE, "--output", str(plain)))
