@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,10 +151,13 @@ class Outcome:
     seconds: float
 
 
-def run(script: str, *, directory: Path, files: Path, budget_s: float) -> Outcome:
+def run(
+    script: str, *, directory: Path, files: Path, budget_s: float, devices: Sequence[str] = ()
+) -> Outcome:
     """Boot, run the shell script in ``directory``, switch off; at most ``budget_s`` (wall clock).
 
     ``files`` is an empty directory; in the machine it is ``/run/out``, and all that stays.
+    ``devices`` are options of QEMU for what the machine has beside (:func:`cable_end`).
     """
     release = releases()[-1]
     modules = _in_order(release, MODULES_OF_THE_ROOT)
@@ -172,11 +175,13 @@ def run(script: str, *, directory: Path, files: Path, budget_s: float) -> Outcom
         *("-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
         *("-smp", str(CORES), "-m", str(MEMORY_MIB)),
         *("-kernel", str(KERNEL / f"boot/vmlinuz-{release}"), "-initrd", str(initramfs)),
-        # no TSC watchdog: emulated, every other clock costs microseconds to read
-        *("-append", "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off"),
+        # no TSC watchdog: emulated, every other clock costs microseconds to read; no check that
+        # the timer ticks in time, which on a busy host ends in "IO-APIC + timer doesn't work"
+        *("-append", "console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable mitigations=off"),
         *("-serial", f"file:{log}"),
         *_shared("host", Path("/"), "readonly=on,multidevs=remap"),
         *_shared("out", files, "multidevs=remap"),
+        *devices,
     ]
     started = time.monotonic()
     machine = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -200,6 +205,20 @@ def run(script: str, *, directory: Path, files: Path, budget_s: float) -> Outcom
         console=complaints + _text(log),
         files=files,
         seconds=time.monotonic() - started,
+    )
+
+
+def cable_end(number: int, sockets: Path) -> tuple[str, ...]:
+    """Return QEMU's options for a NIC at end ``number``, 0 or 1, of a cable between two machines.
+
+    The cable is a pair of datagram sockets in the directory ``sockets``; a frame is lost while the
+    other machine is off.  The NIC's driver is ``virtio_net``, its MAC ends in ``number``.
+    """
+    here, there = (sockets / f"end{end}" for end in (number, 1 - number))
+    ends = f"local.type=unix,local.path={here},remote.type=unix,remote.path={there}"
+    return (
+        *("-netdev", f"dgram,id=cable,{ends}"),
+        *("-device", f"virtio-net-pci,netdev=cable,mac=52:54:00:00:00:0{number},romfile="),
     )
 
 
