@@ -60,6 +60,7 @@ chmod go-w /root
 FIRST = """\
 trap 'ssh b "echo >/run/over"' EXIT
 timeout 300 sh -c 'until ssh -o ConnectTimeout=5 b true; do sleep 1; done'
+mpirun --allow-run-as-root --host a,b hostname >/run/out/names
 mpirun --allow-run-as-root --host a,b UETEMU run allreduce GIVEN --output /run/out/run
 LEFT >/run/out/left || true
 """
@@ -128,6 +129,7 @@ def test_two_kernels_come_to_the_files_of_one_machine(tmp_path: Path) -> None:
         story = machine.console[-2000:] + machine.output[-4000:]
         assert machine.status == 0, f"{name} after {machine.seconds:.0f} s:\n{story}"
         assert (machine.files / "left").read_text() == "", name
+    assert sorted((machines[0].files / "names").read_text().split()) == ["a", "b"]
     spread = machines[0].files / "run"
     environment = json.loads((spread / "environment.json").read_text())
     assert environment["workers"] == 2
