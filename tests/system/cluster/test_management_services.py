@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -24,6 +25,7 @@ from topologies.model import FRONTEND, MANAGEMENT
 pytestmark = pytest.mark.root
 
 SPEC = "cluster:hosts=2,gpus_per_host=1,spines=0,storage_nodes=1,networks=frontend+management"
+SMALLEST = "cluster:hosts=1,gpus_per_host=1,spines=0,storage_nodes=1,networks=management"
 SERVICES = "dns,lldp,metrics,ntp,prometheus,ptp,redfish,rendezvous,ssh"
 CLIENT = """
 import sys
@@ -53,18 +55,25 @@ class Running:
         return lab.exec("user0", ["ping", "-c1", "-W1", address], timeout=20).returncode == 0
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    topology = catalogue.load(SPEC)
-    settings = {"dilation": 1000.0, "seed": 1, "spec": SPEC, "persistent": True}
+@contextmanager
+def started(spec: str, services: str) -> Iterator[Running]:
+    """Yield a cluster of ``spec`` with ``services``; it is gone afterwards."""
+    topology = catalogue.load(spec)
+    settings = {"dilation": 1000.0, "seed": 1, "spec": spec, "persistent": True}
     cluster = ClusterLab.create(
         f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings
     )
     try:
-        planned = plan_services(SERVICES, MachineMap(topology))
+        planned = plan_services(services, MachineMap(topology))
         yield Running(cluster, Services.start(cluster, planned))
     finally:
         cluster.discard()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with started(SPEC, SERVICES) as cluster:
+        yield cluster
 
 
 def test_dns_knows_machines_in_each_network(running: Running) -> None:
@@ -171,6 +180,15 @@ def test_prometheus_collects_the_backends_ports(running: Running) -> None:
     directions = str(2 * len(running.cluster.backend.topology.links))
     links = "sum by (job) (uetemu_tier_links)"
     within(60, lambda: values(links) == {"uetemu": directions}, "it has the backend's links")
+
+
+def test_prometheus_ends_with_the_lab() -> None:
+    with started(SMALLEST, "metrics,prometheus") as running:
+        records = {record.kind: record for record in running.services.records}
+        assert set(records) == {"metrics", "prometheus"}
+        assert records["prometheus"].alive
+    within(20, lambda: not records["prometheus"].alive, "Prometheus has ended")
+    within(20, lambda: not records["metrics"].alive, "what it collects has ended")
 
 
 def test_redfish_powers_a_server_off_and_on(running: Running) -> None:
