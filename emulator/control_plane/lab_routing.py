@@ -242,6 +242,10 @@ class Routing:
         routes = TenantRoutes(left or self.topology, self._indices, self._kernels)
         return list(routes.differences())
 
+    def lost_routers(self) -> list[str]:
+        """Return the router MACs that VRFs have lost, a sentence each."""
+        return list(TenantRoutes(self.topology, self._indices, self._kernels).lost_routers())
+
     def await_convergence(
         self, progress: Progress | None = None, *, time_limit_s: float = TIME_LIMIT_S
     ) -> None:

@@ -97,11 +97,26 @@ class TenantRoutes:
 
     def unknown_routers(self, switch: Node, vrf: Vrf) -> Iterator[str]:
         """Yield the switches that routes lead to and whose router MAC ``vrf`` lacks."""
-        requested = self.requested(switch, vrf)
+        yield from self._unknown(switch, vrf, self.requested(switch, vrf))
+
+    def lost_routers(self) -> Iterator[str]:
+        """Yield a sentence for each router MAC that is missing where the kernel has routes to it.
+
+        That is lost traffic whatever faults there are, unless routes are just changing.
+        """
+        for switch in self._topology.switches:
+            for vrf in switch.vrfs:
+                for name in self._unknown(switch, vrf, self.routes(switch, vrf)):
+                    yield (
+                        f"{vrf.name} of {switch.name} has routes to {name} and lacks its router MAC"
+                    )
+
+    def _unknown(self, switch: Node, vrf: Vrf, routes: Routes) -> Iterator[str]:
+        """Yield the switches that ``routes`` lead to and whose router MAC ``vrf`` lacks."""
         space = vrf_space(switch.name, vrf.name)
         bridge = self._indices[CableEnd(space, routing_bridge(vrf.name))]
         tunnel = self._indices[CableEnd(space, tunnel_port(vrf.vni))]
-        used = {hop.address for hops in requested.values() for hop in hops}
+        used = {hop.address for hops in routes.values() for hop in hops}
         known = set(read_entries(self._kernels(places_of(self._topology, switch)[vrf.name].node)))
         for name in members_of(self._topology)[vrf.name]:
             end = self._topology.node(name).loopback

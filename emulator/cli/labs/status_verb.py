@@ -15,6 +15,7 @@ from rich.table import Table
 from emulator import lab_record
 from emulator.asic.switch_counters import AsicCounters
 from emulator.cluster import border_firewall, isolation_choice
+from emulator.control_plane.lab_routing import Routing
 from emulator.faults.condition import Condition, described
 from emulator.faults.fault_injector import recorded
 from emulator.kernel.port_counters import PortCounters
@@ -93,10 +94,15 @@ def _facts(
         }
         for node in lab.topology.nodes
     ]
-    facts = {"control_plane": lab.topology.profile.control_plane}
+    facts: dict[str, object] = {"control_plane": lab.topology.profile.control_plane}
     if isolation_choice.tenants_of(lab.topology):
         facts["isolation"] = lab.topology.profile.isolation
+        facts["lost_routers"] = _lost_routers(lab)
     return _lab_facts(lab.record) | facts | {"nodes": nodes}
+
+
+def _lost_routers(lab: Lab) -> list[str]:
+    return lab.routing.lost_routers() if isinstance(lab.routing, Routing) else []
 
 
 def _show_labs(records: Sequence[LabRecord]) -> None:
@@ -137,6 +143,8 @@ def _show_ports(
         click.echo(f"struck: {words}")
     if isolation_choice.tenants_of(lab.topology):
         click.echo(isolation_choice.stated(lab.topology))
+        for words in _lost_routers(lab):
+            click.echo(f"lost traffic: {words}")
     if lab.record.membership is not None and border_firewall.is_there(lab):
         packets, octets = border_firewall.refused(lab)
         click.echo(f"firewall of {BORDER}: {packets} packets of users refused, {octets} octets")

@@ -16,7 +16,9 @@ from click.testing import CliRunner
 
 from emulator.cli.labs import status_verb
 from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.control_plane.tenant_routes import places_of
 from emulator.doctor import capabilities
+from emulator.kernel import namespaces
 from tests.harness.lab.running_cluster import running_cluster
 from tests.harness.lab.traffic import within
 from topologies.model import FRONTEND
@@ -111,6 +113,25 @@ def test_an_l3_vni_that_is_made_anew_brings_routes_and_router_macs(run: ClusterC
     leaf.configure("vrf tenant0", "vni 30000")
     routing.await_convergence()
     assert reaches(run, "h0", FAR)
+
+
+def test_status_names_a_router_mac_that_a_leaf_has_lost(run: ClusterContext) -> None:
+    lab = run.cluster.labs[FRONTEND]
+    routing = lab.routing
+    assert routing is not None
+    assert routing.lost_routers() == []
+    leaf = lab.topology.node("front-leaf0")
+    other = vrf_named(lab.topology.node("front-leaf1"), "tenant0").mac
+    place = places_of(lab.topology, leaf)["tenant0"].node
+    removal = ["bridge", "fdb", "del", other, "dev", "vxlan30000", "self"]
+    inside = ["nsenter", f"--net={namespaces.path_of(lab.name, place)}"]
+    subprocess.run([*inside, *removal], check=True)
+    stated = "tenant0 of front-leaf0 has routes to front-leaf1 and lacks its router MAC"
+    assert stated in CliRunner().invoke(status_verb.command, [lab.name]).output
+    routing.switches["front-leaf0"].configure("vrf tenant0", "no vni 30000")
+    routing.switches["front-leaf0"].configure("vrf tenant0", "vni 30000")
+    routing.await_convergence()
+    assert routing.lost_routers() == []
 
 
 def test_status_names_the_form_that_this_kernel_gets(run: ClusterContext) -> None:
