@@ -78,6 +78,12 @@ SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"
 GPU_IMAGE = "ghcr.io/srl-labs/network-multitool:latest"
 
 
+#: A comment in files whose tenants have VRF devices.
+NOT_PROVEN = (
+    "VRF devices keep tenants apart. This form failed when it was deployed; isolation=filter works."
+)
+
+
 def to_containerlab(topology: Topology) -> str:
     """``topology`` as YAML for ``containerlab deploy -t FILE``.
 
@@ -130,7 +136,8 @@ def to_containerlab(topology: Topology) -> str:
     )
     plane = topology.profile.control_plane.partition(":")[0]
     if tunnels:
-        content.yaml_set_start_comment(f"The control plane is {plane}, spoken by FRR.")
+        apart = f"\n{NOT_PROVEN}" if any(switch.vrfs for switch in topology.switches) else ""
+        content.yaml_set_start_comment(f"The control plane is {plane}, spoken by FRR.{apart}")
     elif plane != STATIC:
         content.yaml_set_start_comment(f"The control plane is {plane}; routes here are static.")
     page = io.StringIO()

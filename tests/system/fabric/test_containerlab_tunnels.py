@@ -16,7 +16,7 @@ import pytest
 
 from emulator.control_plane.daemons import FIXED_PLACES, GROUP, MANAGEMENT, PROGRAMS, USER
 from emulator.doctor import capabilities
-from emulator.fabric.containerlab import to_containerlab
+from emulator.fabric.containerlab import NOT_PROVEN, to_containerlab
 from tests.harness.lab.traffic import within
 from tests.system.fabric import test_containerlab as plain
 from tests.system.fabric.test_containerlab import inside, loaded, ping, prefix
@@ -38,6 +38,7 @@ def test_every_switch_speaks(isolation: str) -> None:
     topology = frontend(isolation)
     text = to_containerlab(topology)
     assert text.startswith("# The control plane is evpn, spoken by FRR.\n")
+    assert (NOT_PROVEN in text) == (isolation != "filter")
     assert "$" not in text.replace("$\n", "")
     nodes = loaded(topology)["topology"]["nodes"]
     for switch in topology.switches:
