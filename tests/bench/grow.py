@@ -1,4 +1,4 @@
-"""What a GPU costs as fabrics grow: ``python -m tests.bench grow`` and ``-m tests.bench.grow``.
+"""Measure what a GPU costs as fabrics grow: ``python -m tests.bench grow`` or ``tests.bench.grow``.
 
 Every run is ``uetemu run pairs`` in processes of its own: each GPU of one half of the servers of a
 fat tree writes to one of the other half and is written to, so that every packet crosses a spine.

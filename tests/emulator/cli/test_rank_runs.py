@@ -54,11 +54,11 @@ def test_each_rank_works_on_a_lab_of_its_own() -> None:
     assert (share.lab, share.ranks, share.workers) == ("demo-r1", 2, None)
 
 
-def plan(spec: str, control_plane: str = "static") -> RunPlan:
+def plan(spec: str, control_plane: str = "static", parts: list[list[str]] | None = None) -> RunPlan:
     topology = catalogue.load(spec)
     profile = dataclasses.replace(topology.profile, control_plane=control_plane)
     topology = dataclasses.replace(topology, profile=profile)
-    asked = SimpleNamespace(parts=None, fabric="kernel")
+    asked = SimpleNamespace(parts=parts, fabric="kernel")
     return cast(RunPlan, SimpleNamespace(topology=topology, request=asked))
 
 
@@ -80,8 +80,7 @@ def test_fabrics_without_a_part_for_each_rank_are_refused(
 
 
 def test_parts_for_another_number_of_ranks_are_refused() -> None:
-    asked = plan("rail_clos")
-    asked.request.parts = [["rail0"], ["rail1"]]  # type: ignore[misc]
+    asked = plan("rail_clos", parts=[["rail0"], ["rail1"]])
     with pytest.raises(UserError, match="--parts has 2 lines, and the launcher has started 3"):
         rank_runs.agree(asked, ranks_of(3)[0])
 

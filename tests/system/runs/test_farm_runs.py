@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +66,25 @@ def test_seeds_over_two_machines_are_the_run_of_one(tmp_path: Path) -> None:
     assert reports[0]["results"] == reports[1]["results"]
 
 
+def killed_midway(
+    words: Sequence[str], farmed: Path, records: str
+) -> tuple[str, dict[Path, bytes]]:
+    """Kill rank 2 of 3 once one of the ``records`` is there; return standard error and those."""
+    process = mpirun(3, *words, "--output", str(farmed))
+    within(120, lambda: any(farmed.glob(records)), "one of its runs has ended")
+    os.kill(pid_of_rank(process, 2), signal.SIGKILL)
+    status, _, errors = ended(process)
+    assert status != 0
+    before = {path: path.read_bytes() for path in farmed.glob(records)}
+    assert before
+    return errors, before
+
+
 def test_seeds_of_which_a_rank_died_go_on_to_the_run_of_one(tmp_path: Path) -> None:
     plain, farmed = tmp_path / "plain", tmp_path / "farmed"
     status, expected, errors = ended(uetemu(*SEEDS, "--output", str(plain)))
     assert status == 0, errors
-    process = mpirun(3, *SEEDS, "--output", str(farmed))
-    within(120, lambda: any(farmed.glob("seeds/*/trial.json")), "a seed has ended")
-    os.kill(pid_of_rank(process, 2), signal.SIGKILL)
-    status, _, errors = ended(process)
-    assert status != 0
-    before = {path: path.read_bytes() for path in farmed.glob("seeds/*/trial.json")}
-    assert before
+    _, before = killed_midway(SEEDS, farmed, "seeds/*/trial.json")
     status, out, errors = ended(mpirun(3, *SEEDS, "--output", str(farmed)))
     assert status == 0, errors
     assert table(out) == table(expected)
@@ -89,18 +98,12 @@ def test_a_suite_whose_rank_died_goes_on_to_the_tables_of_one_process(tmp_path: 
     plain, farmed = tmp_path / "plain", tmp_path / "farmed"
     status, expected, errors = ended(uetemu(*SUITE, "--output", str(plain)))
     assert status == 0, errors
-    process = mpirun(3, *SUITE, "--output", str(farmed))
-    within(120, lambda: any(farmed.glob("trials/*/trial.json")), "a trial has ended")
-    os.kill(pid_of_rank(process, 2), signal.SIGKILL)
-    status, _, errors = ended(process)
-    assert status != 0
+    errors, before = killed_midway(SUITE, farmed, "trials/*/trial.json")
     # Where it died in the middle of a message, MPI ends rank 0 too, and mpirun alone names it.
     found = sentences(errors)
     named = f"uetemu: rank 2 on {socket.gethostname()} died"
     assert [one.startswith(named) and "--output goes on" in one for one in found] in ([True], [])
     assert found or "exited on signal 9" in errors
-    before = {path: path.read_bytes() for path in farmed.glob("trials/*/trial.json")}
-    assert before
     status, out, errors = ended(mpirun(3, *SUITE, "--output", str(farmed)))
     assert status == 0, errors
     assert table(out) == table(expected)
