@@ -1,8 +1,9 @@
 """The division of a fabric among workers, and how far one may go without word from the others.
 
-A worker owns leaf switches with the GPUs on them.  Whatever reaches a node of another worker takes
-a cable's delay, or the latency of a scale-up network. The least of all these is the lookahead:
-nothing that happens now changes what another worker does before then (Chandy and Misra 1979).
+A worker owns leaf switches with the GPUs on them: a group of nodes that is never divided.  Whatever
+reaches another group takes a cable's delay, or the latency of a scale-up network. The least of all
+these is the lookahead: nothing that happens now changes what another worker does before then
+(Chandy and Misra 1979).  Cables within a group may be as short as those of a rack.
 """
 
 from __future__ import annotations
@@ -157,10 +158,26 @@ def automatic(topology: Topology) -> int:
 
 
 def lookahead_ps(topology: Topology) -> int:
-    """The least time (ps) above 0 in which something crosses a cable or a scale-up network."""
-    times = [round(link.delay_ns * PS) for link in topology.links]
-    times += [server.scale_up.latency_ns * PS for server in topology.servers]
-    return min((time for time in times if time > 0), default=0)
+    """The least time (ps) above 0 in which something gets from one worker's nodes to another's.
+
+    It holds for every division, and is that of all cables and networks where none is possible.
+    """
+    groups, domains = _groups(topology), topology.scale_up_domains
+    cables = [
+        (round(link.delay_ns * PS), len({groups[end.node] for end in link.ends}) > 1)
+        for link in topology.links
+    ]
+    reached: dict[str, set[str]] = {}
+    for gpu, domain in domains.items():
+        reached.setdefault(domain, set()).add(groups[gpu])
+    networks = [
+        (server.scale_up.latency_ns * PS, len(reached[domains[gpu]]) > 1)
+        for server in topology.servers
+        for gpu in server.gpus[:1]
+    ]
+    times = [(time, divided) for time, divided in cables + networks if time > 0]
+    between = [time for time, divided in times if divided]
+    return min(between or [time for time, _ in times], default=0)
 
 
 def _groups(topology: Topology) -> dict[str, str]:

@@ -70,10 +70,18 @@ def test_what_is_joined_without_delay_stays_together() -> None:
     assert lookahead_ps(no_cable) == 700_000  # that of the scale-up network
 
 
-def test_the_lookahead_is_the_least_of_delays_and_latency() -> None:
+def test_the_lookahead_is_the_least_of_delays_and_latency_between_groups() -> None:
     assert lookahead_ps(catalogue.load("rail_clos")) == 600_000
-    assert lookahead_ps(catalogue.load("rail_clos:nic_delay=100ns")) == 100_000
+    assert lookahead_ps(catalogue.load("rail_clos:uplink_delay=100ns")) == 100_000
     assert lookahead_ps(catalogue.load("rail_clos:scale_up_latency=50ns")) == 50_000
+
+
+def test_cables_that_are_never_cut_do_not_shorten_windows() -> None:
+    assert lookahead_ps(catalogue.load("rail_clos:nic_delay=20ns")) == 600_000
+    one_rail = catalogue.load("rail_clos:gpus_per_host=1,scale_up_latency=50ns,nic_delay=20ns")
+    assert lookahead_ps(one_rail) == 600_000  # no scale-up network reaches beyond its leaf switch
+    alone = catalogue.load("single_rail_switch:nic_delay=20ns")
+    assert lookahead_ps(alone) == 20_000  # nothing can be cut
 
 
 def test_a_small_fabric_gets_one_worker_by_itself() -> None:
