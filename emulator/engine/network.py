@@ -23,7 +23,7 @@ from emulator.engine.frames.frame_plane import FramePlane
 from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_plane import KernelPlane
 from emulator.engine.frames.kernel_switch import Astray, Outlets, SwitchInlet, surplus
-from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
+from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, MEDIUM, QUEUES, Line, Waiting
 from emulator.engine.frames.line_state import LineState, LineStates, joined
 from emulator.engine.frames.packet_ring import FrameRing, close_together
 from emulator.engine.line_record import LineRecord
@@ -72,6 +72,10 @@ class Ends:
         return 3 * len(self.numbers) + 1
 
 
+#: The queues of all lines that other workers serve; what would wait there cannot be taken out.
+_NONE_WAIT: tuple[deque[Waiting], ...] = (deque(maxlen=0),) * QUEUES
+
+
 class Network:
     """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports.
 
@@ -117,7 +121,9 @@ class Network:
                     delay_ns=link.delay_ns,
                     seed=lab.seed,
                 )
-                if self.owns(end.node) and not self.owns(self.topology.far_end(end).node):
+                if not self.owns(end.node):
+                    self.lines[end].queues = _NONE_WAIT  # frames come out of it, and never go in
+                elif not self.owns(self.topology.far_end(end).node):
                     self.lines[end].arrivals = self.outbox
                 if record is not None and not self.topology.node(end.node).is_switch:
                     self.lines[end].leaves = record.sent(self.lines[end])
@@ -213,20 +219,21 @@ class Network:
 
     def _configure(self, end: CableEnd, settings: PortSettings, *, pausing: bool) -> None:
         """Let the line from ``end`` work by ``settings``; ``pausing``: its port obeys pauses."""
+        if not self.owns(end.node):
+            return
         line, index = self.lines[end], self._wires.index(end)
         self.outlets.classify(index, settings.queues)
         line.low_share, line.limit = settings.low_share, settings.limit
         asic = self.lab.asic
         if asic is None or str(end) not in asic.ports:
             return
-        if self.owns(end.node):
-            self.lines[self.topology.far_end(end)].lead_into_pipeline(settings.pipeline_ns)
+        self.lines[self.topology.far_end(end)].lead_into_pipeline(settings.pipeline_ns)
         state, port = asic.virtual, asic.ports[str(end)]
         assert state is not None
-        if self.pauses is not None and pausing and self.owns(end.node):
+        if self.pauses is not None and pausing:
             line.leaves = self.pauses.leaves(end)
             return
-        if self.links is not None and self.links.credited(end) and self.owns(end.node):
+        if self.links is not None and self.links.credited(end):
             line.leaves = self.links.leaves(end)
             return
         depths, at = state.ports, port.index * PORT_WORDS + DEPTH - HIGH
