@@ -18,7 +18,6 @@ from uet.arrivals import FepArrivals
 from uet.carrier_codec import PeerEnvelope, reachable
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
-from uet.congestion.context import CongestionContext
 from uet.congestion.spraying.port_entropy import Ports
 from uet.encapsulation_choice import Encapsulation
 from uet.neighbours import Neighbours
@@ -47,6 +46,8 @@ from uet.tss.secure_domain import SealError
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ControlType
 
+#: Bits of the number that, with a peer's address, seeds the random generator of that peer.
+_SEED_BITS = 64
 #: PDS and SES headers of the largest request.
 _HEADERS = headers.RUD_REQ.size + headers.REQ_CC_STATE.size + headers.SES_STD_SOM.size
 
@@ -101,14 +102,12 @@ class FabricEndpoint:
             + max((records.overhead for records in self.domains or ()), default=0)
         )
         self._congestion = config.congestion(self.full_size)
-        self._rng = rng
+        self._began = self.time.now
+        self._peer_seed = rng.getrandbits(_SEED_BITS)
         self.ports = Ports(config.ports)
         self.credits = CreditGranter(self._congestion.granting, self.full_size)
         self.peers = Peers(self._meet)
         self._named: dict[str, Peer] = {}  # those met, by address as the configuration spells it
-        self._ahead = self._congestion.ahead(
-            rng, self.time.now, ports=self.ports, count=len(config.neighbours)
-        )
         self._expect(encapsulation)
         self._memory = MemoryTable(region_bits=config.region_bits)
         facilities = Facilities(
@@ -148,25 +147,31 @@ class FabricEndpoint:
                 table.reached.add(encapsulation.version)
             self.peers.expect_all(neighbours)
             return
-        for number, (peer, mac) in enumerate(neighbours.items()):
+        for peer, mac in neighbours.items():
             key, _ = reachable(encapsulation, peer, mac)
-            self.peers.expect(key, peer, mac, number)
+            self.peers.expect(key, peer, mac)
 
     # -- the application's side ----------------------------------------------------------------
 
     def add_peer(self, address: str, mac: str) -> None:
         """Learn how to reach ``address``; ``ValueError`` if that cannot be."""
-        context = self._congestion.open(self._rng, self.time.now, ports=self.ports)
-        peer = self._peer_at(address, mac, context)
+        peer = self._peer_at(address, mac, self.time.now)
         self.peers[peer.key] = peer
 
-    def _meet(self, address: str, mac: str, number: int) -> Peer:
-        """Make the neighbour of that ``number``."""
-        return self._peer_at(address, mac, self._ahead(number))
+    def _meet(self, address: str, mac: str) -> Peer:
+        """Make a configured neighbour, as it would be if it had been there from the start."""
+        return self._peer_at(address, mac, self._began)
 
-    def _peer_at(self, address: str, mac: str, congestion: CongestionContext) -> Peer:
+    def _peer_at(self, address: str, mac: str, began: int) -> Peer:
+        """Make a peer whose congestion control began at that time.
+
+        What is drawn for it depends on the seed and its address only, not on traffic to others.
+        """
         domains = {records.domain.sdi: records for records in self.domains or ()}
-        peer = Peer(address, PeerEnvelope(self._encapsulation, address, mac), congestion, domains)
+        envelope = PeerEnvelope(self._encapsulation, address, mac)
+        rng = random.Random(int(ip_of(address)) << _SEED_BITS | self._peer_seed)
+        congestion = self._congestion.open(rng, began, ports=self.ports)
+        peer = Peer(address, envelope, congestion, domains)
         self._named[address] = peer
         return peer
 

@@ -3,7 +3,7 @@
 ::
 
     endpoint 10.0.0.1 --+
-    endpoint 10.0.0.2 --+--> NeighbourTable: address, MAC, packed address, place
+    endpoint 10.0.0.2 --+--> NeighbourTable: address, MAC, packed address
     endpoint 10.0.0.3 --+
 """
 
@@ -27,12 +27,12 @@ class NeighbourTable:
         return type(self), (self.macs,)
 
     @cached_property
-    def places(self) -> Mapping[bytes, tuple[str, int]]:
-        """The address and its place in the table, by packed address.
+    def addresses(self) -> Mapping[bytes, str]:
+        """The addresses as they are spelled here, by packed address.
 
         Raises ValueError for what is no address.
         """
-        return {ip_of(address).packed: (address, at) for at, address in enumerate(self.macs)}
+        return {ip_of(address).packed: address for address in self.macs}
 
     @cached_property
     def versions(self) -> frozenset[int]:
@@ -43,12 +43,11 @@ class NeighbourTable:
 class Neighbours(Mapping[str, str]):
     """All of ``table`` but the endpoint's ``own`` address: MACs by address."""
 
-    __slots__ = ("_at", "own", "table")
+    __slots__ = ("_packed", "own", "table")
 
     def __init__(self, table: NeighbourTable, own: str) -> None:
         self.table, self.own = table, own
-        found = table.places.get(ip_of(own).packed)
-        self._at = len(table.macs) if found is None else found[1]
+        self._packed = ip_of(own).packed
 
     def __getitem__(self, address: str) -> str:
         if address == self.own:
@@ -64,13 +63,7 @@ class Neighbours(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self.table.macs) - (self.own in self.table.macs)
 
-    def find(self, key: bytes) -> tuple[str, str, int] | None:
-        """Return address, MAC and place among these of the neighbour with packed address ``key``.
-
-        None: there is none.
-        """
-        found = self.table.places.get(key)
-        if found is None or found[1] == self._at:
-            return None
-        address, at = found
-        return address, self.table.macs[address], at - (at > self._at)
+    def find(self, key: bytes) -> tuple[str, str] | None:
+        """Return address and MAC of the neighbour with packed address ``key``; None: no such."""
+        address = None if key == self._packed else self.table.addresses.get(key)
+        return None if address is None else (address, self.table.macs[address])

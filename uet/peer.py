@@ -63,15 +63,15 @@ class Peer:
 class Peers(dict[bytes, Peer]):
     """The peers of an endpoint by packed address, each made by ``make`` when it is first needed."""
 
-    def __init__(self, make: Callable[[str, str, int], Peer]) -> None:
+    def __init__(self, make: Callable[[str, str], Peer]) -> None:
         super().__init__()
         self._make = make
-        self._unmet: dict[bytes, tuple[str, str, int]] = {}
+        self._unmet: dict[bytes, tuple[str, str]] = {}
         self._shared: Neighbours | None = None
 
-    def expect(self, key: bytes, address: str, mac: str, number: int) -> None:
-        """Record what a peer is made of: ``address``, ``mac`` and ``number``."""
-        self._unmet[key] = address, mac, number
+    def expect(self, key: bytes, address: str, mac: str) -> None:
+        """Record what a peer is made of: ``address`` and ``mac``."""
+        self._unmet[key] = address, mac
 
     def expect_all(self, neighbours: Neighbours) -> None:
         """Make peers of ``neighbours``, which other endpoints have, too."""

@@ -7,7 +7,7 @@ octets of nominal packet size (UES 3.6.12), times ns.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,6 @@ from uet.congestion.control_registry import CongestionControl, Tuning
 from uet.congestion.controls import CONTROLS
 from uet.congestion.spraying.bitmap import PenaltySpraying
 from uet.congestion.spraying.entropy_values import EV_SET_SIZE, ObliviousSpraying
-from uet.congestion.spraying.ev_sets import EvSets
 from uet.congestion.spraying.paths import PathSelection, RoundRobin, ev_set_size
 from uet.congestion.spraying.port_entropy import PerPort, Ports
 from uet.congestion.spraying.reps import Reps
@@ -56,17 +55,16 @@ class CongestionProfile:
         *,
         ports: Ports | None = None,
         ccc_id: int = 0,
-        evs: list[int] | None = None,
     ) -> CongestionContext:
         """A new context, at its start, for an endpoint with ``ports``, by default one.
 
-        ``evs`` were drawn for it before.
+        It keeps ``rng`` for what it draws later.
         """
         window, credit = self.control.window, self.control.credit
         return CongestionContext(
             window=None if window is None else window(self.tuning, now),
             credit=None if credit is None else credit(self.tuning),
-            paths=self._spray(rng, ports or Ports(1), evs),
+            paths=self._spray(rng, ports or Ports(1)),
             ccc_id=ccc_id,
             adaptive=self.control.adaptive,
             credit_timeout=self.credit_timeout,
@@ -80,28 +78,7 @@ class CongestionProfile:
         """The parameters by which the endpoint grants credit to peers that request it."""
         return self.tuning.of("rccc", RcccParameters)
 
-    def ahead(
-        self, rng: random.Random, now: int, *, ports: Ports, count: int
-    ) -> Callable[[int], CongestionContext]:
-        """Draw for ``count`` contexts now; what is returned opens each by its number.
-
-        All are as if they had been opened now, one after the other.
-        """
-        if self.spraying == "reps" and ports.count > 1:
-            return [self.open(rng, now, ports=ports) for _ in range(count)].__getitem__
-        if self.spraying == "oblivious":
-            return lambda _: self.open(rng, now, ports=ports)
-        size = EV_SET_SIZE if self.spraying == "reps" else self._set_size
-        sets = EvSets(rng, size, count)
-        return lambda number: self.open(rng, now, ports=ports, evs=sets[number])
-
-    @property
-    def _set_size(self) -> int:
-        return ev_set_size(self.path.bdp, self.path.mtu)
-
-    def _spray(
-        self, rng: random.Random, ports: Ports, evs: list[int] | None = None
-    ) -> PathSelection:
+    def _spray(self, rng: random.Random, ports: Ports) -> PathSelection:
         path = self.path
         if self.spraying == "oblivious":
             return ports.steer(ObliviousSpraying(rng))
@@ -109,12 +86,12 @@ class CongestionProfile:
             packets = max(path.bdp // path.mtu // ports.count, 1)
             reps = partial(Reps, rng, window_packets=packets, freeze_time=self.freeze_time)
             if ports.count == 1:
-                return reps(evs=evs)
+                return reps()
             return PerPort(rng, ports, lambda evs: reps(evs=evs), size=EV_SET_SIZE)
-        size = self._set_size
+        size = ev_set_size(path.bdp, path.mtu)
         if self.spraying == "bitmap":
-            return ports.steer(PenaltySpraying(rng, size=size, rest=path.base_rtt, evs=evs))
-        return ports.steer(RoundRobin(rng, size, evs=evs))
+            return ports.steer(PenaltySpraying(rng, size=size, rest=path.base_rtt))
+        return ports.steer(RoundRobin(rng, size))
 
 
 def profile(

@@ -40,12 +40,10 @@ class PenaltySpraying:
         "_rounds",
     )
 
-    def __init__(
-        self, rng: random.Random, *, size: int, rest: int, evs: list[int] | None = None
-    ) -> None:
+    def __init__(self, rng: random.Random, *, size: int, rest: int) -> None:
         self._rng = rng
         self._rest = rest
-        self._evs = draw_evs(rng, size) if evs is None else evs
+        self._evs = draw_evs(rng, size)
         self._penalty = dict.fromkeys(self._evs, 0)
         self._blamed_at = dict.fromkeys(self._evs, -NEVER)
         self._blamed = 0  # EVs with a penalty

@@ -7,6 +7,8 @@ the path was (UES 3.6.16).
 from __future__ import annotations
 
 import random
+from array import array
+from collections.abc import Sequence
 from typing import Protocol
 
 from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST, EV_SET_SIZE
@@ -44,9 +46,14 @@ def ev_set_size(bdp: int, mtu: int, most: int = EV_SET_SIZE) -> int:
     return max(_LEAST_EVS, min(most, 2 * bdp // mtu))
 
 
-def draw_evs(rng: random.Random, size: int) -> list[int]:
-    """Return so many different EVs in random order; ``ValueError`` if there are not so many."""
-    return rng.sample(range(EV_FIRST, EV_LAST + 1), size)
+def draw_evs(
+    rng: random.Random, size: int, among: Sequence[int] = range(EV_FIRST, EV_LAST + 1)
+) -> array[int]:
+    """Return so many different EVs in random order; ``ValueError`` if there are not so many.
+
+    Two octets each: an endpoint has a set for every peer that it met.
+    """
+    return array("H", rng.sample(among, size))
 
 
 class RoundRobin:
@@ -57,10 +64,8 @@ class RoundRobin:
 
     __slots__ = ("_evs", "_next")
 
-    def __init__(
-        self, rng: random.Random, size: int = EV_SET_SIZE, *, evs: list[int] | None = None
-    ) -> None:
-        self._evs = draw_evs(rng, size) if evs is None else evs
+    def __init__(self, rng: random.Random, size: int = EV_SET_SIZE) -> None:
+        self._evs = draw_evs(rng, size)
         self._next = 0
 
     def pick(self) -> int:

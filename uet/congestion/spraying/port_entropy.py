@@ -17,11 +17,12 @@ of such a port is used.
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 
 from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
-from uet.congestion.spraying.paths import LOST, TIMEOUT, PathSelection
+from uet.congestion.spraying.paths import LOST, TIMEOUT, PathSelection, draw_evs
 
 #: A port that does not answer is tried after so many of its turns, then each time after twice as
 #: many as before, up to the second number: what a try loses holds up the end of its message.
@@ -121,14 +122,14 @@ class PerPort:
         self,
         rng: random.Random,
         ports: Ports,
-        policy: Callable[[list[int]], PathSelection],
+        policy: Callable[[array[int]], PathSelection],
         *,
         size: int,
     ) -> None:
         count = ports.count
         self._ports = ports
         self._choice = choices(range(count))
-        self._policies = [policy(rng.sample(evs_of(port, count), size)) for port in range(count)]
+        self._policies = [policy(draw_evs(rng, size, evs_of(port, count))) for port in range(count)]
         self._silent = [False] * count
         self._turns = [0] * count  # of each port since it was tried, or fell silent
         self._try_after = [TRY_AFTER] * count

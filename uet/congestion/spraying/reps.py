@@ -10,6 +10,7 @@ ring.
 from __future__ import annotations
 
 import random
+from array import array
 
 from uet.congestion.spraying.entropy_values import EV_SET_SIZE
 from uet.congestion.spraying.paths import CLEAN, ECN, LOST, TIMEOUT, draw_evs
@@ -52,7 +53,7 @@ class Reps:
         window_packets: int,
         freeze_time: int,
         size: int = EV_SET_SIZE,
-        evs: list[int] | None = None,
+        evs: array[int] | None = None,
     ) -> None:
         self._rng = rng
         self._evs = draw_evs(rng, size) if evs is None else evs
