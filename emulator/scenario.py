@@ -46,6 +46,7 @@ from emulator.asic.port_faults import Faults
 from emulator.endpoint.interruption import JobExecution
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
+from emulator.latest_schedules import LatestSchedules, takes_wanted
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Iteration
 from emulator.measures.port_record import PortRecord
@@ -102,7 +103,9 @@ class Resumption:
 class Trial:
     """One line of the table: a collective of one size, run ``warmups`` + ``iterations`` times.
 
-    ``compile`` makes the schedules of all ranks.  ``inputs(rank)`` is what a rank's buffers hold at
+    ``compile`` makes the schedules of all ranks.  If it has a parameter ``wanted``, that is the
+    :class:`~emulator.endpoint.operations.schedule.WantedSchedules` of this process: the schedules
+    of others may have their buffers alone.  ``inputs(rank)`` is what a rank's buffers hold at
     the start of every iteration, ``expected(rank)`` what they must hold, octet for octet, at its
     end; buffers named by ``expected`` are poisoned before each iteration, so that a transfer that
     never happened cannot pass for one that did.  Both are called for one rank at a time, and
@@ -131,7 +134,7 @@ class Trial:
 
     collective: str
     size_bytes: int
-    compile: Callable[[], Sequence[Schedule]]
+    compile: Callable[..., Sequence[Schedule]]
     inputs: Callable[[int], Contents]
     expected: Callable[[int], Contents]
     tolerance: Callable[[int], Contents] | None = None
@@ -304,11 +307,13 @@ class Scenario:
             raise self._misfit("schedules", trials, "a list of Trial")
         if not trials:
             raise UserError(f"scenario {self.name} has nothing to run with these parameters")
-        latest = _Latest()
+        latest = LatestSchedules()
         return [
             dataclasses.replace(
                 trial,
-                compile=latest.of(self._guarded("compile", trial.compile)),
+                compile=latest.of(
+                    self._guarded("compile", trial.compile), asks=takes_wanted(trial.compile)
+                ),
                 inputs=self._guarded("inputs", trial.inputs),
                 expected=self._guarded("expected", trial.expected),
                 tolerance=trial.tolerance and self._guarded("tolerance", trial.tolerance),
@@ -358,24 +363,6 @@ class Scenario:
                 raise UserError(_trouble(self._file, name, error)) from error
 
         return call
-
-
-class _Latest:
-    """Keeps what was compiled last: a large program takes longer to compile than to read."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[object, Sequence[Schedule]] | None = None
-
-    def of(self, compile_one: Callable[[], Sequence[Schedule]]) -> Callable[[], Sequence[Schedule]]:
-        """``compile_one``, which is not called again if it was the last to be called."""
-
-        def compiled() -> Sequence[Schedule]:
-            if self._kept is None or self._kept[0] is not compile_one:
-                self._kept = None  # there is no room for two
-                self._kept = compile_one, compile_one()
-            return self._kept[1]
-
-        return compiled
 
 
 def names() -> list[str]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from emulator.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.endpoint.operations.schedule import Region, Schedule
+from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
+    Region,
+    Schedule,
+    WantedSchedules,
+)
 from emulator.errors import UserError
 from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
 from emulator.scenario import Contents, Outcome, Trial
@@ -187,7 +192,7 @@ class _Run:
         return Trial(
             collective=self.collective.name,
             size_bytes=self._row_size,
-            compile=lambda: self._compiled(topology),
+            compile=partial(self._compiled, topology),
             inputs=self._inputs,
             expected=self._expected,
             tolerance=None if given.exact else self._tolerance,
@@ -253,8 +258,10 @@ class _Run:
     def _channels(self, group: Communicator) -> int:
         return self.parameters.channel_count or len(group.rings)
 
-    def _compiled(self, topology: Topology) -> Sequence[Schedule]:
-        program = Program.on(topology)
+    def _compiled(
+        self, topology: Topology, wanted: WantedSchedules = ALL_SCHEDULES
+    ) -> Sequence[Schedule]:
+        program = Program.on(topology, wanted)
         for number, group in enumerate(self.groups):
             for position, rank in enumerate(group.ranks):
                 for name, octets in self._buffers(number, position).items():

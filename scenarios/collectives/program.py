@@ -23,6 +23,7 @@ from emulator.endpoint.operations.operation_table import (
     OperationTable,
 )
 from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
     Copy,
     Operation,
     Receive,
@@ -30,6 +31,7 @@ from emulator.endpoint.operations.schedule import (
     Region,
     Schedule,
     ScheduleSpan,
+    WantedSchedules,
     Write,
 )
 from topologies.model import Topology
@@ -40,13 +42,19 @@ class Program:
     """Collects the operations of ranks; ``servers[rank]`` names the server of a rank.
 
     ``joins`` returns whether a scale-up network joins two ranks, by default those of one server.
+    Operations of ranks that are not ``wanted`` are counted and not kept; their buffers are.
     """
 
     def __init__(
-        self, servers: Sequence[object], *, joins: Callable[[int, int], bool] | None = None
+        self,
+        servers: Sequence[object],
+        *,
+        joins: Callable[[int, int], bool] | None = None,
+        wanted: WantedSchedules = ALL_SCHEDULES,
     ) -> None:
         self.servers = tuple(servers)
         self._joins = joins or self._same_server
+        self._wanted = [rank in wanted for rank in range(len(self.servers))]
         #: of what :meth:`extend` takes
         self.names = Names()
         self._tables: list[list[OperationTable]] = [[] for _ in self.servers]
@@ -58,18 +66,23 @@ class Program:
         self._tags: dict[tuple[int, int], int] = {}
 
     @classmethod
-    def on(cls, topology: Topology) -> Self:
-        """A program for all GPUs of ``topology`` in rank order."""
+    def on(cls, topology: Topology, wanted: WantedSchedules = ALL_SCHEDULES) -> Self:
+        """A program for all GPUs of ``topology`` in rank order, of which some are ``wanted``."""
         gpus, domains = topology.gpus, ScaleUpDomains(topology)
         return cls(
             [gpu.server for gpu in gpus],
             joins=lambda one, other: domains.joins(gpus[one].name, gpus[other].name),
+            wanted=wanted,
         )
 
     @property
     def ranks(self) -> int:
         """Return the number of ranks."""
         return len(self.servers)
+
+    def wants(self, *ranks: int) -> bool:
+        """Return whether operations of one of ``ranks`` are kept."""
+        return any(self._wanted[rank] for rank in ranks)
 
     def allocate(self, rank: int, buffer: str, length: int) -> Region:
         """Let ``buffer`` of ``rank`` grow by ``length`` octets and return the new region."""
@@ -93,11 +106,21 @@ class Program:
         """
         if local.length != remote.length:
             raise ValueError(f"cannot move {local.length} octets into {remote.length}")
+        sends, receives = self._wanted[source], self._wanted[destination]
+        if not (sends or receives):
+            return self._count(source), self._count(destination)
         tag = self.take_tags(source, destination, 1)
-        kind = Copy if self.joins(source, destination) else Write
-        send = kind(peer=destination, tag=tag, local=local, remote=remote, after=tuple(after))
-        receive = Receive(peer=source, tag=tag, into=remote)
-        return self._append(source, send), self._append(destination, receive)
+        if sends:
+            kind = Copy if self.joins(source, destination) else Write
+            sent = self._append(
+                source,
+                kind(peer=destination, tag=tag, local=local, remote=remote, after=tuple(after)),
+            )
+        else:
+            sent = self._count(source)
+        if not receives:
+            return sent, self._count(destination)
+        return sent, self._append(destination, Receive(peer=source, tag=tag, into=remote))
 
     def reduce(
         self,
@@ -110,6 +133,8 @@ class Program:
         after: Iterable[int] = (),
     ) -> int:
         """Add ``source`` to ``into`` at ``rank``; return the operation's index."""
+        if not self._wanted[rank]:
+            return self._count(rank)
         return self._append(
             rank,
             Reduce(source=source, into=into, dtype=dtype, function=function, after=tuple(after)),
@@ -117,10 +142,13 @@ class Program:
 
     def append(self, rank: int, operation: Operation) -> int:
         """Append ``operation`` at ``rank``; returns its index."""
-        return self._append(rank, operation)
+        return self._append(rank, operation) if self._wanted[rank] else self._count(rank)
 
     def take_tags(self, source: int, destination: int, count: int) -> int:
-        """Use ``count`` tags for what goes from one to the other; returns the first."""
+        """Use ``count`` tags for what goes from one to the other; returns the first.
+
+        Between two ranks that are not wanted nobody asks for them.
+        """
         tag = self._tags.get((source, destination), 0)
         self._tags[source, destination] = tag + count
         return tag
@@ -146,7 +174,7 @@ class Program:
 
     def name(self, rank: int, first: int, name: str) -> None:
         """Give ``name`` to the operations of ``rank`` from ``first`` on, as :meth:`named` does."""
-        if self._counts[rank] > first:
+        if self._wanted[rank] and self._counts[rank] > first:
             self._spans[rank].append(ScheduleSpan(name, first, self._counts[rank]))
 
     def operations(self, rank: int) -> int:
@@ -155,9 +183,10 @@ class Program:
 
     def extend(self, rank: int, table: OperationTable) -> None:
         """Append the operations of ``table``, whose names have the numbers of :attr:`names`."""
-        self._flush(rank)
-        self._tables[rank].append(table)
         self._counts[rank] += len(table)
+        if self._wanted[rank]:
+            self._flush(rank)
+            self._tables[rank].append(table)
 
     def users(self, rank: int, *buffers: str) -> list[int]:
         """Return the operations of ``rank`` that read or write one of its ``buffers``."""
@@ -175,7 +204,7 @@ class Program:
         return indices
 
     def schedules(self) -> tuple[Schedule, ...]:
-        """Return the schedule of each rank."""
+        """Return the schedule of each rank, without operations where they are not wanted."""
         made = []
         for rank, buffers in enumerate(self._buffers):
             operations: Sequence[Operation] = tuple(self._operations[rank])
@@ -199,5 +228,9 @@ class Program:
 
     def _append(self, rank: int, operation: Operation) -> int:
         self._operations[rank].append(operation)
+        return self._count(rank)
+
+    def _count(self, rank: int) -> int:
+        """Count an operation of ``rank``; return its index."""
         self._counts[rank] += 1
         return self._counts[rank] - 1

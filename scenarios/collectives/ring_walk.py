@@ -12,7 +12,7 @@ at once: a fabric of 512 GPUs has ten million operations.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,24 +100,32 @@ class Walk:
     def ready(self, before: Ready | None) -> Ready:
         """Write the walk, and return what completes the slices of each position's last block.
 
-        Slices of the first block are sent once what ``before`` names is over.
+        Slices of the first block are sent once what ``before`` names is over.  Of ranks that the
+        program does not want, nothing is reckoned but where others write to, and nothing returned.
         """
-        received = {rank: self._received(rank) for rank in self._places}
+        own = {rank: places for rank, places in self._places.items() if self._program.wants(rank)}
+        written = self._successors(own)
+        received: dict[int, list[_Pieces]] = {}
+        for rank in self._places:
+            if rank in own or rank in written:
+                received[rank] = self._received(rank)
+            else:
+                self._reserve(rank)
         into = {
             (pieces.channel, position): pieces
-            for rank, places in self._places.items()
-            for pieces, (_, position) in zip(received[rank], places, strict=True)
+            for rank, found in received.items()
+            for pieces, (_, position) in zip(found, self._places[rank], strict=True)
         }
         last: Ready = [[[] for _ in channel.ring] for channel in self._channels]
         shares = {}
-        for rank, places in self._places.items():
+        for rank, places in own.items():
             sent = [
                 self._pieces(channel, position, self._first, receives=False)
                 for channel, position in places
             ]
             self._number(rank, received[rank], sent)
             shares[rank] = sent
-        for rank, places in self._places.items():
+        for rank, places in own.items():
             table = self._table(rank, received[rank], shares[rank], into, before)
             self._program.extend(rank, table)
             for (channel, position), pieces in zip(places, received[rank], strict=True):
@@ -126,7 +134,7 @@ class Walk:
                 last[channel][position] = held.tolist()
                 if not steps and before is not None:
                     last[channel][position] = before[channel][position]
-        for (source, destination), count in self._transfers(shares).items():
+        for (source, destination), count in self._transfers(received, shares).items():
             self._program.take_tags(source, destination, count)
         return last
 
@@ -154,6 +162,29 @@ class Walk:
             nothing,
             nothing,
         )
+
+    def _successors(self, ranks: Collection[int]) -> frozenset[int]:
+        """Return who gets what ``ranks`` send."""
+        return frozenset(
+            one.ring[(position + 1) % len(one.ring)]
+            for rank in ranks
+            for channel, position in self._places[rank]
+            for one in (self._channels[channel],)
+        )
+
+    def _reserve(self, rank: int) -> None:
+        """Allocate the slots of sums that ``rank`` sends on."""
+        if self._buffers.staging is None:
+            return
+        taken = 0
+        for channel, position in self._places[rank]:
+            _, length = self._blocks[channel]
+            size = len(length)
+            if size > 1:  # it gets all blocks but one, and keeps the last of them
+                ends = (position + self._first) % size, (position + self._first + 1) % size
+                taken += int(length.sum()) - int(length[list(ends)].sum())
+        if taken:
+            self._program.allocate(rank, self._buffers.staging, taken)
 
     def _received(self, rank: int) -> list[_Pieces]:
         """The slices that ``rank`` gets, with the places where they lie."""
@@ -209,11 +240,17 @@ class Walk:
     def _summed(self, one: _Pieces, received: list[_Pieces]) -> bool:
         return self._staging is not None and any(one is each for each in received)
 
-    def _transfers(self, sent: dict[int, list[_Pieces]]) -> dict[tuple[int, int], int]:
+    def _transfers(
+        self, received: dict[int, list[_Pieces]], sent: dict[int, list[_Pieces]]
+    ) -> dict[tuple[int, int], int]:
+        """Return how many messages go from rank to rank, of those that send or receive them."""
         count: dict[tuple[int, int], int] = defaultdict(int)
         for rank, parts in sent.items():
             for one in parts:
                 count[rank, one.peer] += len(one.step)
+            for one in received[rank]:
+                if one.peer not in sent:
+                    count[one.peer, rank] += len(one.step)
         return count
 
     def _table(

@@ -8,7 +8,7 @@ decides.  Regions are (buffer, offset, length) in octets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +124,29 @@ class Schedule:
     buffers: Mapping[str, int]
     operations: Sequence[Operation] = field(default=())
     spans: tuple[ScheduleSpan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSchedules:
+    """The ranks whose operations a compile has to make; None: those of all.
+
+    A process that runs some of the GPUs needs no more of the others than their buffers.
+    """
+
+    ranks: frozenset[int] | None = None
+
+    def __contains__(self, rank: int) -> bool:
+        return self.ranks is None or rank in self.ranks
+
+    def of(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+        """Return ``schedules`` without the operations that are not wanted."""
+        if self.ranks is None:
+            return schedules
+        return tuple(
+            one if one.rank in self.ranks else replace(one, operations=(), spans=())
+            for one in schedules
+        )
+
+
+#: What a compile has to make where nobody says.
+ALL_SCHEDULES = WantedSchedules()

@@ -19,7 +19,10 @@ Round = Sequence[tuple[int, int]]
 def _in_rounds(call: CollectiveCall, rounds: Sequence[Round]) -> None:
     """Send what each member has for each other one; a member has ``peers`` rounds under way."""
     ranks = call.communicator.ranks
+    wants = call.program.wants
     for position in range(call.members):
+        if not wants(ranks[position]):
+            continue
         kept, place = call.exchanged(position, position)
         if kept.length:
             call.own(position, kept, place)
@@ -28,6 +31,8 @@ def _in_rounds(call: CollectiveCall, rounds: Sequence[Round]) -> None:
         waits = [own[-call.peers] if len(own) >= call.peers else () for own in ended]
         done: list[list[int]] = [[] for _ in ranks]
         for sender, receiver in pairs:
+            if not wants(ranks[sender], ranks[receiver]):
+                continue
             local, remote = call.exchanged(sender, receiver)
             if not local.length:
                 continue

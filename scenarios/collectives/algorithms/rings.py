@@ -57,6 +57,8 @@ def _reduced(call: CollectiveCall, channels: Sequence[RingChannel]) -> Ready:
         return ready
     for channel, by_position in zip(channels, ready, strict=True):
         for rank, block, operations in zip(channel.ring, channel.blocks, by_position, strict=True):
+            if not call.program.wants(rank):
+                continue
             for number, piece in enumerate(call.pieces(call.result, block)):
                 operations[number] = call.program.reduce(
                     rank,

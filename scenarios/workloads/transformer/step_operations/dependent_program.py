@@ -21,7 +21,7 @@ from emulator.endpoint.operations.operation_table import (
     WRITE,
     OperationTable,
 )
-from emulator.endpoint.operations.schedule import Region
+from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Region, WantedSchedules
 from scenarios.collectives.collective_call import STAGING
 from scenarios.collectives.program import Program
 
@@ -78,9 +78,13 @@ class DependentProgram(Program):
     """A program that records what each receive is for (``labels``, by rank and index)."""
 
     def __init__(
-        self, servers: Sequence[object], *, joins: Callable[[int, int], bool] | None = None
+        self,
+        servers: Sequence[object],
+        *,
+        joins: Callable[[int, int], bool] | None = None,
+        wanted: WantedSchedules = ALL_SCHEDULES,
     ) -> None:
-        super().__init__(servers, joins=joins)
+        super().__init__(servers, joins=joins, wanted=wanted)
         self.labels: list[dict[int, str]] = [{} for _ in servers]
         self._exchange: _Exchange | None = None
 

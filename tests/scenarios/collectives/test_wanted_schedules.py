@@ -1,0 +1,56 @@
+"""Compiles for some of the GPUs: their schedules are those of the whole, others have buffers."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from emulator.endpoint.operations.schedule import (
+    Barrier,
+    Receive,
+    Reduce,
+    Region,
+    Schedule,
+    WantedSchedules,
+    Write,
+)
+from scenarios.collectives.program import Program
+from tests.harness.runs.collective_benchmarks import ALL, IN_PLACE
+from tests.scenarios.collectives.test_collective_schedules import trial
+
+#: Powers of two and other numbers, one GPU a host and several.
+FABRICS = ("rail_clos:hosts=3,gpus_per_host=2", "rail_clos:hosts=4,gpus_per_host=1")
+#: Both members of a host, and some of several.
+WANTED = (frozenset({0, 1}), frozenset({3}), frozenset({1, 2}))
+
+
+@pytest.mark.parametrize(("name", "algorithm"), ALL)
+def test_the_wanted_schedules_are_those_of_the_whole(name: str, algorithm: str) -> None:
+    given = {"sizes": "768", "algorithm": algorithm}
+    variants = [given]
+    if name in IN_PLACE:
+        variants.append({**given, "in_place": "1"})
+    if name in ("allreduce", "reducescatter", "reduce"):
+        variants.append({**given, "op": "avg"})
+    for spec, chosen in product(FABRICS, variants):
+        whole = trial(name, spec, **chosen).compile()
+        for ranks in WANTED:
+            some = trial(name, spec, **chosen).compile(wanted=WantedSchedules(ranks))
+            assert [one.buffers for one in some] == [one.buffers for one in whole]
+            for one, other in zip(some, whole, strict=True):
+                kept = other if one.rank in ranks else Schedule(rank=one.rank, buffers={})
+                assert list(one.operations) == list(kept.operations)
+                assert one.spans == kept.spans
+
+
+def test_a_program_keeps_no_operation_that_is_not_wanted() -> None:
+    program = Program(range(4), wanted=WantedSchedules(frozenset({1})))
+    block = Region("data", 0, 8)
+    for source in range(4):
+        program.transfer(source, (source + 1) % 4, block, block)
+        program.reduce(source, block, block, dtype="int8")
+        program.append(source, Barrier(name="all"))
+    kept = [one.operations for one in program.schedules()]
+    assert [len(one) for one in kept] == [0, 4, 0, 0]
+    assert [type(one) for one in kept[1]] == [Receive, Write, Reduce, Barrier]
