@@ -29,8 +29,9 @@ from emulator.engine.workers.partition import Partition
 from emulator.errors import UserError
 from emulator.kernel.launcher import RankPlace
 from emulator.run.plan import preflight
-from emulator.run.plan.run_plan import RunPlan, RunRequest
+from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, prepare, weighed
 from emulator.run.run_secret import plan_digest
+from emulator.run.run_share import RunShare
 
 #: The verbs that several ranks carry out together.
 RANKED_VERBS = ("run",)
@@ -117,13 +118,11 @@ def current() -> Ranks | None:
     return click.get_current_context().find_object(Ranks)
 
 
-def share_of(request: RunRequest, ranks: Ranks | None) -> RunRequest:
+def share_of(request: RunRequest, ranks: Ranks) -> RunRequest:
     """Return the ``request`` of this rank, which works as one worker on a lab of its own.
 
     Raises UserError for a request that is for one machine.
     """
-    if ranks is None:
-        return request
     if request.clock == "host":
         raise UserError(
             "--clock host is one machine's: leave it out, or call uetemu without the launcher"
@@ -139,10 +138,20 @@ def share_of(request: RunRequest, ranks: Ranks | None) -> RunRequest:
     return dataclasses.replace(request, lab=own, ranks=ranks.count)
 
 
-def agree(plan: RunPlan, ranks: Ranks | None) -> None:
-    """Raise UserError unless all ranks have the same ``plan``, and each has a part of it."""
+def planned(request: RunRequest, ranks: Ranks | None) -> RunPlan:
+    """Return the plan of ``request`` for this process, one of ``ranks`` if there are any.
+
+    Rank 0 alone compiles and weighs the schedules of all GPUs.
+    """
     if ranks is None:
-        return
+        return prepare(request)
+    plan = drafted(share_of(request, ranks))
+    agree(plan, ranks)
+    return weighed(plan, RunShare(ranks))
+
+
+def agree(plan: RunPlan, ranks: Ranks) -> None:
+    """Raise UserError unless all ranks have the same ``plan``, and each has a part of it."""
     if plan.request.fabric != "model" and control_plane.of(plan.topology) is not None:
         raise UserError(
             f"control plane {plan.topology.profile.control_plane} is one machine's, as its packets "

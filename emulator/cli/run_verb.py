@@ -44,7 +44,7 @@ from emulator.run.pxn import DEFAULT as pxn_default
 from emulator.run.pxn import MODES as pxn_modes
 from emulator.run.report import comparison, spread
 from emulator.run.report import result_table as table
-from emulator.run.runner import RunRequest, execute, prepare
+from emulator.run.runner import RunRequest, execute
 from emulator.run_report.page import write_report
 from emulator.transports import describe_options, is_secured
 
@@ -299,8 +299,7 @@ def _run(
         output=output,
         lab=name,
     )
-    plan = prepare(rank_runs.share_of(request, ranks))
-    rank_runs.agree(plan, ranks)
+    plan = rank_runs.planned(request, ranks)
     columns: Sequence[table.TableColumn] = getattr(
         loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
     )

@@ -14,7 +14,7 @@ from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import NEVER, PASS, PS, STOP
 from emulator.engine.workers.virtual_fabric import VirtualFabric
-from emulator.engine.workers.worker_part import Load, News
+from emulator.engine.workers.worker_part import EndedSchedules, Load, News
 
 #: Fabric time from the order to run to the common start (ns).
 LEAD_NS = 1_000
@@ -81,14 +81,31 @@ class VirtualPool:
             raise
 
     def load(self, schedules: Sequence[Schedule]) -> None:
-        """Lay out the memories and give every GPU its schedule; there must be one for each."""
+        """Lay out the memories and give every GPU its schedule; there must be one for each.
+
+        Those of GPUs on the machine of another MPI rank may have their buffers alone.
+        """
         fabric, by_rank = self._fabric, laid_out(schedules, self.specs, self.memories)
-        self._members = barrier_members(schedules)
+        self._members = self._meeting(schedules)
         loads: list[list[Load]] = [[] for _ in fabric.workers]
         for rank, schedule in by_rank.items():
+            if fabric.ranks is not None and rank not in self.memories:
+                continue  # that MPI rank has it
             owner = fabric.owner(self.specs[rank].node)
             loads[owner].append((rank, schedule, layouts_for(rank, by_rank)))
         fabric.each_with("load", [(one,) for one in loads])
+
+    def _meeting(self, schedules: Sequence[Schedule]) -> dict[str, frozenset[int]]:
+        """Return who meets at each barrier; every MPI rank knows the barriers of its own GPUs."""
+        ranks = self._fabric.ranks
+        if ranks is None:
+            return barrier_members(schedules)
+        own = barrier_members([one for one in schedules if one.rank in self.memories])
+        members: dict[str, frozenset[int]] = {}
+        for part in ranks.gather("barriers", own):
+            for name, meeting in part.items():
+                members[name] = members.get(name, frozenset()) | meeting
+        return members
 
     def renew(self) -> None:
         """Give every GPU a new transport, if the one it has was used.
@@ -174,10 +191,8 @@ class VirtualPool:
         if self._left and not self._ending:
             self._explain(fabric.following() < NEVER)
         fabric.each("fail", "aborted", dict.fromkeys(self.specs, "another rank failed"))
-        results: list[RankResult] = sorted(
-            (result for part in fabric.each("results") for result in part),
-            key=lambda result: result.rank,
-        )
+        ended: list[EndedSchedules] = fabric.each("results", self._lost is not None)
+        results = sorted((one for part in ended for one in part.results), key=lambda one: one.rank)
         if any(result.error for result in results):
             raise self._failure(results)
         return results

@@ -25,6 +25,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
 from emulator.run.plan.time_limits import time_limit_s, virtual_time_limit_s
 from emulator.run.plan.trial_load import TrialLoad
+from emulator.run.run_share import RunShare
 from emulator.run.time_base import Pool, TimeBase
 from emulator.scenario import Outcome, Trial
 from topologies.analysis.round_trip import base_rtt_ns
@@ -49,6 +50,7 @@ class Attempt:
     time: TimeBase
     notify: Notify
     progress: Callable[[], None]
+    share: RunShare
     host: HostLoad | None = None
     late_fault_ns: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -65,13 +67,7 @@ class Attempt:
         if not self.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
         topology, wire = self.stage.topology, self.stage.transport.wire
-        expected = FaultExpectation.of(
-            self.moments,
-            topology,
-            self.plan.pxn.relayed(self.trial.compile()),
-            wire,
-            link_changes(self.trial.faults, topology),
-        )
+        expected = self.share.from_first("limits of the faults", self._expectation)
         once = dataclasses.replace(self.trial, iterations=1)
         undisturbed = self._measure(once, self.load.ideal_ns, self._player())
         self._expected = expected
@@ -86,17 +82,29 @@ class Attempt:
                 self.ports.end(), _less(self._uncounted(), before)
             )
             raise
+        lost, missing = _less(self._uncounted(), before), self._missing() - underway
+        if not self.share.reports:
+            return measured, {}
         return measured, disturbance.reported(
             expected,
             topology,
             measured.outcome,
             undisturbed.outcome,
             player.applied,
-            lost=_less(self._uncounted(), before),
-            missing=self._missing() - underway,
+            lost=lost,
+            missing=missing,
             retransmitted=self.stage.transport.retransmitted,
             base_rtt_ns=base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes),
             pxn=self.plan.pxn,
+        )
+
+    def _expectation(self) -> FaultExpectation:
+        return FaultExpectation.of(
+            self.moments,
+            self.stage.topology,
+            self.plan.pxn.relayed(self.trial.compile()),
+            self.stage.transport.wire,
+            link_changes(self.trial.faults, self.stage.topology),
         )
 
     def sentence(self, error: AgentError) -> str:
@@ -208,6 +216,8 @@ class Attempt:
                 start=self.plan.request.start,
                 progress=self.progress,
                 cut=self._cut,
+                share=self.share,
+                relayed=self.load.relayed > 0,
             )
         finally:
             self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)

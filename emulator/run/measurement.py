@@ -25,6 +25,7 @@ from emulator.run.fidelity import Machine, Slip
 from emulator.run.losses import NIC_LOSSES
 from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
+from emulator.run.run_share import RunShare
 from emulator.run.time_base import Pool
 from emulator.scenario import Contents, Outcome, Trial
 
@@ -127,6 +128,8 @@ def measure(
     start: Start,
     progress: Callable[[], None],
     cut: Callable[[Condition], Sequence[int]],
+    share: RunShare,
+    relayed: bool,
 ) -> Measured:
     """Run ``trial``'s warm-ups and iterations; those that count begin as ``start`` defines.
 
@@ -134,38 +137,31 @@ def measure(
     to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``
     is called after each.  ``pxn`` relays writes; messages are reported as they were before. ``cut``
     returns the ranks that a condition of the fabric cuts off.  Every iteration is verified,
-    warm-ups too.
+    warm-ups too.  ``share`` is this process's: it compiles, fills and compares what it has, and
+    has messages only if it reports.  ``relayed``: ``pxn`` relays something.
 
     Raises :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
     """
-    compiled = trial.compile()
-    schedules = pxn.relayed(compiled)
-    pool.load(schedules)
     memories = pool.memories
+    compiled, schedules = share.schedules(trial, memories, pxn, relayed=relayed)
+    pool.load(schedules)
+    own = [schedule for schedule in schedules if schedule.rank in memories]
     # Contents are made for one rank at a time and not kept: for all of them, they would take as
     # much memory as the GPUs.  What is expected may follow from the inputs, which come first.
-    filled = {
-        schedule.rank: _begin(memories.get(schedule.rank), trial, schedule)
-        for schedule in schedules
-    }
-    judged = {
-        schedule.rank: list(_contents(trial.expected, "expected", schedule))
-        for schedule in schedules
-    }
-    renewed = {
-        schedule.rank: _overwritten(trial, schedule, filled, judged) for schedule in schedules
-    }
+    filled = {one.rank: _begin(memories[one.rank], trial, one) for one in own}
+    judged = {one.rank: list(_contents(trial.expected, "expected", one)) for one in own}
+    renewed = {one.rank: _overwritten(trial, one, filled, judged) for one in own}
     wrong = 0
     times: list[int] = []
-    messages = Recorder(compiled)
+    messages = Recorder(compiled) if share.reports else None
     whole: tuple[Sequence[Schedule], Sequence[RankResult]] = (schedules, ())
     latest: Continued | None = None
     before: Counts = {}
     for iteration in range(-trial.warmups, trial.iterations):
         if latest is not None and latest.interrupted:  # what followed had buffers of its own
             pool.load(schedules)
-            for schedule in schedules:
-                _begin(memories.get(schedule.rank), trial, schedule)
+            for one in own:
+                _begin(memories[one.rank], trial, one)
         for rank, memory in memories.items():
             for name in judged[rank]:
                 memory.array(name, np.uint8)[:] = POISON
@@ -188,7 +184,7 @@ def measure(
                     gap_ns=start.gap_ns if iteration > -trial.warmups else 0,
                 ),
                 faults=faults,
-                fill=lambda rank, contents: _fill(memories.get(rank), contents),
+                fill=lambda rank, contents: _fill(memories[rank], contents),
                 pxn=pxn,
                 cut=cut,
             )
@@ -203,7 +199,8 @@ def measure(
         )
         if iteration >= 0:
             times.append(duration_ns(whole[1]))
-            _record(messages, latest, whole)
+            if messages is not None:
+                _record(messages, latest, whole)
             if host is not None:
                 host.busy_s += busy
                 host.available_s += available
@@ -221,8 +218,8 @@ def measure(
         wrong=pool.total(wrong),
         counters=summed(endpoints),
         endpoints=endpoints,
-        iterations=tuple(each.of(trial.victims, others=True) for each in messages),
-        victims=tuple(each.of(trial.victims) for each in messages) if trial.victims else (),
+        iterations=tuple(each.of(trial.victims, others=True) for each in messages or ()),
+        victims=tuple(each.of(trial.victims) for each in messages or () if trial.victims),
         ports=ports.end(),
         queues=ports.queues(),
         executions=() if latest is None else tuple(latest.executions),
@@ -246,7 +243,7 @@ def _record(
     messages.take(own)
 
 
-def _begin(memory: GpuMemory | None, trial: Trial, schedule: Schedule) -> list[str]:
+def _begin(memory: GpuMemory, trial: Trial, schedule: Schedule) -> list[str]:
     """Fill the inputs of a rank in; returns their names."""
     inputs = _contents(trial.inputs, "inputs", schedule)
     _fill(memory, inputs)
@@ -368,10 +365,7 @@ def processor_seconds(since: object) -> tuple[float, float]:
     return max(0.0, total - idle), total
 
 
-def _fill(memory: GpuMemory | None, contents: Contents) -> None:
-    """Fill ``contents`` in, unless the ``memory`` is on another machine: None."""
-    if memory is None:
-        return
+def _fill(memory: GpuMemory, contents: Contents) -> None:
     for name, content in contents.items():
         memory.array(name, content.dtype)[:] = content
 

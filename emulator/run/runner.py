@@ -51,9 +51,10 @@ from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
 from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
+from emulator.run.run_share import RunShare
 from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
 from emulator.run.time_base import Pool
-from emulator.scenario import Trial
+from emulator.scenario import Outcome, Trial
 from emulator.transports.one_time_keys import KEY_FILE
 from topologies.exports import mermaid as export
 
@@ -117,7 +118,7 @@ class _Run:
         ranks: Ranks | None,
     ) -> None:
         self.plan, self.result, self.folder, self.observer = plan, result, folder, observer
-        self._ranks = ranks
+        self._ranks, self._share = ranks, RunShare(ranks)
         self.environment: dict[str, object] = {
             **environment_of(plan),
             "lab": plan.lab,
@@ -331,28 +332,18 @@ class _Run:
             }
             if (digest := self.time.row_digest()) is not None:
                 reported["digest"] = digest
-            relayed = {"relayed_messages": load.relayed}
-            own = measured_row(plan, stage, trial, measured.outcome)
             timed = self.time.frame_times(len(self.result.rows) + 1)
-            row = self.result.add_row({**own, **relayed, **timed, **reported})
-            self.folder.event("row", **row)
-            name = f"{stage.stage.label}, seed {stage.seed}" if len(plan.stages) > 1 else ""
-            self._nccl.add(row, measured.outcome.times_ns, name)
-            self.folder.event(
-                row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)
+            own = partial(measured_row, plan, stage, trial, measured.outcome)
+            row = self.result.add_row(
+                {
+                    **self._share.from_first("row", own),
+                    "relayed_messages": load.relayed,
+                    **timed,
+                    **reported,
+                }
             )
-            self.folder.event(
-                row_messages.EVENT,
-                **row_messages.messages_of(
-                    len(self.result.rows), measured.outcome, self.plan.topology
-                ),
-            )
-            self.folder.event(
-                row_endpoints.EVENT,
-                **row_endpoints.endpoints_of(
-                    len(self.result.rows), stage.stage.label, measured.outcome
-                ),
-            )
+            if self._share.reports:
+                self._tell(stage, row, measured.outcome)
             late_ns = attempt.late_fault_ns * len(attempt.moments)
             beaten = violation(
                 measured.outcome.times_ns,
@@ -364,7 +355,7 @@ class _Run:
                 self.result.errors.append(f"row {len(self.result.rows)}: {beaten}")
             self._save()
             self._report(stage, place, row)
-            if trial is largest:
+            if trial is largest and self._share.reports:
                 names = [gpu.name for gpu in plan.topology.gpus]
                 around = Surroundings(
                     collective=trial.collective,
@@ -374,6 +365,18 @@ class _Run:
                 )
                 trace = timeline(names, measured.schedules, measured.results, around)
                 self.folder.write("timeline.json", trace)
+
+    def _tell(self, stage: PlannedStage, row: Mapping[str, object], outcome: Outcome) -> None:
+        """Write the events of the latest ``row``."""
+        number, label = len(self.result.rows), stage.stage.label
+        self.folder.event("row", **row)
+        name = f"{label}, seed {stage.seed}" if len(self.plan.stages) > 1 else ""
+        self._nccl.add(row, outcome.times_ns, name)
+        self.folder.event(row_ports.EVENT, **row_ports.ports_of(number, outcome))
+        self.folder.event(
+            row_messages.EVENT, **row_messages.messages_of(number, outcome, self.plan.topology)
+        )
+        self.folder.event(row_endpoints.EVENT, **row_endpoints.endpoints_of(number, label, outcome))
 
     def _report(self, stage: PlannedStage, place: int, row: Mapping[str, object]) -> None:
         """Show a row, or when it is there with all seeds what stands for all of them."""
@@ -403,6 +406,7 @@ class _Run:
             time=self.time,
             notify=self.folder.event,
             progress=partial(self._settle, trial, progress),
+            share=self._share,
             host=None if self.time.host is None else HostLoad(),
         )
 
@@ -449,7 +453,7 @@ class _Run:
     def salvage(self, error: AgentError) -> None:
         """Keep what the ranks that still answered had done and counted when one failed."""
         self._take_endpoints(error.counters)
-        if self.attempt is not None:
+        if self.attempt is not None and self._share.reports:
             self.result.unfinished = self.attempt.unfinished(error.results)
         self.folder.event("failed", error=str(error), rank=error.rank, traceback=error.traceback)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+
+_NO_TIMES = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,3 +35,7 @@ class RankResult:
     loop: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     detail: str = ""
+
+    def brief(self) -> RankResult:
+        """Return the result without the times of operations."""
+        return replace(self, operation_start=_NO_TIMES, operation_end=_NO_TIMES)

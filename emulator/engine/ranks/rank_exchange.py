@@ -21,13 +21,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from signal import SIGHUP, SIGINT, SIGTERM
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from emulator.endpoint.agent_processes import AgentError
 from emulator.errors import UserError
 from emulator.logs import plain_logger
 
 _log = plain_logger(__name__)
+
+T = TypeVar("T")
 
 #: Host time (s) after which a rank that has sent nothing is given up, unless this variable says.
 PATIENCE_S = 300.0
@@ -121,6 +123,29 @@ class Ranks:
         """Send each other rank its ``value`` of this step."""
         self._begin(what)
         self._send_all(lambda peer: (_STEP, self._step, what, None, value(peer)))
+
+    def from_first(
+        self,
+        what: str,
+        make: Callable[[], T],
+        brief: Callable[[T], T] = lambda made: made,
+    ) -> T:
+        """Return what ``make`` returns at rank 0, which alone calls it; others get it ``brief``.
+
+        They raise what it raises there, as :meth:`hear` does.
+        """
+        if self.number:
+            self._begin(what)
+            first: T = self.hear(0)
+            return first
+        try:
+            made = make()
+            small = brief(made)
+        except Exception as failure:
+            self.fail(what, failure)
+            raise
+        self.share(what, lambda _: small)
+        return made
 
     def fail(self, what: str, failure: Exception) -> None:
         """Send every other rank the ``failure`` of this one's part of a step."""

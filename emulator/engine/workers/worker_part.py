@@ -43,7 +43,7 @@ Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A rank has reached barriers at ``when_ps``, or has ended: then it has a ``result``.
+    """A rank has reached barriers at ``when_ps``, or has ended: then it has a brief ``result``.
 
     Without a rank: nothing has left the lossless buffer of a port for a whole pause.
     """
@@ -86,6 +86,20 @@ class WindowReport:
             self.news,
             self.blocks if number == 0 else [],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSchedules:
+    """The ``results`` of a worker's ranks; ``for_all``: all who drive the run need their times."""
+
+    results: list[RankResult]
+    for_all: bool
+
+    def for_worker(self, number: int) -> EndedSchedules:
+        """Return what worker ``number`` needs of it: the first one writes the times of all."""
+        if self.for_all or number == 0:
+            return self
+        return EndedSchedules([one.brief() for one in self.results], for_all=False)
 
 
 class WorkerPart:
@@ -262,10 +276,10 @@ class WorkerPart:
             if rank in self._endpoints:
                 self._endpoints[rank].fail(error, detail)
 
-    def results(self) -> list[RankResult]:
-        """The results of all ranks that have one."""
+    def results(self, for_all: bool) -> EndedSchedules:
+        """The results of all ranks that have one; ``for_all``: their times too."""
         ended = (endpoint.result for endpoint in self._endpoints.values())
-        return [result for result in ended if result is not None]
+        return EndedSchedules([result for result in ended if result is not None], for_all)
 
     def counters(self) -> dict[int, Mapping[str, Mapping[str, int]]]:
         """Counters of every rank, by layer (``transport``, ``nic``, ...) and name."""
@@ -294,7 +308,9 @@ class WorkerPart:
     # What ranks come to
 
     def _finished(self, rank: int) -> None:
-        self._notify(News(self.events.now, rank, result=self._endpoints[rank].result))
+        result = self._endpoints[rank].result
+        assert result is not None
+        self._notify(News(self.events.now, rank, result=result.brief()))
 
     def _at_barrier(self, rank: int, names: Sequence[str]) -> None:
         self._notify(News(self.events.now, rank, barriers=tuple(names)))

@@ -27,7 +27,6 @@ from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.engine.sampling import Sampling
 from emulator.engine.virtual_clock import EPOCH, VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
-from emulator.engine.workers.partition import Partition, automatic
 from emulator.engine.workers.virtual_fabric import VirtualFabric
 from emulator.kernel.port_counters import PortCounters
 from emulator.lab import Lab
@@ -37,7 +36,7 @@ from emulator.measures.frame_latency import FrameTimes, LatencyFile
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
 from emulator.run.measurement import HostLoad
-from emulator.run.plan.run_plan import RunPlan
+from emulator.run.plan.run_plan import RunPlan, partition_of
 from emulator.run.rank_folder import RankFolder
 from emulator.run.time_base import Repeat
 from emulator.scenario import Outcome
@@ -76,7 +75,7 @@ class VirtualTime:
         self._pool: VirtualPool | None = None
         self._sampling: Sampling | None = None
         self.clock = VirtualClock(self._events)
-        self._partition = _partition(plan)
+        self._partition = partition_of(plan)
         environment["workers"] = self._partition.workers
         self.host: HostLoad | None = None
         self.telemetry: Telemetry | None = None
@@ -316,16 +315,3 @@ def _kernel_hash(plan: RunPlan) -> bool:
         return False
     routes = static_routes(plan.topology)
     return any(len(route.hops) > 1 for one in plan.topology.switches for route in routes[one.name])
-
-
-def _partition(plan: RunPlan) -> Partition:
-    """The division of the plan's fabric among workers."""
-    topology, requested = plan.topology, plan.request.workers
-    if plan.request.ranks > 1 or plan.request.fabric == "model":
-        requested = plan.request.ranks
-    if plan.request.parts is not None:
-        return Partition.by_hand(topology, plan.request.parts)
-    if requested is None:
-        requested = automatic(topology)
-    traffic = plan.traffic() if requested > 1 else None
-    return Partition.of(topology, requested, traffic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from emulator.control_plane.lab_routing import check_control_plane
 from emulator.doctor import capabilities
 from emulator.doctor.capabilities import Capabilities
 from emulator.engine.workers.expected_traffic import ExpectedTraffic
-from emulator.engine.workers.partition import Partition
+from emulator.engine.workers.partition import Partition, automatic
 from emulator.errors import UserError
 from emulator.fabric import bonds, bridge_ports
 from emulator.fabric.model import model_scope
@@ -43,6 +44,7 @@ from emulator.run.plan.stages import (
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.plan.variants import variants
 from emulator.run.pxn import Pxn
+from emulator.run.run_share import RunShare
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
 from topologies.model import Topology
@@ -140,6 +142,8 @@ class RunPlan:
     compares: bool = False
     #: how the ports of GPUs with several are used
     homing: Homing | None = None
+    #: of MPI ranks, once the trials are weighed; else it is found when the run begins
+    partition: Partition | None = None
 
     @property
     def trials(self) -> list[Trial]:
@@ -183,6 +187,11 @@ class RunPlan:
 
 def prepare(request: RunRequest) -> RunPlan:
     """Validate everything; raises UserError or TopologyError with one sentence."""
+    return weighed(drafted(request), RunShare())
+
+
+def drafted(request: RunRequest) -> RunPlan:
+    """Validate all but what the schedules say, which are not compiled yet."""
     requested: str | Topology | None = request.topology
     if requested is None:
         requested = request.scenario.topology(request.parameters)
@@ -261,7 +270,7 @@ def prepare(request: RunRequest) -> RunPlan:
         lab=lab,
         spec=chosen.spec,
         topology=topology,
-        stages=[_weighed(stage, relays) for stage in planned],
+        stages=planned,
         pxn=relays,
         taps=taps,
         capabilities=found,
@@ -271,6 +280,19 @@ def prepare(request: RunRequest) -> RunPlan:
         homing=homed,
     )
     _check_faults(plan)
+    return plan
+
+
+def weighed(plan: RunPlan, share: RunShare) -> RunPlan:
+    """Weigh the trials of a :func:`drafted` plan, in the process that reports, for all others.
+
+    Among MPI ranks it also divides the fabric.
+    """
+    stages = [_weighed(stage, plan.pxn, share) for stage in plan.stages]
+    plan = replace(plan, stages=stages)
+    if share.ranks is not None:
+        partition = share.from_first("partition", lambda: partition_of(plan))
+        plan = replace(plan, partition=partition)
     for stage in plan.stages:
         _log.info(
             "plan: %d trials, seed %d, transport %s, switch %s",
@@ -280,8 +302,25 @@ def prepare(request: RunRequest) -> RunPlan:
             None if stage.switch is None else stage.switch.spec,
         )
     for load in plan.loads:
-        preflight.check_memory(load.size_bytes, load.memory_octets, load.operations, request.clock)
+        preflight.check_memory(
+            load.size_bytes, load.memory_octets, load.operations, plan.request.clock
+        )
     return plan
+
+
+def partition_of(plan: RunPlan) -> Partition:
+    """Return the division of the plan's fabric among workers."""
+    if plan.partition is not None:
+        return plan.partition
+    topology, requested = plan.topology, plan.request.workers
+    if plan.request.ranks > 1 or plan.request.fabric == "model":
+        requested = plan.request.ranks
+    if plan.request.parts is not None:
+        return Partition.by_hand(topology, plan.request.parts)
+    if requested is None:
+        requested = automatic(topology)
+    traffic = plan.traffic() if requested > 1 else None
+    return Partition.of(topology, requested, traffic)
 
 
 def usual_switch(transport: str, topology: Topology, chosen: FabricChoice) -> str:
@@ -334,9 +373,16 @@ def _planned(
     )
 
 
-def _weighed(planned: PlannedStage, relays: Pxn) -> PlannedStage:
+def _weighed(planned: PlannedStage, relays: Pxn, share: RunShare) -> PlannedStage:
     wire = planned.transport.wire
-    loads = [TrialLoad.of(trial, planned.topology, wire, relays) for trial in planned.trials]
+    loads = [
+        share.from_first(
+            "load",
+            partial(TrialLoad.of, trial, planned.topology, wire, relays),
+            brief=TrialLoad.brief,
+        )
+        for trial in planned.trials
+    ]
     return replace(planned, loads=loads)
 
 

@@ -62,6 +62,10 @@ class TrialLoad:
                 f"{wrong}; mend the scenario's compile"
             ) from wrong
 
+    def brief(self) -> TrialLoad:
+        """Return the load without its traffic, which is as large as the square of the GPUs."""
+        return replace(self, traffic=None)
+
     @classmethod
     def weigh(
         cls,

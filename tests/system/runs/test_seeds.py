@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from emulator import scenario as scenarios
-from emulator.cli import run_verb
+from emulator.cli import rank_runs, run_verb
 from emulator.errors import UserError
 from emulator.run.measurement import Start
 from emulator.run.plan.run_plan import RunPlan, RunRequest, prepare
@@ -73,7 +73,7 @@ def test_options(
         asked.append(request)
         raise UserError("that is all")
 
-    monkeypatch.setattr(run_verb, "prepare", stop)
+    monkeypatch.setattr(rank_runs, "prepare", stop)
     CliRunner().invoke(run_verb.command, ["incast", *arguments])
     assert [(request.start, request.seeds) for request in asked] == [(start, seeds)]
 

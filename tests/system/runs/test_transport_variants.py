@@ -14,7 +14,7 @@ from scapy.utils import RawPcapNgReader
 
 from emulator import scenario as scenarios
 from emulator.capture.fabric_capture import SNAPLEN_FULL, SNAPLEN_HEADERS
-from emulator.cli import run_verb
+from emulator.cli import rank_runs, run_verb
 from emulator.cli.decode.decode_source import opener, read_domains
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_process import RunProcess
@@ -241,7 +241,7 @@ def test_frames_are_captured_whole_where_nothing_less_can_be_decrypted(
         asked.append(request.snaplen)
         raise UserError("that is all")
 
-    monkeypatch.setattr(run_verb, "prepare", prepare)
+    monkeypatch.setattr(rank_runs, "prepare", prepare)
     CliRunner().invoke(run_verb.command, ["allreduce", *arguments])
     assert asked == [expected]
 

@@ -1,0 +1,62 @@
+"""The part of a run that this process has: all of it, or what one of several MPI ranks has.
+
+Rank 0 writes the run folder.  What needs the schedules, times or messages of all GPUs, it does
+alone, and tells the others what they have to know of it (:meth:`RunShare.from_first`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from emulator.endpoint.operations.schedule import Schedule, WantedSchedules
+from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.run.pxn import Pxn
+from emulator.scenario import Trial
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunShare:
+    """The share of this process in a run, which it carries out alone, or with other ``ranks``."""
+
+    ranks: Ranks | None = None
+
+    @property
+    def reports(self) -> bool:
+        """Return whether this process writes the run folder."""
+        return self.ranks is None or self.ranks.number == 0
+
+    def from_first(
+        self, what: str, make: Callable[[], T], brief: Callable[[T], T] = lambda made: made
+    ) -> T:
+        """Return what ``make`` returns in the process that reports; others get it ``brief``."""
+        return make() if self.ranks is None else self.ranks.from_first(what, make, brief)
+
+    def keeps_all(self, trial: Trial) -> bool:
+        """Return whether this process has the schedules and times of all GPUs in ``trial``.
+
+        Where a trial goes on after GPUs were lost, all ranks reckon how from what was done.
+        """
+        return self.reports or trial.recover is not None
+
+    def schedules(
+        self, trial: Trial, own: Collection[int], pxn: Pxn, *, relayed: bool
+    ) -> tuple[Sequence[Schedule], Sequence[Schedule]]:
+        """Return the schedules of ``trial`` as they were compiled, and as ``pxn`` has relayed them.
+
+        Unless this process keeps all, they have operations of the GPUs ``own`` alone (by rank).
+        ``relayed``: some writes are.
+        """
+        if self.keeps_all(trial):
+            compiled = trial.compile()
+            return compiled, pxn.relayed(compiled)
+        wanted = WantedSchedules(frozenset(own))
+        if relayed:  # in the order of all writes, so that all are compiled here and none kept
+            everybody = frozenset(range(len(pxn.topology.gpus)))
+            compiled = trial.compile(wanted=WantedSchedules(everybody))
+            return wanted.of(compiled), wanted.of(pxn.relayed(compiled))
+        compiled = trial.compile(wanted=wanted)
+        return compiled, compiled
