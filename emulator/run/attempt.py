@@ -55,6 +55,7 @@ class Attempt:
     late_fault_ns: int = 0
     warnings: list[str] = field(default_factory=list)
     _expected: FaultExpectation | None = None
+    _faulted_ns: int = 0  # when the last of them strikes
     _undisturbed: Outcome | None = None
     _lost: Mapping[str, int] = field(default_factory=dict)
 
@@ -67,23 +68,25 @@ class Attempt:
         if not self.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
         topology, wire = self.stage.topology, self.stage.transport.wire
-        expected = self.share.from_first("limits of the faults", self._expectation)
+        expected, bound_ns = self.share.from_first(
+            "bound with faults", self._limits, brief=lambda made: (None, made[1])
+        )
         once = dataclasses.replace(self.trial, iterations=1)
         undisturbed = self._measure(once, self.load.ideal_ns, self._player())
-        self._expected = expected
+        self._expected, self._faulted_ns = expected, self.moments[-1].at_ns
         self._undisturbed = undisturbed.outcome
         before, underway = self._uncounted(), self._missing()
         player = self._player(self.moments)
         warm = dataclasses.replace(self.trial, warmups=0)
         try:
-            measured = self._measure(warm, expected.ideal_ns or self.load.ideal_ns, player)
+            measured = self._measure(warm, bound_ns or self.load.ideal_ns, player)
         except AgentError:
             self._lost = disturbance.lost_packets(
                 self.ports.end(), _less(self._uncounted(), before)
             )
             raise
         lost, missing = _less(self._uncounted(), before), self._missing() - underway
-        if not self.share.reports:
+        if expected is None:
             return measured, {}
         return measured, disturbance.reported(
             expected,
@@ -98,14 +101,19 @@ class Attempt:
             pxn=self.plan.pxn,
         )
 
-    def _expectation(self) -> FaultExpectation:
-        return FaultExpectation.of(
+    def _limits(self) -> tuple[FaultExpectation | None, float | None]:
+        """Return what the user's faults leave possible, and the bound with them.
+
+        Of several MPI ranks the first alone has the former, which speaks for all.
+        """
+        expected = FaultExpectation.of(
             self.moments,
             self.stage.topology,
             self.plan.pxn.relayed(self.trial.compile()),
             self.stage.transport.wire,
             link_changes(self.trial.faults, self.stage.topology),
         )
+        return expected, expected.ideal_ns
 
     def sentence(self, error: AgentError) -> str:
         """Return the sentence on ``error``, which begins with who is cut off, if that may be why.
@@ -183,7 +191,7 @@ class Attempt:
 
     def _time_limit_s(self, ideal_ns: float) -> float:
         if self.time.schedule is not None:
-            return virtual_time_limit_s(ideal_ns, self._expected)
+            return virtual_time_limit_s(ideal_ns, self._faulted_ns)
         return time_limit_s(self.time.clock, ideal_ns, self._expected)
 
     def _lost_ranks(self) -> list[int]:

@@ -13,7 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Compute, Schedule
+from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
+    Compute,
+    Schedule,
+    WantedSchedules,
+)
 from emulator.errors import UserError
 from emulator.measures.message_graph import MessageGraph
 from emulator.measures.message_times import Iteration
@@ -122,9 +127,9 @@ class Replay:
 
     # -- schedules and data ----------------------------------------------------------------------
 
-    def compile(self) -> Sequence[Schedule]:
+    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
         """Return the schedule of each GPU, also of those that the trace has no rank for."""
-        return self._compiled[0]
+        return (self._compiled if wanted.ranks is None else self._written(wanted))[0]
 
     def inputs(self, rank: int) -> Contents:
         """Return what the buffers of ``rank`` hold at the start."""
@@ -202,7 +207,10 @@ class Replay:
 
     @cached_property
     def _compiled(self) -> tuple[Sequence[Schedule], list[_Span]]:
-        program = Program.on(self.topology)
+        return self._written(ALL_SCHEDULES)
+
+    def _written(self, wanted: WantedSchedules) -> tuple[Sequence[Schedule], list[_Span]]:
+        program = Program.on(self.topology, wanted)
         done: list[dict[int, tuple[int, ...]]] = [{} for _ in self.trace.operations]
         spans: list[_Span] = []
         counts: dict[str, int] = {}

@@ -51,7 +51,7 @@ from statistics import fmean
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Schedule
+from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, WantedSchedules
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
@@ -293,8 +293,8 @@ class _Step:
             "imbalance": float(into.max() / into[members].mean()) if into.any() else None,
         }
 
-    def _compile(self) -> Sequence[Schedule]:
-        program = Program.on(self.topology)
+    def _compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+        program = Program.on(self.topology, wanted)
         for training in self.trainings:
             training.write(program)
         return program.schedules()

@@ -132,19 +132,26 @@ class Ranks:
     ) -> T:
         """Return what ``make`` returns at rank 0, which alone calls it; others get it ``brief``.
 
-        They raise what it raises there, as :meth:`hear` does.
+        What it raises there, all raise: a UserError is everybody's own.
         """
         if self.number:
             self._begin(what)
-            first: T = self.hear(0)
-            return first
+            refusal, first = self.hear(0)
+            if refusal is not None:
+                raise UserError(refusal)
+            small: T = first
+            return small
         try:
             made = make()
             small = brief(made)
+        except UserError as error:
+            refusal = str(error)
+            self.share(what, lambda _: (refusal, None))
+            raise
         except Exception as failure:
             self.fail(what, failure)
             raise
-        self.share(what, lambda _: small)
+        self.share(what, lambda _: (None, small))
         return made
 
     def fail(self, what: str, failure: Exception) -> None:

@@ -255,12 +255,10 @@ class VirtualFabric:
 
     def following(self) -> int:
         """Return when something happens next at any worker (ps)."""
+        if self._stale and not self.alone:
+            self._exchange("report", [()] * len(self.workers))  # news make events of the run
         own = self.events.heap[0][0] if self.events.heap else NEVER
-        if self.alone:
-            return own
-        if self._stale:
-            self._exchange("report", [()] * len(self.workers))
-        return min(own, self._all_over())
+        return own if self.alone else min(own, self._all_over())
 
     def _next_of(self, number: int) -> int:
         """Return when worker ``number`` has something to do, as far as is known here (ps)."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
 
+from emulator import scenario
 from emulator.endpoint.operations.schedule import (
     Barrier,
     Receive,
@@ -16,13 +18,27 @@ from emulator.endpoint.operations.schedule import (
     Write,
 )
 from scenarios.collectives.program import Program
+from scenarios.traces.replay import Replay, ReplayChoice
+from scenarios.traces.trace_model import Collective, Trace, TraceCollective, TraceCompute
 from tests.harness.runs.collective_benchmarks import ALL, IN_PLACE
 from tests.scenarios.collectives.test_collective_schedules import trial
+from topologies.catalogue import load
 
 #: Powers of two and other numbers, one GPU a host and several.
 FABRICS = ("rail_clos:hosts=3,gpus_per_host=2", "rail_clos:hosts=4,gpus_per_host=1")
 #: Both members of a host, and some of several.
 WANTED = (frozenset({0, 1}), frozenset({3}), frozenset({1, 2}))
+
+
+def assert_parts(
+    some: Sequence[Schedule], whole: Sequence[Schedule], ranks: frozenset[int]
+) -> None:
+    """Assert that ``some`` has the buffers of all, and the operations of ``ranks`` alone."""
+    assert [one.buffers for one in some] == [one.buffers for one in whole]
+    for one, other in zip(some, whole, strict=True):
+        kept = other if one.rank in ranks else Schedule(rank=one.rank, buffers={})
+        assert list(one.operations) == list(kept.operations)
+        assert one.spans == kept.spans
 
 
 @pytest.mark.parametrize(("name", "algorithm"), ALL)
@@ -37,11 +53,31 @@ def test_the_wanted_schedules_are_those_of_the_whole(name: str, algorithm: str) 
         whole = trial(name, spec, **chosen).compile()
         for ranks in WANTED:
             some = trial(name, spec, **chosen).compile(wanted=WantedSchedules(ranks))
-            assert [one.buffers for one in some] == [one.buffers for one in whole]
-            for one, other in zip(some, whole, strict=True):
-                kept = other if one.rank in ranks else Schedule(rank=one.rank, buffers={})
-                assert list(one.operations) == list(kept.operations)
-                assert one.spans == kept.spans
+            assert_parts(some, whole, ranks)
+
+
+def test_experts_are_written_in_part() -> None:
+    chosen = scenario.load("moe")
+    given = {"tokens": "5", "hidden": "8", "experts": "12", "top_k": "3", "node_limit": "0"}
+    for one in chosen.schedules(chosen.parameters(given), load(FABRICS[0]), 1):
+        whole = one.compile()
+        for ranks in WANTED:
+            assert_parts(one.compile(wanted=WantedSchedules(ranks)), whole, ranks)
+
+
+@pytest.mark.parametrize("kind", Collective)
+def test_traces_are_written_in_part(kind: Collective) -> None:
+    group = (0, 1, 2, 3, 5)
+    root = 3 if kind.rooted else None
+    operations = [
+        TraceCompute(where="line 1", duration_ns=7),
+        TraceCollective(where="line 2", after=(0,), kind=kind, octets=400, group="g", root=root),
+    ]
+    lists = tuple(operations if rank in group else [] for rank in range(6))
+    choice = ReplayChoice(compute_scale=1.0, slice_bytes=64, seed=3)
+    replay = Replay(Trace("t", lists, {"g": group}), load(FABRICS[0]), choice)
+    for ranks in WANTED:
+        assert_parts(replay.compile(WantedSchedules(ranks)), replay.compile(), ranks)
 
 
 def test_a_program_keeps_no_operation_that_is_not_wanted() -> None:
