@@ -73,6 +73,60 @@ def test_a_modelled_fabric_comes_to_the_same_files(plane: tuple[str, ...], tmp_p
     assert not left_by(shared, 2)
 
 
+#: A scenario whose compile takes no arguments, and whose GPUs meet before they send.
+OWN = """\"\"\"Everybody writes to the other server, after a barrier.\"\"\"
+import os
+from dataclasses import dataclass
+import numpy as np
+from emulator.endpoint.operations.schedule import Barrier, Receive, Region, Schedule, Write
+from emulator.measures.message_graph import MessageGraph
+from emulator.scenario import Trial, parameter
+
+if os.environ.get("OMPI_COMM_WORLD_RANK", "0") != "0":
+    MessageGraph.__init__ = None  # this rank can make no graph of all operations
+
+@dataclass(frozen=True)
+class Parameters:
+    way: str = parameter("there", help="nothing", choices=("there",))
+
+def topology(parameters):
+    return "rail_clos:hosts=2,gpus_per_host=2,spines=1"
+
+def _schedule(rank, size=4096):
+    block = Region("out", 0, size)
+    return Schedule(rank=rank, buffers={"in": size, "out": size}, operations=(
+        Barrier(name="all"),
+        Write(peer=(rank + 2) % 4, tag=0, local=Region("in", 0, size), remote=block, after=(0,)),
+        Receive(peer=(rank + 2) % 4, tag=0, into=block),
+    ))
+
+def schedules(parameters, topology, seed):
+    return [Trial(
+        collective="own", size_bytes=4096,
+        compile=lambda: [_schedule(rank) for rank in range(4)],
+        inputs=lambda rank: {"in": np.full(4096, rank, np.uint8)},
+        expected=lambda rank: {"out": np.full(4096, (rank + 2) % 4, np.uint8)},
+    )]
+
+def measures(parameters, topology, trial, outcome):
+    return {"messages": len(outcome.iterations[0])}
+"""
+
+
+def test_only_the_first_rank_has_a_graph_and_messages(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    given = ("--fabric", "model", "--capture", "all")
+    own = str(tmp_path / "own.py")
+    runs = [begun(tmp_path, *given, scenario=own), ranked(tmp_path, 2, *given, scenario=own)]
+    for run in runs:
+        status, _, errors = run.communicate()
+        assert status == 0, errors
+    alone, shared = runs
+    assert shared.result["rows"][0]["messages"] == 4
+    for file in REPEATED:
+        assert (alone.folder / file).read_bytes() == (shared.folder / file).read_bytes(), file
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "complaint"),
     [

@@ -196,3 +196,28 @@ def test_a_rank_that_cannot_be_reached_keeps_nobody() -> None:
     channel.deaf = {1}
     first.leave("no room")
     assert not first.part(10)
+
+
+def test_the_first_makes_what_others_get_in_brief() -> None:
+    first, second = ranks_of(2)
+    assert first.from_first("sizes", lambda: [1, 2, 3], brief=lambda made: made[:1]) == [1, 2, 3]
+    assert second.from_first("sizes", lambda: pytest.fail("rank 1 makes nothing")) == [1]
+
+
+def test_a_refusal_of_the_first_is_everybodys() -> None:
+    first, second = ranks_of(2)
+
+    def refuse() -> int:
+        raise UserError("no room; make some")
+
+    for one in (first, second):
+        with pytest.raises(UserError, match=r"^no room; make some$"):
+            one.from_first("sizes", refuse)
+
+
+def test_a_failure_of_the_first_is_raised_by_all() -> None:
+    first, second = ranks_of(2)
+    with pytest.raises(ZeroDivisionError):
+        first.from_first("sizes", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        second.from_first("sizes", lambda: 1)

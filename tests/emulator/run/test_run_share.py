@@ -1,0 +1,74 @@
+"""The shares of MPI ranks in a run: who has which schedules, and who weighs the trials."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from emulator import scenario
+from emulator.measures import message_graph
+from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, weighed
+from emulator.run.run_share import RunShare
+from tests.harness.engine.memory_channel import ranks_of
+
+SPEC = "rail_clos:hosts=2,gpus_per_host=4,spines=2"
+#: Of which exchanges between rails need the GPUs of a server to relay them.
+RAILS = "rail_only:hosts=2,gpus_per_host=4"
+OWN = frozenset({0, 4})
+
+
+def plan(spec: str = SPEC, name: str = "alltoall") -> RunPlan:
+    chosen = scenario.load(name)
+    return drafted(
+        RunRequest(
+            scenario=chosen,
+            parameters=chosen.parameters({"sizes": "16KiB"}),
+            topology=spec,
+            fabric="model",
+            lab="share",
+            ranks=2,
+        )
+    )
+
+
+def test_others_weigh_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ranks_of(2)
+    whole = weighed(plan(), RunShare(first))
+    monkeypatch.setattr(message_graph.MessageGraph, "__init__", None)  # nobody can make one
+    part = weighed(plan(), RunShare(second))
+    assert part.loads == whole.loads  # but for the traffic, which is not compared
+    assert [load.traffic for load in part.loads] == [None]
+    assert whole.loads[0].traffic is not None
+    assert part.partition == whole.partition
+    with pytest.raises(TypeError):
+        weighed(plan(), RunShare())
+
+
+@pytest.mark.parametrize("name", ["allreduce", "alltoall"])
+@pytest.mark.parametrize("spec", [SPEC, RAILS])
+def test_others_have_the_operations_of_their_own(name: str, spec: str) -> None:
+    first, second = ranks_of(2)
+    whole, part = weighed(plan(spec, name), RunShare(first)), plan(spec, name)
+    relayed = whole.loads[0].relayed > 0
+    assert relayed == (spec == RAILS and name == "alltoall")
+    (trial,) = whole.trials
+    _, everything = RunShare(first).schedules(trial, OWN, whole.pxn, relayed=relayed)
+    assert all(len(one.operations) for one in everything)
+    (trial,) = part.trials
+    for some in RunShare(second).schedules(trial, OWN, part.pxn, relayed=relayed):
+        assert [len(one.operations) > 0 for one in some] == [rank in OWN for rank in range(8)]
+    for one, other in zip(some, everything, strict=True):
+        assert one.buffers == other.buffers
+        if one.rank in OWN:
+            assert list(one.operations) == list(other.operations)
+
+
+def test_all_have_everything_where_a_trial_goes_on_after_a_loss() -> None:
+    _, second = ranks_of(2)
+    (trial,) = plan().trials
+    again = dataclasses.replace(trial, recover=lambda executions: pytest.fail("nothing is lost"))
+    assert not RunShare(second).keeps_all(trial)
+    assert RunShare(second).keeps_all(again)
+    _, some = RunShare(second).schedules(again, OWN, plan().pxn, relayed=False)
+    assert all(len(one.operations) for one in some)
