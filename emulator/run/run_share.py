@@ -6,7 +6,7 @@ alone, and tells the others what they have to know of it (:meth:`RunShare.from_f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,6 +34,26 @@ class RunShare:
     ) -> T:
         """Return what ``make`` returns in the process that reports; others get it ``brief``."""
         return make() if self.ranks is None else self.ranks.from_first(what, make, brief)
+
+    def beside(self, worker_of: Mapping[str, int], gpus: Sequence[str]) -> list[int]:
+        """Return which of ``gpus`` are on this machine, by rank; MPI ranks have their workers'."""
+        if self.ranks is None:
+            return list(range(len(gpus)))
+        return [rank for rank, gpu in enumerate(gpus) if worker_of[gpu] in self._neighbours]
+
+    @property
+    def compiles_all_here(self) -> bool:
+        """Return whether this machine has the process that compiles for all GPUs."""
+        return 0 in self._neighbours
+
+    @property
+    def _neighbours(self) -> frozenset[int]:
+        """The MPI ranks on this machine, by number; 0 where there are none."""
+        if self.ranks is None:
+            return frozenset({0})
+        machines = self.ranks.machines
+        own = machines[self.ranks.number]
+        return frozenset(number for number, name in enumerate(machines) if name == own)
 
     def keeps_all(self, trial: Trial) -> bool:
         """Return whether this process has the schedules and times of all GPUs in ``trial``.

@@ -111,13 +111,20 @@ class Need:
     runner: int
 
     @classmethod
-    def of(cls, memory_octets: Sequence[int], operations: int = 0, clock: Clock = "host") -> Need:
+    def of(
+        cls,
+        memory_octets: Sequence[int],
+        operations: int = 0,
+        clock: Clock = "host",
+        fabric: int | None = None,
+    ) -> Need:
         """``memory_octets`` are the buffers of each GPU, ``operations`` those of all schedules.
 
+        ``fabric`` is how many GPUs there are on all machines, unless all are here.
         The runner makes what goes into the buffers of one GPU at a time, or should come out.  With
         the virtual ``clock`` it has the endpoints, which use its own operations.
         """
-        agents = agents_bytes(len(memory_octets), clock)
+        agents = agents_bytes(len(memory_octets), clock, fabric)
         if clock == "host":
             agents += AGENT_OPERATION_BYTES * operations
         return cls(
@@ -139,9 +146,13 @@ class Need:
         )
 
 
-def agents_bytes(ranks: int, clock: Clock) -> int:
-    """Return what the endpoints of ``ranks`` GPUs take, whatever they have to do (octets)."""
-    return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES + PEER_BYTES * ranks)
+def agents_bytes(ranks: int, clock: Clock, fabric: int | None = None) -> int:
+    """Return what the endpoints of ``ranks`` GPUs take, whatever they have to do (octets).
+
+    ``fabric`` is how many GPUs there are on all machines, unless these are all.
+    """
+    peers = ranks if fabric is None else fabric
+    return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES + PEER_BYTES * peers)
 
 
 def check_network(topology: Topology) -> None:
@@ -154,9 +165,12 @@ def check_network(topology: Topology) -> None:
         )
 
 
-def check_agents(ranks: int, clock: Clock) -> None:
-    """An endpoint for each of ``ranks`` GPUs fits the machine, whatever it will have to do."""
-    requested, available = agents_bytes(ranks, clock), _available()
+def check_agents(ranks: int, clock: Clock, fabric: int | None = None) -> None:
+    """An endpoint for each of ``ranks`` GPUs fits the machine, whatever it will have to do.
+
+    ``fabric`` is how many GPUs there are on all machines, unless these are all.
+    """
+    requested, available = agents_bytes(ranks, clock, fabric), _available()
     if requested > available:
         raise UserError(
             f"the endpoints of {ranks} GPUs need {_gib(requested)} of memory and the machine has "
@@ -165,10 +179,14 @@ def check_agents(ranks: int, clock: Clock) -> None:
 
 
 def check_memory(
-    size_bytes: int, memory_octets: Sequence[int], operations: int = 0, clock: Clock = "host"
+    size_bytes: int,
+    memory_octets: Sequence[int],
+    operations: int = 0,
+    clock: Clock = "host",
+    fabric: int | None = None,
 ) -> None:
     """Check that a trial of ``size_bytes`` with the needs of :meth:`Need.of` fits the machine."""
-    need = Need.of(memory_octets, operations, clock)
+    need = Need.of(memory_octets, operations, clock, fabric)
     room = shutil.disk_usage(GPU_MEMORY).free
     if need.gpus > room:
         raise UserError(

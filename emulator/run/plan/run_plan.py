@@ -217,7 +217,9 @@ def drafted(request: RunRequest) -> RunPlan:
         bonds.check(topology)
     moments = timeline(request.faults, topology)
     bridge_ports.check(topology)
-    preflight.check_agents(len(topology.gpus), request.clock)
+    # Of several MPI ranks each is on a machine of its own, until they know each other's parts.
+    least = -(-len(topology.gpus) // request.ranks)
+    preflight.check_agents(least, request.clock, fabric=len(topology.gpus))
     relays = Pxn(topology, request.pxn)
     by_seed = {
         seed: request.scenario.schedules(request.parameters, topology, seed)
@@ -258,9 +260,9 @@ def drafted(request: RunRequest) -> RunPlan:
     taps = select(selection or "", ports_of(topology))
     lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
     if modelled:
-        found = preflight.check_modelled(lab, trials, len(topology.gpus))
+        found = preflight.check_modelled(lab, trials, least)
     else:
-        found = preflight.check(lab, taps, trials, len(topology.gpus), request.clock)
+        found = preflight.check(lab, taps, trials, least, request.clock)
     if not modelled and any(stage.switch is not None for stage in planned):
         asic_program.require()
         if not (tried := found["switch-asic"]).present:
@@ -301,11 +303,26 @@ def weighed(plan: RunPlan, share: RunShare) -> RunPlan:
             stage.transport.name,
             None if stage.switch is None else stage.switch.spec,
         )
-    for load in plan.loads:
-        preflight.check_memory(
-            load.size_bytes, load.memory_octets, load.operations, plan.request.clock
-        )
+    _check_memory(plan, share)
     return plan
+
+
+def _check_memory(plan: RunPlan, share: RunShare) -> None:
+    """Raise UserError unless what the processes on this machine have of the run fits it."""
+    gpus = [gpu.name for gpu in plan.topology.gpus]
+    worker_of = {} if plan.partition is None else plan.partition.worker_of
+    here = share.beside(worker_of, gpus)
+    for load in plan.loads:
+        operations = load.operations
+        if not share.compiles_all_here:
+            operations = operations * len(here) // len(gpus)
+        preflight.check_memory(
+            load.size_bytes,
+            [load.memory_octets[rank] for rank in here],
+            operations,
+            plan.request.clock,
+            fabric=len(gpus),
+        )
 
 
 def partition_of(plan: RunPlan) -> Partition:

@@ -8,6 +8,7 @@ import pytest
 
 from emulator import scenario
 from emulator.measures import message_graph
+from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, weighed
 from emulator.run.run_share import RunShare
 from tests.harness.engine.memory_channel import ranks_of
@@ -72,3 +73,24 @@ def test_all_have_everything_where_a_trial_goes_on_after_a_loss() -> None:
     assert RunShare(second).keeps_all(again)
     _, some = RunShare(second).schedules(again, OWN, plan().pxn, relayed=False)
     assert all(len(one.operations) for one in some)
+
+
+def test_a_machine_needs_memory_for_the_ranks_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ranks_of(2)
+    drafts = [plan() for _ in range(3)]
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        preflight,
+        "check_memory",
+        lambda size, memory, operations, clock, fabric: seen.append((len(memory), operations)),
+    )
+    for one, share in zip(drafts, (RunShare(first), RunShare(second), RunShare()), strict=True):
+        weighed(one, share)
+    operations = seen[0][1]
+    assert seen == [(4, operations), (4, operations // 2), (8, operations)]
+    for one in (first, second):
+        one.machines = ["a", "a"]
+    seen.clear()
+    weighed(drafts[0], RunShare(first))
+    weighed(drafts[1], RunShare(second))
+    assert seen == [(8, operations)] * 2
