@@ -21,7 +21,7 @@ from uet.pds.pdc.secure import SecureStarts
 from uet.pds.pdc_table import PdcTable
 from uet.pds.psn import MASK
 from uet.pds.reception import Reception
-from uet.peer import Peers
+from uet.peer import Peer, Peers
 from uet.ses.target.target import Target
 from uet.transport import Frame
 from uet.trimmed import TrimmedArrivals
@@ -100,7 +100,7 @@ class ReceivingEndpoint(Protocol):
     control: list[Frame]
     target: Target
     domains: SecureDomains | None
-    peers: Peers
+    peers: Peers[Peer]
     table: PdcTable
     secure: SecureStarts
     connectionless: ConnectionlessPds

@@ -15,12 +15,11 @@ from dataclasses import replace
 
 from uet.addresses import ip_of
 from uet.arrivals import FepArrivals
-from uet.carrier_codec import PeerEnvelope, reachable
+from uet.carrier_codec import PeerEnvelope
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.congestion.spraying.port_entropy import Ports
 from uet.encapsulation_choice import Encapsulation
-from uet.neighbours import Neighbours
 from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
 from uet.pds.pdc.pdc import Pdc
@@ -108,7 +107,7 @@ class FabricEndpoint:
         self.credits = CreditGranter(self._congestion.granting, self.full_size)
         self.peers = Peers(self._meet)
         self._named: dict[str, Peer] = {}  # those met, by address as the configuration spells it
-        self._expect(encapsulation)
+        self.peers.expect(config.neighbours, encapsulation)
         self._memory = MemoryTable(region_bits=config.region_bits)
         facilities = Facilities(
             config=config,
@@ -135,21 +134,6 @@ class FabricEndpoint:
         self._quiesced = False
         self._connectionless_used = False
         self._retry_at: int | None = None  # when to try again to give a request a PDC
-
-    def _expect(self, encapsulation: Encapsulation) -> None:
-        """Let all neighbours be peers; ``EncapsulationError`` for one out of reach."""
-        neighbours = self.config.neighbours
-        if isinstance(neighbours, Neighbours):
-            table = neighbours.table
-            if encapsulation.version not in table.reached:
-                for peer, mac in table.macs.items():
-                    reachable(encapsulation, peer, mac)
-                table.reached.add(encapsulation.version)
-            self.peers.expect_all(neighbours)
-            return
-        for peer, mac in neighbours.items():
-            key, _ = reachable(encapsulation, peer, mac)
-            self.peers.expect(key, peer, mac)
 
     # -- the application's side ----------------------------------------------------------------
 

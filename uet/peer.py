@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 from uet.addresses import ip_of
-from uet.carrier_codec import PeerEnvelope
+from uet.carrier_codec import PeerEnvelope, reachable
 from uet.congestion.context import CongestionContext
+from uet.encapsulation_choice import Encapsulation
 from uet.neighbours import Neighbours
 from uet.transport import Frame
 from uet.tss.record import SecureRecords
@@ -60,24 +62,39 @@ class Peer:
         return self._ways[sdi]
 
 
-class Peers(dict[bytes, Peer]):
-    """The peers of an endpoint by packed address, each made by ``make`` when it is first needed."""
+P = TypeVar("P")
 
-    def __init__(self, make: Callable[[str, str], Peer]) -> None:
+
+class Peers(dict[bytes, P], Generic[P]):
+    """The peers of an endpoint by packed address, each made by ``make`` when it is first needed.
+
+    ``make`` is given the address and the MAC.
+    """
+
+    def __init__(self, make: Callable[[str, str], P]) -> None:
         super().__init__()
         self._make = make
         self._unmet: dict[bytes, tuple[str, str]] = {}
         self._shared: Neighbours | None = None
 
-    def expect(self, key: bytes, address: str, mac: str) -> None:
-        """Record what a peer is made of: ``address`` and ``mac``."""
-        self._unmet[key] = address, mac
+    def expect(self, neighbours: Mapping[str, str], encapsulation: Encapsulation) -> None:
+        """Let all ``neighbours`` be peers; ``EncapsulationError`` for one out of reach.
 
-    def expect_all(self, neighbours: Neighbours) -> None:
-        """Make peers of ``neighbours``, which other endpoints have, too."""
+        Of a shared table nothing is copied, and nothing is checked twice.
+        """
+        if not isinstance(neighbours, Neighbours):
+            for address, mac in neighbours.items():
+                key, _ = reachable(encapsulation, address, mac)
+                self._unmet[key] = address, mac
+            return
+        table = neighbours.table
+        if encapsulation.version not in table.reached:
+            for address, mac in table.macs.items():
+                reachable(encapsulation, address, mac)
+            table.reached.add(encapsulation.version)
         self._shared = neighbours
 
-    def meet(self, key: bytes) -> Peer | None:
+    def meet(self, key: bytes) -> P | None:
         """The peer at ``key``, made now if need be; None if nobody is known there."""
         known = self.get(key)
         if known is None:
@@ -88,7 +105,7 @@ class Peers(dict[bytes, Peer]):
                 known = self[key] = self._make(*unmet)
         return known
 
-    def __missing__(self, key: bytes) -> Peer:
+    def __missing__(self, key: bytes) -> P:
         peer = self.meet(key)
         if peer is None:
             raise KeyError(key)

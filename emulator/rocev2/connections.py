@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from emulator.rocev2.hca_config import Connection
 from emulator.rocev2.wire.rocev2_codes import PSN_MASK
@@ -43,6 +44,7 @@ def full_mesh(
     }
 
 
+@lru_cache(maxsize=2**14)  # every endpoint asks for those of all
 def _base(place: int, seed: int) -> int:
     return _FIRST_QPN + random.Random(f"qpn {seed} {place}").getrandbits(_FIRST_QPN_BITS)
 

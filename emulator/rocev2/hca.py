@@ -11,7 +11,6 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from ipaddress import ip_address
 
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
 from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
@@ -26,7 +25,8 @@ from emulator.rocev2.hca_peer import HcaPeer
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, CNP_RESERVED, Service
 from emulator.rocev2.wire.rocev2_packets import encapsulation
-from uet.peer import traffic_class
+from uet.addresses import ip_of
+from uet.peer import Peers, traffic_class
 from uet.transport import Completion, Frame, ReceiveRequest, Request, SendRequest
 
 _SERVICES = {"rc": Service.RC, "uc": Service.UC}
@@ -48,9 +48,9 @@ class HostChannelAdapter:
             self.counts["tx_cnps"] = 0
         self.memory = RKeyTable()
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
-        self.peers: dict[bytes, HcaPeer] = {}
-        self._named: dict[str, HcaPeer] = {}  # by address as the configuration spells it
-        self._connections: dict[int, tuple[HcaPeer, Connection]] = {}
+        self.peers = Peers(self._meet)
+        self._named: dict[str, HcaPeer] = {}  # those met, by address as the configuration spells it
+        self._connections: dict[int, tuple[bytes, Connection]] = {}
         self._queues: dict[tuple[bytes, str], list[int]] = {}
         self._turns: Counter[tuple[bytes, str]] = Counter()
         self._qps: dict[int, QueuePair] = {}
@@ -67,8 +67,7 @@ class HostChannelAdapter:
         self._ready: dict[int, QueuePair] = {}  # may have something to send
         self._timers: list[tuple[int, int]] = []  # when to look at a QP; it may be too early
         self._closing = False
-        for address, mac in config.neighbours.items():
-            self.add_peer(address, mac)
+        self.peers.expect(config.neighbours, self._encapsulation)
         for address, connections in config.connections.items():
             for connection in connections:
                 self.connect(address, connection)
@@ -77,15 +76,19 @@ class HostChannelAdapter:
 
     def add_peer(self, address: str, mac: str) -> None:
         """Learn how to reach ``address``; ``EncapsulationError`` if that cannot be."""
-        peer = HcaPeer(self._encapsulation, address, mac)
-        self.peers[peer.key] = self._named[peer.address] = peer
+        peer = self._meet(address, mac)
+        self.peers[peer.key] = peer
+
+    def _meet(self, address: str, mac: str) -> HcaPeer:
+        """Make a peer."""
+        peer = self._named[address] = HcaPeer(self._encapsulation, address, mac)
+        return peer
 
     def connect(self, address: str, connection: Connection) -> None:
-        """Agree to a connection with a peer that is known."""
-        peer = self.peers[ip_address(address).packed]
-        self._connections[connection.local_qpn] = peer, connection
-        key = peer.key, connection.service
-        self._queues.setdefault(key, []).append(connection.local_qpn)
+        """Agree to a connection with a peer that is known when the first packet is due."""
+        key = ip_of(address).packed
+        self._connections[connection.local_qpn] = key, connection
+        self._queues.setdefault((key, connection.service), []).append(connection.local_qpn)
 
     def add_queue_pair(self, qpn: int, service: Service = Service.RC) -> QueuePair:
         """A queue pair in RESET, for the caller to bring up; ``ValueError`` if it is there."""
@@ -132,7 +135,7 @@ class HostChannelAdapter:
         peer = self._named.get(request.peer)
         if peer is None:
             try:
-                peer = self.peers.get(ip_address(request.peer).packed)
+                peer = self.peers.meet(ip_of(request.peer).packed)
             except ValueError:
                 peer = None
             if peer is None:
@@ -199,12 +202,12 @@ class HostChannelAdapter:
         """Return the queue pair with this number; one of a connection is made at first access."""
         qp = self._qps.get(qpn)
         if qp is None and qpn in self._connections:
-            peer, connection = self._connections[qpn]
+            key, connection = self._connections[qpn]
             pacer, notification = self._congestion(self._now)
             service = _SERVICES[connection.service]
             qp = QueuePair(self, qpn, service, pacer=pacer, notification=notification)
             self._qps[qpn] = qp
-            qp.connect(peer, connection)
+            qp.connect(self.peers[key], connection)
         return qp
 
     # -- what leaves ---------------------------------------------------------------------------

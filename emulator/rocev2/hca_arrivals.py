@@ -24,6 +24,7 @@ from emulator.rocev2.wire.rocev2_codes import (
 )
 from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator
 from uet.encapsulation_choice import Encapsulation
+from uet.peer import Peers
 from uet.wire.codes import ECN_CE
 
 _ACKREQ = 0x80
@@ -45,7 +46,7 @@ class ArrivalHost(Protocol):
 
     config: HcaConfig
     counts: Counter[str]
-    peers: dict[bytes, HcaPeer]
+    peers: Peers[HcaPeer]
 
     def queue_pair(self, qpn: int) -> QueuePair | None:
         """Return the queue pair of that number, if there is one."""
@@ -142,7 +143,7 @@ class HcaArrivals:
         end: int,
     ) -> None:
         """A packet for no connected queue pair."""
-        peer = self._hca.peers.get(source)
+        peer = self._hca.peers.meet(source)
         if dqpn != self._config.ud_qpn:
             self._counts["rx_drop_unknown_qp"] += 1
         elif peer is None:

@@ -48,19 +48,23 @@ def run_secret(plan: RunPlan, life: int, *, dilation: float, started: int | None
     time; ``None`` for one in virtual time, which one command determines.  Where the secret
     comes again, so do all packets, octet by octet.
     """
-    determined = _determined(plan, life, dilation=dilation, started=started)
-    text = json.dumps(determined, sort_keys=True, default=_plain)
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(_text(plan, life, dilation=dilation, started=started)).digest()
 
 
 def plan_digest(plan: RunPlan) -> bytes:
-    """Return a digest of all that determines the packets of ``plan``, for ranks to compare.
+    """Return a digest of all that determines the packets of ``plan``, for ranks to compare."""
+    return hashlib.sha256(_text(plan, 0, dilation=1.0, started=None)).digest()
 
-    Tables that endpoints share are in it once.
+
+def _text(plan: RunPlan, life: int, *, dilation: float, started: int | None) -> bytes:
+    """Return as JSON what determines the packets of ``plan`` in that ``life``.
+
+    Of a table of neighbours there is a digest, made once: its length is that of the fabric, and
+    every endpoint has it.
     """
     tables: dict[int, str] = {}
 
-    def brief(value: object) -> object:
+    def plain(value: object) -> object:
         if not isinstance(value, Neighbours):
             return repr(value)
         table = value.table
@@ -69,14 +73,8 @@ def plan_digest(plan: RunPlan) -> bytes:
             tables[id(table)] = hashlib.sha256(text.encode()).hexdigest()
         return [value.own, tables[id(table)]]
 
-    determined = _determined(plan, 0, dilation=1.0, started=None)
-    text = json.dumps(determined, sort_keys=True, default=brief)
-    return hashlib.sha256(text.encode()).digest()
-
-
-def _plain(value: object) -> object:
-    """Return what JSON has for ``value``: of neighbours the same, whoever shares them."""
-    return dict(value) if isinstance(value, Neighbours) else repr(value)
+    determined = _determined(plan, life, dilation=dilation, started=started)
+    return json.dumps(determined, sort_keys=True, default=plain).encode()
 
 
 def _determined(

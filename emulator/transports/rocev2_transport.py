@@ -24,6 +24,7 @@ from emulator.rocev2.wire.rocev2_codes import (
     timeout_ns,
 )
 from emulator.transports.rocev2_switch import customary, marks
+from emulator.transports.shared_neighbours import shared_neighbours
 from emulator.transports.transport_choice import (
     RTO_BASE_RTTS,
     Options,
@@ -35,7 +36,7 @@ from emulator.transports.transport_choice import (
     register,
     rto_ns,
 )
-from topologies.addressing import gpu_address, next_hops
+from topologies.addressing import gpu_address
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
@@ -165,7 +166,7 @@ def _fit(
         configs[gpu.name] = {
             "address": addresses[place],
             "mac": gpu.ports[0].mac,
-            "neighbours": next_hops(topology, gpu.name),
+            "neighbours": shared_neighbours(topology, gpu),
             "mesh": {"addresses": addresses, "own": place, "qps": qps, "seed": seed},
             "line_rate": nic_rate_bps(topology, gpu.name),
             **fields,

@@ -15,6 +15,7 @@ from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.measures.ideal import WireCost
 from emulator.transports.one_time_keys import OneTimeKeys
+from emulator.transports.shared_neighbours import shared_neighbours
 from emulator.transports.transport_choice import (
     RTO_BASE_RTTS,
     Options,
@@ -25,13 +26,12 @@ from emulator.transports.transport_choice import (
     register,
     rto_ns,
 )
-from topologies.addressing import gpu_address, shared_next_hops
+from topologies.addressing import gpu_address
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.designs.planes import fep_addresses, fep_number
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import CableEnd, Node, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
-from topologies.wiring import once_per_topology
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.congestion.congestion_profile import PARAMETERS as CC_PARAMETERS
 from uet.congestion.congestion_profile import SPRAYING
@@ -39,7 +39,6 @@ from uet.congestion.controls import CONTROLS
 from uet.eventlog.logging_endpoint import create
 from uet.eventlog.sequence import JsonSequence
 from uet.fep import FabricEndpoint
-from uet.neighbours import Neighbours, NeighbourTable
 from uet.planes.fabric_interface import FabricInterface
 from uet.planes.numbered_writes import REGION_BITS
 from uet.planes.sharing import InterfaceConfig
@@ -299,7 +298,7 @@ def _endpoints(
             {
                 "address": str(gpu_address(gpu, port).ip),
                 "mac": gpu.ports[0].mac,
-                "neighbours": _neighbours(topology, gpu, port),
+                "neighbours": shared_neighbours(topology, gpu, port),
                 "ports": 1 if port else len(gpu.ports),
                 "link_rate": port_rate_bps(topology, CableEnd(gpu.name, port))
                 if port
@@ -312,21 +311,6 @@ def _endpoints(
             }
         )
     return found
-
-
-def _neighbours(topology: Topology, gpu: Node, port: str | None) -> Neighbours:
-    """Return the neighbours of a fabric endpoint of ``gpu``, in a table that many have."""
-    macs = shared_next_hops(topology, gpu.name, port)
-    tables = _tables(topology)
-    if id(macs) not in tables:
-        tables[id(macs)] = NeighbourTable(macs)
-    return Neighbours(tables[id(macs)], str(gpu_address(gpu, port).ip))
-
-
-@once_per_topology
-def _tables(topology: Topology) -> dict[int, NeighbourTable]:
-    """Hold the tables of endpoints by the identity of the topology's, which live as long."""
-    return {}
 
 
 def _tuning(requested: str, options: Options) -> dict[str, dict[str, float]]:

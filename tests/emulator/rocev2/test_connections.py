@@ -7,13 +7,16 @@ import pytest
 from emulator.asic.code_points import LAB
 from emulator.errors import UserError
 from emulator.rocev2.connections import full_mesh
+from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import ConfigurationError, Connection, HcaConfig
 from emulator.rocev2.wire.rocev2_codes import FIRST_SOURCE_PORT, flow_label, source_port, timeout_ns
 from emulator.transports import describe_options, fit
 from emulator.transports.rocev2_transport import FREE, OPTIONS, rocev2_endpoint
 from emulator.transports.transport_choice import RTO_BASE_RTTS
 from topologies import catalogue
+from topologies.addressing import gpu_address
 from topologies.analysis.round_trip import base_rtt_ns
+from uet.encapsulation_choice import EncapsulationError
 from uet.transport import WriteRequest
 
 TOPOLOGY = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")
@@ -31,6 +34,24 @@ def test_both_ends_agree(qps: int) -> None:
             for one, other in zip(several, back, strict=True):
                 assert (one.local_qpn, one.remote_qpn) == (other.remote_qpn, other.local_qpn)
                 assert (one.first_psn, one.expected_psn) == (other.expected_psn, other.first_psn)
+
+
+def test_endpoints_share_their_neighbours_and_make_peers_on_demand() -> None:
+    configs = fit("rocev2", TOPOLOGY, seed=1).configs
+    tables = {id(config["neighbours"].table) for config in configs.values()}  # type: ignore[attr-defined]
+    assert len(tables) < len(configs)
+    hca = rocev2_endpoint(**configs["h0g0"], seed=1)  # type: ignore[arg-type]
+    assert not hca.peers
+    peer = str(gpu_address(TOPOLOGY.gpus[3]).ip)
+    hca.post(WriteRequest(peer=peer, key=1, offset=0, payload=memoryview(b"x")))
+    assert [one.address for one in hca.peers.values()] == [peer]
+
+
+def test_a_neighbour_out_of_reach_is_refused_at_once() -> None:
+    known = {"10.0.0.2": "02:00:00:00:00:02", "10.0.0.3": "02:00"}
+    config = HcaConfig(address="10.0.0.1", mac="02:00:00:00:00:01", neighbours=known)
+    with pytest.raises(EncapsulationError, match="02:00"):
+        HostChannelAdapter(config)
 
 
 @pytest.mark.conformance("R-013")
