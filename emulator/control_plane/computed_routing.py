@@ -13,19 +13,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from emulator.control_plane.advertised_members import AdvertisedMembers
 from emulator.control_plane.charged_time import Broken, ChargedTime
 from emulator.control_plane.control_plane_choice import ControlPlane
 from emulator.control_plane.kernel_routes import UNNUMBERED, Hops
 from topologies.model import CableEnd, Topology
 from topologies.routing.static_routes import Hop, Route
+from topologies.stretch import stretch_of
 
 #: Takes the routes of a switch, by its name.
 Install = Callable[[str, Sequence[Route]], None]
+#: Takes what switches know of the members of stretched networks.
+InstallMembers = Callable[[AdvertisedMembers], None]
 
 
 class ComputedRouting:
     """The control plane ``plane`` of the switches of ``topology``, whose routes ``install`` takes.
 
+    ``members`` takes who is behind which tunnel, where there are any.
     ``vlans``: the rails of a switch are VLANs of one bridge.
 
     A run uses it as it uses :class:`~emulator.control_plane.lab_routing.Routing` and
@@ -35,11 +40,18 @@ class ComputedRouting:
     judged_by_silence = False
 
     def __init__(
-        self, plane: ControlPlane, topology: Topology, install: Install, *, vlans: bool = False
+        self,
+        plane: ControlPlane,
+        topology: Topology,
+        install: Install,
+        *,
+        members: InstallMembers | None = None,
+        vlans: bool = False,
     ) -> None:
         self.plane, self.topology = plane, topology
         self.charged = ChargedTime(topology, plane, vlans=vlans)
         self._install = install
+        self._members = members if stretch_of(topology) is not None else None
         self.settle(Broken())
 
     def settle(self, broken: Broken) -> float:
@@ -56,6 +68,8 @@ class ComputedRouting:
                     for destination, hops in routes.items()
                 ],
             )
+        if self._members is not None:
+            self._members(AdvertisedMembers(self.charged.left(broken), self.topology))
         return time.monotonic() - began
 
     def _hops(self, switch: str, hops: Hops) -> Iterator[Hop]:

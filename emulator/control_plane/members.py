@@ -17,7 +17,7 @@ from socket import AF_BRIDGE, AF_INET, AF_UNSPEC
 
 from pyroute2.netlink.rtnl import RTM_GETNEIGH
 
-from emulator.control_plane.speakers import parts
+from emulator.control_plane.advertised_members import AdvertisedMembers
 from emulator.kernel.kernel_objects import (
     NDA_DST,
     NDA_LLADDR,
@@ -36,7 +36,7 @@ from emulator.kernel.kernel_objects import (
 )
 from emulator.kernel.netlink import RouteSocket, attributes
 from topologies.interface_indices import tunnel_port
-from topologies.model import SWITCH_ROLES, Bridge, CableEnd, Port, Topology
+from topologies.model import Bridge, CableEnd, Port, Topology
 from topologies.multihoming import segments_of
 from topologies.stretch import stretch_of
 
@@ -70,14 +70,13 @@ class Members:
         built: Topology | None = None,
     ) -> None:
         self._topology, self._built = topology, built or topology
-        self._homes = _homes(topology, self._built)
         self._indices = indices
         self.requested: dict[str, Mapping[MemberEntry, str]] = {}
         self._tunnels: dict[str, Mapping[int, int]] = {}  # switch -> index -> VNI
         self._allowed: dict[str, frozenset[MemberEntry]] = {}
         if stretch_of(topology) is None:
             return
-        self._part = parts(topology, SWITCH_ROLES)
+        self._advertised = AdvertisedMembers(topology, self._built)
         for switch in topology.switches:
             requested: dict[MemberEntry, str] = {}
             tunnels: dict[int, int] = {}
@@ -128,32 +127,21 @@ class Members:
     def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
         """Yield the entries that ``switch`` must have, with a sentence for the absence of each."""
         assert bridge.vni is not None
-        stretch = stretch_of(self._topology)
-        assert stretch is not None
         inside = self._indices[CableEnd(switch, bridge.name)]
         tunnel = self._indices[CableEnd(switch, tunnel_port(bridge.vni))]
         yield from self._plugged_in(switch, bridge)
-        for owner in stretch.owners[bridge.vni]:
-            if owner == switch or not self._joined(switch, owner):
-                continue
+        for owner in self._advertised.others(switch, bridge.vni):
             end = self._loopback(owner)
             lacks = f"{switch} does not know that VNI {bridge.vni} is at {owner}"
             yield MemberEntry(interface=tunnel, mac=EVERYBODY, address=end), lacks
-        for gpu, (owners, vni) in self._homes.items():
-            if switch in owners or vni != bridge.vni:
-                continue
-            joined = [owner for owner in owners if self._joined(switch, owner)]
-            for owner, port in product(joined, self._built.node(gpu).ports):
+        for gpu, owners in self._advertised.elsewhere(switch, bridge.vni):
+            for owner, port in product(owners, self._built.node(gpu).ports):
                 assert port.address is not None
-                lacks = f"{switch} does not know that {gpu} is behind {owner} (VNI {vni})"
+                lacks = f"{switch} does not know that {gpu} is behind {owner} (VNI {bridge.vni})"
                 end = self._loopback(owner)
                 yield MemberEntry(interface=tunnel, mac=port.mac), lacks
                 yield MemberEntry(interface=tunnel, mac=port.mac, address=end), lacks
                 yield MemberEntry(interface=inside, mac=port.mac, address=port.address.ip), lacks
-
-    def _joined(self, switch: str, other: str) -> bool:
-        """Return whether what ``other`` advertises comes to ``switch``."""
-        return self._part[switch] == self._part[other]
 
     def _plugged_in(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
         """Yield the members of its own that ``switch`` must have, whatever others advertise."""
@@ -176,7 +164,7 @@ class Members:
         """Yield who else is on the Ethernet segments of ``switch``."""
         for segment in segments_of(self._topology):
             others = [end.node for end in segment.ports if end.node != switch]
-            others = [other for other in others if self._joined(switch, other)]
+            others = [other for other in others if self._advertised.reaches(switch, other)]
             if all(end.node != switch for end in segment.ports):
                 continue
             for other in others:
@@ -189,7 +177,7 @@ class Members:
         They name the tunnel by which it sent on.  Now its bridge has the GPU behind the port, and
         sends nothing there.
         """
-        for gpu, (owners, vni) in self._homes.items():
+        for gpu, (owners, vni) in self._advertised.homes.items():
             for owner in owners if switch in owners else ():
                 for port in self._built.node(gpu).ports if owner != switch else ():
                     tunnel = self._indices[CableEnd(switch, tunnel_port(vni))]
@@ -199,16 +187,6 @@ class Members:
         address = self._topology.node(switch).loopback
         assert address is not None  # the topology is valid
         return address
-
-
-def _homes(left: Topology, built: Topology) -> Mapping[str, tuple[tuple[str, ...], int]]:
-    """Return the switches that advertise each GPU, and the VNI of its subnet."""
-    before, now = stretch_of(built), stretch_of(left)
-    if before is None or now is None:
-        return {}
-    segments = {segment.gpu.node for segment in segments_of(built)}
-    staying = {gpu: home for gpu, home in before.homes.items() if gpu not in segments}
-    return staying | {gpu: home for gpu, home in now.homes.items() if gpu in segments}
 
 
 def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[MemberEntry]:

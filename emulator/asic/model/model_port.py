@@ -137,6 +137,11 @@ class ModelPort:
         """Return whether :meth:`hash_of` must see each IP packet that arrives."""
         return self._program.rules(self.index).balancing not in (Balancing.KERNEL, Balancing.FLOW)
 
+    @property
+    def gives_hashes(self) -> bool:
+        """Return whether a packet that arrives gets a hash, and not the kernel's own."""
+        return self._program.rules(self.index).balancing != Balancing.KERNEL
+
     def _flowlet_hash(self, rules: ModelRules, flow: int) -> int:
         place = rules.switch * FLOWLETS + (flow & FLOWLETS - 1)
         at, words = place * _FLOWLET_WORDS, self._flowlets

@@ -19,10 +19,12 @@ from emulator.asic.model.model_port import ModelPort
 from emulator.asic.model.model_program import ModelProgram
 from emulator.asic.switch_port import switch_ports
 from emulator.control_plane import control_plane_choice as control_plane
+from emulator.control_plane.advertised_members import AdvertisedMembers
 from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.fabric.inner.wires import Wires
 from emulator.fabric.model.model_bond import ModelBond
 from emulator.fabric.model.model_switch import ModelInterface, ModelSwitch, octets_of
+from emulator.fabric.model.tunnel_members import tunnel_table
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.kernel.port_counters import PortCounters
 from topologies.model import CableEnd, Link, Node, Topology
@@ -106,12 +108,25 @@ class ModelFabric:
         self.routing = (
             None
             if plane is None
-            else ComputedRouting(plane, topology, self._learn, vlans=topology.profile.vlans == "on")
+            else ComputedRouting(
+                plane,
+                topology,
+                self._learn,
+                members=self._learn_members,
+                vlans=topology.profile.vlans == "on",
+            )
         )
 
     def _learn(self, switch: str, routes: Sequence[Route]) -> None:
         if switch in self.switches:
             self.switches[switch].learn(routes)
+
+    def _learn_members(self, advertised: AdvertisedMembers) -> None:
+        for name, switch in self.switches.items():
+            for bridge in switch.node.bridges:
+                if bridge.vni is not None:
+                    table, neighbours = tunnel_table(self._topology, advertised, name, bridge.vni)
+                    switch.learn_members(bridge.vni, table, neighbours)
 
     def open(self, end: CableEnd, frames: TransportFrames) -> deque[bytes]:
         """Open the interface ``end`` of a GPU for ``frames``; return what arrives there.

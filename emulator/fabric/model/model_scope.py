@@ -13,8 +13,8 @@ _REMEDY = "leave --fabric model out (which takes root), or {}"
 
 def check_topology(topology: Topology) -> None:
     """Raise UserError, one sentence, unless the model has ``topology``."""
-    if any(bridge.vni is not None for node in topology.nodes for bridge in node.bridges):
-        _refuse("has no VXLAN, and subnets are stretched", "take subnets=apart")
+    if any(switch.vrfs for switch in topology.switches):
+        _refuse("has no VRFs, and tenants have routes of their own", "take a fabric without them")
 
 
 def check(topology: Topology, switch: SwitchChoice | None) -> None:

@@ -11,14 +11,25 @@ from dataclasses import dataclass, field
 
 from emulator.asic.model.model_packet import next_hop
 from emulator.asic.model.model_port import ModelPort
-from emulator.fabric.model.model_fib import ForwardingTable, selected
+from emulator.fabric.model.kernel_hash import udp_hash
+from emulator.fabric.model.model_fib import MOST_KNOWN, ForwardingTable, selected
+from emulator.fabric.model.model_tunnel import (
+    ModelTunnel,
+    TunnelTable,
+    hash_inside,
+    opened,
+    source_port,
+)
+from emulator.kernel.kernel_objects import VXLAN_UDP_PORT
 from emulator.kernel.port_counters import PortCounters
+from emulator.kernel.sysctls import kernel_seed
 from topologies.model import Node
 from topologies.routing.static_routes import Neighbour, Route, Rule
 
 _IPV4 = b"\x08\x00"
 _ETHERNET = 14
 _GROUP = 1
+_OWN = "lo"  # of packets that the switch sends itself
 
 #: Why a switch drops a frame that its program has let in, as emulator/engine/frames/kernel_drops.py
 #: has it.
@@ -27,6 +38,7 @@ TTL_EXCEEDED = "time to live exceeded"
 NO_NEIGHBOUR = "no neighbour or no memory on departure"
 TOO_LONG = "packet too long for the link"
 NOT_FOR_IT = "address that is none here"
+CAME_BACK = "packet of its own that came back"
 
 
 @dataclass
@@ -65,16 +77,20 @@ class ModelInterface:
 
 @dataclass
 class ModelBridge:
-    """A bridge with its own MAC, its members in the order of the ports, and who is behind them."""
+    """A bridge with its own MAC, its members in the order of the ports, and who is behind them.
+
+    ``tunnel`` is one more member where the bridge's network lies on several switches.
+    """
 
     mac: bytes
+    tunnel: ModelTunnel | None = None
     members: list[ModelInterface] = field(default_factory=list)
     entries: dict[bytes, ModelInterface] = field(default_factory=dict)
 
     @property
     def carrier(self) -> bool:
-        """Return whether a member has carrier."""
-        return any(member.carrier for member in self.members)
+        """Return whether a member has carrier; a tunnel always has."""
+        return self.tunnel is not None or any(member.carrier for member in self.members)
 
     def stand_by(self) -> None:
         """Make the member that is the end of a standby link the backup of all others."""
@@ -117,11 +133,22 @@ class ModelSwitch:
                     bridge.entries[octets_of(mac)] = one
         for bridge in self.bridges.values():
             bridge.stand_by()
+        self._tunnels: dict[int, ModelTunnel] = {}
+        for network in node.bridges:
+            if network.vni is not None:
+                assert node.loopback is not None  # the topology is valid
+                tunnel = ModelTunnel(network.name, network.vni, node.loopback.packed)
+                self._tunnels[network.vni] = self.bridges[network.name].tunnel = tunnel
         self._table = ForwardingTable(node, routes, rules, self._has_carrier)
         self._local = self._table.local
         self._neighbours = {
             (one.interface, one.address.packed): octets_of(one.mac) for one in neighbours
         }
+        self._learned: dict[tuple[str, bytes], bytes] = {}
+        self._seed = kernel_seed(node)
+        self._hashes: dict[tuple[bytes, int], int] = {}
+        #: the frame's port and, if it has one already, hash
+        self._came: tuple[ModelInterface, int | None]
         self.reason: str | None = None
 
     def _has_carrier(self, name: str) -> bool:
@@ -139,6 +166,15 @@ class ModelSwitch:
         """Have ``routes`` in place of those that the switch has had."""
         self._table.replace(routes)
 
+    def learn_members(
+        self, vni: int, table: TunnelTable, neighbours: Mapping[bytes, bytes]
+    ) -> None:
+        """Have ``table`` for the tunnel of ``vni``; ``neighbours``: address -> MAC behind it."""
+        tunnel = self._tunnels[vni]
+        tunnel.table = table
+        kept = {key: mac for key, mac in self._learned.items() if key[0] != tunnel.bridge}
+        self._learned = kept | {(tunnel.bridge, one): mac for one, mac in neighbours.items()}
+
     def arrive(self, port: ModelInterface, frame: bytes) -> None:
         """Bring ``frame`` in by ``port``; what comes of it leaves before this returns."""
         self.reason = None
@@ -153,6 +189,7 @@ class ModelSwitch:
             origin = program.origin
             if program.hashes_at_once:
                 hash_ = program.hash_of(frame)
+        self._came = port, hash_
         destination = frame[:6]
         if port.bridge is None:
             if destination == port.mac:
@@ -171,13 +208,22 @@ class ModelSwitch:
         return self.reason
 
     def _bridge(
-        self, bridge: ModelBridge, frame: bytes, origin: int, came: ModelInterface | None
+        self,
+        bridge: ModelBridge,
+        frame: bytes,
+        origin: int,
+        came: ModelInterface | ModelTunnel | None,
     ) -> None:
         """Send ``frame`` to the member that its destination is behind, or to all but ``came``.
 
         A member without carrier has a backup where there is a standby link (``br_forward`` of
         Linux).
         """
+        tunnel = bridge.tunnel
+        if tunnel is not None and frame[:6] in tunnel.table.behind:
+            if tunnel is not came:
+                self._tunnel(tunnel, frame, origin)
+            return
         member = None if frame[0] & _GROUP else bridge.entries.get(frame[:6])
         if member is not None:
             if member.backup is not None and not member.carrier:
@@ -188,13 +234,72 @@ class ModelSwitch:
         for other in reversed(bridge.members):
             if other is not came and other.carrier and not other.standby:
                 self._leave(other, frame, origin)
+        if tunnel is not None and tunnel is not came:
+            self._tunnel(tunnel, frame, origin)
+
+    def _tunnel(self, tunnel: ModelTunnel, frame: bytes, origin: int) -> None:
+        """Send ``frame`` into ``tunnel``: to one end that its destination is behind, or to all."""
+        port, hash_ = self._came
+        if hash_ is None and port.program is not None and port.program.gives_hashes:
+            hash_ = port.program.hash_of(frame)
+        hash_ = hash_ or hash_inside(frame)
+        ends = tunnel.table.behind.get(frame[:6])
+        to = tunnel.table.everybody if ends is None else (tunnel.far_end(ends, hash_),)
+        chosen = source_port(hash_)
+        for far in to:
+            self._underlay(tunnel, far, chosen, frame, origin)
+
+    def _underlay(
+        self, tunnel: ModelTunnel, far: bytes, chosen: int, frame: bytes, origin: int
+    ) -> None:
+        """Send ``frame`` from ``tunnel`` to its end ``far`` with the UDP source port ``chosen``."""
+        choices = self._table.choices(_OWN, tunnel.local, far)
+        if not choices:
+            self.reason = NO_ROUTE
+            return
+        hop = choices[0][1]
+        if len(choices) > 1:
+            hash_ = self._hashes.get((far, chosen))
+            if hash_ is None:
+                hash_ = udp_hash(self._seed, tunnel.local, far, (chosen, VXLAN_UDP_PORT))
+                if len(self._hashes) >= MOST_KNOWN:
+                    self._hashes.clear()
+                self._hashes[far, chosen] = hash_
+            hop = selected(choices, hash_)
+        out = self.interfaces[hop.interface]
+        mac = self._neighbours.get((hop.interface, far if hop.via is None else hop.via.packed))
+        if mac is None:
+            self.reason = NO_NEIGHBOUR
+            return
+        outer = b"".join((mac, out.mac, _IPV4, tunnel.packet(frame, far, chosen)))
+        self._leave(out, outer, origin)
+
+    def _open(self, outer: bytes, origin: int) -> None:
+        """Bring in what the tunnel packet ``outer`` has inside."""
+        inside = opened(outer)
+        tunnel = None if inside is None else self._tunnels.get(inside.vni)
+        if inside is None or tunnel is None:
+            self.reason = NOT_FOR_IT
+            return
+        port, hash_ = self._came
+        bridge = self.bridges[tunnel.bridge]
+        if inside.frame[:6] == bridge.mac:
+            self._route(port, tunnel.bridge, inside.frame, origin, hash_)
+        else:
+            self._bridge(bridge, inside.frame, origin, tunnel)
 
     def _route(
         self, came: ModelInterface, interface: str, frame: bytes, origin: int, hash_: int | None
     ) -> None:
         destination = frame[30:34]
-        if frame[12:14] != _IPV4 or destination in self._local:
+        if frame[12:14] != _IPV4:
             self.reason = NOT_FOR_IT
+            return
+        if destination in self._local:
+            self._open(frame, origin)
+            return
+        if frame[26:30] in self._local:
+            self.reason = CAME_BACK
             return
         choices = self._table.choices(interface, frame[26:30], destination)
         if not choices:
@@ -212,6 +317,7 @@ class ModelSwitch:
             hop = selected(choices, hash_)
         address = destination if hop.via is None else hop.via.packed
         mac = self._neighbours.get((hop.interface, address))
+        mac = mac or self._learned.get((hop.interface, address))
         if mac is None:
             self.reason = NO_NEIGHBOUR
             return

@@ -17,8 +17,8 @@ from tests.harness.runs.processes import refused
 
 RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
 #: Listed runs that the model has, each with something that another lacks: octets of headers, marks,
-#: trims, PFC, faults, every balancing, several ports, bonds, VLANs, rules of routing, several
-#: seeds.
+#: trims, PFC, faults, every balancing, several ports, bonds, VLANs, tunnels, rules of routing,
+#: several seeds.
 MODELLED = (
     *("ordered, rccc", "rocev2 adaptive", "rocev2 lossless", "faults", "trimming", "loss"),
     *("balance flow", "balance flowlet", "balance packet", "balance round-robin"),
@@ -34,6 +34,7 @@ MODELLED = (
         "bonds, a cable pulled",
         "bonds, native UET",
         "VLANs, a rail without carrier",
+        "stretched rails",
     ),
 )
 NOBODY = 65534
@@ -91,7 +92,10 @@ def test_doctor_names_what_runs_without_root(folder: Path) -> None:
         (("--switch", "shallow:balance=kernel"), "does not hash as the kernel does"),
         (("--switch", "none"), "does not hash as the kernel does"),
         (("--control-plane", "ebgp", "--convergence", "measured"), "runs no routing daemons"),
-        (("--topology", "clos:segments=2,subnets=stretched"), "has no VXLAN"),
+        (
+            ("--topology", "clos:segments=2,subnets=stretched", "--switch", "none"),
+            "does not hash as the kernel does",
+        ),
     ],
 )
 def test_what_is_not_modelled_is_refused(

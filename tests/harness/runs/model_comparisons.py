@@ -57,6 +57,54 @@ WITHOUT_ROCEV2: Mapping[str, str] = {
 }
 
 
+#: A specification of each design whose subnets can lie on several switches, for them to be
+#: stretched.
+STRETCHED: Mapping[str, str] = {
+    "clos": "clos:segments=2,hosts=1,gpus_per_host=2,spines=2,rails_per_switch=2",
+    "cluster": "cluster:segments=2,hosts=2",
+    "dual_rail_per_switch": "dual_rail_per_switch:segments=2,hosts=1,gpus_per_host=4,spines=2",
+    "multi_pod": "multi_pod:segments=2,hosts=1,gpus_per_host=2,spines=1,super_spines=2,nic_ports=1",
+    "multi_rail_per_switch": "multi_rail_per_switch:hosts=1,gpus_per_host=4,spines=2",
+    "pod": "pod:segments=2,hosts=1,gpus_per_host=2,spines=2,nic_ports=1",
+    "rail_clos": "rail_clos:segments=2,hosts=1,gpus_per_host=2",
+    "single_rail_per_switch": "single_rail_per_switch:segments=2,hosts=1,gpus_per_host=2,spines=2",
+}
+_FLAT = "it has no spines, and so no way for tunnels"
+#: Designs with the parameter ``subnets`` none of whose subnets is stretched, and why.
+UNSTRETCHED: Mapping[str, str] = {
+    **dict.fromkeys(
+        [
+            *("single_rail_switch", "dual_rail_switch", "rail_only", "host_segment"),
+            *("nic_per_gpu", "shared_nic", "fabric_planes"),
+        ],
+        _FLAT,
+    ),
+    "cluster_storage": "the parameter is that of the cluster's rails, which it has none of",
+}
+
+_EVPN = ("--control-plane", "evpn:bfd=off", "--convergence", "1us")
+_PULLED = "t=2us link rail0:up0 down; t=6us up; t=10us switch spine1 down"
+_RAILS = "clos:segments=2,hosts=1,gpus_per_host=2,spines=2,subnets=stretched"
+_PODS = "clos:pods=2,hosts=1,gpus_per_host=2,spines=2,super_spines=2,subnets=stretched"
+_MANY = f"{STRETCHED['clos'].replace('hosts=1', 'hosts=3')},subnets=stretched"
+_INCAST = ("incast", "--topology", _MANY, "--param", "senders=4", "--param", "size=64KiB")
+_SMALL_ALLTOALL = ("--sizes", "16KiB", "--iterations", "1")
+_OVER_RAILS = ("alltoall", "--topology", _RAILS, *_SMALL_ALLTOALL)
+#: Runs over tunnels: the scenario and its arguments, by what each of them is about.
+TUNNELLED: Mapping[str, Sequence[str]] = {
+    "pods": ("alltoall", "--topology", _PODS, *_SMALL_ALLTOALL),
+    "packet": (*_OVER_RAILS, "--switch", "shallow:balance=packet"),
+    "flowlet": (*_OVER_RAILS, "--switch", "shallow:balance=flowlet"),
+    "lost": (*_OVER_RAILS, "--fault", "t=1us link rail0:up0 loss=5%; t=40us heal"),
+    "rerouted": (
+        *("permutation", "--topology", _RAILS, *_EVPN, "--fault", _PULLED),
+        *("--sizes", "256KiB", "--iterations", "1"),
+    ),
+    "marked": _INCAST,
+    "paused": (*_INCAST, "--transport", "rocev2", "--switch", "lossless"),
+}
+
+
 def _set(*parameters: str) -> tuple[str, ...]:
     return tuple(word for parameter in parameters for word in ("--param", parameter))
 

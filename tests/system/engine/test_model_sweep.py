@@ -12,10 +12,14 @@ from tests.harness.runs.model_comparisons import (
     DESIGNS,
     ROCEV2,
     SCENARIOS,
+    STRETCHED,
+    TUNNELLED,
+    UNSTRETCHED,
     WITHOUT_ROCEV2,
     outcomes,
 )
 from topologies import catalogue
+from topologies.stretch import stretch_of
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,19 @@ def test_a_reason_is_of_a_registered_name() -> None:
 def test_a_specification_is_one_of_its_design(name: str) -> None:
     assert DESIGNS[name].partition(":")[0] == name
     assert len(catalogue.load(DESIGNS[name]).gpus) >= 4
+
+
+def test_each_design_that_can_be_stretched_is_compared_so() -> None:
+    able = {name for name, design in catalogue.DESIGNS.items() if "subnets" in design.parameters}
+    assert set(STRETCHED) | {name for name in UNSTRETCHED if UNSTRETCHED[name]} == able
+    for name, specification in STRETCHED.items():
+        assert specification.partition(":")[0] == name
+        assert stretch_of(catalogue.load(f"{specification},subnets=stretched")) is not None
+
+
+@pytest.mark.root
+def test_tunnels_have_the_kernels_frames(tmp_path: Path) -> None:
+    same_through_tunnels(tmp_path, "clos", "uet")
 
 
 @pytest.mark.root
@@ -73,6 +90,29 @@ def test_a_design_has_the_kernels_frames_of_rocev2(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same_of(tmp_path, name)
+
+
+@pytest.mark.root
+@pytest.mark.lengthy
+@pytest.mark.parametrize("transport", ["uet", "rocev2:pfc=off"])
+@pytest.mark.parametrize("name", STRETCHED)
+def test_a_stretched_design_has_the_kernels_frames(
+    name: str, transport: str, tmp_path: Path
+) -> None:
+    same_through_tunnels(tmp_path, name, transport)
+
+
+@pytest.mark.root
+@pytest.mark.lengthy
+@pytest.mark.parametrize("name", TUNNELLED)
+def test_a_run_over_tunnels_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
+    same(tmp_path, *TUNNELLED[name])
+
+
+def same_through_tunnels(folder: Path, design: str, transport: str) -> None:
+    """Assert that an AlltoAll on ``design``, its subnets stretched, is the same on a model."""
+    run = ("--sizes", "16KiB", "--iterations", "1", "--transport", transport)
+    same(folder, "alltoall", "--topology", f"{STRETCHED[design]},subnets=stretched", *run)
 
 
 def same_on(folder: Path, design: str, transport: str) -> None:
