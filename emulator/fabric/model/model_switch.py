@@ -39,6 +39,8 @@ NO_NEIGHBOUR = "no neighbour or no memory on departure"
 TOO_LONG = "packet too long for the link"
 NOT_FOR_IT = "address that is none here"
 CAME_BACK = "packet of its own that came back"
+#: The kernel counts such a packet nowhere: its run ends with the frame astray.
+REFUSED_IN_TUNNEL = "tunnel packet that its end refuses"
 
 
 @dataclass
@@ -239,15 +241,19 @@ class ModelSwitch:
 
     def _tunnel(self, tunnel: ModelTunnel, frame: bytes, origin: int) -> None:
         """Send ``frame`` into ``tunnel``: to one end that its destination is behind, or to all."""
-        port, hash_ = self._came
-        if hash_ is None and port.program is not None and port.program.gives_hashes:
-            hash_ = port.program.hash_of(frame)
-        hash_ = hash_ or hash_inside(frame)
+        hash_ = self._given_hash(frame) or hash_inside(frame)
         ends = tunnel.table.behind.get(frame[:6])
         to = tunnel.table.everybody if ends is None else (tunnel.far_end(ends, hash_),)
         chosen = source_port(hash_)
         for far in to:
             self._underlay(tunnel, far, chosen, frame, origin)
+
+    def _given_hash(self, frame: bytes) -> int | None:
+        """Return the hash that ``frame`` has got where it came in, None if it has got none."""
+        port, hash_ = self._came
+        if hash_ is None and port.program is not None and port.program.gives_hashes:
+            return port.program.hash_of(frame)
+        return hash_
 
     def _underlay(
         self, tunnel: ModelTunnel, far: bytes, chosen: int, frame: bytes, origin: int
@@ -279,12 +285,12 @@ class ModelSwitch:
         inside = opened(outer)
         tunnel = None if inside is None else self._tunnels.get(inside.vni)
         if inside is None or tunnel is None:
-            self.reason = NOT_FOR_IT
+            self.reason = REFUSED_IN_TUNNEL if self._tunnels else NOT_FOR_IT
             return
-        port, hash_ = self._came
         bridge = self.bridges[tunnel.bridge]
         if inside.frame[:6] == bridge.mac:
-            self._route(port, tunnel.bridge, inside.frame, origin, hash_)
+            hash_ = self._given_hash(outer)
+            self._route(self._came[0], tunnel.bridge, inside.frame, origin, hash_)
         else:
             self._bridge(bridge, inside.frame, origin, tunnel)
 

@@ -44,7 +44,7 @@ class ModelTunnel:
         self.table = TunnelTable()
 
     def far_end(self, ends: Sequence[bytes], hash_: int) -> bytes:
-        """Return the one of ``ends`` whose share has the 32-bit ``hash_`` (a group of next hops)."""
+        """Return the one of ``ends``, a group of next hops, whose share has ``hash_`` (32 bits)."""
         shortened, count = hash_ >> 1, len(ends)
         for place, end in enumerate(ends, start=1):
             if shortened < ((place << 31) + count // 2) // count:
