@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from emulator.control_plane import control_plane_choice as control_plane
+from emulator.control_plane.advertised_members import AdvertisedMembers
 from emulator.control_plane.charged_time import Broken
 from emulator.control_plane.computed_routing import ComputedRouting
 from topologies.catalogue import load
@@ -33,7 +34,10 @@ class Routed:
         chosen = control_plane.of(self.topology)
         assert chosen is not None
         self.given: dict[str, Sequence[Route]] = {}
-        self.routing = ComputedRouting(chosen, self.topology, self.given.__setitem__)
+        self.advertised: list[AdvertisedMembers] = []
+        self.routing = ComputedRouting(
+            chosen, self.topology, self.given.__setitem__, members=self.advertised.append
+        )
 
     def to(self, switch: str, destination: str) -> Ports | None:
         """Return the ports of ``switch`` to ``destination`` in order; None: it has no route."""
@@ -178,3 +182,17 @@ def test_the_record_says_that_nothing_had_to_converge(tmp_path: Path) -> None:
     }
     assert routing.neighbours_lost() == 0
     assert not routing.judged_by_silence
+
+
+def test_members_of_stretched_rails_come_with_the_routes() -> None:
+    routed = Routed("clos:segments=2,hosts=1,gpus_per_host=2,spines=2,subnets=stretched", "evpn")
+    routed.lose("rail2:up0", "rail2:up1")
+    whole, left = routed.advertised
+    assert list(whole.others("rail0", 10_101)) == ["rail2"]
+    assert list(whole.elsewhere("rail0", 10_101)) == [("h1g0", ("rail2",))]
+    assert list(left.others("rail0", 10_101)) == []
+    assert list(left.elsewhere("rail0", 10_101)) == [("h1g0", ())]
+
+
+def test_there_are_no_members_without_stretched_rails() -> None:
+    assert Routed().advertised == []
