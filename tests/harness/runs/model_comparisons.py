@@ -86,8 +86,12 @@ _EVPN = ("--control-plane", "evpn:bfd=off", "--convergence", "1us")
 _PULLED = "t=2us link rail0:up0 down; t=6us up; t=10us switch spine1 down"
 _RAILS = "clos:segments=2,hosts=1,gpus_per_host=2,spines=2,subnets=stretched"
 _PODS = "clos:pods=2,hosts=1,gpus_per_host=2,spines=2,super_spines=2,subnets=stretched"
-_MANY = f"{STRETCHED['clos'].replace('hosts=1', 'hosts=3')},subnets=stretched"
-_INCAST = ("incast", "--topology", _MANY, "--param", "senders=4", "--param", "size=64KiB")
+#: One uplink of each rail switch is for eight GPUs.
+_NARROW = (
+    "clos:segments=2,hosts=4,gpus_per_host=2,spines=1,uplinks_per_spine=1,rails_per_switch=2,"
+    "subnets=stretched"
+)
+_LARGE = ("--sizes", "256KiB", "--iterations", "1")
 _SMALL_ALLTOALL = ("--sizes", "16KiB", "--iterations", "1")
 _OVER_RAILS = ("alltoall", "--topology", _RAILS, *_SMALL_ALLTOALL)
 #: Runs over tunnels: the scenario and its arguments, by what each of them is about.
@@ -96,12 +100,12 @@ TUNNELLED: Mapping[str, Sequence[str]] = {
     "packet": (*_OVER_RAILS, "--switch", "shallow:balance=packet"),
     "flowlet": (*_OVER_RAILS, "--switch", "shallow:balance=flowlet"),
     "lost": (*_OVER_RAILS, "--fault", "t=1us link rail0:up0 loss=5%; t=40us heal"),
-    "rerouted": (
-        *("permutation", "--topology", _RAILS, *_EVPN, "--fault", _PULLED),
-        *("--sizes", "256KiB", "--iterations", "1"),
+    "rerouted": (*("permutation", "--topology", _RAILS, *_LARGE, *_EVPN, "--fault", _PULLED),),
+    "marked and dropped": ("permutation", "--topology", _NARROW, *_LARGE),
+    "paused": (
+        *("permutation", "--topology", f"{_NARROW},buffer=400KB", *_LARGE),
+        *("--transport", "rocev2", "--switch", "lossless"),
     ),
-    "marked": _INCAST,
-    "paused": (*_INCAST, "--transport", "rocev2", "--switch", "lossless"),
 }
 
 
