@@ -100,7 +100,7 @@ TUNNELLED: Mapping[str, Sequence[str]] = {
     "packet": (*_OVER_RAILS, "--switch", "shallow:balance=packet"),
     "flowlet": (*_OVER_RAILS, "--switch", "shallow:balance=flowlet"),
     "lost": (*_OVER_RAILS, "--fault", "t=1us link rail0:up0 loss=5%; t=40us heal"),
-    "rerouted": (*("permutation", "--topology", _RAILS, *_LARGE, *_EVPN, "--fault", _PULLED),),
+    "rerouted": ("permutation", "--topology", _RAILS, *_LARGE, *_EVPN, "--fault", _PULLED),
     "marked and dropped": ("permutation", "--topology", _NARROW, *_LARGE),
     "paused": (
         *("permutation", "--topology", f"{_NARROW},buffer=400KB", *_LARGE),
