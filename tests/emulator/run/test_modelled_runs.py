@@ -17,7 +17,8 @@ from tests.harness.runs.processes import refused
 
 RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
 #: Listed runs that the model has, each with something that another lacks: octets of headers, marks,
-#: trims, PFC, faults, every balancing, several ports, bonds, VLANs, tunnels, rules of routing,
+#: trims, PFC, faults, every balancing, several ports, bonds, VLANs, tunnels, Ethernet segments,
+#: rules of routing,
 #: several seeds.
 MODELLED = (
     *("ordered, rccc", "rocev2 adaptive", "rocev2 lossless", "faults", "trimming", "loss"),
@@ -35,6 +36,7 @@ MODELLED = (
         "bonds, native UET",
         "VLANs, a rail without carrier",
         "stretched rails",
+        "Ethernet segments, a cable pulled",
     ),
 )
 NOBODY = 65534

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,13 +81,12 @@ SEGMENTS_CHECK = (
     "test_routes_change_at_the_same_frame_in_every_run[segments]"
 )
 #: Runs that a modelled fabric is held to, and that take bonds or VLANs of the kernel.
-MODELLED_CHECKS = tuple(
-    f"tests/system/engine/test_run_digests.py::test_listed_runs_have_their_digests[{name}]"
-    for name in (
-        *("bonds", "bonds, a cable pulled", "bonds, native UET"),
-        "VLANs, a rail without carrier",
-    )
+MODELLED = (
+    *("bonds", "bonds, a cable pulled", "bonds, native UET"),
+    "VLANs, a rail without carrier",
 )
+#: Those among them whose GPUs are Ethernet segments, with FRR's daemons in five switches.
+MODELLED_SEGMENTS = ("Ethernet segments", "Ethernet segments, a cable pulled")
 #: Tenants whose VRFs are devices of the kernel.
 TENANTS_CHECKS = ("tests/system/cluster/test_tenant_vrfs.py",)
 
@@ -112,13 +112,23 @@ def boot_for_tenants() -> Outcome:
 
 
 def boot_for_models() -> Outcome:
+    return booted_for_runs(MODELLED)
+
+
+def boot_for_modelled_segments() -> Outcome:
+    return booted_for_runs(MODELLED_SEGMENTS)
+
+
+def booted_for_runs(names: Collection[str]) -> Outcome:
+    """Run the listed runs ``names`` in the machine, with programs that are compiled before."""
     for run in RUNS:
-        if run.get("needs") in ("bonding", "vlan"):
+        if run["name"] in names:
             words = shlex.split(run["command"])
             spec = words[words.index("--topology") + 1]
             with asic_program.built(size_of(catalogue.load(spec)), clock="virtual"):
                 pass
-    return booted(*MODELLED_CHECKS)
+    listed = "tests/system/engine/test_run_digests.py::test_listed_runs_have_their_digests"
+    return booted(*(f"{listed}[{name}]" for name in names))
 
 
 def booted(*checks: str) -> Outcome:
@@ -195,7 +205,15 @@ def test_tenants_have_vrf_devices_on_debians_kernel() -> None:
 def test_bonds_and_vlans_have_the_digests_of_models_on_debians_kernel() -> None:
     if reason := lacking():
         pytest.skip(reason)
-    assert_passed(stock_kernel.ended(boot_for_models), len(MODELLED_CHECKS))
+    assert_passed(stock_kernel.ended(boot_for_models), len(MODELLED))
+
+
+@pytest.mark.lengthy
+@pytest.mark.timeout(BUDGET_S + 300)
+def test_segments_have_the_digests_of_models_on_debians_kernel() -> None:
+    if reason := lacking():
+        pytest.skip(reason)
+    assert_passed(stock_kernel.ended(boot_for_modelled_segments), len(MODELLED_SEGMENTS))
 
 
 def assert_passed(outcome: Outcome, tests: int) -> None:
