@@ -18,8 +18,7 @@ from tests.harness.runs.processes import refused
 RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
 #: Listed runs that the model has, each with something that another lacks: octets of headers, marks,
 #: trims, PFC, faults, every balancing, several ports, bonds, VLANs, tunnels, Ethernet segments,
-#: rules of routing,
-#: several seeds.
+#: rules of routing, several seeds.
 MODELLED = (
     *("ordered, rccc", "rocev2 adaptive", "rocev2 lossless", "faults", "trimming", "loss"),
     *("balance flow", "balance flowlet", "balance packet", "balance round-robin"),
