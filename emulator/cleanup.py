@@ -170,12 +170,7 @@ def remove(lab: str, *, ended: int = 0) -> Removed:
         _delete_links(paths, record)
         for path in paths.values():
             namespaces.remove(path)
-        memory = _memory_of(lab)
-        for segment in memory:
-            if segment.is_dir():  # the files of a rank
-                shutil.rmtree(segment, ignore_errors=True)
-            else:
-                segment.unlink(missing_ok=True)
+        memory = remove_memory(lab)
         pinned = asic_program.remove(lab)
         if namespaces.of_lab(lab) or _memory_of(lab):
             raise UserError(
@@ -187,7 +182,7 @@ def remove(lab: str, *, ended: int = 0) -> Removed:
             lab=lab,
             namespaces=len(paths),
             processes=ended,
-            memory=len(memory),
+            memory=memory,
             switch_program=pinned,
         )
         _log.info("removed lab %s: %s", lab, removed)
@@ -294,6 +289,17 @@ def _delete_links(paths: dict[str, Path], record: LabRecord | None) -> None:
 
 def _memory_of(lab: str) -> list[Path]:
     return list(SHARED_MEMORY.glob(f"{namespaces.PREFIX}.{lab}.*"))
+
+
+def remove_memory(lab: str) -> int:
+    """Remove the GPU memory and the files of a rank of ``lab``; return how many there were."""
+    memory = _memory_of(lab)
+    for segment in memory:
+        if segment.is_dir():  # the files of a rank
+            shutil.rmtree(segment, ignore_errors=True)
+        else:
+            segment.unlink(missing_ok=True)
+    return len(memory)
 
 
 def _labs_with_memory() -> set[str]:

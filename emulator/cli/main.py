@@ -183,7 +183,8 @@ def _ended(ranks: Companions | None, sentence: str, status: int) -> int:
     """Print the ``sentence`` on why the command ends, and return its exit ``status``."""
     if ranks is not None:
         ranks.leave(sentence)
-    click.echo(f"uetemu: {sentence}", err=True)
+    if ranks is None or not ranks.mourned:
+        click.echo(f"uetemu: {sentence}", err=True)
     return status
 
 

@@ -13,10 +13,11 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
+from emulator import cleanup
 from emulator.cli.rank_command import FARMED_VERBS
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.engine.ranks.rank_exchange import (
@@ -24,12 +25,14 @@ from emulator.engine.ranks.rank_exchange import (
     PATIENCE_VARIABLE,
     Ranks,
 )
+from emulator.engine.ranks.rank_guardian import Aftermath, guarded
 from emulator.engine.ranks.rank_machine import RankMachine, check_alike
 from emulator.engine.workers.partition import Partition
 from emulator.errors import UserError
 from emulator.kernel.launcher import RankPlace
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, prepare, weighed
+from emulator.run.rank_folder import note_end
 from emulator.run.run_secret import plan_digest
 from emulator.run.run_share import RunShare
 
@@ -44,8 +47,10 @@ _STEM = 10
 def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
     """Join the other ranks, do ``work``, and return its status when all have done theirs.
 
-    Where one of them does not come to its end, the launcher is to end all, and this never returns.
+    That is done in a child of this process, which guards it.  Where a rank does not come to its
+    end, the launcher is to end all, and this never returns.
     """
+    watch = guarded(place, Aftermath(remove=_remove, note=note_end), _patience_s())
     try:
         channel = importlib.import_module(_CHANNEL).MpiChannel()
     except ImportError as error:
@@ -54,8 +59,10 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
             "sudo vagrant/provision.sh --with mpi there",
             err=True,
         )
+        watch.over()
         return 1
-    ranks = Ranks(channel, machine=platform.node(), patience_s=_patience_s())
+    machine = platform.node()
+    ranks = Ranks(channel, machine=machine, patience_s=_patience_s(), watch=watch)
     with _quiet(ranks.number != 0):
         try:
             status = work(ranks)
@@ -65,13 +72,24 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
                 traceback.print_exc(file=sys.__stderr__)
             status = 1
     whole = ranks.part()
-    if status and ranks.number and all(peer in ranks.silent for peer in range(ranks.number)):
+    silent = all(peer in ranks.silent for peer in range(ranks.number))
+    if status and ranks.number and silent and not ranks.mourned:
         click.echo(f"uetemu: {ranks.last_words}", err=True)  # who speaks for all is gone
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watch.over()
     if not whole:
-        sys.stdout.flush()
-        sys.stderr.flush()
         ranks.abort(status or 1)
     return status
+
+
+def _remove(lab: str) -> None:
+    """Remove what a rank has left of its ``lab``, as far as this user may."""
+    with suppress(UserError):
+        if os.geteuid() == 0 and cleanup.exists(lab):
+            cleanup.take_down(lab)
+        else:
+            cleanup.remove_memory(lab)
 
 
 def _patience_s() -> float:
@@ -110,6 +128,7 @@ def join(ranks: Ranks, verb: str | None) -> None:
         )
     machines: list[RankMachine] = ranks.gather("machines", RankMachine.here())
     ranks.machines = [machine.name for machine in machines]
+    ranks.introduce()
     check_alike(machines, ranks)
 
 
@@ -135,6 +154,7 @@ def share_of(request: RunRequest, ranks: Ranks) -> RunRequest:
     name = request.lab or preflight.lab_name(request.scenario.name[:_STEM])
     name = ranks.gather("name of the lab", name)[0]
     own = f"{name}-r{ranks.number}" if ranks.number else name
+    ranks.holds(lab=own)
     return dataclasses.replace(request, lab=own, ranks=ranks.count)
 
 

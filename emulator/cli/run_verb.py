@@ -323,7 +323,8 @@ def _run(
                 raise
             bar.end()
             terminal.close(None)
-            click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
+            if ranks is None or not ranks.mourned:
+                click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
             sys.exit(stop.exit_status)
     terminal.close(folder, result)
     if report and (ranks is None or ranks.number == 0):

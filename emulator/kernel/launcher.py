@@ -25,6 +25,10 @@ _PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPI_LOCAL")
 class Companions(Protocol):
     """The other ranks, as far as whoever ends a command needs them."""
 
+    @property
+    def mourned(self) -> bool:
+        """Return whether it has been said why the command ends here: a rank has died."""
+
     def leave(self, reason: str) -> None:
         """Have them know that this rank's command ends here, and why."""
 

@@ -79,6 +79,8 @@ def execute(
     folder: RunFolder | RankFolder
     if ranks is None or ranks.number == 0:
         folder = RunFolder.create(request.scenario.name, request.output)
+        if ranks is not None:
+            ranks.holds(folder=str(folder.path.absolute()))
     else:
         folder = RankFolder(plan.lab)
     with interruptible():

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any, Protocol, TypeVar
 
@@ -46,7 +47,7 @@ _STALL_S = 1.0
 _EAGER_POLLS = 300
 _LONGEST_PAUSE_S = 0.001
 
-_NAME = "MPI rank"
+RANK_NAME = "MPI rank"
 #: Kinds of messages: the outcome of a step; the reason of an early end; a lab that is removed.
 _STEP, _LEFT, _PARTED = "step", "left", "parted"
 
@@ -70,6 +71,31 @@ class Channel(Protocol):
         """Have the launcher end all ranks."""
 
 
+@dataclass(frozen=True)
+class Death:
+    """The end of rank ``number`` that ends all others, in a sentence that names its machine."""
+
+    number: int
+    sentence: str
+
+
+class Watch(Protocol):
+    """Whoever knows of ranks that have died, and sees to what they leave."""
+
+    @property
+    def contact(self) -> object:
+        """Return how those of the other ranks find that of rank 0; None elsewhere."""
+
+    def introduce(self, machines: list[str], contact: object) -> None:
+        """Report the machines of all ranks, and the ``contact`` of rank 0."""
+
+    def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:
+        """Report the ``lab`` that is to be removed, or the run's ``folder``, of rank 0."""
+
+    def death(self) -> Death | None:
+        """Return which rank has died first."""
+
+
 class RankGone(AgentError):
     """Another rank has ended its run, or answers no more."""
 
@@ -80,11 +106,18 @@ class RankGone(AgentError):
 class Ranks:
     """The ranks of a run as this one sees them; ``channel`` brings their messages.
 
-    ``patience_s`` is how long it waits for a silent one (host time).
+    ``patience_s`` is how long it waits for a silent one (host time), and ``watch`` knows of deaths.
     """
 
-    def __init__(self, channel: Channel, *, machine: str, patience_s: float = PATIENCE_S) -> None:
-        self._channel = channel
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        machine: str,
+        patience_s: float = PATIENCE_S,
+        watch: Watch | None = None,
+    ) -> None:
+        self._channel, self._watch = channel, watch
         self.number, self.count = channel.number, channel.count
         self.patience_s = patience_s
         self.machines = [machine] * channel.count
@@ -110,7 +143,18 @@ class Ranks:
 
     def name(self, peer: int) -> str:
         """Return ``peer`` and its machine, as a sentence names them."""
-        return f"{_NAME} {peer} on {self.machines[peer]}"
+        return f"{RANK_NAME} {peer} on {self.machines[peer]}"
+
+    def introduce(self) -> None:
+        """Have those that watch the ranks know :attr:`machines`, and each other."""
+        if self._watch is not None:
+            contacts = self.gather("guardians", self._watch.contact)
+            self._watch.introduce(self.machines, contacts[0])
+
+    def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:
+        """Have whoever watches this rank know the ``lab``, or the run's ``folder``, it has."""
+        if self._watch is not None:
+            self._watch.holds(lab=lab, folder=folder)
 
     # Steps
 
@@ -240,12 +284,15 @@ class Ranks:
         """
         if not self.ended:
             self.ended = True
-            named = reason.startswith(_NAME)
+            named = reason.startswith(RANK_NAME)
             self.last_words = reason if named else f"{self.name(self.number)}: {reason}"
             self._tell((_LEFT, self.last_words))
 
     def _tell(self, message: tuple[object, ...]) -> None:
+        death = self._death()
         for peer in self.others:
+            if death is not None and peer == death.number:
+                continue  # MPI ends a rank that sends to a dead one
             try:
                 self._channel.send(peer, pickle.dumps(message))
             except OSError as error:
@@ -269,6 +316,10 @@ class Ranks:
         """
         dead = self.unheard(_OBITUARY_S)
         self.silent.update(dead)
+        if (death := self._death()) is not None:
+            self.silent.add(death.number)
+            self.last_words = death.sentence
+            return death.sentence
         reasons = [self._left[one] for one in sorted(self._left)]
         reasons = [one for one in reasons if not one.endswith(_INTERRUPTIONS)]
         if dead:
@@ -279,6 +330,14 @@ class Ranks:
             )
         self.last_words = next(iter(reasons), self.last_words)
         return next(iter(reasons), None)
+
+    @property
+    def mourned(self) -> bool:
+        """Return whether it has been said who died, so that no rank need say anything."""
+        return self._death() is not None
+
+    def _death(self) -> Death | None:
+        return None if self._watch is None else self._watch.death()
 
     def unheard(self, budget_s: float) -> list[int]:
         """Return who has not said within ``budget_s`` (host s) that its run ends.
@@ -304,6 +363,9 @@ class Ranks:
                 while self._poll(peer):
                     pass
             waiting = [peer for peer in waiting if not done(peer)]
+            if (death := self._death()) is not None and death.number in waiting:
+                waiting.remove(death.number)
+                self.silent.add(death.number)
             if not waiting or time.monotonic() > give_up:
                 return waiting
             time.sleep(_LONGEST_PAUSE_S)

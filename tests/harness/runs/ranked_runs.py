@@ -38,6 +38,12 @@ def ranked(
 
 def process_of(run: RunProcess, number: int) -> int:
     """The process of rank ``number``, once it is at work."""
+    (rank,) = psutil.Process(guardian_of(run, number)).children()
+    return rank.pid
+
+
+def guardian_of(run: RunProcess, number: int) -> int:
+    """The process that has started rank ``number``, once that is at work."""
     run.event("started")
     for child in psutil.Process(run.process.pid).children(recursive=True):
         variables = Path(f"/proc/{child.pid}/environ").read_text().split("\0")

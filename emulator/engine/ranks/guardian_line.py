@@ -1,0 +1,183 @@
+"""Lines by which guardians of ranks hear of each other, and of their ranks, in JSON."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import platform
+import secrets
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import psutil
+
+from emulator.engine.ranks.rank_exchange import Death
+
+#: Host time (s) in which an address of guardian 0 answers.
+_ANSWER_S = 1.0
+#: Host time (s), at most, after which a machine that does not answer is taken for gone.
+_LONGEST_SILENCE_S = 60.0
+_PIECE = 65536
+#: How the other end of a line goes: its process, or its machine.
+ENDED_SILENTLY, CUT_OFF = "ended without a word", "does not answer any more"
+
+
+@dataclass(frozen=True)
+class Contact:
+    """Where guardian 0 listens: its ``machine`` and IP ``addresses``; ``token`` proves the job."""
+
+    machine: str
+    addresses: tuple[str, ...]
+    port: int
+    token: str
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """Return what :meth:`as_data` was made of."""
+        return cls(data["machine"], tuple(data["addresses"]), data["port"], data["token"])
+
+
+class MessageLine:
+    """One end of a line.  ``ended`` is None until the other end has gone, then how."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._rest = b""
+        self.ended: str | None = None
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._socket.fileno()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send ``message``; one that the other end does not take any more is dropped."""
+        with suppress(OSError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def received(self) -> Iterator[dict[str, Any]]:
+        """Yield the messages that are there, after a wait for the first octet."""
+        try:
+            piece = self._socket.recv(_PIECE)
+        except TimeoutError:  # of the machine at the other end (keepalive), or of an answer
+            self.ended = CUT_OFF
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            self.ended = ENDED_SILENTLY
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        yield from map(json.loads, lines)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+
+def line_pair() -> tuple[MessageLine, MessageLine]:
+    """Return both ends of a line between two processes of this machine."""
+    one, other = socket.socketpair()
+    return MessageLine(one), MessageLine(other)
+
+
+class Listener:
+    """Guardian 0's ear for the others; ``patience_s``: how long (s) a machine may not answer."""
+
+    def __init__(self, patience_s: float) -> None:
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        self._socket = socket.create_server(
+            ("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6
+        )
+        self._patience_s = patience_s
+        port = self._socket.getsockname()[1]
+        self.contact = Contact(platform.node(), _addresses(), port, secrets.token_hex(16))
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._socket.fileno()
+
+    def accepted(self) -> tuple[int, str, MessageLine] | None:
+        """Take a connection; return rank, machine and line of a guardian of this job."""
+        end, _ = self._socket.accept()
+        end.settimeout(_ANSWER_S)
+        line = MessageLine(end)
+        for hello in line.received():
+            if secrets.compare_digest(str(hello.get("token")), self.contact.token):
+                _keep_alive(end, self._patience_s)
+                line.send({"welcome": True})
+                return hello["number"], hello["machine"], line
+        line.close()
+        return None
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        self._socket.close()
+
+
+def reach(contact: Contact, number: int, patience_s: float) -> MessageLine | None:
+    """Return a line to guardian 0 for that of rank ``number``; None if no address answers."""
+    here = contact.machine == platform.node()
+    for address in (*(["127.0.0.1"] if here else []), *contact.addresses):
+        try:
+            end = socket.create_connection((address, contact.port), timeout=_ANSWER_S)
+        except OSError:
+            continue
+        line = MessageLine(end)
+        line.send({"token": contact.token, "number": number, "machine": platform.node()})
+        if any(True for _ in line.received()):
+            _keep_alive(end, patience_s)
+            return line
+        line.close()
+    return None
+
+
+def _keep_alive(end: socket.socket, patience_s: float) -> None:
+    """Have the kernel see, within ``patience_s``, that the machine at the other end is gone."""
+    third = max(1, round(min(patience_s, _LONGEST_SILENCE_S) / 3))
+    end.settimeout(None)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * third)
+
+
+def _addresses() -> tuple[str, ...]:
+    """Return the addresses of this machine that others may reach."""
+    found = [
+        one.address
+        for addresses in psutil.net_if_addrs().values()
+        for one in addresses
+        if one.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    unfit = ("127.", "fe80:", "::1")
+    return tuple(sorted(one for one in found if not one.startswith(unfit)))
+
+
+class SharedDeath:
+    """Memory that a guardian shares with its rank, for the one :class:`Death`."""
+
+    _SIZE = struct.Struct("=I")
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def write(self, death: Death) -> None:
+        """Have the rank know of ``death``."""
+        octets = json.dumps(asdict(death)).encode()
+        start = self._SIZE.size
+        self._memory[start : start + len(octets)] = octets
+        self._SIZE.pack_into(self._memory, 0, len(octets))  # written last: now it is there
+
+    def read(self) -> Death | None:
+        """Return the death that the guardian has written."""
+        (length,) = self._SIZE.unpack_from(self._memory)
+        start = self._SIZE.size
+        return Death(**json.loads(self._memory[start : start + length])) if length else None
