@@ -32,9 +32,9 @@ from emulator.errors import UserError
 from emulator.kernel.launcher import RankPlace
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, prepare, weighed
-from emulator.run.rank_folder import note_end
 from emulator.run.run_secret import plan_digest
 from emulator.run.run_share import RunShare
+from emulator.run.run_start import note_end
 
 #: The verbs that several ranks carry out together.
 RANKED_VERBS = ("run",)

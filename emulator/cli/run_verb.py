@@ -38,6 +38,7 @@ from emulator.lab_record import Clock as ClockKind
 from emulator.results import FabricKind
 from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
+from emulator.run.plan.run_plan import DEFAULT_SEED
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
 from emulator.run.plan.variants import COMPARE, COMPARED, variants
 from emulator.run.pxn import DEFAULT as pxn_default
@@ -86,7 +87,7 @@ from emulator.transports import describe_options, is_secured
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
-    default=1,
+    default=DEFAULT_SEED,
     show_default=True,
     help="decides everything that is random",
 )

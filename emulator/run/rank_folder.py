@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import shutil
 from pathlib import Path
@@ -10,11 +9,6 @@ from pathlib import Path
 from emulator.endpoint.operations.gpu_memory import memory_path
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
-from emulator.logs import plain_logger
-from emulator.results import RunFolder
-from emulator.run.run_start import UNFINISHED
-
-_log = plain_logger(__name__)
 
 #: The name of the folder, which is none of a node.
 SCRATCH = ".files"
@@ -71,14 +65,3 @@ def bring_logs(ranks: Ranks, folder: Path) -> None:
                 f"cannot write {folder / name}: {error.strerror}; make room there, or choose "
                 "another place with --output"
             ) from error
-
-
-def note_end(folder: str, sentence: str) -> None:
-    """Write into the ``folder`` of a run that was killed why it has ended, if nothing does yet."""
-    path = Path(folder) / "result.json"
-    try:
-        result = json.loads(path.read_text())
-        if result["errors"] == [UNFINISHED]:
-            RunFolder(Path(folder)).write(path.name, result | {"errors": [sentence]})
-    except (OSError, ValueError, UserError) as error:
-        _log.info("%s is not completed: %s", path, error)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
-from emulator.results import Result
+from emulator.errors import UserError
+from emulator.logs import plain_logger
+from emulator.results import Result, RunFolder
 from emulator.run.environment import describe_machine
 from emulator.run.plan.run_plan import RunPlan
+
+_log = plain_logger(__name__)
 
 #: What ``result.json`` has for an error until the run has ended.
 UNFINISHED = "the run has not ended yet, or it was killed before it could say why"
@@ -48,3 +54,14 @@ def check_digest(plan: RunPlan, result: Result) -> None:
             f"the digest of this run is {result.digest}, not {requested}: "
             "another seed, option, topology or version, or a fault of this program"
         )
+
+
+def note_end(folder: str, sentence: str) -> None:
+    """Write into the ``folder`` of a run that was killed why it has ended, if nothing does yet."""
+    path = Path(folder) / "result.json"
+    try:
+        result = json.loads(path.read_text())
+        if result["errors"] == [UNFINISHED]:
+            RunFolder(Path(folder)).write(path.name, result | {"errors": [sentence]})
+    except (OSError, ValueError, UserError) as error:
+        _log.info("%s is not completed: %s", path, error)

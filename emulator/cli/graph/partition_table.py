@@ -13,14 +13,13 @@ from emulator.endpoint.operations.operation_table import OperationTable
 from emulator.engine.event_queue import PS
 from emulator.engine.workers.expected_traffic import ExpectedTraffic
 from emulator.engine.workers.partition import Partition
+from emulator.run.plan.run_plan import DEFAULT_SEED
 from emulator.scenario import Scenario
 from topologies.model import Topology
 from topologies.units import format_size, format_time
 
 #: Names of one worker's switches or GPUs that are listed.
 _LISTED = 12
-#: The seed that a run has by default.
-_SEED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class AskedParts:
         """Return who sends how much to whom on ``topology``; None without a scenario."""
         if self.scenario is None:
             return None
-        trials = self.scenario.schedules(self.parameters, topology, _SEED)
+        trials = self.scenario.schedules(self.parameters, topology, DEFAULT_SEED)
         return ExpectedTraffic.joined(
             ExpectedTraffic.of(OperationTable.of(one.operations) for one in trial.compile())
             for trial in trials

@@ -284,6 +284,8 @@ class Ranks:
         """
         if not self.ended:
             self.ended = True
+            if (death := self._death()) is not None:
+                reason = death.sentence
             named = reason.startswith(RANK_NAME)
             self.last_words = reason if named else f"{self.name(self.number)}: {reason}"
             self._tell((_LEFT, self.last_words))

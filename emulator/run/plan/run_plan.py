@@ -57,6 +57,10 @@ _log = plain_logger(__name__)
 NOMINAL_HOST_RATE = 1e9
 
 
+#: The seed of a run that names none.
+DEFAULT_SEED = 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """The user's request for a run.
@@ -71,7 +75,7 @@ class RunRequest:
     switch: str | None = None
     #: how switches learn their routes; None: as in the topology
     control_plane: str | None = None
-    seed: int = 1
+    seed: int = DEFAULT_SEED
     #: how many seeds the scenario is run with, from ``seed`` on
     seeds: int = 1
     #: what keeps the time: "virtual" or "host"

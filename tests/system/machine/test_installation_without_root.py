@@ -1,8 +1,7 @@
 """``pip install .`` into a fresh environment, and modelled runs, as a user without any rights.
 
 Neither Mininet nor ``tc`` nor FRR can be seen there: the environment has its own packages alone,
-and the path nothing but its commands and ``setpriv`` of util-linux, which ``bench`` starts trials
-with.  Root, if it runs the test, covers the daemons of FRR.
+and the path nothing but its commands.  Root, if it runs the test, covers the daemons of FRR.
 """
 
 from __future__ import annotations
@@ -64,10 +63,6 @@ def home_of_nobody() -> Iterator[Path]:
         for words in ((PYTHON, "-m", "venv", "venv"), (*pip, "./tree")):
             done = unprivileged(home, *words, path="/usr/bin:/bin")
             assert done.returncode == 0, done.stderr
-        setpriv = shutil.which("setpriv")
-        assert setpriv is not None
-        (home / "tools").mkdir()
-        (home / "tools" / "setpriv").symlink_to(setpriv)
         shutil.rmtree(home / "tree")  # what is installed is all there is
         yield home
 
@@ -80,7 +75,7 @@ def installed(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def path_of(home: Path) -> str:
     """Return the search path there."""
-    return f"{home / 'venv' / 'bin'}:{home / 'tools'}"
+    return str(home / "venv" / "bin")
 
 
 @pytest.mark.timeout(3 * BUDGET_S)
