@@ -24,6 +24,7 @@ import selectors
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -43,7 +44,9 @@ from emulator.engine.ranks.guardian_line import (
 )
 from emulator.engine.ranks.rank_exchange import RANK_NAME, Death
 from emulator.kernel.launcher import RankPlace
+from emulator.logs import plain_logger
 
+_log = plain_logger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -80,8 +83,14 @@ class RankWatch:
         self.contact: object = None if contact is None else contact.as_data()
 
     def introduce(self, machines: list[str], contact: object) -> None:
-        """Report the machines of all ranks, and the :attr:`contact` of rank 0."""
+        """Report the machines of all ranks, and the :attr:`contact` of rank 0.
+
+        Returns when the guardian has reached that of rank 0, or has tried all its addresses.
+        """
         self._line.send({"machines": machines, "contact": contact})
+        for answer in self._line.received():
+            if not answer["joined"]:
+                _log.info("guardian %d does not reach that of rank 0", self._number)
 
     def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:
         """Report the ``lab`` that is to be removed, or the run's ``folder``, of rank 0."""
@@ -196,11 +205,16 @@ class _Guardian:
             while self._line.ended is None and select.select([self._line], [], [], 0)[0]:
                 self._hear_rank()
             self._conclude(status)
+        except Exception:  # noqa: BLE001 (the process must not go on as if it were the rank)
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             _end_as(status)
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
         """Pass a signal of the launcher, or of its death, on to the rank."""
+        if os.getppid() != self._launcher:
+            self._report(_WITHOUT_LAUNCHER)
         self._signal_rank(number)
 
     def _signal_rank(self, number: int) -> None:
@@ -259,6 +273,7 @@ class _Guardian:
             self._first = line = reach(contact, self._number, self._patience_s)
             if line is not None:
                 self._selector.register(line, selectors.EVENT_READ, self._hear_first)
+        self._line.send({"joined": self._first is not None or self._number == 0})
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -330,11 +345,9 @@ class _Guardian:
         """See to what the rank has not said, or has not removed; ``status`` is its end."""
         if not self._told.over:
             how = self._own_end(status)
-            if how is not None and self._first is not None:
-                self._first.send({"died": how})
+            if how is not None:
+                self._report(how)
                 self._await(lambda: self._death is not None or self._first is None, _FAREWELL_S)
-            elif how is not None:
-                self._decide(self._number, how)
             else:
                 self._await(lambda: self._death is not None, _CAUSE_S)
                 if self._number == 0 and not self._signalled:
@@ -344,6 +357,13 @@ class _Guardian:
             line.send({"over": True})
         if self._caretaker:
             os.waitpid(self._caretaker, 0)
+
+    def _report(self, how: str) -> None:
+        """Report the death of the own rank to guardian 0, or to whoever reads standard error."""
+        if self._first is not None:
+            self._first.send({"died": how})
+        else:
+            self._decide(self._number, how)
 
     def _own_end(self, status: int) -> str | None:
         """Return how the rank died, None where another rank's death, or a user, has ended it."""
