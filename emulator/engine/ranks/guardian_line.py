@@ -8,6 +8,7 @@ import platform
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,8 +20,6 @@ from emulator.engine.ranks.rank_exchange import Death
 
 #: Host time (s) in which an address of guardian 0 answers.
 _ANSWER_S = 1.0
-#: Host time (s), at most, after which a machine that does not answer is taken for gone.
-_LONGEST_SILENCE_S = 60.0
 _PIECE = 65536
 #: How the other end of a line goes: its process, or its machine.
 ENDED_SILENTLY, CUT_OFF = "ended without a word", "does not answer any more"
@@ -46,12 +45,17 @@ class Contact:
 
 
 class MessageLine:
-    """One end of a line.  ``ended`` is None until the other end has gone, then how."""
+    """One end of a line.
+
+    ``ended`` is None until the other end has gone, then how; ``heard`` is when (s, monotonic)
+    something came last.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._rest = b""
         self.ended: str | None = None
+        self.heard = time.monotonic()
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
@@ -66,11 +70,9 @@ class MessageLine:
         """Yield the messages that are there, after a wait for the first octet."""
         try:
             piece = self._socket.recv(_PIECE)
-        except TimeoutError:  # of the machine at the other end (keepalive), or of an answer
-            self.ended = CUT_OFF
-            return
-        except OSError:
+        except OSError:  # also where no answer comes in time
             piece = b""
+        self.heard = time.monotonic()
         if not piece:
             self.ended = ENDED_SILENTLY
         *lines, self._rest = (self._rest + piece).split(b"\n")
@@ -88,14 +90,13 @@ def line_pair() -> tuple[MessageLine, MessageLine]:
 
 
 class Listener:
-    """Guardian 0's ear for the others; ``patience_s``: how long (s) a machine may not answer."""
+    """Guardian 0's ear for the others."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self) -> None:
         family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
         self._socket = socket.create_server(
             ("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6
         )
-        self._patience_s = patience_s
         port = self._socket.getsockname()[1]
         self.contact = Contact(platform.node(), _addresses(), port, secrets.token_hex(16))
 
@@ -110,7 +111,7 @@ class Listener:
         line = MessageLine(end)
         for hello in line.received():
             if secrets.compare_digest(str(hello.get("token")), self.contact.token):
-                _keep_alive(end, self._patience_s)
+                end.settimeout(None)
                 line.send({"welcome": True})
                 return hello["number"], hello["machine"], line
         line.close()
@@ -121,7 +122,7 @@ class Listener:
         self._socket.close()
 
 
-def reach(contact: Contact, number: int, patience_s: float) -> MessageLine | None:
+def reach(contact: Contact, number: int) -> MessageLine | None:
     """Return a line to guardian 0 for that of rank ``number``; None if no address answers."""
     here = contact.machine == platform.node()
     for address in (*(["127.0.0.1"] if here else []), *contact.addresses):
@@ -132,21 +133,10 @@ def reach(contact: Contact, number: int, patience_s: float) -> MessageLine | Non
         line = MessageLine(end)
         line.send({"token": contact.token, "number": number, "machine": platform.node()})
         if any(True for _ in line.received()):
-            _keep_alive(end, patience_s)
+            end.settimeout(None)
             return line
         line.close()
     return None
-
-
-def _keep_alive(end: socket.socket, patience_s: float) -> None:
-    """Have the kernel see, within ``patience_s``, that the machine at the other end is gone."""
-    third = max(1, round(min(patience_s, _LONGEST_SILENCE_S) / 3))
-    end.settimeout(None)
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * third)
 
 
 def _addresses() -> tuple[str, ...]:

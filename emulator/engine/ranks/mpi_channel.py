@@ -18,6 +18,8 @@ class MpiChannel:
         self.count: int = self._world.Get_size()
         # MPI reads the octets of a message until its request is complete.
         self._under_way: list[tuple[MPI.Request, bytes]] = []
+        #: by peer the message of which MPI has the beginning
+        self._arriving: dict[int, tuple[MPI.Request, bytearray]] = {}
 
     def send(self, peer: int, octets: bytes) -> None:
         """Send ``octets`` to ``peer``, and return at once.
@@ -32,19 +34,24 @@ class MpiChannel:
         self._under_way.append((request, octets))
 
     def poll(self, peer: int) -> bytes | None:
-        """Return the next message of ``peer`` if it is there.
+        """Return the next message of ``peer`` if the whole of it is there; never wait in MPI.
 
         Raises ConnectionError if MPI has lost it.
         """
         try:
-            status = MPI.Status()
-            message = self._world.Improbe(source=peer, status=status)
-            if message is None:
+            if peer not in self._arriving:
+                status = MPI.Status()
+                message = self._world.Improbe(source=peer, status=status)
+                if message is None:
+                    return None
+                octets = bytearray(status.Get_count(MPI.BYTE))
+                self._arriving[peer] = message.Irecv([octets, MPI.BYTE]), octets
+            request, octets = self._arriving[peer]
+            if not request.Test():
                 return None
-            octets = bytearray(status.Get_count(MPI.BYTE))
-            message.Recv([octets, MPI.BYTE])
         except MPI.Exception as error:
             raise ConnectionError(str(error)) from error
+        del self._arriving[peer]
         return bytes(octets)
 
     def abort(self, status: int) -> None:

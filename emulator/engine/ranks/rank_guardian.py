@@ -52,6 +52,11 @@ _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: Host time (s) in which the death is reported that made MPI end a rank, or the launcher end all.
 _CAUSE_S = 0.8
+#: Host time (s) without a sign of life after which a machine is taken for gone: the patience with
+#: ranks within these bounds.
+_LEAST_SILENCE_S, _LONGEST_SILENCE_S = 10.0, 60.0
+#: Host time (s) after which a rank is killed that was told of a death and has not ended.
+_HANGS_S = 60.0
 #: Host time (s) that guardians wait for each other's farewell.
 _FAREWELL_S = 5.0
 
@@ -121,7 +126,7 @@ def guarded(place: RankPlace, aftermath: Aftermath, patience_s: float) -> RankWa
 
     ``patience_s`` is how long (host s) another guardian's machine may not answer.
     """
-    listener = Listener(patience_s) if place.number == 0 else None
+    listener = Listener() if place.number == 0 else None
     ours, theirs = line_pair()
     shared = SharedDeath()
     sys.stdout.flush()
@@ -172,7 +177,9 @@ class _Guardian:
         listener: Listener | None,
     ) -> None:
         self._number, self._rank, self._line = place.number, rank, line
-        self._shared, self._aftermath, self._patience_s = shared, aftermath, patience_s
+        self._shared, self._aftermath = shared, aftermath
+        self._beat_s = min(max(patience_s, _LEAST_SILENCE_S), _LONGEST_SILENCE_S) / 6
+        self._beaten = time.monotonic()
         self._listener = listener
         self._launcher = os.getppid()
         self._told = _Told()
@@ -199,7 +206,8 @@ class _Guardian:
         status = 1
         try:
             while os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                self._turn(None)
+                self._turn(self._beat_s)
+                self._beat()
             status = os.waitstatus_to_exitcode(os.waitpid(self._rank, 0)[1])
             self._selector.unregister(handle)
             while self._line.ended is None and select.select([self._line], [], [], 0)[0]:
@@ -251,6 +259,29 @@ class _Guardian:
         finally:
             os._exit(0)
 
+    def _beat(self) -> None:
+        """Show life to the other guardians, and see who shows none; end a rank that hangs."""
+        now = time.monotonic()
+        if now < self._beaten + self._beat_s:
+            return
+        stalled = now > self._beaten + 3 * self._beat_s  # it was this process that stood still
+        self._beaten = now
+        for number, line in list(self._lines().items()):
+            line.send({"alive": True})
+            if stalled:
+                line.heard = now
+            elif line.ended is None and now > line.heard + 6 * self._beat_s:
+                line.ended = CUT_OFF
+                self._forget(line)
+                self._decide(number, CUT_OFF)
+        if self._death is not None and now > self._told_to_end + _HANGS_S:
+            with suppress(ProcessLookupError):
+                os.kill(self._rank, signal.SIGKILL)
+
+    def _lines(self) -> dict[int, MessageLine]:
+        """Return the lines to other guardians, by rank."""
+        return self._others if self._first is None else {0: self._first}
+
     def _turn(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
             key.data()
@@ -270,7 +301,7 @@ class _Guardian:
 
     def _join(self, contact: Contact) -> None:
         if self._number:
-            self._first = line = reach(contact, self._number, self._patience_s)
+            self._first = line = reach(contact, self._number)
             if line is not None:
                 self._selector.register(line, selectors.EVENT_READ, self._hear_first)
         self._line.send({"joined": self._first is not None or self._number == 0})
@@ -290,9 +321,11 @@ class _Guardian:
                 self._decide(number, how)
             if "over" in message or "died" in message:
                 self._forget(line)
+                del self._others[number]
                 return
         if line.ended is not None:
             self._forget(line)
+            del self._others[number]
             self._decide(number, line.ended)
 
     def _hear_first(self) -> None:
@@ -353,7 +386,7 @@ class _Guardian:
                 if self._number == 0 and not self._signalled:
                     self._decide(0, _BY_MPI)
             self._leave_caretaker()
-        for line in self._others.values() if self._first is None else (self._first,):
+        for line in self._lines().values():
             line.send({"over": True})
         if self._caretaker:
             os.waitpid(self._caretaker, 0)
