@@ -1,7 +1,8 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
 Parts that are asked for more often than the rest have a name of their own (``grow``, ``nvme``,
-``ports``, ``switch``, ``telemetry``, ``transports``, ``turns``, ``virtual``, ``virtual-sizes``).
+``ports``, ``ranks``, ``switch``, ``telemetry``, ``transports``, ``turns``, ``virtual``,
+``virtual-sizes``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
@@ -32,6 +33,7 @@ from tests.bench import (
     machine,
     nvme,
     ports,
+    ranks,
     switch,
     telemetry,
     transports,
@@ -156,6 +158,7 @@ BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "grow": grow.measure,
     "nvme": nvme.measure,
     "ports": ports.measure,
+    "ranks": ranks.measure,
     "switch": switch.measure,
     "telemetry": telemetry.measure,
     "transports": transports.measure,

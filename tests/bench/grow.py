@@ -16,16 +16,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,9 +30,8 @@ import click
 
 from emulator.errors import UserError
 from tests.bench import machine
+from tests.bench.watched_run import CODE, GIB, Limits, end, launcher, times, watch
 
-CODE = "from emulator.cli.main import main; main()"
-GIB = 2**30
 #: Fabrics by number of GPUs: two tiers of one radix, and so many of its leaves.
 FABRICS: Mapping[int, str] = {
     64: "fat_tree:radix=16,leaves=8,gpus_per_host=8",
@@ -63,19 +58,6 @@ FITTED = (
     "packets_per_processor_s",
     "packets_per_s",
 )
-#: Wall time (s) between two looks at processor time, and how many of them there are between two
-#: at memory.
-_LOOK_S, _LOOKS = 0.05, 10
-_TICKS = os.sysconf("SC_CLK_TCK")
-_FAREWELL_S = 20.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The memory (octets, PSS of all processes) and the wall time (s) that a run may take."""
-
-    octets: int = 16 * GIB
-    seconds: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -106,33 +88,6 @@ class Growth:
         return float(self.factor * gpus**self.exponent)
 
 
-@dataclass
-class _Watched:
-    """The processes of a run, as far as they were seen: memory in octets, processor time in s."""
-
-    highest: int = 0
-    processor_s: float = 0.0
-    started_s: float | None = None
-    _by_process: dict[int, float] = field(default_factory=dict)
-
-    _looks: int = 0
-
-    def look(self, first: int) -> None:
-        """Read the processor time of process ``first`` and all below it, and now and then memory.
-
-        Ended ones keep what they had taken.
-        """
-        family = list(_family(first))
-        for process in family:
-            self._by_process[process] = max(
-                self._by_process.get(process, 0.0), _processor_s(process)
-            )
-        if self._looks % _LOOKS == 0:
-            self.highest = max(self.highest, sum(map(_proportional, family)))
-        self._looks += 1
-        self.processor_s = sum(self._by_process.values())
-
-
 def run(fabric: str, gpus: int, ranks: int, limits: Limits) -> dict[str, float]:
     """Return the figures of one run of ``gpus`` on ``fabric`` (``kernel`` or ``model``).
 
@@ -145,7 +100,7 @@ def run(fabric: str, gpus: int, ranks: int, limits: Limits) -> dict[str, float]:
         command += ["--param", "warmups=0", "--iterations", "1", "--capture", "none"]
         command += ["--output", str(output), "--fabric", fabric]
         if ranks > 1:
-            command = _launcher(ranks) + command
+            command = launcher(ranks) + command
         elif fabric == "kernel":
             command += ["--workers", "1"]
         what = f"{gpus} GPUs on --fabric {fabric}, {ranks} ranks"
@@ -154,13 +109,13 @@ def run(fabric: str, gpus: int, ranks: int, limits: Limits) -> dict[str, float]:
         with errors.open("w") as told:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=told)
         try:
-            watched = _watch(process, output / "events.jsonl", limits, what)
+            watched = watch(process, output / "events.jsonl", limits, what)
         finally:
-            _end(process)
+            end(process)
         if process.returncode:
             lines = errors.read_text().strip().splitlines()
             raise UserError(f"{what}: {lines[-1] if lines else process.returncode}")
-        at = _times(output / "events.jsonl")
+        at = times(output / "events.jsonl")
         result: dict[str, Any] = json.loads((output / "result.json").read_text())
     names = ("transport.tx_data_packets", "transport.tx_retransmitted_packets")
     packets = sum(one.get(name, 0) for one in result["endpoints"].values() for name in names)
@@ -172,100 +127,6 @@ def run(fabric: str, gpus: int, ranks: int, limits: Limits) -> dict[str, float]:
         "packets_per_processor_s": packets / max(watched.processor_s - watched.started_s, 1e-3),
         "packets_per_s": packets / (at["row"] - at["started"]),
     }
-
-
-def _launcher(ranks: int) -> list[str]:
-    mpirun = shutil.which("mpirun")
-    if mpirun is None:
-        raise UserError("mpirun is missing: vagrant/provision.sh --with mpi installs it")
-    return [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
-
-
-def _watch(process: subprocess.Popen[bytes], events: Path, limits: Limits, what: str) -> _Watched:
-    """Watch ``process`` until it ends; :class:`UserError` if it exceeds ``limits``.
-
-    Processor time is counted until the row is there: what follows is the writing of files.
-    """
-    watched, counted = _Watched(), 0.0
-    give_up = time.monotonic() + limits.seconds
-    while process.poll() is None:
-        watched.look(process.pid)
-        seen = _times(events)
-        if watched.started_s is None and "started" in seen:
-            watched.started_s = watched.processor_s
-        if "row" not in seen or not counted:
-            counted = watched.processor_s
-        if watched.highest > limits.octets:
-            raise UserError(f"{what}: more than {limits.octets / GIB:g} GiB of memory")
-        if time.monotonic() > give_up:
-            raise UserError(f"{what}: longer than {limits.seconds:g} s")
-        try:
-            process.wait(_LOOK_S)
-        except subprocess.TimeoutExpired:
-            continue
-    if watched.started_s is None:
-        watched.started_s = 0.0
-    watched.processor_s = counted
-    return watched
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have ``process`` clean up and end, if it has not."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_FAREWELL_S)
-        except subprocess.TimeoutExpired:
-            for one in [*_family(process.pid)]:
-                os.kill(one, signal.SIGKILL)
-            process.wait()
-
-
-def _times(events: Path) -> dict[str, float]:
-    """Return when each kind of event was first written (s since the epoch)."""
-    found: dict[str, float] = {}
-    if not events.exists():
-        return found
-    with events.open() as lines:
-        for line in lines:
-            if line.endswith("\n"):
-                event = json.loads(line)
-                when = datetime.fromisoformat(event["time"]).timestamp()
-                found.setdefault(event["event"], when)
-    return found
-
-
-def _family(first: int) -> Iterator[int]:
-    """Yield ``first`` and all processes below it that are there."""
-    waiting = [first]
-    while waiting:
-        process = waiting.pop()
-        yield process
-        try:
-            for task in Path(f"/proc/{process}/task").iterdir():
-                waiting += map(int, (task / "children").read_text().split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-
-
-def _proportional(process: int) -> int:
-    """Return the proportional set size of ``process`` in octets, 0 if it has ended."""
-    try:
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return 0
-
-
-def _processor_s(process: int) -> float:
-    """Return user and system time of ``process`` and those it has waited for, 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def measure(

@@ -48,6 +48,8 @@ _EAGER_POLLS = 300
 _LONGEST_PAUSE_S = 0.001
 
 RANK_NAME = "MPI rank"
+#: The step that is a window of virtual time.
+WINDOW = "advance"
 #: Kinds of messages: the outcome of a step; the reason of an early end; a lab that is removed.
 _STEP, _LEFT, _PARTED = "step", "left", "parted"
 
@@ -121,7 +123,7 @@ class Ranks:
         self.number, self.count = channel.number, channel.count
         self.patience_s = patience_s
         self.machines = [machine] * channel.count
-        self._step = 0
+        self._step = self._windows = self._sent_octets = 0
         self._early: dict[int, deque[tuple[Any, ...]]] = {
             peer: deque() for peer in range(self.count)
         }
@@ -206,6 +208,7 @@ class Ranks:
     def _begin(self, what: str) -> None:
         self._step += 1
         self._what = what
+        self._windows += what == WINDOW
 
     def hear(self, peer: int) -> Any:
         """Return what ``peer`` has shared in the present step.
@@ -273,7 +276,9 @@ class Ranks:
 
     def _send_all(self, message: Callable[[int], tuple[object, ...]]) -> None:
         for peer in self.others:
-            self._channel.send(peer, _pickled(message(peer)))
+            octets = _pickled(message(peer))
+            self._sent_octets += len(octets)
+            self._channel.send(peer, octets)
 
     # Ends
 
@@ -354,6 +359,12 @@ class Ranks:
         Returns False if one has not.  Then only the launcher can end all.
         """
         self._tell((_PARTED,))
+        _log.info(
+            "exchanged %d windows and %d messages with each other rank, to all of them %d octets",
+            self._windows,
+            self._step,
+            self._sent_octets,
+        )
         self.silent.update(self._await(lambda peer: peer in self._parted, budget_s))
         return not self.silent
 

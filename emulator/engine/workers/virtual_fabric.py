@@ -32,7 +32,7 @@ from emulator.engine.network import Network, port_counters
 from emulator.engine.pfc.pause_watch import PauseWatch
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.port_settings import LineChange
-from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.engine.ranks.rank_exchange import WINDOW, Ranks
 from emulator.engine.ranks.ranked_ports import RankedPorts
 from emulator.engine.workers.forked_worker import ForkedWorker
 from emulator.engine.workers.partition import lookahead_ps
@@ -302,7 +302,7 @@ class VirtualFabric:
                 limit = min(limit, sampler.due)
             limits = self._limits(limit)
             self._exchange(
-                "advance",
+                WINDOW,
                 [
                     (limits[one.number], self.lookahead_ps, self._taken(one.number))
                     for one in self.workers
