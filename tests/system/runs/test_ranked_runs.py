@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from emulator.pytest_plugin.run_process import UETEMU, RunProcess, environment
+from emulator.pytest_plugin.run_process import BUDGET_S, UETEMU, RunProcess, environment
+from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import ENDLESS, SMALL, begun
 from tests.harness.runs.ranked_runs import (
     MPIRUN,
     cleaned,
+    guardian_of,
     left_by,
     machines,
     process_of,
@@ -152,23 +154,47 @@ def test_a_refusal_is_one_sentence_and_ends_all(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_rank_is_named_and_its_lab_can_be_removed(tmp_path: Path) -> None:
-    run = ranked(tmp_path, 2, *ENDLESS)
-    os.kill(process_of(run, 1), signal.SIGKILL)
+def named(run: RunProcess, dead: int) -> str:
+    """Return the one sentence, which names rank ``dead``, of a run that ends by its death."""
     status, _, errors = run.communicate()
     assert status != 0
-    assert "rank 1" in errors  # the launcher's words, or ours
-    assert run.result["errors"]
-    assert f"{run.lab}-r1" in left_by(run, 2)
-    cleaned(run, 2)
+    (sentence,) = sentences(errors)
+    assert sentence.startswith(f"uetemu: MPI rank {dead} on ")
+    return sentence.removeprefix("uetemu: ")
+
+
+@pytest.mark.parametrize("dead", [1, pytest.param(0, marks=pytest.mark.lengthy)])
+def test_a_killed_rank_is_named_and_leaves_nothing(dead: int, tmp_path: Path) -> None:
+    run = ranked(tmp_path, 2, *ENDLESS)
+    os.kill(process_of(run, dead), signal.SIGKILL)
+    sentence = named(run, dead)
+    assert " was killed" in sentence
+    within(BUDGET_S, lambda: not left_by(run, 2), "what ranks left is removed")
+    assert run.result["errors"] == [sentence]
 
 
 @pytest.mark.lengthy
-def test_a_killed_first_rank_leaves_what_it_had(tmp_path: Path) -> None:
+def test_a_rank_killed_over_tcp_is_named_with_its_machine(tmp_path: Path) -> None:
+    with machines(tmp_path, 2) as launcher:
+        run = RunProcess(tmp_path, "allreduce", *ENDLESS, checks=[held], launcher=launcher)
+        os.kill(process_of(run, 1), signal.SIGKILL)
+        sentence = named(run, 1)
+    machine = launcher[launcher.index("--host") + 1].split(",")[1]
+    assert sentence.startswith(f"MPI rank 1 on {machine} was killed")
+    within(BUDGET_S, lambda: not left_by(run, 2), "what ranks left is removed")
+    assert run.result["errors"] == [sentence]
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_machine_without_any_process_left_is_named_by_the_other(
+    dead: int, tmp_path: Path
+) -> None:
     run = ranked(tmp_path, 2, *ENDLESS)
-    os.kill(process_of(run, 0), signal.SIGKILL)
-    status, _, _ = run.communicate()
-    assert status != 0
+    os.killpg(os.getpgid(guardian_of(run, dead)), signal.SIGKILL)
+    assert " ended without a word" in named(run, dead)
+    lab = f"{run.lab}-r{dead}" if dead else run.lab
+    within(BUDGET_S, lambda: left_by(run, 2) == [lab], "the other machine's lab is removed")
     assert run.result["errors"]
     cleaned(run, 2)
 
