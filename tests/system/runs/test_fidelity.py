@@ -142,7 +142,7 @@ class TestRuns:
         assert value_of(run.result, "own_time") > 0.03
 
     def test_interfaces_that_lose_frames(self, start: Callable[..., RunProcess]) -> None:
-        run = start(*self.ROWS, "--iterations", "10", "--capture", "none")
+        run = start(*self.ROWS, "--iterations", "4", "--capture", "none")
         run.undisturbed = False
         path = f"uetemu.{run.lab}.rail0"
 
@@ -161,7 +161,7 @@ class TestRuns:
     def test_frames_of_a_path_that_overtake_each_other(
         self, start: Callable[..., RunProcess]
     ) -> None:
-        run = start_incast(start)
+        run = start_incast(start, iterations=2)
 
         def reorder() -> None:
             lab = Lab.attach(run.lab)
@@ -174,7 +174,7 @@ class TestRuns:
         assert "packets of one path overtook each other" in second
 
     def test_pauses_that_come_late(self, start: Callable[..., RunProcess]) -> None:
-        run = start_incast(start)
+        run = start_incast(start, iterations=4)
 
         def hold() -> None:
             (agent,) = [
@@ -225,11 +225,12 @@ class TestRuns:
         )
 
 
-def start_incast(start: Callable[..., RunProcess]) -> RunProcess:
+def start_incast(start: Callable[..., RunProcess], iterations: int) -> RunProcess:
     """Two rows of RoCEv2 into one port, where a queue stands and pauses are asked for."""
     return start(
         *("--topology", "rail_clos:hosts=4,gpus_per_host=1,spines=1", *at(50_000)),
         *("--transport", "rocev2:qps=1", "--switch", "lossless", "--capture", "none"),
-        *("--param", "senders=2,3", "--param", "size=256KiB", "--iterations", "4"),
+        *("--param", "senders=2,3", "--param", "size=256KiB"),
+        *("--iterations", str(iterations)),
         scenario="incast",
     )
