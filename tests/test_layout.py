@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
+from tests.harness.spread_tests import SPREAD
 
 FLOORS = ("scenarios", "emulator", "uet", "topologies")
 LONGEST_FILE = 500
@@ -50,6 +51,12 @@ def test_shared_code_of_tests_lies_in_the_harness() -> None:
         "system/interop/soft_roce_cases.py",
         "system/interop/verbs_peer.py",
     }
+
+
+def test_files_whose_tests_workers_share_have_no_fixture_for_all_of_them() -> None:
+    paths = [path for path in (CHECKOUT / "tests/system").rglob("*.py") if path.name in SPREAD]
+    assert {path.name for path in paths} == SPREAD
+    assert [path.name for path in paths if 'scope="' in path.read_text()] == []
 
 
 @pytest.fixture(scope="module", name="source")

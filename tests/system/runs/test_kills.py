@@ -23,7 +23,8 @@ from tests.harness.runs.processes import ENDLESS, SMALL, begun, uetemu, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-KILLS = 20
+#: Kills of each test, and how many such tests there are, which workers share.
+KILLS, SHARES = 5, 4
 #: What a run has written when its last moment begins, and how long (s) that may be.
 STAGES = (None, "built", "started", "row", "row", "row")
 MOMENT_S = 1.0
@@ -56,10 +57,11 @@ def clean(lab: str) -> None:
     assert traces(lab) == []
 
 
+@pytest.mark.parametrize("share", range(SHARES))
 def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, share: int, record_property: Callable[[str, object], None]
 ) -> None:
-    seed = int(os.environ.get("UETEMU_KILL_SEED", secrets.randbits(32)))
+    seed = share + int(os.environ.get("UETEMU_KILL_SEED", secrets.randbits(32)))
     record_property("seed", seed)
     rng = random.Random(seed)
     for number in range(KILLS):
