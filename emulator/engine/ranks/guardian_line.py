@@ -89,6 +89,30 @@ def line_pair() -> tuple[MessageLine, MessageLine]:
     return MessageLine(one), MessageLine(other)
 
 
+@dataclass(frozen=True)
+class _Hello:
+    """The first words of a guardian of this job."""
+
+    number: int
+    machine: str
+
+    @classmethod
+    def of(cls, data: object, token: str) -> Self | None:
+        """Return the hello that ``data`` is, None if it is none with this ``token``."""
+        if not isinstance(data, dict) or not isinstance(data.get("token"), str):
+            return None
+        number, machine = data.get("number"), data.get("machine")
+        if not secrets.compare_digest(data["token"].encode(), token.encode()):
+            return None
+        return cls(number, machine) if type(number) is int and type(machine) is str else None
+
+
+def _parsed(line: MessageLine) -> Iterator[object]:
+    """Yield what comes over ``line`` until something is no JSON."""
+    with suppress(ValueError, RecursionError):  # those of JSON and of UTF-8 are ValueErrors
+        yield from line.received()
+
+
 class Listener:
     """Guardian 0's ear for the others."""
 
@@ -105,17 +129,22 @@ class Listener:
         return self._socket.fileno()
 
     def accepted(self) -> tuple[int, str, MessageLine] | None:
-        """Take a connection; return rank, machine and line of a guardian of this job."""
-        end, _ = self._socket.accept()
+        """Take a connection; return rank, machine and line of a guardian of this job.
+
+        Whoever says something else, or nothing, is not heard again: None.
+        """
+        try:
+            end, _ = self._socket.accept()
+        except OSError:  # it has gone already
+            return None
         end.settimeout(_ANSWER_S)
         line = MessageLine(end)
-        for hello in line.received():
-            if secrets.compare_digest(str(hello.get("token")), self.contact.token):
-                end.settimeout(None)
-                line.send({"welcome": True})
-                return hello["number"], hello["machine"], line
-        line.close()
-        return None
+        if (hello := _Hello.of(next(_parsed(line), None), self.contact.token)) is None:
+            line.close()
+            return None
+        end.settimeout(None)
+        line.send({"welcome": True})
+        return hello.number, hello.machine, line
 
     def close(self) -> None:
         """Hear nobody any more."""

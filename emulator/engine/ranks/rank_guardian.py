@@ -115,7 +115,7 @@ class RankWatch:
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What guardians do for ranks that cannot: remove a lab; note a sentence in a run folder."""
+    """Acts of a guardian for a rank that cannot: remove its lab, note a sentence in its folder."""
 
     remove: Callable[[str], None]
     note: Callable[[str, str], None]
@@ -156,7 +156,7 @@ def guarded(place: RankPlace, aftermath: Aftermath, patience_s: float) -> RankWa
 
 @dataclass
 class _Told:
-    """What a rank has told its guardian."""
+    """Reports that a guardian has had from its rank."""
 
     machines: list[str] = field(default_factory=list)
     lab: str | None = None
