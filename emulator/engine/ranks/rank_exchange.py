@@ -217,6 +217,8 @@ class Ranks:
         """
         _, step, what, failure, value = self._receive(peer)
         if (step, what) != (self._step, self._what):
+            if (death := self._death()) is not None:  # which has interrupted one in mid-step
+                raise RankGone(death.sentence)
             raise RuntimeError(
                 f"{self.name(peer)} is at step {step} ({what}), and this rank at {self._step} "
                 f"({self._what}): their runs differ"

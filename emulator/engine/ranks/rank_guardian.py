@@ -57,6 +57,8 @@ _CAUSE_S = 0.8
 _LEAST_SILENCE_S, _LONGEST_SILENCE_S = 10.0, 60.0
 #: Host time (s) after which a rank is killed that was told of a death and has not ended.
 _HANGS_S = 60.0
+#: Host time (s) between two looks whether an ended rank has been reaped.
+_LOOK_S = 0.01
 #: Host time (s) that guardians wait for each other's farewell.
 _FAREWELL_S = 5.0
 
@@ -252,12 +254,21 @@ class _Guardian:
                 if line is not None:
                     line.close()
             select.select([self._handle], [], [])
+            self._await_reaped()
             if told.folder is not None and (death := self._shared.read()) is not None:
                 self._aftermath.note(told.folder, death.sentence)
             if told.lab is not None:
                 self._aftermath.remove(told.lab)
         finally:
             os._exit(0)
+
+    def _await_reaped(self) -> None:
+        """Wait until nobody takes the ended rank for one that lives, and owns its lab."""
+        give_up = time.monotonic() + _FAREWELL_S
+        with suppress(ProcessLookupError):
+            while time.monotonic() < give_up:
+                os.kill(self._rank, 0)
+                time.sleep(_LOOK_S)
 
     def _beat(self) -> None:
         """Show life to the other guardians, and see who shows none; end a rank that hangs."""

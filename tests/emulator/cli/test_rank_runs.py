@@ -85,8 +85,31 @@ def test_parts_for_another_number_of_ranks_are_refused() -> None:
         rank_runs.agree(asked, ranks_of(3)[0])
 
 
+class NoGuardian:
+    """The watch of a rank that has no guardian: it notes what that would be told."""
+
+    contact = None
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def over(self) -> None:
+        self.is_over = True
+
+    def death(self) -> None:
+        """Know of nobody who has died."""
+
+
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> MemoryChannel:
+def watch(monkeypatch: pytest.MonkeyPatch) -> NoGuardian:
+    """The watch of a rank that is this process."""
+    made = NoGuardian()
+    monkeypatch.setattr(rank_runs, "guarded", lambda *_: made)
+    return made
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, watch: NoGuardian) -> MemoryChannel:
     """The channel of the first of two ranks, of which the other never says anything."""
     channel = ranks_of(2)[0]._channel
     assert isinstance(channel, MemoryChannel)
@@ -97,9 +120,12 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> MemoryChannel:
     return channel
 
 
-def test_the_launcher_is_to_end_those_who_do_not_come_to_their_end(alone: MemoryChannel) -> None:
+def test_the_launcher_is_to_end_those_who_do_not_come_to_their_end(
+    alone: MemoryChannel, watch: NoGuardian
+) -> None:
     assert rank_runs.carry_out(RankPlace(0, 2), lambda ranks: 3) == 3
     assert alone.aborted == 3
+    assert watch.is_over
 
 
 def test_a_failure_is_told_to_all_and_shown(
@@ -114,7 +140,7 @@ def test_a_failure_is_told_to_all_and_shown(
 
 
 def test_without_mpi4py_the_way_to_it_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], watch: NoGuardian
 ) -> None:
     def missing(name: str) -> None:
         raise ImportError("No module named 'mpi4py'")
@@ -122,3 +148,4 @@ def test_without_mpi4py_the_way_to_it_is_named(
     monkeypatch.setattr(rank_runs.importlib, "import_module", missing)
     assert rank_runs.carry_out(RankPlace(1, 2), lambda ranks: 0) == 1
     assert "sudo vagrant/provision.sh --with mpi" in capsys.readouterr().err
+    assert watch.is_over
