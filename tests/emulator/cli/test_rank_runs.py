@@ -43,8 +43,8 @@ def test_requests_for_one_machine_are_refused(chosen: dict[str, Any], complaint:
 
 
 def test_a_request_without_a_launcher_stays_as_it_is() -> None:
-    asked = request(workers=3)
-    assert rank_runs.share_of(asked, None) is asked
+    asked = request(fabric="model")
+    assert rank_runs.planned(asked, None).request is asked
 
 
 def test_each_rank_works_on_a_lab_of_its_own() -> None:
