@@ -140,11 +140,12 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
                 continue
             if psn in source.recovery.behind:
                 assert psn != window.base
-                assert not source.requests.size[psn & (RING - 1)]
+                assert not source.requests.size[psn & source.requests.slot_mask]
             else:
-                assert source.requests.size[psn & (RING - 1)] or psn in source.requests.controls, (
-                    psn
-                )
+                assert (
+                    source.requests.size[psn & source.requests.slot_mask]
+                    or psn in source.requests.controls
+                ), psn
         if source.retransmit.head(now) == window.base and not source.credited:
             # Its time has come: only what else of it is in flight, or the peer's range, keeps it.
             assert source.flow.unsettled > 0 or source.requests.is_beyond_range(window.base)

@@ -9,7 +9,7 @@ from uet.congestion.context import CongestionContext
 from uet.congestion.controls.fixed_window import FixedWindow
 from uet.congestion.spraying.entropy_values import SinglePath
 from uet.pds.psn import MASK
-from uet.pds.recovery.open_requests import SLOT, OpenRequests
+from uet.pds.recovery.open_requests import OpenRequests
 
 WINDOW = 1 << 20
 SIZE = 4_096
@@ -33,8 +33,10 @@ def sent(requests: OpenRequests, count: int, now: int = 0) -> list[int]:
     window = requests.window
     psns: list[int] = []
     for _ in range(count):
+        if window.outstanding > requests.slot_mask:
+            requests.grow()
         psn = window.next
-        slot = psn & SLOT
+        slot = psn & requests.slot_mask
         requests.size[slot] = SIZE
         requests.index[slot] = len(psns)
         requests.copies[slot] = 1

@@ -35,7 +35,6 @@ from uet.config import ConfigurationError, FepConfig
 from uet.congestion.congestion_profile import SPRAYING
 from uet.congestion.controls import CONTROLS
 from uet.congestion.controls.nscc import Nscc
-from uet.pds.recovery.open_requests import RING
 from uet.transport import ReceiveRequest, SendRequest
 from uet.wire.codes import ControlType, NackCode, PacketType
 from uet.wire.frame import decode_frame
@@ -179,7 +178,8 @@ def test_what_waits_to_be_sent_again_is_not_overdue() -> None:
     assert len(waiting) > 10
     script.wait(3 * MS)
     assert script.counters["rto_expirations"] < 3 * (len(packets) - len(waiting))
-    assert all(script.pdc.source.timer.timeouts[p.psn & (RING - 1)] == 0 for p in waiting)
+    source = script.pdc.source
+    assert not any(source.timer.timeouts[p.psn & source.requests.slot_mask] for p in waiting)
 
 
 # -- tail loss ------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ class TimerModel(RuleBasedStateMachine):
     def begin(self, start: int) -> None:
         self.start = start
         self.window = SendWindow(start)
-        self.timer = RetransmissionTimer(self.window, 64, RTO)
+        self.timer = RetransmissionTimer(self.window, 4, RTO)
         self.timer.open()
         self.now = 0
         self.sent = 0
@@ -241,6 +241,8 @@ class TimerModel(RuleBasedStateMachine):
         for _ in range(count):
             if (self.window.next - self.window.base) & MASK >= 64:
                 return
+            if self.window.outstanding >= len(self.timer.sent_at):
+                self.timer.grow()
             self.window.next = self.wrapped(self.sent + 1)
             self.timer.sent(self.wrapped(self.sent), self.now)
             self.running[self.sent] = [self.now + RTO, 0]
@@ -279,7 +281,8 @@ class TimerModel(RuleBasedStateMachine):
             timeouts = self.running[n][1]
             assert timeouts is not None
             self.running[n] = [None, timeouts + 1]
-            assert self.timer.timeouts[self.wrapped(n) & 63] == timeouts + 1
+            slot = self.wrapped(n) & (len(self.timer.timeouts) - 1)
+            assert self.timer.timeouts[slot] == timeouts + 1
 
     @invariant()
     def agrees(self) -> None:

@@ -14,10 +14,11 @@ from uet.pds.semantics import Outbound
 from uet.pds.window import SendWindow
 from uet.wire.codes import ControlType
 
-#: Requests in flight that this implementation can remember: records live in rings of this size.
+#: Requests in flight that this implementation can remember.
 RING = 1_024
-#: A PSN's slot in the rings is its lowest bits.
-SLOT = RING - 1
+#: Slots of the rings at first.  They double when more requests are in flight, up to ``RING``: in
+#: an AlltoAll of many GPUs most PDCs send a packet or two.
+FIRST_SLOTS = 16
 
 
 class OpenRequests:
@@ -43,6 +44,7 @@ class OpenRequests:
         "peer_range",
         "retransmit",
         "size",
+        "slot_mask",
         "start_psn",
         "timer",
         "window",
@@ -71,7 +73,9 @@ class OpenRequests:
         self.asked: int | None = None
         #: nominal size of the largest request so far
         self.largest = 1
-        self.timer = RetransmissionTimer(self.window, RING, rto, constant=constant_rto)
+        #: a PSN's slot in the rings is these lowest bits of it
+        self.slot_mask = FIRST_SLOTS - 1
+        self.timer = RetransmissionTimer(self.window, FIRST_SLOTS, rto, constant=constant_rto)
         self.retransmit = RetransmissionQueue(self.window, start_psn, in_order=ordered)
         #: control packets that took a PSN
         self.controls: dict[int, ControlType] = {}
@@ -91,10 +95,30 @@ class OpenRequests:
     def make_rings(self) -> None:
         """Make the rings, before the first packet leaves."""
         if not self.message:
-            self.message.extend([None] * RING)
-            for ring in (self.index, self.size, self.nacks, self.ev, self.copies):
-                ring.extend([0] * RING)
+            self.message.extend([None] * FIRST_SLOTS)
+            for ring in self._numbers():
+                ring.extend([0] * FIRST_SLOTS)
             self.timer.open()
+
+    def grow(self) -> int:
+        """Double the rings, before one more request leaves than they have slots; return the mask.
+
+        Each half of a doubled ring has what the ring had, so every open PSN finds its record.  Of
+        ``size`` nothing is there twice.
+        """
+        window, size = self.window, self.size.copy()
+        self.message.extend(self.message)
+        for ring in self._numbers():
+            ring.extend(ring)
+        self.timer.grow()
+        former, self.slot_mask = self.slot_mask, len(self.message) - 1
+        self.size[:] = [0] * len(self.message)
+        for psn in range(window.base, window.base + window.outstanding):
+            self.size[psn & self.slot_mask] = size[psn & former]
+        return self.slot_mask
+
+    def _numbers(self) -> tuple[list[int], ...]:
+        return self.index, self.size, self.nacks, self.ev, self.copies
 
     @property
     def awaits_answer(self) -> bool:
@@ -107,14 +131,14 @@ class OpenRequests:
 
     def discard(self, psn: int) -> None:
         """Take ``psn`` out of flight; that is no sign of trouble on its path."""
-        slot = psn & SLOT
+        slot = psn & self.slot_mask
         if self.size[slot]:
             self.flow.on_discard(self.size[slot])
             self.size[slot] = 0
 
     def lose(self, psn: int, now: int, how: int = TIMEOUT) -> None:
         """Take ``psn`` out of flight as lost, and report that to congestion control."""
-        slot = psn & SLOT
+        slot = psn & self.slot_mask
         if self.size[slot]:
             self.flow.on_loss(self.size[slot], self.ev[slot], now, how)
             self.size[slot] = 0
@@ -128,20 +152,20 @@ class OpenRequests:
 
     def message_of(self, psn: int) -> Outbound | None:
         """Return the message of an open request; ``None`` for a control packet."""
-        return self.message[psn & SLOT]
+        return self.message[psn & self.slot_mask]
 
     def was_sent_once(self, psn: int) -> bool:
         """Return whether an open request has left once, and no report of its arrival has come."""
-        return self.copies[psn & SLOT] == 1 and not self.window.is_delivered(psn)
+        return self.copies[psn & self.slot_mask] == 1 and not self.window.is_delivered(psn)
 
     def renumber(self, start_psn: int) -> None:
         """Move all records to PSNs from ``start_psn`` on; nothing waits to be sent again."""
         shift = (start_psn - self.start_psn) & MASK
         window = self.window
-        turn = shift & SLOT
+        turn = shift & self.slot_mask
         if turn:
             self.message[:] = self.message[-turn:] + self.message[:-turn]
-            for ring in (self.index, self.size, self.ev, self.copies, self.nacks):
+            for ring in self._numbers():
                 ring[:] = ring[-turn:] + ring[:-turn]
         self.start_psn = start_psn
         window.base = (window.base + shift) & MASK
@@ -157,8 +181,9 @@ class OpenRequests:
     def forget(self) -> None:
         """Forget every open packet: the window is empty, and no size counts as in flight."""
         if self.message:
-            self.message[:] = [None] * RING
-            self.size[:] = [0] * RING
+            slots = self.slot_mask + 1
+            self.message[:] = [None] * slots
+            self.size[:] = [0] * slots
         self.controls.clear()
         self.window.base = self.window.next
         self.window.done = self.window.delivered = 0

@@ -16,7 +16,7 @@ from uet.congestion.spraying.paths import LOST
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import MASK
 from uet.pds.recovery.loss_inference import LossInference
-from uet.pds.recovery.open_requests import SLOT, OpenRequests
+from uet.pds.recovery.open_requests import OpenRequests
 from uet.pds.recovery.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
 from uet.pds.window import SACK_BITS
 
@@ -148,6 +148,9 @@ class LossRecovery:
             self.inference.restart(start_psn)
         self.behind.clear()
 
+    def _slot(self, psn: int) -> int:
+        return psn & self._requests.slot_mask
+
     # -- what a NACK does --------------------------------------------------------------------
 
     def on_nack(self, psn: int, now: int, *, wait: bool, counted: bool = True) -> None:
@@ -157,7 +160,7 @@ class LossRecovery:
         """
         if self._window.is_delivered(psn):
             return
-        slot = psn & SLOT
+        slot = self._slot(psn)
         if counted:
             self._nacks[slot] += 1
             if self._nacks[slot] > self._max_nacks != UNLIMITED_NACK:
@@ -181,7 +184,7 @@ class LossRecovery:
             return
         if self._gone_back_at != self._requests.max_cack:
             self.go_back(expected, now)
-        elif psn not in self._retransmit and (resent or self._copies[psn & SLOT] == 1):
+        elif psn not in self._retransmit and (resent or self._copies[self._slot(psn)] == 1):
             self._requests.discard(psn)
             self.behind.add(psn)
             base = self._window.base
@@ -193,7 +196,7 @@ class LossRecovery:
         behind = list(self.behind)
         self.behind.clear()
         for psn in behind:
-            if self._window.is_open(psn) and not self._size[psn & SLOT]:
+            if self._window.is_open(psn) and not self._size[self._slot(psn)]:
                 self._retransmit.add(psn, now, now)
 
     def go_back(self, expected: int, now: int) -> None:
@@ -215,7 +218,7 @@ class LossRecovery:
         self, psn: int, code: int, entropy: int, marked: bool, resent: int, now: int
     ) -> None:
         """Pass a NACK to congestion control."""
-        slot = psn & SLOT
+        slot = self._slot(psn)
         if self._window.is_delivered(psn) or not self._copies[slot]:
             return
         rtt = rtt_sample(now, self._timer.sent_at[slot], self._copies[slot], resent)
@@ -277,7 +280,7 @@ class LossRecovery:
             low = missing & -missing
             missing ^= low
             psn = (base + low.bit_length() - 1) & MASK
-            slot = psn & SLOT
+            slot = self._slot(psn)
             if self._size[slot] and sent_at[slot] <= overdue and window.is_open(psn):
                 self._counters["losses_inferred"] += 1
                 self._event("loss_inferred", psn=psn)
@@ -295,9 +298,9 @@ class LossRecovery:
         for psn in expired:
             if psn in self._retransmit:
                 # It waits for its turn, refused or lost long since: nothing of it is overdue.
-                self._timer.timeouts[psn & SLOT] -= 1
+                self._timer.timeouts[self._slot(psn)] -= 1
                 continue
-            timeouts = self._timer.timeouts[psn & SLOT]
+            timeouts = self._timer.timeouts[self._slot(psn)]
             if timeouts > self._max_timeouts != UNLIMITED_RTO:
                 self.gave_up = "RTO_RETRIES_EXHAUSTED"
                 return
@@ -325,13 +328,13 @@ class LossRecovery:
             if psn == base:
                 continue
             if waits:
-                timer.timeouts[psn & SLOT] = 0
+                timer.timeouts[self._slot(psn)] = 0
                 self._requests.discard(psn)
                 self._retransmit.add(psn, now, now)
             else:
-                timer.timeouts[psn & SLOT] = timer.timeouts[base & SLOT]
+                timer.timeouts[self._slot(psn)] = timer.timeouts[self._slot(base)]
                 timer.sent_again(psn, now)
-                timer.timeouts[psn & SLOT] = 0
+                timer.timeouts[self._slot(psn)] = 0
         return [base] if base in expired else []
 
     def next_deadline(self) -> int | None:

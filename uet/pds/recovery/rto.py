@@ -37,7 +37,10 @@ def rto_interval(rto: int, timeouts: int, *, constant: bool = False) -> int:
 
 
 class RetransmissionTimer:
-    """Keeps the deadlines of one send window's open packets, in rings of ``size`` slots."""
+    """Keeps the deadlines of one send window's open packets.
+
+    ``size`` is how many slots its rings have at first, a power of two.
+    """
 
     __slots__ = (
         "_again",
@@ -71,6 +74,13 @@ class RetransmissionTimer:
         self.sent_at = [0] * size
         self.resent = [False] * size
         self.timeouts = [0] * size
+
+    def grow(self) -> None:
+        """Double the rings, before one more packet leaves than they have slots."""
+        for ring in (self._deadline, self.sent_at, self.timeouts):
+            ring.extend(ring)
+        self.resent.extend(self.resent)
+        self._mask = len(self.sent_at) - 1
 
     def restart(self) -> None:
         """Forget all that runs: the window has other PSNs now."""

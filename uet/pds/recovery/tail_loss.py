@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uet.congestion.spraying.paths import TIMEOUT
 from uet.pds.pds_packets import PacketWriter
-from uet.pds.recovery.open_requests import SLOT, OpenRequests
+from uet.pds.recovery.open_requests import OpenRequests
 from uet.pds.recovery.repair import RecoverySettings
 
 
@@ -93,7 +93,9 @@ class TailLoss:
             return False
         requests = self._requests
         asked = requests.asked
-        return asked is None or not (self._window.is_open(asked) and requests.size[asked & SLOT])
+        if asked is None or not self._window.is_open(asked):
+            return True
+        return not requests.size[asked & requests.slot_mask]
 
     def asked(self) -> None:
         """Note that a PROBE leaves: one is enough until something arrives."""

@@ -14,7 +14,7 @@ from typing import cast
 from uet.congestion.context import PdcFlow
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import HALF, MASK
-from uet.pds.recovery.open_requests import RING, SLOT, OpenRequests
+from uet.pds.recovery.open_requests import RING, OpenRequests
 from uet.pds.recovery.repair import LossRecovery
 from uet.pds.recovery.tail_loss import TailLoss
 from uet.pds.semantics import Numbered, Outbound
@@ -250,7 +250,7 @@ class RequestSource:
             credit = before = 1
         timer, pick = self.timer, flow.paths.pick
         request, syn = self._writer.request, not self._writer.peer_id
-        psn, clear_offset = first, -outstanding
+        psn, clear_offset, slot_mask = first, -outstanding, requests.slot_mask
         state = context.credit_word() if self.credited else None
         request_ack = self._ack_per_packet or context.wants_ack(self._trigger)
         # Where the window is shared or shrinks, the last packet of a turn requests the ACK that
@@ -270,6 +270,8 @@ class RequestSource:
                 break
             if message.next_header < _WITH_ID:
                 cast(Numbered, message).psn = psn
+            if clear_offset <= ~slot_mask:
+                slot_mask = requests.grow()
             window.next = (psn + 1) & MASK
             last = index + 1 == message.packets
             room -= 1
@@ -285,7 +287,7 @@ class RequestSource:
             if asks:
                 requests.asked = psn
             frame, size = request(psn, message, index, clear_offset, syn, False, asks, ev, state)
-            slot = psn & SLOT
+            slot = psn & slot_mask
             self._message[slot] = message
             self._index[slot] = index
             self._size[slot] = size
@@ -329,7 +331,7 @@ class RequestSource:
             control = requests.controls.get(psn)
             if control is None and requests.is_beyond_range(psn):
                 return FINISHED  # the peer's range has shrunk; what follows lies beyond as well
-            slot = psn & SLOT
+            slot = psn & requests.slot_mask
             message = self._message[slot]
             if control is not None:
                 out.append(self.controls.write(control, psn, again=True))
@@ -390,7 +392,7 @@ class RequestSource:
         base = self.window.base
         if self.flow.unsettled > 0 or base in self.requests.controls:
             return None
-        message = self._message[base & SLOT]
+        message = self._message[base & self.requests.slot_mask]
         return self.controls.ask_again(base, 0 if message is None else message.id)
 
     def send_control(self, kind: ControlType, now: int) -> Frame:
@@ -439,7 +441,7 @@ class RequestSource:
             return 0 if self.messages.current is not None or self.queue else None
         if self.retransmit.head(0) != window.base:
             return None
-        return self.timer.sent_at[window.base & SLOT] + self._context.base_rtt
+        return self.timer.sent_at[window.base & self.requests.slot_mask] + self._context.base_rtt
 
     def _with_syn(self, psn: int) -> bool:
         """Return whether a resend goes out with SYN.
@@ -466,12 +468,13 @@ class RequestSource:
         psn = window.base
         while psn != window.next:
             if window.is_open(psn):
-                message = self._message[psn & SLOT]
+                slot = psn & requests.slot_mask
+                message = self._message[slot]
                 if message is not None and message.next_header < _WITH_ID:
                     cast(Numbered, message).psn = psn
-                self._nacks[psn & SLOT] = 0
+                self._nacks[slot] = 0
                 requests.discard(psn)
-                self._copies[psn & SLOT] = 0
+                self._copies[slot] = 0
                 self.timer.sent(psn, now)
                 self.retransmit.add(psn, now, now)
                 self._renumbered.add(psn)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from uet.congestion.signals import NO_SAMPLE, rtt_sample
 from uet.pds.psn import HALF, MASK
-from uet.pds.recovery.open_requests import RING, SLOT, OpenRequests
+from uet.pds.recovery.open_requests import RING, OpenRequests
 from uet.pds.recovery.repair import LossRecovery
 from uet.pds.recovery.tail_loss import TailLoss
 from uet.pds.semantics import Outbound
@@ -98,13 +98,13 @@ class SourceAcks:
         """
         window, sent_at = self._window, self._timer.sent_at
         base = window.base
-        slot = base & SLOT
+        slot = base & self._requests.slot_mask
         if base != psn and ((cack - base) & MASK) < HALF and not window.is_delivered(base):
             copies = self._copies[slot]
             self._timed(rtt_sample(now, sent_at[slot], copies, 0, service_time), now)
         if psn in self._controls or not window.is_open(psn):
             return NO_SAMPLE
-        slot = psn & SLOT
+        slot = psn & self._requests.slot_mask
         rtt = rtt_sample(now, sent_at[slot], self._copies[slot], resent, service_time)
         self._timed(rtt, now)
         return rtt
@@ -142,12 +142,12 @@ class SourceAcks:
     def on_sack(self, base: int, bitmap: int) -> None:
         """Take a SACK: a set bit means received; a clear bit means nothing (UES 3.5.12)."""
         news = self._window.sacked(base, bitmap)
-        first = self._window.base
+        first, slot_mask = self._window.base, self._requests.slot_mask
         if news and self._arrived is not None:
             self._arrived((first + news.bit_length() - 1) & MASK)
         while news:
             low = news & -news
-            slot = (first + low.bit_length() - 1) & SLOT
+            slot = (first + low.bit_length() - 1) & slot_mask
             self._settled += self._size[slot]
             self._size[slot] = 0
             news ^= low
@@ -179,7 +179,7 @@ class SourceAcks:
 
     def _settle(self, psn: int, next_header: int, response: memoryview | None, now: int) -> None:
         """Record that the response of ``psn`` is known."""
-        slot = psn & SLOT
+        slot = psn & self._requests.slot_mask
         size = self._size[slot]
         if size:
             self._settled += size

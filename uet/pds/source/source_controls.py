@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import MASK
-from uet.pds.recovery.open_requests import SLOT, OpenRequests
+from uet.pds.recovery.open_requests import OpenRequests
 from uet.transport import Frame
 from uet.wire.codes import ControlType
 
@@ -43,13 +43,15 @@ class SourceControls:
         requests = self._requests
         requests.make_rings()
         window = requests.window
+        if window.outstanding > requests.slot_mask:
+            requests.grow()
         psn = window.next
         window.next = (psn + 1) & MASK
         requests.controls[psn] = kind
         if kind in (ControlType.CLOSE_CMD, ControlType.CLOSE_REQ):
             requests.clear_sent = (psn - 1) & MASK  # which a CLOSE implies
             self.close_psn = psn
-        slot = psn & SLOT
+        slot = psn & requests.slot_mask
         requests.message[slot] = None
         requests.size[slot] = requests.nacks[slot] = requests.copies[slot] = 0
         requests.timer.sent(psn, now)

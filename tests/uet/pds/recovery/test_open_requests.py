@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests.harness.uet.open_requests import PEER_RANGE, SIZE, opened, sent
 from uet.pds.psn import MASK
-from uet.pds.recovery.open_requests import RING, SLOT, OpenRequests
+from uet.pds.recovery.open_requests import FIRST_SLOTS, RING, OpenRequests
+from uet.pds.source.source_controls import SourceControls
 from uet.wire.codes import ControlType
 
 STARTS = [1, 5_000, MASK - 2]
@@ -24,8 +28,50 @@ def test_rings_are_made_once() -> None:
     before = shared(requests)
     requests.make_rings()
     assert shared(requests) == before
-    assert [requests.size[psn & SLOT] for psn in psns] == [SIZE, SIZE]
-    assert len(requests.size) == len(requests.message) == RING
+    assert [requests.size[psn & requests.slot_mask] for psn in psns] == [SIZE, SIZE]
+    assert len(requests.size) == len(requests.message) == FIRST_SLOTS
+
+
+@pytest.mark.parametrize("start", [*STARTS, 9, RING - 3])
+def test_rings_grow_with_the_requests_in_flight(start: int) -> None:
+    requests = opened(start)
+    before = shared(requests)
+    psns = sent(requests, FIRST_SLOTS)
+    assert len(requests.size) == FIRST_SLOTS
+    for ring in (requests.nacks, requests.timer.timeouts, requests.timer.sent_at):
+        for psn in psns:
+            ring[psn & requests.slot_mask] = psn
+    psns += sent(requests, RING - FIRST_SLOTS, now=7)
+    assert shared(requests) == before
+    assert len(requests.size) == len(requests.timer.sent_at) == RING == requests.slot_mask + 1
+    mask = requests.slot_mask
+    early = psns[:FIRST_SLOTS]
+    for ring in (requests.nacks, requests.timer.timeouts, requests.timer.sent_at):
+        assert [ring[psn & mask] for psn in early] == early
+    assert [requests.index[psn & mask] for psn in early] == list(range(FIRST_SLOTS))
+    assert requests.size == [SIZE] * RING
+    late = psns[FIRST_SLOTS:]
+    assert {requests.timer.sent_at[psn & mask] for psn in late} == {7}
+    requests.discard_all()
+    assert requests.flow.unsettled == 0
+
+
+def test_a_grown_ring_has_each_size_once() -> None:
+    requests = opened(MASK - 3)
+    psns = sent(requests, FIRST_SLOTS)
+    requests.lose(psns[4], 1)
+    requests.grow()
+    assert sum(requests.size) == requests.flow.unsettled == (FIRST_SLOTS - 1) * SIZE
+
+
+def test_a_control_packet_finds_room_in_a_full_ring() -> None:
+    requests = opened(5)
+    psns = sent(requests, FIRST_SLOTS)
+    writer: Any = SimpleNamespace(control=lambda *_, **__: ())
+    counters: dict[str, int] = {}
+    controls = SourceControls(requests, writer=writer, negotiation=b"", counters=counters)
+    controls.send(ControlType.NOOP, 3)
+    assert [requests.size[psn & requests.slot_mask] for psn in psns] == [SIZE] * FIRST_SLOTS
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -36,15 +82,15 @@ def test_records_move_with_the_first_psn(start: int, shift: int) -> None:
     noop = psns[2]
     requests.controls[noop] = ControlType.NOOP
     requests.retransmit.add(psns[1], 20, 20)
-    requests.nacks[psns[3] & SLOT] = 4
+    requests.nacks[psns[3] & requests.slot_mask] = 4
     before = shared(requests)
     fresh = (start + shift) & MASK
     requests.renumber(fresh)
     assert shared(requests) == before
     moved = [(psn + shift) & MASK for psn in psns]
-    assert [requests.index[psn & SLOT] for psn in moved] == [0, 1, 2, 3, 4]
-    assert [requests.size[psn & SLOT] for psn in moved] == [SIZE] * 5
-    assert [requests.nacks[psn & SLOT] for psn in moved] == [0, 0, 0, 4, 0]
+    assert [requests.index[psn & requests.slot_mask] for psn in moved] == [0, 1, 2, 3, 4]
+    assert [requests.size[psn & requests.slot_mask] for psn in moved] == [SIZE] * 5
+    assert [requests.nacks[psn & requests.slot_mask] for psn in moved] == [0, 0, 0, 4, 0]
     assert sum(requests.size) == 5 * SIZE
     assert requests.controls == {(noop + shift) & MASK: ControlType.NOOP}
     assert not requests.retransmit
@@ -107,6 +153,6 @@ def test_an_answer_is_awaited_until_cack_covers_it(start: int) -> None:
 def test_a_packet_sent_again_or_reported_was_not_sent_once() -> None:
     requests = opened(1)
     first, second, third = sent(requests, 3)
-    requests.copies[second & SLOT] = 2
+    requests.copies[second & requests.slot_mask] = 2
     requests.window.sacked(third, 1)
     assert [requests.was_sent_once(psn) for psn in (first, second, third)] == [True, False, False]

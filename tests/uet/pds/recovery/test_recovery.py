@@ -348,7 +348,8 @@ def test_nacks_do_not_use_up_the_timer_retries() -> None:
     for refusals in range(100):  # 31 is unlimited
         script.give(refusal(request, code=NackCode.NO_PKT_BUFFER))
         assert len(script.wait(MS << min(refusals, 5))) == 1
-    assert script.pdc.source.timer.timeouts[request.psn % 1024] == 0
+    source = script.pdc.source
+    assert source.timer.timeouts[request.psn & source.requests.slot_mask] == 0
     assert [t // MS for t, p in times(script, 65 * MS) if p.name == "rud_req"] == [10, 30]
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.uet.open_requests import SIZE, opened, sent
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import TIMEOUT
-from uet.pds.recovery.open_requests import SLOT, OpenRequests
+from uet.pds.recovery.open_requests import OpenRequests
 from uet.pds.recovery.repair import RecoverySettings
 from uet.pds.recovery.tail_loss import TailLoss
 
@@ -91,7 +91,7 @@ def test_a_window_is_stuck_once_nobody_is_to_open_it(settled: bool) -> None:
     if settled:
         requests.window.finish(first)
     else:
-        requests.size[first & SLOT] = 0  # refused, or lost
+        requests.size[first & requests.slot_mask] = 0  # refused, or lost
     assert tail.window_is_stuck()
     tail.asked()
     assert not tail.window_is_stuck()
