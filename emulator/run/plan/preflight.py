@@ -24,8 +24,8 @@ from topologies.units import format_size
 #: with its interpreter, and those that it starts.
 AGENT_BYTES = 32 * 2**20
 ENDPOINT_BYTES = 2**20
-#: For each endpoint that another one has as a peer.
-PEER_BYTES = 1024
+#: And for each GPU that another one writes to: the PDCs or queue pairs at both ends.
+PAIR_BYTES = 24 * 2**10
 RUNNER_BYTES = 128 * 2**20
 #: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps
 #: the schedules of all and looks for the longest chain in them.
@@ -116,15 +116,15 @@ class Need:
         memory_octets: Sequence[int],
         operations: int = 0,
         clock: Clock = "host",
-        fabric: int | None = None,
+        pairs: int = 0,
     ) -> Need:
         """``memory_octets`` are the buffers of each GPU, ``operations`` those of all schedules.
 
-        ``fabric`` is how many GPUs there are on all machines, unless all are here.
+        ``pairs`` are those of a GPU and one that it writes to over the fabric.
         The runner makes what goes into the buffers of one GPU at a time, or should come out.  With
         the virtual ``clock`` it has the endpoints, which use its own operations.
         """
-        agents = agents_bytes(len(memory_octets), clock, fabric)
+        agents = agents_bytes(len(memory_octets), clock) + PAIR_BYTES * pairs
         if clock == "host":
             agents += AGENT_OPERATION_BYTES * operations
         return cls(
@@ -146,13 +146,9 @@ class Need:
         )
 
 
-def agents_bytes(ranks: int, clock: Clock, fabric: int | None = None) -> int:
-    """Return what the endpoints of ``ranks`` GPUs take, whatever they have to do (octets).
-
-    ``fabric`` is how many GPUs there are on all machines, unless these are all.
-    """
-    peers = ranks if fabric is None else fabric
-    return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES + PEER_BYTES * peers)
+def agents_bytes(ranks: int, clock: Clock) -> int:
+    """Return what the endpoints of ``ranks`` GPUs take, whatever they have to do (octets)."""
+    return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES)
 
 
 def check_network(topology: Topology) -> None:
@@ -165,12 +161,9 @@ def check_network(topology: Topology) -> None:
         )
 
 
-def check_agents(ranks: int, clock: Clock, fabric: int | None = None) -> None:
-    """An endpoint for each of ``ranks`` GPUs fits the machine, whatever it will have to do.
-
-    ``fabric`` is how many GPUs there are on all machines, unless these are all.
-    """
-    requested, available = agents_bytes(ranks, clock, fabric), _available()
+def check_agents(ranks: int, clock: Clock) -> None:
+    """Check that an endpoint for each of ``ranks`` GPUs fits the machine, before it has work."""
+    requested, available = agents_bytes(ranks, clock), _available()
     if requested > available:
         raise UserError(
             f"the endpoints of {ranks} GPUs need {_gib(requested)} of memory and the machine has "
@@ -183,10 +176,10 @@ def check_memory(
     memory_octets: Sequence[int],
     operations: int = 0,
     clock: Clock = "host",
-    fabric: int | None = None,
+    pairs: int = 0,
 ) -> None:
     """Check that a trial of ``size_bytes`` with the needs of :meth:`Need.of` fits the machine."""
-    need = Need.of(memory_octets, operations, clock, fabric)
+    need = Need.of(memory_octets, operations, clock, pairs)
     room = shutil.disk_usage(GPU_MEMORY).free
     if need.gpus > room:
         raise UserError(

@@ -223,7 +223,7 @@ def drafted(request: RunRequest) -> RunPlan:
     bridge_ports.check(topology)
     # Of several MPI ranks each is on a machine of its own, until they know each other's parts.
     least = -(-len(topology.gpus) // request.ranks)
-    preflight.check_agents(least, request.clock, fabric=len(topology.gpus))
+    preflight.check_agents(least, request.clock)
     relays = Pxn(topology, request.pxn)
     by_seed = {
         seed: request.scenario.schedules(request.parameters, topology, seed)
@@ -325,7 +325,7 @@ def _check_memory(plan: RunPlan, share: RunShare) -> None:
             [load.memory_octets[rank] for rank in here],
             operations,
             plan.request.clock,
-            fabric=len(gpus),
+            pairs=load.pairs * len(here) // len(gpus),
         )
 
 

@@ -28,7 +28,8 @@ class TrialLoad:
     ``packets`` are data packets sent over the fabric by all ranks, and ``operations`` those of all
     schedules. ``memory_octets`` is what each GPU's buffers take. ``relayed`` are the writes that
     another GPU of the server sends on (:mod:`emulator.run.pxn`), and ``chain`` the messages of the
-    longest chain of dependent ones.  ``traffic`` is who sends how much to whom.
+    longest chain of dependent ones.  ``pairs`` are those of a GPU and one that it writes to over
+    the fabric.  ``traffic`` is who sends how much to whom.
     """
 
     size_bytes: int
@@ -38,6 +39,7 @@ class TrialLoad:
     memory_octets: tuple[int, ...]
     relayed: int = 0
     chain: int = 0
+    pairs: int = 0
     traffic: ExpectedTraffic | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -77,12 +79,14 @@ class TrialLoad:
     ) -> TrialLoad:
         graph = MessageGraph(schedules)
         written = graph.column("near_octets")[graph.kind == WRITE]
+        traffic = ExpectedTraffic.of(graph.tables)
         return cls(
             size_bytes=size_bytes,
             ideal_ns=ideal_ns(topology, schedules, wire, changes, graph=graph),
             packets=int(np.maximum(1, -(-written // wire.payload_mtu)).sum()),
             operations=len(graph),
             chain=longest_chain(graph),
-            traffic=ExpectedTraffic.of(graph.tables),
+            pairs=int(np.count_nonzero(traffic.written)),
+            traffic=traffic,
             memory_octets=tuple(Layout(schedule.buffers).octets for schedule in schedules),
         )

@@ -82,7 +82,7 @@ def test_a_machine_needs_memory_for_the_ranks_on_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         preflight,
         "check_memory",
-        lambda size, memory, operations, clock, fabric: seen.append((len(memory), operations)),
+        lambda size, memory, operations, clock, pairs: seen.append((len(memory), operations)),
     )
     for one, share in zip(drafts, (RunShare(first), RunShare(second), RunShare()), strict=True):
         weighed(one, share)
