@@ -71,7 +71,7 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
             if error is not ranks.heard:
                 traceback.print_exc(file=sys.__stderr__)
             status = 1
-    whole = ranks.part()
+        whole = ranks.part()
     silent = all(peer in ranks.silent for peer in range(ranks.number))
     if status and ranks.number and silent and not ranks.mourned:
         click.echo(f"uetemu: {ranks.last_words}", err=True)  # who speaks for all is gone

@@ -66,10 +66,12 @@ def test_a_modelled_fabric_comes_to_the_same_files(plane: tuple[str, ...], tmp_p
     parts = tmp_path / "parts"
     parts.write_text("rail1\nrail0 spine0\n")
     alone = begun(tmp_path, *given)
-    shared = ranked(tmp_path, 2, *given, *(("--parts", str(parts)) if plane else ()))
+    by_hand = ("--parts", str(parts)) if plane else ()
+    shared = ranked(tmp_path, 2, *given, *by_hand, UETEMU_LOG="emulator.engine.ranks=info")
     for run in (alone, shared):
         status, _, errors = run.communicate()
         assert status == 0, errors
+    assert (errors.count("\n"), errors.count(": exchanged ")) == (1, 1)  # rank 0 logs for all
     for file in REPEATED:
         assert (alone.folder / file).read_bytes() == (shared.folder / file).read_bytes(), file
     assert not left_by(shared, 2)
