@@ -24,6 +24,11 @@ def of_the_past(counters: Mapping[str, int]) -> dict[str, int]:
     return {name: value for name, value in counters.items() if not name.endswith(_NOW)}
 
 
+def open_now(counters: Mapping[str, int]) -> int:
+    """Return how many PDCs and queue pairs are open, by the counters of a transport."""
+    return sum(value for name, value in counters.items() if name.endswith(_NOW))
+
+
 def is_extreme(name: str) -> bool:
     """Return whether a counter is a largest or typical value, which is not to be added up."""
     return any(part in _EXTREMES for part in name.split("_"))

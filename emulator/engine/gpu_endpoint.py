@@ -21,7 +21,7 @@ from typing import cast
 
 from emulator.endpoint.agent import make_transport
 from emulator.endpoint.agent_spec import AgentSpec
-from emulator.endpoint.counting import add, of_the_past
+from emulator.endpoint.counting import add, of_the_past, open_now
 from emulator.endpoint.nic.lanes import FrameEndpoint, per_fep
 from emulator.endpoint.operations.data_arrival import lose_after
 from emulator.endpoint.operations.executor import MEMORY_KEY, Executor
@@ -189,6 +189,11 @@ class GpuEndpoint:
         if len(self.ports) > 1:
             up = [number for number, port in enumerate(self.ports) if port.carrier]
             transport.use_ports(up or list(range(len(self.ports))))
+
+    @property
+    def open_connections(self) -> int:
+        """Return how many PDCs or queue pairs the transport has open."""
+        return open_now(self._transport.counters())
 
     def renew(self, life: int, lives_before: int) -> None:
         """Begin life number ``life`` of a row: a transport that has learned nothing.

@@ -41,6 +41,10 @@ Crossing = tuple[int, int, int, bytes | LinkUnit | CopyNotice | FarCopy]
 Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
 
 
+#: PDCs or queue pairs beyond which the memory of an iteration's is worth a full collection.
+MANY_CONNECTIONS = 1_000
+
+
 @dataclass(frozen=True, slots=True)
 class News:
     """A rank has reached barriers at ``when_ps``, or has ended: then it has a brief ``result``.
@@ -217,8 +221,11 @@ class WorkerPart:
 
     def renew(self, life: int, lives_before: int) -> None:
         """Give every GPU a new transport, for life number ``life`` of a row."""
+        gone = sum(endpoint.open_connections for endpoint in self._endpoints.values())
         for endpoint in self._endpoints.values():
             endpoint.renew(life, lives_before)
+        if gone > MANY_CONNECTIONS:
+            gc.collect()  # else they stay until the next ones are there, which are as many
 
     def end_gpus(self, nodes: Sequence[str]) -> None:
         """End the processes of the GPUs ``nodes`` now, whoever has them.

@@ -25,7 +25,7 @@ from topologies.units import format_size
 AGENT_BYTES = 32 * 2**20
 ENDPOINT_BYTES = 2**20
 #: And for each GPU that another one writes to: the PDCs or queue pairs at both ends.
-PAIR_BYTES = 24 * 2**10
+PAIR_BYTES = 28 * 2**10
 RUNNER_BYTES = 128 * 2**20
 #: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps
 #: the schedules of all and looks for the longest chain in them.
