@@ -57,7 +57,8 @@ packages=(
 # Services that Debian's packages enable, each of a package above.  They run in namespaces of labs
 # only: where the package was not there before, the machine's own is kept from starting.
 readonly -A service_of=(["frr"]=frr ["chrony"]=chrony ["lldpd"]=lldpd ["openssh-server"]=ssh
-    ["rpcbind"]=rpcbind ["nfs-ganesha-vfs"]=nfs-ganesha ["prometheus"]=prometheus)
+    ["rpcbind"]=rpcbind ["nfs-ganesha-vfs"]=nfs-ganesha ["prometheus"]=prometheus
+    ["slurmctld"]=slurmctld ["slurmd"]=slurmd ["munge"]=munge)
 
 # What the tests need beyond that: Debian's own kernel in a virtual machine, for what the running
 # kernel may lack.  The kernel is unpacked, never installed: this machine goes on booting its own.
@@ -73,6 +74,10 @@ readonly packages_for_tests=(
     nvme-cli        # Linux's own NVMe/TCP host, against uetemu's target
     chromium        # a browser without a screen, which opens reports
     prometheus      # collects metrics; in a cluster it runs as a service of the lab
+    slurmctld       # Slurm, whose srun starts ranks: its controller
+    slurmd          # its daemon on each machine
+    munge           # which its packages demand
+    libpmix-dev     # libpmix.so, under the name that srun --mpi=pmix looks for
 )
 
 # What `--with mpi` adds, and what the tests use too: ranks of one run on several machines.

@@ -249,6 +249,8 @@ class Ranks:
             if polls < _EAGER_POLLS:
                 os.sched_yield()
                 continue
+            if (death := self._death()) is not None:  # not every launcher interrupts the others
+                raise RankGone(death.sentence)
             before, now = now, time.monotonic()
             if now - before > _STALL_S:
                 give_up += now - before  # it was this rank that stood still

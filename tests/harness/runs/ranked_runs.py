@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,12 +75,29 @@ def cleaned(run: RunProcess, count: int) -> None:
 
 
 @contextmanager
-def machines(folder: Path, count: int) -> Iterator[Sequence[str]]:
-    """Network namespaces that are joined by a wire; yield mpirun's command for a rank on each."""
-    names = [f"m{secrets.token_hex(3)}" for _ in range(count)]
+def machines(folder: Path) -> Iterator[Sequence[str]]:
+    """Join two namespaces that stand for machines; yield mpirun's command for a rank on each."""
     agent = folder / "agent"
     agent.write_text(_AGENT)
     agent.chmod(0o755)
+    with joined_machines() as addresses:
+        names = list(addresses)
+        passed = [word for name in ("PYTHONPATH", "PATH") for word in ("-x", name)]
+        options = ["--mca", "plm_rsh_agent", str(agent), "--mca", "btl", "tcp,self", *passed]
+        yield [*inside(names[0]), *MPIRUN, "--host", ",".join(names), *options]
+
+
+def inside(machine: str) -> list[str]:
+    """Return the words that start a command on ``machine``, which then is the host's name."""
+    entered = ["nsenter", f"--net=/run/netns/{machine}", "unshare", "--uts"]
+    return [*entered, "sh", "-c", 'hostname "$0" && exec "$@"', machine]
+
+
+@contextmanager
+def joined_machines() -> Iterator[Mapping[str, str]]:
+    """Join two network namespaces by a wire; yield their names, each with its address there."""
+    names = [f"m{secrets.token_hex(3)}" for _ in range(2)]
+    addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
     try:
         for name in names:
             _ip("netns", "add", name)
@@ -88,14 +105,10 @@ def machines(folder: Path, count: int) -> Iterator[Sequence[str]]:
         first, second = names
         wire = ("wire", "type", "veth", "peer", "name", "wire")
         _ip("-n", first, "link", "add", *wire, "netns", second)
-        for number, name in enumerate(names, start=1):
-            _ip("-n", name, "address", "add", f"10.77.0.{number}/24", "dev", "wire")
+        for name, address in addresses.items():
+            _ip("-n", name, "address", "add", f"{address}/24", "dev", "wire")
             _ip("-n", name, "link", "set", "wire", "up")
-        passed = [word for name in ("PYTHONPATH", "PATH") for word in ("-x", name)]
-        options = ["--mca", "plm_rsh_agent", str(agent), "--mca", "btl", "tcp,self", *passed]
-        inside = ["nsenter", f"--net=/run/netns/{first}", "unshare", "--uts"]
-        inside += ["sh", "-c", 'hostname "$0" && exec "$@"', first]
-        yield [*inside, *MPIRUN, "--host", ",".join(names), *options]
+        yield addresses
     finally:
         for name in names:
             if os.path.exists(f"/run/netns/{name}"):

@@ -38,7 +38,7 @@ def sentences(errors: str) -> list[str]:
 
 def test_two_machines_over_tcp_come_to_the_same_files(tmp_path: Path) -> None:
     given = (*SMALL, "--sizes", "64KiB", "--capture", "all")
-    with machines(tmp_path, 2) as launcher:
+    with machines(tmp_path) as launcher:
         spread = RunProcess(tmp_path, "allreduce", *given, checks=[held], launcher=launcher)
         status, _, errors = spread.communicate()
     assert status == 0, errors
@@ -177,7 +177,7 @@ def test_a_killed_rank_is_named_and_leaves_nothing(dead: int, tmp_path: Path) ->
 
 @pytest.mark.lengthy
 def test_a_rank_killed_over_tcp_is_named_with_its_machine(tmp_path: Path) -> None:
-    with machines(tmp_path, 2) as launcher:
+    with machines(tmp_path) as launcher:
         run = RunProcess(tmp_path, "allreduce", *ENDLESS, checks=[held], launcher=launcher)
         os.kill(process_of(run, 1), signal.SIGKILL)
         sentence = named(run, 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from emulator.engine.ranks import rank_exchange
-from emulator.engine.ranks.rank_exchange import RankGone, Ranks
+from emulator.engine.ranks.rank_exchange import Death, RankGone, Ranks
 from emulator.errors import UserError
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 
@@ -161,6 +161,34 @@ def test_a_silent_rank_is_given_up_after_a_while() -> None:
     with pytest.raises(RankGone, match=r"MPI rank 1 on b has sent nothing for 0\.05 s"):
         first.hear(1)
     assert first.silent == {1}
+
+
+class Obituaries:
+    """A watch that knows of a death from its third look on."""
+
+    contact = None
+
+    def __init__(self, death: Death) -> None:
+        self._looks, self._death = itertools.count(), death
+
+    def introduce(self, machines: list[str], contact: object) -> None:
+        """Keep nothing."""
+
+    def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:
+        """Keep nothing."""
+
+    def death(self) -> Death | None:
+        """Return the death, which is known late."""
+        return self._death if next(self._looks) > 1 else None
+
+
+def test_nobody_waits_for_a_rank_that_is_known_to_be_dead() -> None:
+    patient, _ = ranks_of(2, patience_s=3600)
+    watch = Obituaries(Death(1, "MPI rank 1 on b was killed"))
+    first = Ranks(patient._channel, machine="a", patience_s=3600, watch=watch)
+    first.share("advance", lambda _: None)
+    with pytest.raises(RankGone, match=r"^MPI rank 1 on b was killed$"):
+        first.hear(1)
 
 
 def test_an_interrupted_rank_names_those_that_say_nothing() -> None:
