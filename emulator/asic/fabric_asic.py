@@ -200,7 +200,6 @@ class FabricAsic:
         """Let all switches work by ``choice`` from the next packet on, and count anew.
 
         With ``seed`` what they draw and hash follows from it from now on.
-
         Faults that were injected stay.  Frames that wait at this moment are still sent, but the
         queues count from zero.  Raises UserError, with nothing changed, for a choice that cannot
         be in this fabric.
@@ -227,9 +226,11 @@ class FabricAsic:
 
     def counters(self) -> dict[str, AsicCounters]:
         """Return the counters of every switch port by ``node:port``, since the last reset."""
-        indices = [port.index for port in self.ports.values()]
-        own = dict(zip(self.ports, counting.read_all(self.program, indices), strict=True))
-        return own if self.joined is None else self.joined.by_name(list(own), own)
+        names = list(self.ports)
+        mine = names if self.joined is None else self.joined.mine(names)
+        read = counting.read_all(self.program, [self.ports[name].index for name in mine])
+        own = dict(zip(mine, read, strict=True))
+        return own if self.joined is None else self.joined.by_name(names, own)
 
     def inject(self, port: str, faults: Faults) -> None:
         """Apply ``faults`` to what leaves through ``port`` (``rail0:up1``).

@@ -13,6 +13,9 @@ T = TypeVar("T")
 class JoinedPorts(Protocol):
     """Every rank calls the same method at the same time, each with what it has itself."""
 
+    def mine(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` (``node:port``) whose node is this rank's; all at its end."""
+
     def by_name(self, names: Sequence[str], own: Mapping[str, T]) -> dict[str, T]:
         """Return for each of ``names`` (``node:port``) what the rank of its node has in ``own``."""
 

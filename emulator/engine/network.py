@@ -400,8 +400,10 @@ class Network:
         return self._wires.index(end)
 
     def states(self) -> LineStates:
-        """Return the states of all lines, as far as this worker has counted them."""
-        return {end: LineState.of(line) for end, line in self.lines.items()}
+        """Return the states of lines from or to nodes of this worker, as far as it counts them."""
+        far = self.topology.far_end
+        own = [one for one in self.lines if self.owns(one.node) or self.owns(far(one).node)]
+        return {end: LineState.of(self.lines[end]) for end in own}
 
     def moving(self) -> bool:
         """Return whether :meth:`under_way` has any: looked for first where one was last."""

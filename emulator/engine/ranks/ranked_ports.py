@@ -22,12 +22,17 @@ class RankedPorts:
     def __init__(self, ranks: Ranks, owner: Mapping[str, int]) -> None:
         self._ranks, self._owner = ranks, owner
 
+    def mine(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` (``node:port``) whose node is this rank's; all at its end."""
+        if self._ranks.ended:
+            return list(names)
+        return [name for name in names if self._rank(name) == self._ranks.number]
+
     def by_name(self, names: Sequence[str], own: Mapping[str, T]) -> dict[str, T]:
         """Return for each of ``names`` (``node:port``) what the rank of its node has in ``own``."""
         if self._ranks.ended:  # what the others have is out of reach
             return {name: own[name] for name in names if name in own}
-        number = self._ranks.number
-        mine = {name: own[name] for name in names if self._rank(name) == number and name in own}
+        mine = {name: own[name] for name in self.mine(names) if name in own}
         parts = self._ranks.gather("counters of ports", mine)
         found = ((name, parts[self._rank(name)]) for name in names)
         return {name: part[name] for name, part in found if name in part}

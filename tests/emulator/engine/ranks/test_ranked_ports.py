@@ -54,3 +54,12 @@ def test_a_rank_that_ends_reads_its_own_alone() -> None:
     ports = RankedPorts(first, OWNER)
     assert ports.by_name(NAMES, {"rail0:down0": 1}) == {"rail0:down0": 1}
     assert ports.rows(NAMES, np.zeros((3, 1))).tolist() == [[0], [0], [0]]
+
+
+def test_a_rank_reads_its_own_ports_until_it_ends() -> None:
+    first, second = ranks_of(2)
+    assert RankedPorts(first, OWNER).mine(NAMES) == ["rail0:down0"]
+    ports = RankedPorts(second, OWNER)
+    assert ports.mine(NAMES) == ["rail1:down0", "rail1:down1"]
+    second.leave("no room")
+    assert ports.mine(NAMES) == NAMES
