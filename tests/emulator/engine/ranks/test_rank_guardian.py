@@ -41,7 +41,8 @@ if number == 0:
     watch.holds(folder="run")
 ended = []
 signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
-(folder / f"rank-{number}").write_text(str(os.getpid()))
+(folder / f"part-{number}").write_text(str(os.getpid()))
+(folder / f"part-{number}").rename(folder / f"rank-{number}")
 if do == "exit":
     os._exit(3)
 while not ended and not (do == "end" and (folder / "go").exists()):
