@@ -169,20 +169,29 @@ def _carry_out(ranks: Companions | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _ended(ranks, "interrupted", 130)
     except (UserError, TopologyError) as error:
-        return _ended(ranks, str(error), 1)
+        return _ended(ranks, str(error), 1, here=_is_full(error.__cause__))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not _is_full(error):
             raise
         where = error.filename or "what was to be written"
-        _ended(ranks, f"no room for {where} ({error.strerror}); make some", 1)
+        _ended(ranks, f"no room for {where} ({error.strerror}); make some", 1, here=True)
         _forget_output()
         return 1
 
 
-def _ended(ranks: Companions | None, sentence: str, status: int) -> int:
-    """Print the ``sentence`` on why the command ends, and return its exit ``status``."""
+def _is_full(error: BaseException | None) -> bool:
+    """Return whether ``error`` is a disk without room, or a quota that is used up."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _ended(ranks: Companions | None, sentence: str, status: int, *, here: bool = False) -> int:
+    """Print the ``sentence`` on why the command ends, and return its exit ``status``.
+
+    One that is ``here`` is this machine's matter, which of several ranks is named.
+    """
     if ranks is not None:
         ranks.leave(sentence)
+        sentence = ranks.last_words if here else sentence
     if ranks is None or not ranks.mourned:
         click.echo(f"uetemu: {sentence}", err=True)
     return status

@@ -193,6 +193,7 @@ def agree(plan: RunPlan, ranks: Ranks) -> None:
     for number, other in enumerate(plans):
         if other != plans[0]:
             raise UserError(
-                f"{ranks.name(number)} has another plan than {ranks.name(0)}: files that the run "
-                "reads (scenario, fabric profile, trace) differ, make them alike"
+                f"{ranks.name(number)} has another plan than {ranks.name(0)}: their command lines, "
+                "or files that the run reads (scenario, fabric profile, trace), differ; make them "
+                "alike"
             )

@@ -29,6 +29,10 @@ class Companions(Protocol):
     def mourned(self) -> bool:
         """Return whether it has been said why the command ends here: a rank has died."""
 
+    @property
+    def last_words(self) -> str:
+        """Return why this rank's command has ended, in a sentence that names it and its machine."""
+
     def leave(self, reason: str) -> None:
         """Have them know that this rank's command ends here, and why."""
 

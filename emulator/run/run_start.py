@@ -60,6 +60,8 @@ def note_end(folder: str, sentence: str) -> None:
     """Write into the ``folder`` of a run that was killed why it has ended, if nothing does yet."""
     path = Path(folder) / "result.json"
     try:
+        for begun in Path(folder).glob(".*.json.[0-9]*"):  # which the run was about to write
+            begun.unlink()
         result = json.loads(path.read_text())
         if result["errors"] == [UNFINISHED]:
             RunFolder(Path(folder)).write(path.name, result | {"errors": [sentence]})

@@ -149,6 +149,7 @@ class _Run:
         self._domains: list[dict[str, object]] = []  # secure ones, by life
 
     def work(self) -> None:
+        self._save()  # that there is something to complete, whoever is killed
         self.folder.event("begin", scenario=self.result.scenario, lab=self.plan.lab)
         self.folder.write("fabric.json", export.as_data(self.plan.topology))
         self.dilation = self.time.choose_dilation()

@@ -107,7 +107,11 @@ class Partition:
         for number, names in enumerate(parts):
             for name in names:
                 if name not in groups:
-                    raise UserError(f"part {number} names {name}, which the fabric does not have")
+                    known = ", ".join(one.name for one in topology.nodes if one.is_switch)
+                    raise UserError(
+                        f"part {number} (line {number + 1}) names {name}, which the fabric does "
+                        f"not have; its switches are {known}"
+                    )
                 group = groups[name]
                 if owner.setdefault(group, number) != number:
                     raise UserError(

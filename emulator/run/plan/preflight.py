@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -44,6 +45,11 @@ def check(
 
     :class:`UserError` unless a run can be expected to succeed on it.
     """
+    if os.geteuid() != 0:
+        raise UserError(
+            "only root can run a scenario in namespaces: run with sudo, or take --fabric model, "
+            "which any user can"
+        )
     cleanup.require_root("run a scenario")
     check_name(lab)
     found = probe()
@@ -202,4 +208,4 @@ def _available() -> int:
 
 
 def _gib(octets: int) -> str:
-    return f"{octets / 2**30:.2f} GiB"
+    return f"{octets / 2**30:.2f} GiB" if octets >= 10 * 2**20 else f"{octets / 2**20:.2f} MiB"

@@ -7,6 +7,7 @@ That they come to the same files as other runs is tested in
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 from pathlib import Path
@@ -154,6 +155,21 @@ def test_a_refusal_is_one_sentence_and_ends_all(
     assert complaint in sentence
     assert "Traceback" not in ended.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_at_the_first_rank_is_named_with_its_machine(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", small], check=True)
+    try:
+        run = ranked(small, 2, *SMALL, "--sizes", "64KiB", "--capture", "all", "--fabric", "model")
+        status, _, errors = run.communicate()
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert status != 0
+    (sentence,) = sentences(errors)
+    assert sentence.startswith(f"uetemu: MPI rank 0 on {platform.node()}: cannot write ")
+    assert "No space left on device" in sentence
 
 
 def named(run: RunProcess, dead: int) -> str:
