@@ -17,9 +17,11 @@ from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
 from emulator.rocev2.connection.queue_pair import QueuePair
 from emulator.rocev2.connection.receives import QpReceiveQueue
 from emulator.rocev2.connection.work import WorkError
+from emulator.rocev2.connection_agreement import Connection
+from emulator.rocev2.connection_book import ConnectionBook
 from emulator.rocev2.datagrams import Datagrams
 from emulator.rocev2.hca_arrivals import HcaArrivals
-from emulator.rocev2.hca_config import Connection, HcaConfig
+from emulator.rocev2.hca_config import HcaConfig
 from emulator.rocev2.hca_memory import HcaMemoryRegion, RKeyTable
 from emulator.rocev2.hca_peer import HcaPeer
 from emulator.rocev2.wire import rocev2_headers as headers
@@ -50,8 +52,7 @@ class HostChannelAdapter:
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
         self.peers = Peers(self._meet)
         self._named: dict[str, HcaPeer] = {}  # those met, by address as the configuration spells it
-        self._connections: dict[int, tuple[bytes, Connection]] = {}
-        self._queues: dict[tuple[bytes, str], list[int]] = {}
+        self._agreed = ConnectionBook(config.connections)
         self._turns: Counter[tuple[bytes, str]] = Counter()
         self._qps: dict[int, QueuePair] = {}
         self._done: list[Completion] = []
@@ -68,9 +69,6 @@ class HostChannelAdapter:
         self._timers: list[tuple[int, int]] = []  # when to look at a QP; it may be too early
         self._closing = False
         self.peers.expect(config.neighbours, self._encapsulation)
-        for address, connections in config.connections.items():
-            for connection in connections:
-                self.connect(address, connection)
 
     # -- the application's side ----------------------------------------------------------------
 
@@ -86,13 +84,11 @@ class HostChannelAdapter:
 
     def connect(self, address: str, connection: Connection) -> None:
         """Agree to a connection with a peer that is known when the first packet is due."""
-        key = ip_of(address).packed
-        self._connections[connection.local_qpn] = key, connection
-        self._queues.setdefault((key, connection.service), []).append(connection.local_qpn)
+        self._agreed.add(address, connection)
 
     def add_queue_pair(self, qpn: int, service: Service = Service.RC) -> QueuePair:
         """A queue pair in RESET, for the caller to bring up; ``ValueError`` if it is there."""
-        if qpn in self._qps or qpn in self._connections:
+        if qpn in self._qps or qpn in self._agreed:
             raise ValueError(f"there is a QP {qpn:#x} already; choose another number")
         pacer, notification = self._congestion(self._now)
         qp = QueuePair(self, qpn, service, pacer=pacer, notification=notification)
@@ -148,9 +144,9 @@ class HostChannelAdapter:
             self._datagrams.post(request, peer)
             return
         key = peer.key, delivery
-        queues = self._queues.get(key)
+        queues = self._agreed.numbers(*key)
         if not queues:
-            known = ", ".join(sorted({name for at, name in self._queues if at == peer.key}))
+            known = ", ".join(self._agreed.services(peer.key))
             raise WorkError(
                 f"there is no queue pair for delivery {delivery!r} to {request.peer}; it has "
                 f"{known or 'none'}, and ud"
@@ -201,8 +197,11 @@ class HostChannelAdapter:
     def queue_pair(self, qpn: int) -> QueuePair | None:
         """Return the queue pair with this number; one of a connection is made at first access."""
         qp = self._qps.get(qpn)
-        if qp is None and qpn in self._connections:
-            key, connection = self._connections[qpn]
+        if qp is not None:
+            return qp
+        agreed = self._agreed.find(qpn)
+        if agreed is not None:
+            key, connection = agreed
             pacer, notification = self._congestion(self._now)
             service = _SERVICES[connection.service]
             qp = QueuePair(self, qpn, service, pacer=pacer, notification=notification)

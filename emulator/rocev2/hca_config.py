@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
+from emulator.rocev2.connection_agreement import Connection
+from emulator.rocev2.connections import FullMesh
 from emulator.rocev2.wire.rocev2_codes import (
     DEFAULT_PKEY,
     GSI_QPN,
     MAX_OUTSTANDING,
     MAX_TIMEOUT_EXPONENT,
     PATH_MTUS,
-    PSN_MASK,
     QPN_MASK,
     RNR_MICROSECONDS,
     RNR_RETRY_FOREVER,
@@ -29,43 +30,9 @@ from uet.config_checks import (
 )
 from uet.congestion.congestion_parameters import ParameterError
 
-SERVICES = ("rc", "uc")
 RECOVERIES = ("go_back_n", "selective_repeat")
 PLACEMENTS = ("in_order", "direct")
 ACCESSES = ("write", "read", "atomic")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    """The agreement of two ends about one pair of queue pairs, as seen from one end.
-
-    ``first_psn`` is that of the first request sent from here, ``expected_psn`` that of the first
-    one to arrive.
-    """
-
-    local_qpn: int
-    remote_qpn: int
-    first_psn: int = 0
-    expected_psn: int = 0
-    service: str = "rc"
-
-    def __post_init__(self) -> None:
-        for name in ("local_qpn", "remote_qpn"):
-            number = getattr(self, name)
-            if not GSI_QPN < number < QPN_MASK:
-                raise ConfigurationError(
-                    f"connections: {name} is {number}; it must lie in {GSI_QPN + 1}..{QPN_MASK - 1}"
-                )
-        for name in ("first_psn", "expected_psn"):
-            number = getattr(self, name)
-            if not 0 <= number <= PSN_MASK:
-                raise ConfigurationError(
-                    f"connections: {name} is {number}; it must lie in 0..{PSN_MASK}"
-                )
-        if self.service not in SERVICES:
-            raise ConfigurationError(
-                f"connections: service is {self.service!r}; choose one of {', '.join(SERVICES)}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +41,8 @@ class HcaConfig:
 
     ``neighbours`` maps each peer's address, of the same IP version, to the destination MAC that
     reaches it: its own in the same subnet, else the gateway's.  ``connections`` are the queue
-    pairs toward each of them.
+    pairs toward each of them; those of a :class:`~emulator.rocev2.connections.FullMesh` are
+    computed when they are needed.
     """
 
     address: str
@@ -195,17 +163,20 @@ class HcaConfig:
         self._check_connections()
 
     def _check_connections(self) -> None:
+        if isinstance(self.connections, FullMesh):
+            stranger = next(self.connections.strangers(self.neighbours), None)
+            if stranger is not None:
+                raise _not_a_neighbour(stranger)
+            if self.connections.holds(self.ud_qpn):
+                raise _taken_twice(self.ud_qpn)
+            return
         taken = {self.ud_qpn}
         for peer, connections in self.connections.items():
             if peer not in self.neighbours:
-                raise ConfigurationError(
-                    f"connections: {peer} is not among the neighbours; add it with its MAC address"
-                )
+                raise _not_a_neighbour(peer)
             for connection in connections:
                 if connection.local_qpn in taken:
-                    raise ConfigurationError(
-                        f"connections: the QP number {connection.local_qpn} is taken twice"
-                    )
+                    raise _taken_twice(connection.local_qpn)
                 taken.add(connection.local_qpn)
 
     @property
@@ -217,3 +188,13 @@ class HcaConfig:
         if self.recovery == "selective_repeat":
             return min(self.window_packets, self.reorder_window)
         return self.window_packets
+
+
+def _not_a_neighbour(peer: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"connections: {peer} is not among the neighbours; add it with its MAC address"
+    )
+
+
+def _taken_twice(qpn: int) -> ConfigurationError:
+    return ConfigurationError(f"connections: the QP number {qpn} is taken twice")

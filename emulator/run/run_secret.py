@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from emulator.rocev2.connections import MeshAddresses
 from emulator.run.environment import version_of
 from emulator.run.plan.run_plan import RunPlan
 from topologies.exports import mermaid as export
@@ -53,25 +54,32 @@ def run_secret(plan: RunPlan, life: int, *, dilation: float, started: int | None
 
 def plan_digest(plan: RunPlan) -> bytes:
     """Return a digest of all that determines the packets of ``plan``, for ranks to compare."""
-    return hashlib.sha256(_text(plan, 0, dilation=1.0, started=None)).digest()
+    return hashlib.sha256(_text(plan, 0, dilation=1.0, started=None, brief=True)).digest()
 
 
-def _text(plan: RunPlan, life: int, *, dilation: float, started: int | None) -> bytes:
+def _text(
+    plan: RunPlan, life: int, *, dilation: float, started: int | None, brief: bool = False
+) -> bytes:
     """Return as JSON what determines the packets of ``plan`` in that ``life``.
 
     Of a table of neighbours there is a digest, made once: its length is that of the fabric, and
-    every endpoint has it.
+    every endpoint has it.  Of the addresses of a mesh there is one if the text is to be ``brief``;
+    secrets follow from the addresses themselves, as they always have.
     """
-    tables: dict[int, str] = {}
+    digests: dict[int, str] = {}
+
+    def digest(table: object, content: object) -> str:
+        if id(table) not in digests:
+            text = json.dumps(content, sort_keys=True)
+            digests[id(table)] = hashlib.sha256(text.encode()).hexdigest()
+        return digests[id(table)]
 
     def plain(value: object) -> object:
-        if not isinstance(value, Neighbours):
-            return repr(value)
-        table = value.table
-        if id(table) not in tables:
-            text = json.dumps(dict(table.macs), sort_keys=True)
-            tables[id(table)] = hashlib.sha256(text.encode()).hexdigest()
-        return [value.own, tables[id(table)]]
+        if isinstance(value, Neighbours):
+            return [value.own, digest(value.table, dict(value.table.macs))]
+        if isinstance(value, MeshAddresses):
+            return digest(value, value.addresses) if brief else value.addresses
+        return repr(value)
 
     determined = _determined(plan, life, dilation=dilation, started=started)
     return json.dumps(determined, sort_keys=True, default=plain).encode()

@@ -12,7 +12,7 @@ from emulator.kernel.frame_filter import TransportFrames
 from emulator.measures.ideal import WireCost
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED
 from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
-from emulator.rocev2.connections import full_mesh
+from emulator.rocev2.connections import MeshAddresses, full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import ConfigurationError, HcaConfig
 from emulator.rocev2.wire import rocev2_headers as headers
@@ -160,11 +160,11 @@ def _fit(
     }
     if chosen["acks"] == "control":
         fields["dscp_ack"] = fields["dscp_cnp"]
-    addresses = [str(gpu_address(gpu).ip) for gpu in topology.gpus]
+    addresses = MeshAddresses([str(gpu_address(gpu).ip) for gpu in topology.gpus])
     configs = {}
     for place, gpu in enumerate(topology.gpus):
         configs[gpu.name] = {
-            "address": addresses[place],
+            "address": addresses.addresses[place],
             "mac": gpu.ports[0].mac,
             "neighbours": shared_neighbours(topology, gpu),
             "mesh": {"addresses": addresses, "own": place, "qps": qps, "seed": seed},
@@ -209,7 +209,7 @@ def _traits(chosen: Options, qps: int, timeout: int) -> dict[str, str]:
 def _check(requested: str, config: Mapping[str, object]) -> None:
     fields = {name: value for name, value in config.items() if name != "mesh"}
     try:
-        HcaConfig(**fields)  # type: ignore[arg-type]
+        HcaConfig(**fields, connections=full_mesh(**config["mesh"]))  # type: ignore[arg-type]
     except ConfigurationError as error:
         raise UserError(f"transport {requested!r}: {error}") from None
 

@@ -18,8 +18,9 @@ from dataclasses import replace
 from emulator.endpoint.agent_pool import AgentPool
 from emulator.endpoint.clock import Clock
 from emulator.lab import Lab
+from emulator.rocev2.connection_agreement import Connection
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.hca_config import Connection, HcaConfig
+from emulator.rocev2.hca_config import HcaConfig
 from tests.bench import endpoint
 from topologies import catalogue
 from uet.config import FepConfig

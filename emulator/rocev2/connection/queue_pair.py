@@ -16,7 +16,7 @@ from emulator.rocev2.connection.requester import Requester
 from emulator.rocev2.connection.responder import Responder
 from emulator.rocev2.connection.unreliable import UnreliableRequester, UnreliableResponder
 from emulator.rocev2.connection.work import FLUSHED, WorkError, WorkRequest, Workshop
-from emulator.rocev2.hca_config import Connection
+from emulator.rocev2.connection_agreement import Connection
 from emulator.rocev2.hca_peer import HcaPeer
 from emulator.rocev2.wire.rocev2_codes import Service, pkeys_match
 from emulator.rocev2.wire.rocev2_frames import Frames

@@ -14,8 +14,9 @@ from emulator.endpoint.nic.interface import NetworkInterface, interface, mac_of,
 from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
+from emulator.rocev2.connection_agreement import Connection
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.hca_config import Connection, HcaConfig
+from emulator.rocev2.hca_config import HcaConfig
 from emulator.rocev2.wire.rocev2_codes import GSI_QPN, MAX_MESSAGE, PSN_MASK, QPN_MASK, UDP_PORT
 from emulator.standalone.endpoint_namespace import enter_namespace
 from emulator.standalone.hca.card import Card

@@ -8,7 +8,7 @@ import pytest
 
 from emulator.rocev2.connection.queue_pair import QpState, QueuePair, QueuePairError
 from emulator.rocev2.connection.work import WorkError
-from emulator.rocev2.hca_config import Connection
+from emulator.rocev2.connection_agreement import Connection
 from emulator.rocev2.hca_memory import HcaMemoryRegion, HcaMemoryRegionError, RKeyTable
 from emulator.rocev2.hca_peer import HcaPeer
 from tests.harness.rocev2.ends import KEY, THERE, qpn
