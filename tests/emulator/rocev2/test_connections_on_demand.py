@@ -21,6 +21,7 @@ from uet.transport import WriteRequest
 
 ADDRESSES = list(MACS)
 KEY = 0x77
+DESTINATION_QP = slice(14 + 20 + 8 + 5, 14 + 20 + 8 + 8)
 WORK_ERROR = "there is no queue pair for delivery 'uc' to 10.0.1.2; it has rc, and ud"
 
 
@@ -166,13 +167,11 @@ def test_a_connection_added_later_takes_its_turn_behind_the_others() -> None:
     one.connect(peer, added)
     for _ in range(4):
         one.post(WriteRequest(peer=peer, key=KEY, offset=0, payload=memoryview(b"x")))
-    expected = {*one.config.connections[peer], added}
-    numbers = {connection.local_qpn for connection in expected}
-    assert one.counters()["qps_open"] == 3
-    for number in numbers:
-        qp = one.queue_pair(number)
-        assert qp is not None
-        assert qp.peer_key == ip_of(peer).packed
+    frames = [b"".join(frame) for frame in one.transmit(0, 8)]
+    toward = [int.from_bytes(frame[DESTINATION_QP], "big") for frame in frames]
+    first, second = (connection.remote_qpn for connection in one.config.connections[peer])
+    assert sorted(toward) == sorted([first, second, added.remote_qpn, first])
+    assert toward[-1] == added.remote_qpn
     assert one.counters()["qps_open"] == 3
 
 
