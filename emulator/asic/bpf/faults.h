@@ -6,6 +6,7 @@
 
 #include "packet.h"
 #include "random.h"
+#include "transport.h"
 #include "virtual.h"
 
 enum fault_stream {
@@ -102,8 +103,14 @@ static __always_inline enum fault apply_faults(struct __sk_buff *skb, const stru
 		return LOST;
 	}
 	if (fault_draw(rules->seed, FAULT_CORRUPTION, n) < faults->corruption &&
-	    !corrupt(skb, packet, fault_draw(rules->seed, FAULT_BIT, n)))
+	    !corrupt(skb, packet, fault_draw(rules->seed, FAULT_BIT, n))) {
+		if (VIRTUAL && !is_transport(skb, rules->native_protocol)) {
+			/* no engine's any more, and the kernel would carry it by the host's clock */
+			__sync_fetch_and_add(&counters->drops[DROP_LOSS], 1);
+			return LOST;
+		}
 		__sync_fetch_and_add(&counters->corrupted, 1);
+	}
 	if (fault_draw(rules->seed, FAULT_REORDERING, n) < faults->reordering)
 		overtake(skb, port, mapped, rules, class_number, counters);
 	if (fault_draw(rules->seed, FAULT_DUPLICATION, n) < faults->duplication) {

@@ -8,11 +8,19 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from emulator.kernel.kernel_objects import VXLAN_UDP_PORT
+from emulator.rocev2.wire.rocev2_codes import UDP_PORT as ROCEV2_UDP_PORT
+from uet.wire.codes import UDP_PORT as UET_UDP_PORT
+
 ETHERNET = 14
 IPV6_HEADER = 40
 _SMALLEST_IPV4_HEADER = 20
 _ECN = 3
 _word = struct.Struct("!H")
+_IPV4, _IPV6 = b"\x08\x00", b"\x86\xdd"
+_IP_IN_IP, _UDP, _PORTS, _VXLAN = 4, 17, 4, 8 + 8
+_LATER_FRAGMENT = 0x1FFF
+_TRANSPORT_PORTS = frozenset({UET_UDP_PORT, ROCEV2_UDP_PORT})
 
 
 class ModelPacket(NamedTuple):
@@ -113,6 +121,39 @@ def corrupted(frame: bytes, packet: ModelPacket, where: int) -> bytes | None:
         return None
     start += (where >> 3) % octets
     return b"".join((frame[:start], bytes((frame[start] ^ 1 << (where & 7),)), frame[start + 1 :]))
+
+
+def is_transport(frame: bytes, native_protocol: int) -> bool:
+    """Return whether ``frame`` is a transport's, or has one's in a tunnel over IPv4.
+
+    ``transport.h`` in Python: no other frame is an engine's.
+    """
+    kind, start = frame[12:14], ETHERNET
+    for tunnelled in (False, True):
+        least = {_IPV4: _SMALLEST_IPV4_HEADER, _IPV6: IPV6_HEADER}.get(kind)
+        if least is None or len(frame) < start + least:
+            return False
+        if kind == _IPV4:
+            if (frame[start + 6] << 8 | frame[start + 7]) & _LATER_FRAGMENT:
+                return False
+            protocol, header = frame[start + 9], (frame[start] & 0xF) * 4
+        else:
+            protocol, header = frame[start + 6], IPV6_HEADER
+        start += header
+        if protocol == native_protocol:
+            return True
+        if protocol == _IP_IN_IP and kind == _IPV4 and not tunnelled:
+            continue
+        if protocol != _UDP or len(frame) < start + _PORTS:
+            return False
+        port = frame[start + 2] << 8 | frame[start + 3]
+        if port in _TRANSPORT_PORTS:
+            return True
+        if port != VXLAN_UDP_PORT or kind != _IPV4:
+            return False
+        start += _VXLAN + ETHERNET
+        kind = frame[start - 2 : start]
+    return False
 
 
 def next_hop(frame: bytes, macs: bytes) -> bytes:

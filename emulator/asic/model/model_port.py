@@ -30,6 +30,7 @@ from emulator.asic.model.model_packet import (
     ETHERNET,
     ModelPacket,
     corrupted,
+    is_transport,
     marked,
     parse,
     trimmed,
@@ -284,6 +285,9 @@ class ModelPort:
             return frame, True, False
         if draw(seed, STREAM_FAULT, first + _F_CORRUPTION) < faults.corruption:
             changed = corrupted(frame, packet, draw(seed, STREAM_FAULT, first + _F_BIT))
+            if changed is not None and not is_transport(changed, rules.native_protocol):
+                state[counters + _DROPS + DropReason.LOSS] += 1
+                return frame, True, False
             if changed is not None:
                 frame = changed
                 state[counters + _CORRUPTED] += 1

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+from emulator.fabric.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL, opened
 from emulator.kernel.netlink import KernelRefusal, RouteSocket, attribute
 
 NO_ROUTE = "no route"
@@ -46,14 +48,40 @@ class Explanation(Protocol):
     def __call__(self, frame: bytes) -> str | None: ...
 
 
+@dataclass(frozen=True)
+class TunnelEnds:
+    """Tunnels of the networks ``vnis`` that end at one switch, and the MACs of GPUs.
+
+    ``behind_ports`` are those of the GPUs at its own ports, ``everybody`` those of all.
+    """
+
+    vnis: Collection[int]
+    behind_ports: Collection[bytes]
+    everybody: Collection[bytes]
+
+    def lost(self, frame: bytes) -> str | None:
+        """Return why nothing comes of ``frame``, a packet for an address of the switch.
+
+        The kernel counts by far not all that it refuses there.
+        """
+        inside = opened(frame)
+        if inside is None or inside.vni not in self.vnis:
+            return REFUSED_IN_TUNNEL
+        to = inside.frame[:6]
+        if to in self.everybody and to not in self.behind_ports:
+            return BACK_INTO_TUNNEL  # it would be flooded if the tunnel did not know it
+        return None
+
+
 class KernelDrops:
     """Explains frames that the kernel dropped in the namespace that this is made in.
 
     ``macs`` are those of the node: frames for another one are bridged, and need no route.
+    ``tunnels`` are those that end here.
     """
 
-    def __init__(self, macs: Collection[bytes]) -> None:
-        self._macs = frozenset(macs)
+    def __init__(self, macs: Collection[bytes], tunnels: TunnelEnds | None = None) -> None:
+        self._macs, self._tunnels = frozenset(macs), tunnels
         self._kernel = RouteSocket()
         self._files = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in _FILES]
         self._known = self._read()
@@ -68,8 +96,13 @@ class KernelDrops:
             return _COUNTED[_HEADER]
         if routed and self._kind(frame[_SOURCE_AT : _SOURCE_AT + 4]) == _RTN_LOCAL:
             return CAME_BACK
-        if routed and self._kind(frame[_DESTINATION_AT : _DESTINATION_AT + 4]) is None:
+        to = self._kind(frame[_DESTINATION_AT : _DESTINATION_AT + 4]) if routed else 0
+        if to is None:
             return NO_ROUTE
+        if to == _RTN_LOCAL and self._tunnels is not None:
+            lost = self._tunnels.lost(frame)
+            if lost is not None:
+                return lost
         others = (name for name in grown if name not in (_NO_ROUTE, _HEADER))
         return next((_COUNTED[name] for name in others), None)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.engine.frames.gpu_port import GpuPort
-from emulator.engine.frames.kernel_drops import KernelDrops
+from emulator.engine.frames.kernel_drops import KernelDrops, TunnelEnds
 from emulator.engine.frames.line import Line
 from emulator.engine.frames.packet_ring import PacketRing, close_together, sender
 from emulator.engine.frames.softirq_barrier import SoftirqBarrier
 from emulator.fabric.inner.passage import ring_filter
 from emulator.fabric.inner.wires import Wires
+from emulator.fabric.model.model_switch import octets_of
 from emulator.kernel import namespaces
 from emulator.kernel.icmp_guard import guard_interface
 from emulator.lab import Lab
@@ -61,9 +63,24 @@ class KernelPlane:
         """Explains what the kernel drops in the namespace of ``node``."""
         if node.name not in self._drops:
             macs = [port.mac for port in node.ports] + [bridge.mac for bridge in node.bridges]
-            ours = [bytes.fromhex(mac.replace(":", "")) for mac in macs]
-            self._drops[node.name] = self._lab.inside(node.name, lambda: KernelDrops(ours))
+            ours = [octets_of(mac) for mac in macs]
+            tunnels = self._tunnels(node)
+            self._drops[node.name] = self._lab.inside(node.name, lambda: KernelDrops(ours, tunnels))
         return self._drops[node.name]
+
+    def _tunnels(self, node: Node) -> TunnelEnds | None:
+        vnis = {bridge.vni for bridge in node.bridges if bridge.vni is not None}
+        if not vnis:
+            return None
+        topology = self._lab.topology
+        ends = [CableEnd(node.name, port.name) for port in node.ports if port.bridge is not None]
+        near = {item.mac for end in ends for _, item in topology.beyond(end)}
+        return TunnelEnds(vnis, frozenset(map(octets_of, near)), self._gpu_macs)
+
+    @cached_property
+    def _gpu_macs(self) -> frozenset[bytes]:
+        gpus = self._lab.topology.gpus
+        return frozenset(octets_of(port.mac) for gpu in gpus for port in gpu.ports)
 
     def open_ports(
         self, spec: AgentSpec, lines: Callable[[PortSpec], Sequence[Line]]

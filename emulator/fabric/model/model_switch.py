@@ -14,6 +14,8 @@ from emulator.asic.model.model_port import ModelPort
 from emulator.fabric.model.kernel_hash import udp_hash
 from emulator.fabric.model.model_fib import MOST_KNOWN, ForwardingTable, selected
 from emulator.fabric.model.model_tunnel import (
+    BACK_INTO_TUNNEL,
+    REFUSED_IN_TUNNEL,
     ModelTunnel,
     TunnelTable,
     hash_inside,
@@ -39,8 +41,6 @@ NO_NEIGHBOUR = "no neighbour or no memory on departure"
 TOO_LONG = "packet too long for the link"
 NOT_FOR_IT = "address that is none here"
 CAME_BACK = "packet of its own that came back"
-#: The kernel counts such a packet nowhere: its run ends with the frame astray.
-REFUSED_IN_TUNNEL = "tunnel packet that its end refuses"
 
 
 @dataclass
@@ -223,7 +223,9 @@ class ModelSwitch:
         """
         tunnel = bridge.tunnel
         if tunnel is not None and frame[:6] in tunnel.table.behind:
-            if tunnel is not came:
+            if tunnel is came:
+                self.reason = BACK_INTO_TUNNEL
+            else:
                 self._tunnel(tunnel, frame, origin)
             return
         member = None if frame[0] & _GROUP else bridge.entries.get(frame[:6])

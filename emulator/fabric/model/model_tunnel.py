@@ -11,9 +11,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from emulator.asic.model.model_packet import ETHERNET, marked, parse
+from emulator.asic.model.model_packet import ETHERNET, is_transport, marked, parse
 from emulator.fabric.tunnel_fields import tunnel_hash
 from emulator.kernel.kernel_objects import TUNNEL_TTL, VXLAN_UDP_PORT
+from uet.wire.codes import NATIVE_PROTOCOL
 
 _IPV4, _IPV4_WITHOUT_OPTIONS, _UDP, _UDP_OCTETS = b"\x08\x00", 0x45, 17, 8
 _HEADERS = struct.Struct("!BBHHHBBH4s4sHHHHII")  # IPv4, UDP, VXLAN
@@ -21,6 +22,12 @@ _ADDRESSES = struct.Struct("!4H")
 _ADDED, _IPV4_OCTETS = _HEADERS.size, 20
 _FLAGS = 0x0800_0000  # the VNI is valid, all else is reserved
 _ECN, _CE, _ECT_0 = 3, 3, 2
+#: The first octet of a frame's source, and the bit that no sender has there: a bridge drops it.
+_SOURCE_AT, _GROUP = 6, 1
+#: Why a switch has dropped a packet for a tunnel of its own; no kernel counts all of these.
+REFUSED_IN_TUNNEL = "tunnel packet that its end refuses"
+#: Why a bridge drops what came out of a tunnel, for a MAC address behind that same tunnel.
+BACK_INTO_TUNNEL = "frame of a tunnel for where it came from"
 #: ``net.ipv4.ip_local_port_range`` of a new namespace, which UDP source ports are drawn from.
 _LOWEST_PORT, _HIGHEST_PORT = 32_768, 60_999
 
@@ -96,6 +103,18 @@ def source_port(hash_: int) -> int:
     return _LOWEST_PORT + (hash_ * (_HIGHEST_PORT - _LOWEST_PORT) >> 32)
 
 
+def _checked(outer: bytes, start: int, octets: int) -> bool:
+    """Return whether the UDP datagram at ``start`` has no checksum, or the right one (RFC 768)."""
+    if outer[start + 6 : start + 8] == bytes(2):
+        return True
+    datagram = outer[start : start + octets] + bytes(octets % 2)
+    total = sum(struct.unpack("!4H", outer[start - 8 : start])) + _UDP + octets
+    total += sum(struct.unpack(f"!{len(datagram) // 2}H", datagram))
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total == 0xFFFF
+
+
 class Inside(NamedTuple):
     """The content of a tunnel packet: ``frame`` for the network ``vni``."""
 
@@ -106,7 +125,8 @@ class Inside(NamedTuple):
 def opened(outer: bytes) -> Inside | None:
     """Take the frame out of ``outer``, an IPv4 packet for an address of the switch.
 
-    A mark set on the way comes in (RFC 6040, 4.2).  None of a packet that the kernel refuses.
+    A mark set on the way comes in (RFC 6040, 4.2).  None of a packet that the kernel refuses, and
+    of one whose frame is cut so short that it is no transport's.
     """
     packet = parse(outer)
     start = ETHERNET + packet.header
@@ -115,9 +135,11 @@ def opened(outer: bytes) -> Inside | None:
     port, octets, _, flags, vni = struct.unpack_from("!2xHHHII", outer, start)
     if port != VXLAN_UDP_PORT or not _UDP_OCTETS * 2 + ETHERNET <= octets <= packet.payload:
         return None
-    if flags != _FLAGS or vni & 0xFF:
+    if flags != _FLAGS or vni & 0xFF or not _checked(outer, start, octets):
         return None
     frame = outer[start + 2 * _UDP_OCTETS : start + octets]
+    if frame[_SOURCE_AT] & _GROUP or not is_transport(frame, NATIVE_PROTOCOL):
+        return None
     mark = packet.traffic & _ECN
     inside = parse(frame)
     if not inside.version:

@@ -60,6 +60,14 @@ def test_tunnels_have_the_kernels_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+def test_changed_packets_of_tunnels_have_the_kernels_fate(tmp_path: Path) -> None:
+    """Some have headers that the end of the tunnel refuses."""
+    shape = ("--topology", f"{STRETCHED['clos']},subnets=stretched", "--sizes", "64KiB")
+    fault = ("--transport", "uet:crc=on", "--fault", "t=0ms link rail0:up0 corrupt=30%")
+    same(tmp_path, "alltoall", *shape, *fault, "--iterations", "1")
+
+
+@pytest.mark.root
 @pytest.mark.parametrize("name", ["shared_nic", "dragonfly_plus"])
 def test_a_few_designs_have_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same_on(tmp_path, name, "uet")

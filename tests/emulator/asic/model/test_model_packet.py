@@ -8,7 +8,14 @@ import struct
 import pytest
 
 from emulator.asic.model.model_draws import mixed
-from emulator.asic.model.model_packet import corrupted, marked, next_hop, parse, trimmed
+from emulator.asic.model.model_packet import (
+    corrupted,
+    is_transport,
+    marked,
+    next_hop,
+    parse,
+    trimmed,
+)
 
 PAYLOAD = bytes(range(200))
 MACS = bytes(range(12))
@@ -92,3 +99,52 @@ def test_lengths_that_a_frame_does_not_bear_out_are_no_packet(broken: bytes) -> 
 
 def test_draws_are_those_of_splitmix64() -> None:
     assert mixed(0) == 0xE220A8397B1DCDAF  # the first output for seed 0, as published
+
+
+def udp(port: int, inside: bytes = bytes(8)) -> bytes:
+    return struct.pack("!4H", 50_000, port, 8 + len(inside), 0) + inside
+
+
+def ipv4(protocol: int, inside: bytes, fragment: int = 0) -> bytes:
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(inside), 0, fragment, 64, protocol, 0)
+    return head + bytes(8) + inside
+
+
+def ipv6(following: int, inside: bytes) -> bytes:
+    return struct.pack("!IHBB", 6 << 28, len(inside), following, 64) + bytes(32) + inside
+
+
+def ethernet(kind: int, inside: bytes) -> bytes:
+    return bytes(12) + kind.to_bytes(2) + inside
+
+
+def vxlan(kind: int, inside: bytes) -> bytes:
+    return ipv4(17, udp(4789, bytes(8) + ethernet(kind, inside)))
+
+
+@pytest.mark.parametrize(
+    ("one", "is_one"),
+    [
+        (ethernet(0x800, ipv4(17, udp(4793))), True),
+        (ethernet(0x800, ipv4(17, udp(4791))), True),
+        (ethernet(0x800, ipv4(17, udp(4792))), False),
+        (ethernet(0x800, ipv4(17, udp(4793), fragment=1)), False),
+        (ethernet(0x800, ipv4(17, udp(4793)))[:37], False),
+        (ethernet(0x800, ipv4(253, b"")), True),
+        (ethernet(0x86DD, ipv6(17, udp(4793))), True),
+        (ethernet(0x86DD, ipv6(253, b"")), True),
+        (ethernet(0x86DD, ipv6(4, ipv4(17, udp(4793)))), False),
+        (ethernet(0x806, ipv4(17, udp(4793))), False),
+        (ethernet(0x800, ipv4(4, ipv4(17, udp(4793)))), True),
+        (ethernet(0x800, ipv4(4, ipv4(4, ipv4(17, udp(4793))))), False),
+        (ethernet(0x800, vxlan(0x800, ipv4(17, udp(4793)))), True),
+        (ethernet(0x800, vxlan(0x86DD, ipv6(17, udp(4791)))), True),
+        (ethernet(0x800, vxlan(0x800, ipv4(17, udp(4792)))), False),
+        (ethernet(0x800, vxlan(0x900, ipv4(17, udp(4793)))), False),
+        (ethernet(0x800, vxlan(0x800, vxlan(0x800, ipv4(17, udp(4793))))), False),
+        (ethernet(0x800, ipv4(17, udp(4789))), False),
+        (b"", False),
+    ],
+)
+def test_which_frames_are_a_transports(one: bytes, is_one: bool) -> None:
+    assert is_transport(one, 253) is is_one

@@ -7,9 +7,11 @@ import struct
 import pytest
 
 from emulator.fabric.model.model_tunnel import Inside, ModelTunnel, opened
+from uet.wire.codes import UDP_PORT as UET_PORT
 
 HERE, THERE = bytes((10, 255, 0, 1)), bytes((10, 255, 0, 2))
 VNI, PORT = 10_101, 40_000
+DATAGRAM = struct.pack("!4H", PORT, UET_PORT, 40, 0) + bytes(32)
 ETHERNET = bytes(12) + b"\x08\x00"
 
 
@@ -18,7 +20,7 @@ def inner(traffic: int) -> bytes:
     head = struct.pack("!BBHHHBBH4s4s", 0x45, traffic, 60, 0, 0, 9, 17, 0, HERE, THERE)
     words = sum(struct.unpack("!10H", head))
     words = (words & 0xFFFF) + (words >> 16)
-    return ETHERNET + head[:10] + (~words & 0xFFFF).to_bytes(2) + head[12:] + bytes(40)
+    return ETHERNET + head[:10] + (~words & 0xFFFF).to_bytes(2) + head[12:] + DATAGRAM
 
 
 def tunnelled(frame: bytes) -> bytes:
@@ -68,12 +70,23 @@ def test_a_mark_on_the_way_comes_in(ecn: int) -> None:
         (42, b"\x00"),  # no VNI
         (49, b"\x01"),  # a reserved bit
         (23, b"\x06"),  # TCP
+        (40, b"\x00\x01"),  # a wrong checksum
+        (56, b"\x01"),  # a group that sends
+        (38, b"\x00\x2c"),  # a frame inside that ends before its ports
     ],
 )
 def test_what_linux_refuses_does_not_come_out(at: int, octets: bytes) -> None:
     outer = tunnelled(inner(0x28))
     assert opened(outer) is not None
     assert opened(changed(outer, at, octets)) is None
+
+
+def test_a_right_checksum_of_udp_is_no_harm() -> None:
+    outer = tunnelled(inner(0x28))
+    datagram = outer[34:]
+    pseudo = outer[26:34] + bytes((0, 17)) + len(datagram).to_bytes(2)
+    right = ~sum_of(pseudo + datagram) & 0xFFFF
+    assert opened(changed(outer, 40, right.to_bytes(2))) == Inside(VNI, inner(0x28))
 
 
 def test_equal_ends_share_the_hashes() -> None:
