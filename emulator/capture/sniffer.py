@@ -25,6 +25,7 @@ from typing import IO
 
 from emulator.errors import UserError
 from emulator.kernel.default_signals import popen_options
+from emulator.kernel.ending_with_us import ending_with_us
 
 #: How long a partly filled block may stay with the kernel (ns of the wall clock): dumpcap's
 #: read timeout, and some more because the kernel's timer may fire late.
@@ -67,12 +68,10 @@ class Sniffer:
         self.program = argv[0]
         self._ready = ready
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  close() ends it
-        # setpriv and nsenter replace themselves by the next program: the process stays the same.
-        wrapped = ["setpriv", "--pdeathsig", "TERM"]
-        if namespace is not None:
-            wrapped += ["nsenter", f"--net=/run/netns/{namespace}"]
+        # nsenter replaces itself by the next program: the process stays the same.
+        inside = [] if namespace is None else ["nsenter", f"--net=/run/netns/{namespace}"]
         self._process = subprocess.Popen(
-            [*wrapped, *argv],
+            ending_with_us(signal.SIGTERM, [*inside, *argv]),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=self._log,
