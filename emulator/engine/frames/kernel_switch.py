@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from emulator.asic.model.model_packet import parse
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frames.kernel_drops import Explanation
 from emulator.engine.frames.line import LOW, Line
@@ -113,13 +114,13 @@ class Outlets:
             taken = [(interface, unnumbered(frame)) for interface, frame in taken]
         if self.changes is not None:
             self.changes(taken)
-        ways, overtaking = self._ways, self._overtaking
+        ways, overtaking, sound = self._ways, self._overtaking, not self._tunnels
         for interface, frame in taken:
             way = ways.get(interface)
             if way is None:
                 raise Astray(f"a frame came out of interface {interface}, which is no inner end")
             line, queues = way
-            if frame[12] == 0x08 and frame[13] == 0:
+            if sound and frame[12] == 0x08 and frame[13] == 0:
                 queue = queues[frame[15]]
             else:
                 queue = queue_of(frame, queues)
@@ -197,13 +198,13 @@ def surplus(node: str, out: int) -> str:
 
 
 def queue_of(frame: bytes, queues: bytes) -> int:
-    """Return the queue of ``frame``, which is no IPv4 packet.
+    """Return the queue of ``frame``, which may be no IP packet, or have come broken from a tunnel.
 
-    ``queues`` has one for each octet of DSCP and ECN; what is no IP packet waits with data.
+    ``queues`` has one for each octet of DSCP and ECN; what is no IP packet, for the switch program
+    either, waits with data.
     """
-    if frame[12] == 0x86 and frame[13] == 0xDD:
-        return queues[(frame[14] & 0xF) << 4 | frame[15] >> 4]
-    return LOW
+    packet = parse(frame)
+    return queues[packet.traffic] if packet.version else LOW
 
 
 def unnumbered(frame: bytes) -> bytes:

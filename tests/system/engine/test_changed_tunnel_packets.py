@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from emulator.asic.bpf.layout import DropReason, TrafficClass
+from emulator.asic.bpf.layout import DropReason, Queue, TrafficClass
 from emulator.asic.switch_choice import parse
 from emulator.engine.event_queue import EventQueue
 from emulator.engine.frames.line import LOW
@@ -34,7 +34,7 @@ HEADERS = range(34, 34 + 8 + 8 + 14 + 20 + 8)
 UPLINK = CableEnd("rail1", "up0")
 #: The UDP checksum, the flags of VXLAN, the last octet of the VNI, the group bit of a source.
 CHECKSUM, FLAGS, VNI, GROUP_SOURCE = 40, 42, 48, 56
-MAC_INSIDE = 50
+MAC_INSIDE, IP_INSIDE = 50, 64
 Fate = tuple[list[Taken], dict[str, int]]
 
 
@@ -103,6 +103,27 @@ def test_each_bit_of_the_headers(fabrics: tuple[Fabric, Fabric], receiver: str) 
     assert kernel.fate(UPLINK, back) == ([], {f"rail1: {BACK_INTO_TUNNEL}": 1})
     assert model.fate(UPLINK, back) == ([], {f"rail1: {BACK_INTO_TUNNEL}": 1})
     assert len(kernel.fate(UPLINK, frame)[0]) == 1
+
+
+def test_a_broken_header_from_a_tunnel_waits_where_the_switch_counts_it(
+    fabrics: tuple[Fabric, Fabric],
+) -> None:
+    """The switch program goes by no DSCP of a header that has another version."""
+    for fabric in fabrics:
+        network = fabric.network
+        frame = bytearray(fabric.tunnelled("h0g0", "h2g0"))
+        asic = network.lab.asic
+        assert asic is not None
+        queues = list(asic.queue_of_code_point("rail1:down0"))
+        frame[IP_INSIDE + 1] = queues.index(Queue.HIGH) << 2
+        arrived: list[bytes] = []
+        for gpu in network.topology.gpus:
+            network.arrives(CableEnd(gpu.name, "eth0"), arrived.append)
+        changed = inverted(bytes(frame), 8 * IP_INSIDE + 4)
+        assert len(fabric.fate(UPLINK, changed)[0]) == 1
+        network.events.run()  # what leaves a queue was counted there
+        assert changed[MAC_INSIDE:] in arrived
+        assert network.under_way() == 0
 
 
 def test_a_frame_that_is_no_transports_any_more_is_lost_to_its_fault(lab: LabFactory) -> None:
