@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from emulator.errors import UserError
+from emulator.kernel.locked_folders import lock_of
 from emulator.results import RunFolder
 from emulator.run.environment import version_of
 from emulator.suite.trial_command import TrialEnd
@@ -39,20 +39,12 @@ class SeedFolders:
     ) -> None:
         self._words = words
         if output is not None and self._is_unfinished(output):
-            lock = os.open(output, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                raise UserError(
-                    f"another call works on {output}; wait for it, or choose another --output"
-                ) from None
+            self._lock = _locked(output)
             self._clear(output)
-            self.run, self._lock = RunFolder(output), lock
+            self.run = RunFolder(output)
         else:
             self.run = RunFolder.create(scenario, output)
-            self._lock = os.open(self.run.path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._lock = _locked(self.run.path)
         self.run.write(COMMAND, self._command)
 
     def of_seed(self, seed: int) -> Path:
@@ -100,6 +92,15 @@ class SeedFolders:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+
+def _locked(folder: Path) -> int:
+    try:
+        return lock_of(folder.resolve())
+    except BlockingIOError:
+        raise UserError(
+            f"another call works on {folder}; wait for it, or choose another --output"
+        ) from None
 
 
 def _end(folder: Path, words: Sequence[str]) -> TrialEnd | None:

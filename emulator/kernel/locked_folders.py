@@ -10,13 +10,28 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def lock_of(folder: Path) -> int:
+    """Return the descriptor that holds the lock of ``folder`` as long as it is open.
+
+    Raises BlockingIOError while another one holds it, OSError unless it is a folder itself, and no
+    link to one.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
 def locked_folder(make: Callable[[], str]) -> tuple[Path, int]:
     """Return a folder that ``make`` has made, and the descriptor that holds its lock."""
     while True:
         made = Path(make())
-        with suppress(FileNotFoundError):  # taken for abandoned before it had its lock
-            lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # one that was taken for abandoned before it had its lock is gone, or about to be
+        with suppress(FileNotFoundError, BlockingIOError):
+            lock = lock_of(made)
             if made.exists():
                 return made, lock
             os.close(lock)
@@ -27,9 +42,8 @@ def remove_unlocked(folders: Iterable[Path]) -> int:
     count = 0
     for folder in folders:
         with suppress(OSError):  # in use, gone meanwhile, or somebody else's
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = lock_of(folder)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)
                 count += 1
             finally:

@@ -44,6 +44,15 @@ def test_a_folder_at_work_is_not_taken_over(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_folder_behind_a_link_is_taken_over(tmp_path: Path) -> None:
+    folder, link = tmp_path / "run", tmp_path / "link"
+    killed(folder)
+    link.symlink_to(folder)
+    again = SeedFolders("allreduce", link, WORDS)
+    assert list(again.kept()) == [1]
+    again.close()
+
+
 @pytest.mark.parametrize("errors", [["not ended yet"], []])
 def test_another_command_and_a_run_that_ended_are_refused(
     errors: list[str], tmp_path: Path

@@ -7,7 +7,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from emulator.kernel.locked_folders import locked_folder, remove_unlocked
+import pytest
+
+from emulator.kernel.locked_folders import lock_of, locked_folder, remove_unlocked
 
 
 def test_a_folder_stays_as_long_as_its_lock_is_held(tmp_path: Path) -> None:
@@ -37,3 +39,15 @@ def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(tmp_path: Pat
     folder, lock = locked_folder(make)
     os.close(lock)
     assert folder == tmp_path / "kept"
+
+
+def test_a_folder_has_one_lock_and_no_link_to_it_has_another(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    lock = lock_of(tmp_path / "folder")
+    with pytest.raises(BlockingIOError):
+        lock_of(tmp_path / "folder")
+    with pytest.raises(OSError, match="link"):
+        lock_of(tmp_path / "link")
+    os.close(lock)
+    os.close(lock_of(tmp_path / "folder"))
