@@ -25,10 +25,12 @@ and what is missing at all places is what the rows report.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from emulator.asic.pfc.pause_frame import FRAME_OCTETS
+from emulator.fabric.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL
 from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 from topologies.model import Topology
 from topologies.stretch import stretch_of
@@ -39,6 +41,10 @@ REFUSED = ("tail", "black_hole", "link_down", "failure", "headroom", "watchdog")
 LOST = ("loss", "burst")
 
 
+#: Why a node refuses what a fault has changed: a tunnel's end, a bridge, the filter of a NIC.
+CHANGED = (REFUSED_IN_TUNNEL, BACK_INTO_TUNNEL, "filtered in its namespace")
+#: Octets that no frame exceeds.
+LONGEST = 1 << 16
 #: Losses of cables without carrier, as rows report them.
 OF_CARRIER = ("in_flight", "in_queue", "dead_port", "no_route")
 #: Ethernet, IPv4, UDP headers: no frame of a transport is shorter.
@@ -71,19 +77,22 @@ def troubles(result: Mapping[str, Any], topology: Topology) -> list[str]:
     """Name all that does not add up in a whole run on ``topology``, one sentence each."""
     ports, endpoints = result["ports"], result["endpoints"]
     account = [*_injected(result)]
+    refused = _refused(result)
     places = [
-        *_at_nics(topology, ports, endpoints, "frames"),
+        *_at_nics(topology, ports, endpoints, "frames", refused),
         *_on_cables(topology, ports, "packets"),
-        *_in_switches(topology, ports),
+        *_in_switches(topology, ports, refused),
         *_at_switch_ports(ports),
     ]
     octets = [
-        *_at_nics(topology, ports, endpoints, "octets"),
+        *_at_nics(topology, ports, endpoints, "octets", refused),
         *_on_cables(topology, ports, "bytes"),
         *_octets_at_switch_ports(ports),
         *_octets_in_switches(topology, ports),
     ]
     end = _end_to_end(ports, endpoints, acks_beside=_has_rocev2(result))
+    changed = sum(_summed(port, "corrupted") for port in ports.values() if "asic" in port)
+    end = end._replace(allowed=changed)  # acknowledgements among them, too
     to_carrier = _lost_to_carrier(result)
     lost = (to_carrier or 0) + sum(_dropped(one, LOST) for one in ports.values() if "asic" in one)
     if to_carrier is None:  # or it has them: they had left
@@ -125,8 +134,22 @@ def _injected(result: Mapping[str, Any]) -> Iterator[Equation]:
     yield Equation("frames out of namespaces", account["injected"], fates)
 
 
+def _refused(result: Mapping[str, Any]) -> Counter[str]:
+    """Changed frames that a node took in and refused, by node; no counter of a port has them."""
+    found: Counter[str] = Counter()
+    for cause, count in result["fidelity"].get("account", {}).get("dropped", {}).items():
+        node, _, reason = cause.partition(": ")
+        if reason in CHANGED:
+            found[node] += count
+    return found
+
+
 def _at_nics(
-    topology: Topology, ports: Ports, endpoints: Mapping[str, Mapping[str, int]], what: str
+    topology: Topology,
+    ports: Ports,
+    endpoints: Mapping[str, Mapping[str, int]],
+    what: str,
+    refused: Mapping[str, int],
 ) -> Iterator[Equation]:
     unit, name = (1, "packets") if what == "frames" else (FRAME_OCTETS, "bytes")
     for gpu in topology.gpus:
@@ -137,7 +160,11 @@ def _at_nics(
         )
         counted = endpoints[gpu.name]
         yield Equation(f"{what} out of {gpu.name}", counted[f"nic.{what}_out"], sent)
-        yield Equation(f"{what} into {gpu.name}", arrived, counted[f"nic.{what}_in"])
+        taken, strange = counted[f"nic.{what}_in"], refused[gpu.name]
+        if what == "frames":
+            yield Equation(f"frames into {gpu.name}", arrived, taken + strange)
+        else:
+            yield Equation(f"octets into {gpu.name}", arrived, taken, allowed=strange * LONGEST)
 
 
 def _on_cables(topology: Topology, ports: Ports, what: str) -> Iterator[Equation]:
@@ -194,7 +221,9 @@ def _octets_in_switches(topology: Topology, ports: Ports) -> Iterator[Equation]:
         yield Equation(f"octets through {switch.name}", arrived, left, allowed=taken * longest)
 
 
-def _in_switches(topology: Topology, ports: Ports) -> Iterator[Equation]:
+def _in_switches(
+    topology: Topology, ports: Ports, refused: Mapping[str, int]
+) -> Iterator[Equation]:
     for switch in topology.switches:
         own = [ports[str(ours)] for _, ours, _ in topology.neighbours(switch.name)]
         if any("asic" not in port for port in own):
@@ -204,6 +233,7 @@ def _in_switches(topology: Topology, ports: Ports) -> Iterator[Equation]:
             for port in own
         )
         decided = sum(_summed(port, "packets") + _dropped(port, REFUSED) for port in own)
+        decided += refused[switch.name]
         lost = sum(_dropped(port, LOST) for port in own)
         yield Equation(f"frames through {switch.name}", arrived, decided, allowed=lost)
 
