@@ -67,6 +67,7 @@ def agent_specs(
     gpus = topology.gpus
     addresses = RankAddresses([str(gpu_address(gpu).ip) for gpu in gpus])
     domains = ScaleUpDomains(topology)
+    rank_of = {gpu.name: rank for rank, gpu in enumerate(gpus)}
     rng = random.Random(f"agents {seed}")
     slots = receive_slots(topology, transport.wire.payload_mtu + transport.wire.around_bytes)
     specs = []
@@ -101,9 +102,7 @@ def agent_specs(
                 transport_config=_config(transport, gpu.name, logs.get(gpu.name), clock),
                 frames=transport.frames,
                 seed=rng.getrandbits(63),
-                scale_up_peers={
-                    peer: other.name for peer, other in enumerate(gpus) if other.name in joined
-                },
+                scale_up_peers=dict(sorted((rank_of[peer], peer) for peer in joined)),
                 scale_up=ScaleUpLink(
                     rate_bps=max(joined.values(), default=scale_up.rate_bps),
                     latency_ns=scale_up.latency_ns,

@@ -50,8 +50,9 @@ class ScheduleProgram:
     """The operations of one rank, each with how many others it waits for and who waits for it.
 
     ``layouts`` has the layout of every rank that is written to, ``fabric`` the ranks reachable
-    over the fabric and ``scale_up`` those that it copies to.  ``ValueError`` names the operation
-    when the schedule contradicts itself, a region does not fit its buffer, or a peer is not there.
+    over the fabric and ``scale_up`` those that it copies to; both are kept as they are, for a copy
+    would have all ranks at each of them.  ``ValueError`` names the operation when the schedule
+    contradicts itself, a region does not fit its buffer, or a peer is not there.
 
     What an operation works on stands at its index in ``kind``, ``peer``, ``tag``, ``at`` and
     ``octets`` (its own memory), ``far`` (the peer's memory; of a sum its source) and ``number``
@@ -69,7 +70,7 @@ class ScheduleProgram:
         self.rank = schedule.rank
         self.layout = Layout(schedule.buffers)
         self.layouts = dict(layouts)
-        self._fabric, self._scale_up = frozenset(fabric), frozenset(scale_up)
+        self._fabric, self._scale_up = fabric, scale_up
         self._tags: set[tuple[str, int, int]] = set()
         self._types: dict[int, np.dtype[np.generic]] = {}
         self.operations = table = self._table(schedule)
@@ -277,7 +278,7 @@ class ScheduleProgram:
                 raise ValueError("this kind of operation is unknown")
 
     def _check_transfer(
-        self, operation: Write | Copy, reachable: frozenset[int], why_not: str
+        self, operation: Write | Copy, reachable: Collection[int], why_not: str
     ) -> None:
         if operation.peer not in reachable or operation.peer not in self.layouts:
             raise ValueError(f"rank {operation.peer} {why_not}")

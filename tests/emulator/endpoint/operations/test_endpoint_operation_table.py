@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from emulator.endpoint.operations.schedule import (
     Write,
 )
 from emulator.endpoint.operations.schedule_program import ScheduleProgram
+from emulator.endpoint.peer_addresses import PeerAddresses, RankAddresses
 
 number = st.integers(0, 2**40)
 regions = st.builds(Region, st.sampled_from(["a", "b", "c"]), number, number)
@@ -95,3 +97,25 @@ def test_receives_are_found_by_peer_and_tag(gap: int) -> None:
     assert {key: index for key, index in found.items() if index is not None} == {
         key: index for index, key in enumerate(awaited)
     }
+
+
+class _Unread(PeerAddresses):
+    """Peers that nobody goes through: at each of many ranks that would be the square of them."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("a schedule went through all peers")
+
+
+def test_a_schedule_is_checked_without_a_copy_of_all_peers() -> None:
+    piece, peers = Region("a", 0, 8), _Unread(RankAddresses(["10.0.1.2", "10.0.1.3"]), 0)
+    layouts = {peer: Layout({"a": 8}) for peer in range(3)}
+
+    def program(peer: int) -> ScheduleProgram:
+        write = Write(peer=peer, tag=0, local=piece, remote=piece)
+        schedule = Schedule(rank=0, buffers={"a": 8}, operations=(write,))
+        return ScheduleProgram(schedule, layouts, fabric=peers)
+
+    assert list(program(1).peer) == [1]
+    for unreachable in (0, 2):
+        with pytest.raises(ValueError, match=f"rank {unreachable} has no fabric address"):
+            program(unreachable)
