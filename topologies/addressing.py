@@ -29,7 +29,7 @@ port 7.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
@@ -380,7 +380,7 @@ def next_hops(topology: Wiring, gpu: str, port: str | None = None) -> dict[str, 
     return table
 
 
-def shared_next_hops(topology: Wiring, gpu: str, port: str | None = None) -> Mapping[str, str]:
+def shared_next_hops(topology: Wiring, gpu: str, port: str | None = None) -> HopTable:
     """Return what :func:`next_hops` does, with an entry that ``gpu`` has no use for: its own.
 
     GPUs of one subnet behind one gateway have the same table, which is made once.
@@ -389,34 +389,74 @@ def shared_next_hops(topology: Wiring, gpu: str, port: str | None = None) -> Map
     ours = gpu_address(source, port).network
     network = None if ours.num_addresses == 1 else ours  # in which nobody else is
     known = _hop_tables(topology)
-    if (network, port) not in known.crossed:
-        known.crossed[network, port] = any(
-            peer is not source and (network is None or gpu_address(peer, port).ip not in network)
-            for peer in topology.gpus
-        )
+    if port not in known.subnets:
+        known.subnets[port] = Subnets.of(topology, port)
+    subnets = known.subnets[port]
+    near = {} if network is None else subnets.macs[network]
     gateway: str | None = None
-    if known.crossed[network, port]:
+    if len(subnets.addresses) > max(1, len(near)):
         gateway = gateway_mac(topology, source, port if source.feps else None)
     key = network, port, gateway
     if key not in known.tables:
-        known.tables[key] = table = {}
-        for peer in topology.gpus:
-            address = gpu_address(peer, port).ip
-            if network is not None and address in network:
-                table[str(address)] = next(
-                    p.mac for p in peer.ports if p.address and p.address.ip == address
-                )
-            elif gateway is not None:
-                table[str(address)] = gateway
+        known.tables[key] = HopTable(near, subnets.addresses, gateway)
     return known.tables[key]
+
+
+class HopTable(Mapping[str, str]):
+    """The MACs of frames to all ``addresses``: those of ``near`` ones, else that of ``gateway``.
+
+    Tables of one fabric have ``addresses`` in common. Without a gateway there are near ones alone.
+    """
+
+    def __init__(
+        self, near: Mapping[str, str], addresses: Mapping[str, None], gateway: str | None
+    ) -> None:
+        self.near, self.addresses, self.gateway = near, addresses, gateway
+
+    def __getitem__(self, address: str) -> str:
+        mac = self.near.get(address)
+        if mac is not None:
+            return mac
+        if self.gateway is None or address not in self.addresses:
+            raise KeyError(address)
+        return self.gateway
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.near if self.gateway is None else self.addresses)
+
+    def __len__(self) -> int:
+        return len(self.near if self.gateway is None else self.addresses)
+
+
+@dataclass(frozen=True)
+class Subnets:
+    """The ``addresses`` of all GPUs, in rank order, and by subnet the ``macs`` at those in it."""
+
+    addresses: Mapping[str, None]
+    macs: Mapping[IPv4Network, Mapping[str, str]]
+
+    @classmethod
+    def of(cls, topology: Wiring, port: str | None) -> Subnets:
+        """Return those of ``topology``, behind ``port`` where each has a fabric endpoint."""
+        addresses: dict[str, None] = {}
+        macs: dict[IPv4Network, dict[str, str]] = {}
+        for gpu in topology.gpus:
+            address = gpu_address(gpu, port)
+            spelled = str(address.ip)
+            addresses[spelled] = None
+            for each in gpu.ports:
+                if each.address is not None and each.address.ip == address.ip:
+                    macs.setdefault(address.network, {})[spelled] = each.mac
+                    break
+        return cls(addresses, macs)
 
 
 @dataclass
 class _HopTables:
-    """Tables of next hops by subnet, port and gateway, and which subnets have peers outside."""
+    """Tables of next hops by subnet, port and gateway, and what they are made of by port."""
 
-    crossed: dict[tuple[IPv4Network | None, str | None], bool] = field(default_factory=dict)
-    tables: dict[tuple[IPv4Network | None, str | None, str | None], dict[str, str]] = field(
+    subnets: dict[str | None, Subnets] = field(default_factory=dict)
+    tables: dict[tuple[IPv4Network | None, str | None, str | None], HopTable] = field(
         default_factory=dict
     )
 

@@ -203,6 +203,11 @@ def reachable(
     encapsulation: Encapsulation, peer_address: str, peer_mac: str
 ) -> tuple[bytes, bytes]:
     """The packed address and MAC of a peer; ``EncapsulationError`` for one out of reach."""
+    return packed_in_reach(encapsulation, peer_address), mac_octets("peer_mac", peer_mac)
+
+
+def packed_in_reach(encapsulation: Encapsulation, peer_address: str) -> bytes:
+    """Return the packed address of a peer; ``EncapsulationError`` for one out of reach."""
     peer = fabric_address("peer_address", peer_address)
     version = encapsulation.version
     if peer.version != version:
@@ -210,7 +215,7 @@ def reachable(
             f"peer_address: {peer_address!r} is not an IPv{version} address, but this"
             f" endpoint's, {encapsulation.address}, is"
         )
-    return peer.packed, mac_octets("peer_mac", peer_mac)
+    return peer.packed
 
 
 def _template(encapsulation: Encapsulation, peer: bytes, peer_mac: bytes) -> bytes:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from uet.addresses import ip_of
-from uet.carrier_codec import PeerEnvelope, reachable
+from uet.carrier_codec import PeerEnvelope, packed_in_reach, reachable
 from uet.congestion.context import CongestionContext
-from uet.encapsulation_choice import Encapsulation
+from uet.encapsulation_choice import Encapsulation, mac_octets
 from uet.neighbours import Neighbours
 from uet.transport import Frame
 from uet.tss.record import SecureRecords
@@ -88,10 +88,14 @@ class Peers(dict[bytes, P], Generic[P]):
                 self._unmet[key] = address, mac
             return
         table = neighbours.table
-        if encapsulation.version not in table.reached:
-            for address, mac in table.macs.items():
-                reachable(encapsulation, address, mac)
-            table.reached.add(encapsulation.version)
+        if encapsulation.version not in table.known.reached:
+            for address in table.known.addresses:
+                packed_in_reach(encapsulation, address)
+            table.known.reached.add(encapsulation.version)
+        if not table.checked:
+            for mac in table.hops:
+                mac_octets("peer_mac", mac)
+            table.checked = True
         self._shared = neighbours
 
     def meet(self, key: bytes) -> P | None:

@@ -32,11 +32,15 @@ def shortest(graph: Graph, owner: str) -> Hops:
 
 
 def _nearer(graph: Graph, names: Iterable[str], distance: Mapping[str, int]) -> Hops:
-    """Return the steps of each of ``names`` to nodes that are nearer by one."""
+    """Return the steps of each of ``names`` to nodes that are nearer by one.
+
+    Most owners are reached by the same ones, which are kept once.
+    """
     hops: dict[str, tuple[Step, ...]] = {}
     for name in names:
         near = distance[name] - 1
-        hops[name] = tuple([s for s in graph.steps[name] if distance.get(s.node) == near])
+        steps = [s for s in graph.steps[name] if distance.get(s.node) == near]
+        hops[name] = graph.kept(steps)
     return hops
 
 

@@ -93,21 +93,24 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
                 for network in plane_networks(topology, gpu, fep.name)
             ]
     via = _next_addresses(topology)
+    hops_of: dict[int, tuple[Hop, ...]] = {}  # by the identity of steps, which forwarding keeps
     shared = _stretched_networks(topology)
     for owner, owned in destinations(topology).items():
         networks = [network for network in owned if network not in shared]
         for table, towards in forwarding_of(topology).tables(owner).items():
             for name, steps in towards.items():
                 source = _source_address(topology.node(name))
-                hops = tuple([via[step.number] for step in steps])
+                if id(steps) not in hops_of:
+                    hops_of[id(steps)] = tuple([via[step.number] for step in steps])
+                hops = hops_of[id(steps)]
                 routes[name].extend(
                     Route(destination=destination, hops=hops, source=source, table=table)
                     for destination in networks
                 )
     for network, vni in shared.items():
-        for name, hops in _towards_nearest(topology, vni, via).items():
+        for name, nearest in _towards_nearest(topology, vni, via).items():
             source = _source_address(topology.node(name))
-            routes[name].append(Route(destination=network, hops=hops, source=source))
+            routes[name].append(Route(destination=network, hops=nearest, source=source))
     if topology.standby_ends:
         _merge(topology, routes)
     for switch in topology.switches:

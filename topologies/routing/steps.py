@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -50,6 +50,15 @@ class Graph:
         self.switches = {switch.name: switch for switch in topology.switches}
         #: once known, the routing of a torus for (switch, dimension, place along it)
         self.turns: dict[tuple[str, int, int], tuple[tuple[int, int], tuple[Step, ...]]] = {}
+        self._kept: dict[tuple[int, ...], tuple[Step, ...]] = {}
+
+    def kept(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Return the tuple of ``steps``, which is one object however often they are taken."""
+        numbers = tuple([step.number for step in steps])
+        found = self._kept.get(numbers)
+        if found is None:
+            found = self._kept[numbers] = tuple(steps)
+        return found
 
     @cached_property
     def peers(self) -> Mapping[str, tuple[str, ...]]:

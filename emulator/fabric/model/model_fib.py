@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 from topologies.model import Node
-from topologies.routing.static_routes import Route, Rule
+from topologies.routing.static_routes import Hop, Route, Rule
 from topologies.routing.steps import RouteTable
 
 _HASH_BITS = 31
@@ -68,9 +68,13 @@ class ForwardingTable:
         for table in self._tables.values():
             table.clear()
         self._tables[RouteTable.MAIN].update(self._connected)
+        kept: dict[int, tuple[tuple[Hop, ...], tuple[ModelHop, ...]]] = {}
         for route in routes:
-            hops = tuple(ModelHop(hop.port, hop.via) for hop in route.hops)
-            self._tables[route.table].setdefault(route.destination, hops)
+            known = kept.get(id(route.hops))
+            if known is None:  # most destinations are behind the same next hops
+                hops = tuple(ModelHop(hop.port, hop.via) for hop in route.hops)
+                known = kept[id(route.hops)] = route.hops, hops  # which keeps the identity
+            self._tables[route.table].setdefault(route.destination, known[1])
         self._lengths = {
             table: sorted({network.prefixlen for network in found}, reverse=True)
             for table, found in self._tables.items()
@@ -86,6 +90,11 @@ class ForwardingTable:
     def known(self) -> int:
         """Return how many look-ups it remembers."""
         return len(self._known)
+
+    @property
+    def next_hops(self) -> int:
+        """Return how many sets of next hops its routes have."""
+        return len({id(hops) for table in self._tables.values() for hops in table.values()})
 
     def choices(self, interface: str, source: bytes, destination: bytes) -> Choices:
         """Return the next hops for a packet that came in by ``interface``; empty without a route.

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 from emulator.fabric.model import model_fib
 from emulator.fabric.model.model_fib import ForwardingTable, selected
 from topologies.catalogue import load
-from topologies.routing.static_routes import Hop, Route
+from topologies.routing.static_routes import Hop, Route, static_routes
 
 HOPS = tuple(Hop(f"up{place}", IPv4Address(f"172.16.0.{place}")) for place in range(3))
 SOURCE, DESTINATION = IPv4Address("10.0.1.3").packed, IPv4Address("10.9.0.1").packed
@@ -48,6 +48,19 @@ def test_destinations_behind_the_same_hops_share_their_division() -> None:
     looked_up = table(set())
     first = looked_up.choices("down0", SOURCE, DESTINATION)
     assert looked_up.choices("down0", SOURCE, IPv4Address("10.9.0.2").packed) is first
+
+
+def test_destinations_behind_the_same_hops_have_them_once() -> None:
+    topology = load("fat_tree:radix=8,gpus_per_host=4")
+    routes = static_routes(topology)["leaf0"]
+    looked_up = ForwardingTable(topology.node("leaf0"), routes, (), lambda _: True)
+    others = [one for one in routes if len(one.hops) > 1]
+    assert len(others) > 4
+    assert len({id(one.hops) for one in others}) == 1
+    own = len(topology.node("leaf0").bridges) + sum(
+        port.address is not None for port in topology.node("leaf0").ports
+    )
+    assert looked_up.next_hops == len({id(one.hops) for one in routes}) + own
 
 
 def test_what_a_switch_remembers_is_bounded() -> None:
