@@ -177,7 +177,7 @@ class Lab:
             lock = lab_record.register(record, topology)
             lab = cls(record, topology, lock=lock)
             if fitted is not None:
-                asic = FabricAsic.load(fitted, name, topology, **lab._asic_settings())
+                asic = FabricAsic.load(fitted, name, topology, **lab._for_asic())
             from emulator.fabric.build import build_fabric  # needs Mininet
 
             fabric = build_fabric(
@@ -255,8 +255,7 @@ class Lab:
         if switch is not None:
             program = ModelProgram(name, size_of(topology))
             fitted = fit(switch, topology, 1, clock="virtual")
-            settings = lab._asic_settings()
-            lab._asic = FabricAsic.load(fitted, name, topology, program=program, **settings)
+            lab._asic = FabricAsic.load(fitted, name, topology, program=program, **lab._for_asic())
         assert lab.wires is not None
         lab.model = ModelFabric(topology, lab.wires, program)
         return lab
@@ -370,7 +369,7 @@ class Lab:
         root, or the lab is gone.
         """
         if self._asic is None and self.record.switch is not None:
-            self._asic = FabricAsic.open(self.name, self.topology, **self._asic_settings())
+            self._asic = FabricAsic.open(self.name, self.topology, **self._for_asic())
         return self._asic
 
     @property
@@ -400,13 +399,14 @@ class Lab:
             return InnerCables(self.wires, kernels=self._kernel)
         return Cables(self.topology, kernels=self._kernel, indices=self.interface_indices())
 
-    def _asic_settings(self) -> dict[str, Any]:
+    def _for_asic(self) -> dict[str, Any]:
         return {
             "dilation": self.dilation,
             "seed": self.seed,
             "measured": self.cable_delay != "netem",  # see emulator.asic.fabric_asic
             "kernels": self._kernel,
             "clock": self.record.clock,
+            "here": self.here,
         }
 
     # ------------------------------------------------------------------ work

@@ -15,7 +15,6 @@ The engine reads here what faults leave of a rate, and which NICs send pauses wi
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Self
@@ -38,7 +37,7 @@ from emulator.asic.pfc.pause_state import PauseRules
 from emulator.asic.port_faults import NONE, Faults
 from emulator.asic.switch_choice import SwitchChoice, parse
 from emulator.asic.switch_counters import AsicCounters
-from emulator.asic.switch_fitting import FittedSwitch
+from emulator.asic.switch_fitting import FittedSwitch, derived_seed
 from emulator.asic.switch_port import SwitchPort, switch_ports
 from emulator.asic.switch_profile import arrival_settings, port_settings
 from emulator.asic.virtual_state import VirtualState
@@ -79,6 +78,7 @@ class FabricAsic:
         measured: bool,
         kernels: Kernels,
         clock: Clock = "host",
+        here: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.lab = lab
         self.topology = topology
@@ -93,6 +93,8 @@ class FabricAsic:
         self.ports: Mapping[str, SwitchPort] = {
             str(port.end): port for port in switch_ports(topology, self._indices)
         }
+        #: those of switches that are in this process's lab, and not in that of another rank
+        self._own = [port for port in self.ports.values() if here(port.end.node)]
         #: port of a NIC -> port of the switch at the other end
         self._port_at = {str(nic): str(end) for nic, end in self._nic_cables().items()}
         self._reported = self.measured and self.virtual is None  # ports get what has arrived
@@ -119,6 +121,7 @@ class FabricAsic:
         kernels: Kernels,
         clock: Clock = "host",
         program: SwitchTables | None = None,
+        here: Callable[[str], bool] = lambda _: True,
     ) -> Self:
         """Bring the program into the kernel for ``lab``, unless given; configure ports to come.
 
@@ -137,6 +140,7 @@ class FabricAsic:
                 measured=measured,
                 kernels=kernels,
                 clock=clock,
+                here=here,
             )
             asic._configure(fitted)
             return asic
@@ -155,6 +159,7 @@ class FabricAsic:
         measured: bool,
         kernels: Kernels,
         clock: Clock = "host",
+        here: Callable[[str], bool] = lambda _: True,
     ) -> Self:
         """Open the switches of a running lab.  Raises UserError if its program is gone."""
         return cls(
@@ -166,6 +171,7 @@ class FabricAsic:
             measured=measured,
             kernels=kernels,
             clock=clock,
+            here=here,
         )
 
     def close(self) -> None:
@@ -221,16 +227,14 @@ class FabricAsic:
 
         What the kernel still holds at this moment is not counted as queued afterwards.
         """
-        for port in self.ports.values():
+        for port in self._own:
             counting.reset(self.program, port.index)
 
     def counters(self) -> dict[str, AsicCounters]:
         """Return the counters of every switch port by ``node:port``, since the last reset."""
-        names = list(self.ports)
-        mine = names if self.joined is None else self.joined.mine(names)
-        read = counting.read_all(self.program, [self.ports[name].index for name in mine])
-        own = dict(zip(mine, read, strict=True))
-        return own if self.joined is None else self.joined.by_name(names, own)
+        read = counting.read_all(self.program, [port.index for port in self._own])
+        own = {str(port.end): one for port, one in zip(self._own, read, strict=True)}
+        return own if self.joined is None else self.joined.by_name(list(self.ports), own)
 
     def inject(self, port: str, faults: Faults) -> None:
         """Apply ``faults`` to what leaves through ``port`` (``rail0:up1``).
@@ -382,7 +386,7 @@ class FabricAsic:
         """Write the settings of all ports, and routes where the balancing needs them."""
         self._check_pauses(fitted)
         self._set_routes(fitted)
-        for port in self.ports.values():
+        for port in self._own:
             settings, before = self._nominal(fitted, port, NONE), self._settings(port)
             if PORT_HEAD.unpack_from(before)[0]:  # it worked before: what strikes it, stays
                 settings = ports.with_faults_of(settings, before)
@@ -405,15 +409,15 @@ class FabricAsic:
             )
 
     def _nominal(self, fitted: FittedSwitch, port: SwitchPort, faults: Faults) -> bytes:
-        name = self.topology.switches[port.switch].name
+        hash_seed = derived_seed(self._seed, "hash", self.topology.switches[port.switch].name)
         return port_settings(
             fitted.profile(port.cable),
             rate_bps=port.cable.rate_bps,
             dilation=self.dilation,
-            seed=_derived(self._seed, "port", str(port.end)),
+            seed=derived_seed(self._seed, "port", str(port.end)),
             faces_nic=port.faces_nic,
             faults=faults.beside_link() if fitted.links else faults,
-            balancing=fitted.balancing(switch=port.switch, seed=_derived(self._seed, "hash", name)),
+            balancing=fitted.balancing(switch=port.switch, seed=hash_seed),
             measured=self.measured,
             peer=port.peer if self._reported else 0,
             timed=self.virtual is None,
@@ -492,9 +496,3 @@ class FabricAsic:
         """NIC port -> the switch port at the other end."""
         faces = [port for port in self.ports.values() if port.faces_nic]
         return {far: port.end for port in faces for far in port.cable.ends if far != port.end}
-
-
-def _derived(seed: int, *names: str) -> int:
-    """64 bits that ``seed`` and ``names`` fix, unlike for any other names."""
-    text = "\0".join((str(seed), *names)).encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")

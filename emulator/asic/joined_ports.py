@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 class JoinedPorts(Protocol):
-    """Every rank calls the same method at the same time, each with what it has itself."""
+    """Every rank calls the same method at the same time, each with what it has itself.
+
+    The one that reports has the whole.
+    """
 
     def mine(self, names: Sequence[str]) -> list[str]:
         """Return those of ``names`` (``node:port``) whose node is this rank's; all at its end."""

@@ -137,16 +137,20 @@ class Pauses:
             self._pipe = None
 
     def counters(self) -> dict[str, PauseCounters]:
-        """Return the pause counters of all ports up to now; empty if the switches do not pause."""
+        """Return the pause counters of all ports up to now; empty if the switches do not pause.
+
+        Ranks of a run that report nothing have none.
+        """
         if not self.on:
             return {}
         if self._has_agent:
             pfc_control.ask(self._lab, "publish")
         elif self.keeper is not None:
             self.keeper.publish()
-        rows = pause_counters.read(self._program, list(self.indices.values()))
-        own = dict(zip(self.indices, rows, strict=True))
-        return own if self.joined is None else self.joined.by_name(list(own), own)
+        names = list(self.indices) if self.joined is None else self.joined.mine(list(self.indices))
+        rows = pause_counters.read(self._program, [self.indices[name] for name in names])
+        own = dict(zip(names, rows, strict=True))
+        return own if self.joined is None else self.joined.by_name(list(self.indices), own)
 
     def restart(self) -> None:
         """Measure the longest pause, and the latest, anew; counts go on."""

@@ -14,6 +14,7 @@ the model has let in is not to be dropped.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -430,3 +431,9 @@ def _check_hops(topology: Topology, choice: SwitchChoice) -> None:
                     "as balance=packet",
                     "balance",
                 )
+
+
+def derived_seed(seed: int, *names: str) -> int:
+    """64 bits that ``seed`` and ``names`` fix, unlike for any other names."""
+    text = "\0".join((str(seed), *names)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")

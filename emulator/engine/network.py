@@ -399,11 +399,13 @@ class Network:
         """The inner interface of ``end``, as the ring names it."""
         return self._wires.index(end)
 
-    def states(self) -> LineStates:
-        """Return the states of lines from or to nodes of this worker, as far as it counts them."""
-        far = self.topology.far_end
-        own = [one for one in self.lines if self.owns(one.node) or self.owns(far(one).node)]
-        return {end: LineState.of(self.lines[end]) for end in own}
+    def states(self) -> dict[CableEnd, LineState]:
+        """Return the states of the lines that this worker counts at, as far as it has."""
+        return {
+            end: LineState.of(line)
+            for end, line in self.lines.items()
+            if self.owns(end.node) or self.owns(self.topology.far_end(end).node)
+        }
 
     def moving(self) -> bool:
         """Return whether :meth:`under_way` has any: looked for first where one was last."""

@@ -280,9 +280,12 @@ class VirtualPool:
         return JobInterrupted(failure, lost) if lost else failure
 
     def counters(self) -> Counts:
-        """Counters of every rank, by layer (``transport``, ``nic``, ...) and name."""
-        found = {rank: one for part in self._fabric.each("counters") for rank, one in part.items()}
-        return dict(sorted(found.items()))
+        """Counters of every rank, by layer (``transport``, ``nic``, ...) and name.
+
+        Of several MPI ranks the first one reports; the others have none.
+        """
+        parts = self._fabric.counted("counters")
+        return dict(sorted(one for part in parts for one in part.items()))
 
     def settled(self) -> Counts:
         """The counters, once nothing is under way any more."""

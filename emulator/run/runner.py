@@ -218,8 +218,9 @@ class _Run:
         self.time.begin(lab, stack)
         self.folder.write("environment.json", self.environment)
         self.injector = FaultInjector(lab, self.time.cabling)
+        queues = self.time.telemetry if self._share.reports else None
         self.ports = PortObserver(
-            lab, self.time.telemetry, self.time.counters(lab), self.time.forget_tagged_frames
+            lab, queues, self.time.counters(lab), self.time.forget_tagged_frames
         )
 
     def _make_lab(self) -> Lab:

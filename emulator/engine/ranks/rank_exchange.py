@@ -165,6 +165,12 @@ class Ranks:
         self.share(what, lambda _: value)
         return [value if peer == self.number else self.hear(peer) for peer in range(self.count)]
 
+    def to_first(self, what: str, value: object) -> list[Any]:
+        """Return the ``value`` of every rank, by number, at rank 0; others get an empty list."""
+        self.share(what, lambda peer: value if peer == 0 else None)
+        parts = [value if peer == self.number else self.hear(peer) for peer in range(self.count)]
+        return [] if self.number else parts
+
     def share(self, what: str, value: Callable[[int], object]) -> None:
         """Send each other rank its ``value`` of this step."""
         self._begin(what)

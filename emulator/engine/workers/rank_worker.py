@@ -11,7 +11,7 @@ from typing import Any
 
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.engine.workers.worker import LocalWorker
-from emulator.engine.workers.worker_part import EndedSchedules, WindowReport, WorkerPart
+from emulator.engine.workers.worker_part import Counted, EndedSchedules, WindowReport, WorkerPart
 
 
 class OwnRank:
@@ -39,7 +39,7 @@ class OwnRank:
         except Exception as failure:
             self._ranks.fail(what, failure)
             raise
-        if isinstance(value, WindowReport | EndedSchedules):
+        if isinstance(value, WindowReport | EndedSchedules | Counted):
             self._ranks.share(what, value.for_worker)
         else:
             self._ranks.share(what, lambda _: value)

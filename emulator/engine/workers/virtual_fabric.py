@@ -39,6 +39,7 @@ from emulator.engine.workers.partition import lookahead_ps
 from emulator.engine.workers.rank_worker import OtherRank, OwnRank
 from emulator.engine.workers.worker import LocalWorker, Worker, call
 from emulator.engine.workers.worker_part import (
+    Counted,
     Crossing,
     News,
     WindowReport,
@@ -110,6 +111,11 @@ class VirtualFabric:
         return self.part.network
 
     @property
+    def reports(self) -> bool:
+        """Return whether this process has what all have counted: not if it is a later rank."""
+        return self.ranks is None or self.ranks.number == 0
+
+    @property
     def alone(self) -> bool:
         """Return whether there is one worker."""
         return len(self.workers) == 1
@@ -154,12 +160,11 @@ class VirtualFabric:
 
     def restart_links(self) -> None:
         """Measure the largest and longest of the link layer anew."""
-        self.each("of_links", "restart")
+        self.each("restart_links")
 
     def link_counters(self) -> dict[str, LinkCounters]:
-        """Counters of the link layer at all ports."""
-        parts: list[dict[str, LinkCounters]] = self.each("of_links", "counters")
-        return {name: counters for part in parts for name, counters in part.items()}
+        """Counters of the link layer at all ports, where this process reports."""
+        return {name: one for part in self.counted("link_counters") for name, one in part.items()}
 
     def each_of_pauses(self, method: str, *arguments: object) -> list[Any]:
         """Call ``method`` of every worker's pauses."""
@@ -212,6 +217,14 @@ class VirtualFabric:
     def each(self, method: str, *arguments: object) -> list[Any]:
         """Call ``method`` of all workers now; their answers in the order of their numbers."""
         return self.each_with(method, [arguments] * len(self.workers))
+
+    def counted(self, method: str) -> list[dict[Any, Any]]:
+        """Return what all workers have counted by ``method``; empty unless this process reports.
+
+        All ranks call it, and the first one alone has what came of it.
+        """
+        parts: list[Counted] = self.each(method)
+        return [part.by for part in parts] if self.reports else []
 
     def each_with(self, method: str, arguments: Sequence[Sequence[object]]) -> list[Any]:
         """Call ``method`` of all workers now, each with arguments of its own."""
@@ -362,10 +375,10 @@ class VirtualFabric:
         return any(self.each(".moving"))
 
     def states(self) -> LineStates:
-        """The state of every line, its two ends put together."""
-        of_workers: list[LineStates] = self.each(".states")
-        if self.alone:
-            return of_workers[0]
+        """The state of every line, its two ends put together; none unless this process reports."""
+        of_workers: Sequence[LineStates] = self.counted("states")
+        if self.alone or not of_workers:
+            return of_workers[0] if of_workers else {}
         owner, network = self._owner, self.network
         found: dict[CableEnd, LineState] = {}
         for end in network.lines:
@@ -375,12 +388,15 @@ class VirtualFabric:
         return found
 
     def counters(self) -> dict[str, PortCounters]:
-        """Counters of every port by ``node:port``."""
+        """Counters of every port by ``node:port``; none unless this process reports."""
         if self.ranks is None:
             return port_counters(self.lab, self.lab.counters(), self.states())
-        ports = [f"{one.name}:{port.name}" for one in self.lab.topology.nodes for port in one.ports]
-        kernel = RankedPorts(self.ranks, self._owner).by_name(ports, self.lab.counters())
-        return port_counters(self.lab, kernel, self.states())
+        nodes = self.lab.topology.nodes
+        ports = [f"{one.name}:{port.name}" for one in nodes for port in one.ports]
+        own = self.lab.counters([one.name for one in nodes if self.network.owns(one.name)])
+        kernel = RankedPorts(self.ranks, self._owner).by_name(ports, own)
+        states = self.states()
+        return port_counters(self.lab, kernel, states) if self.reports else {}
 
     def account(self) -> Account:
         """The account of every frame that went into a namespace."""

@@ -106,6 +106,17 @@ class EndedSchedules:
         return EndedSchedules([one.brief() for one in self.results], for_all=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A worker's counts ``by`` rank, name or end."""
+
+    by: dict[Any, Any]
+
+    def for_worker(self, number: int) -> Counted:
+        """Return what worker ``number`` needs of it: the first one reports, the others nothing."""
+        return Counted({} if number else self.by)
+
+
 class WorkerPart:
     """Worker ``number`` of the run on ``lab``, with the events of ``events``.
 
@@ -288,9 +299,13 @@ class WorkerPart:
         ended = (endpoint.result for endpoint in self._endpoints.values())
         return EndedSchedules([result for result in ended if result is not None], for_all)
 
-    def counters(self) -> dict[int, Mapping[str, Mapping[str, int]]]:
+    def counters(self) -> Counted:
         """Counters of every rank, by layer (``transport``, ``nic``, ...) and name."""
-        return {rank: endpoint.counters() for rank, endpoint in self._endpoints.items()}
+        return Counted({rank: one.counters() for rank, one in self._endpoints.items()})
+
+    def states(self) -> Counted:
+        """The states of this worker's lines, by their ends."""
+        return Counted(self.network.states())
 
     def close_transports(self) -> None:
         """Have the transports finish what was posted and close."""
@@ -411,9 +426,15 @@ class WorkerPart:
         """Call ``method`` of the ports' pauses, which are there."""
         return getattr(self.network.pauses, method)(*arguments)
 
-    def of_links(self, method: str) -> Any:
-        """Call ``method`` of the ports' link layer, which is there."""
-        return getattr(self.network.links, method)()
+    def restart_links(self) -> None:
+        """Have the ports' link layer, which is there, measure anew."""
+        assert self.network.links is not None
+        self.network.links.restart()
+
+    def link_counters(self) -> Counted:
+        """Counters of the ports' link layer, which is there, by ``node:port``."""
+        assert self.network.links is not None
+        return Counted(self.network.links.counters())
 
     def capture(self, ends: Sequence[CableEnd], snaplen: int) -> None:
         """Make blocks of the frames at those of the ports ``ends`` that are this worker's."""

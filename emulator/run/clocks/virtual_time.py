@@ -20,6 +20,7 @@ from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frame_digest import PARTS_FILE, digest, digest_of_row, parts
 from emulator.engine.frame_taps import boundary
 from emulator.engine.frames.kernel_drops import CAME_BACK, NO_ROUTE
+from emulator.engine.frames.line_state import LineStates
 from emulator.engine.line_faults import LineFaults
 from emulator.engine.line_telemetry import LineTelemetry
 from emulator.engine.port_capture import PortCapture
@@ -198,7 +199,7 @@ class VirtualTime:
 
     def digest(self) -> str | None:
         """The digest of all frames so far."""
-        return digest(self.fabric.states())
+        return self._from_first("digest", digest)
 
     def write_parts(self) -> None:
         """Write what the digest of all frames so far is made of."""
@@ -263,7 +264,14 @@ class VirtualTime:
 
     def row_digest(self) -> str | None:
         """The digest of the row's frames."""
-        return digest_of_row(self.fabric.states())
+        return self._from_first("digest of row", digest_of_row)
+
+    def _from_first(self, what: str, summary: Callable[[LineStates], str]) -> str:
+        """Return ``summary`` of all lines, which of several MPI ranks the first one knows."""
+        states = self.fabric.states()
+        if self._ranks is None:
+            return summary(states)
+        return self._ranks.from_first(what, lambda: summary(states))
 
     def switches_changed(self, seed: int) -> None:
         """Let the lines follow the switches' new settings, with draws from ``seed``."""

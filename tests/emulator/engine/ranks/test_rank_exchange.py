@@ -52,6 +52,21 @@ def test_each_rank_gets_its_own_portion() -> None:
         assert other.hear(0) == f"for {other.number}"
 
 
+def test_the_first_alone_gets_what_all_have() -> None:
+    first, *others = ranks_of(3, patience_s=20)
+    found: dict[int, list[str]] = {}
+
+    def to_first(one: Ranks) -> None:
+        found[one.number] = one.to_first("counters", f"of {one.number}")
+
+    threads = [threading.Thread(target=to_first, args=(one,)) for one in (first, *others)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: ["of 0", "of 1", "of 2"], 1: [], 2: []}
+
+
 def test_a_failure_is_raised_everywhere_and_names_its_rank() -> None:
     first, second = ranks_of(2)
     second.fail("advance", ValueError("astray"))
