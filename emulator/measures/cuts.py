@@ -30,7 +30,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -77,6 +77,10 @@ def cut_bound_ns(
     """The bound described above over all cuts, in ns; infinite if a cut stays without capacity."""
     faulted = {end.node for change in changes for end in _both(topology, change.end)}
     delays = _Delays(topology)
+    sent, received = defaultdict(list), defaultdict(list)
+    for message in messages:
+        sent[message.source].append(message)
+        received[message.destination].append(message)
     bound = 0.0
     for inside in _groups(topology, faulted):
         leaving = [
@@ -86,12 +90,9 @@ def cut_bound_ns(
             if theirs.node not in inside
         ]
         entering = [(theirs, ours) for ours, theirs in leaving]
-        for ways, out in ((leaving, True), (entering, False)):
-            crossing = [
-                message
-                for message in messages
-                if (message.source in inside) is out and (message.destination in inside) is not out
-            ]
+        away = [m for name in inside for m in sent.get(name, ()) if m.destination not in inside]
+        into = [m for name in inside for m in received.get(name, ()) if m.source not in inside]
+        for ways, crossing in ((leaving, away), (entering, into)):
             if crossing:
                 capacity = _capacity(topology, [near for near, _ in ways], changes)
                 octets = sum(
@@ -243,6 +244,20 @@ class _Reached(Protocol):
     def get(self, name: str, default: float, /) -> float: ...
 
 
+class _Beside:
+    """Delays ``found`` by node; those of GPUs in ``single`` are their switch's and the cable's."""
+
+    def __init__(self, found: Mapping[str, float], single: Mapping[str, tuple[str, float]]) -> None:
+        self._found, self._single = found, single
+
+    def get(self, name: str, default: float, /) -> float:
+        least = self._found.get(name, math.inf)
+        if name in self._single:
+            switch, further = self._single[name]
+            least = min(least, self._found.get(switch, math.inf) + further)
+        return default if least == math.inf else least
+
+
 class _Behind:
     """Delays of a GPU ``name`` by one cable: ``own`` for itself, ``more`` than its switch's."""
 
@@ -271,7 +286,25 @@ class _Delays:
                 self._forth[ours.node].append((theirs.node, delay))
                 self._back[theirs.node].append((ours.node, delay))
         self._forwarding = {node.name for node in topology.nodes if node.forwards}
+        #: by GPU with one cable, its switch and the delay between them: there and back
+        self._single = [self._without_singles(edges) for edges in (self._forth, self._back)]
         self._reach = cache(self._found)
+
+    def _without_singles(self, edges: Edges) -> dict[str, tuple[str, float]]:
+        """Take the GPUs with one cable out of the ``edges`` of switches, and return them.
+
+        A way by such a GPU leads nowhere.
+        """
+        found: dict[str, tuple[str, float]] = {}
+        for name in self._forwarding:
+            kept = []
+            for other, delay in edges[name]:
+                if other not in self._forwarding and len(edges[other]) == 1:
+                    found[other] = name, delay
+                else:
+                    kept.append((other, delay))
+            edges[name] = kept
+        return found
 
     def of(self, ways: Sequence[tuple[CableEnd, CableEnd]], topology: Topology) -> _Border:
         near = self._reach(frozenset((end.node, 0.0) for end, _ in ways), back=True)
@@ -302,7 +335,7 @@ class _Delays:
                     return _Behind(name, delay, beyond, delay + further)
         return self._shortest(starts, back=back)
 
-    def _shortest(self, starts: frozenset[tuple[str, float]], *, back: bool) -> dict[str, float]:
+    def _shortest(self, starts: frozenset[tuple[str, float]], *, back: bool) -> _Reached:
         edges = self._back if back else self._forth
         found: dict[str, float] = {}
         heap = [(delay, name) for name, delay in starts]
@@ -317,4 +350,4 @@ class _Delays:
                 for neighbour, further in edges[name]:
                     if neighbour not in found:
                         heapq.heappush(heap, (delay + further, neighbour))
-        return found
+        return _Beside(found, self._single[back])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from emulator.asic.port_faults import NONE, Faults
 from emulator.errors import UserError
-from emulator.measures.cuts import Change, crossed_by
+from emulator.measures.cuts import Change, Crossing, crossed_by, cut_bound_ns
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.run.faults.fault_timeline import link_changes
 from emulator.run.plan.trial_load import TrialLoad
@@ -36,6 +38,25 @@ def bound(pairs: list[tuple[int, int]], length: int, changes: list[Change] | Non
 
 def test_what_stays_on_a_rail_is_bound_by_nics() -> None:
     assert bound([(0, 2), (4, 6)], 10 * ONE) == pytest.approx(10 * 84 + 1200)
+
+
+class _Counting(list[Crossing]):
+    """Messages that count how often somebody goes through all of them."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Crossing]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_all_messages_are_gone_through_once_and_not_for_each_gpu() -> None:
+    names = [gpu.name for gpu in NARROW.gpus]
+    messages = _Counting(
+        Crossing(names[one], names[other], 10 * ONE, 0.0, 0.0) for one, other in CROSSING
+    )
+    assert cut_bound_ns(NARROW, messages) > 0
+    assert messages.passes == 1
 
 
 def test_uplinks_bound_what_crosses() -> None:
