@@ -14,6 +14,7 @@ from topologies.model import VXLAN_OVERHEAD, Topology, TopologyError
 from topologies.routing.fabric_paths import spans_from
 from topologies.spans import Span, ticks_of
 from topologies.stretch import stretch_of
+from topologies.wiring import once_per_topology
 
 #: Octets on the wire of an acknowledgement: IPv4 20, UDP 8, ACK_CC 32, SES response 12.
 ACK_BYTES = PACKET_OVERHEAD_OCTETS + 72
@@ -67,6 +68,7 @@ def mtu_frame_bytes(topology: Topology) -> int:
     return max(link.mtu for link in links) + PACKET_OVERHEAD_OCTETS
 
 
+@once_per_topology
 def _spans(topology: Topology) -> set[Span]:
     """Lengths of paths between GPUs, of GPUs that are attached alike only those of the first."""
     if not topology.links:

@@ -75,10 +75,7 @@ class ForwardingTable:
                 hops = tuple(ModelHop(hop.port, hop.via) for hop in route.hops)
                 known = kept[id(route.hops)] = route.hops, hops  # which keeps the identity
             self._tables[route.table].setdefault(route.destination, known[1])
-        self._lengths = {
-            table: sorted({network.prefixlen for network in found}, reverse=True)
-            for table, found in self._tables.items()
-        }
+        self._prefixes = {table: _by_length(found) for table, found in self._tables.items()}
         self.forget()
 
     def forget(self) -> None:
@@ -105,20 +102,21 @@ class ForwardingTable:
         key = (None, destination) if rules is None else (interface, source + destination)
         found = self._known.get(key)
         if found is None:
-            found = self._look_up(rules or (), IPv4Address(source), IPv4Address(destination))
+            found = self._look_up(rules or (), source, int.from_bytes(destination))
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = found
         return found
 
-    def _look_up(
-        self, rules: Iterable[Rule], source: IPv4Address, destination: IPv4Address
-    ) -> Choices:
-        tables = [rule.table for rule in rules if rule.source is None or source in rule.source]
+    def _look_up(self, rules: Iterable[Rule], source: bytes, destination: int) -> Choices:
+        tables = [
+            rule.table
+            for rule in rules
+            if rule.source is None or IPv4Address(source) in rule.source
+        ]
         for table in (*tables, RouteTable.MAIN):
-            for length in self._lengths[table]:
-                network = IPv4Network((destination, length), strict=False)
-                hops = self._tables[table].get(network, ())
+            for shift, prefixes in self._prefixes[table]:
+                hops = prefixes.get(destination >> shift, ())
                 alive = tuple(hop for hop in hops if self._has_carrier(hop.interface))
                 if alive:
                     found = self._divided.get(alive)
@@ -126,6 +124,20 @@ class ForwardingTable:
                         found = self._divided[alive] = _shares(alive)
                     return found
         return ()
+
+
+def _by_length(
+    routes: Mapping[IPv4Network, tuple[ModelHop, ...]],
+) -> list[tuple[int, dict[int, tuple[ModelHop, ...]]]]:
+    """Return the next hops by prefix, as a number without its host bits, for each count of these.
+
+    The longest prefixes come first.
+    """
+    found: dict[int, dict[int, tuple[ModelHop, ...]]] = {}
+    for network, hops in routes.items():
+        shift = network.max_prefixlen - network.prefixlen
+        found.setdefault(shift, {})[int(network.network_address) >> shift] = hops
+    return sorted(found.items())
 
 
 def _shares(hops: tuple[ModelHop, ...]) -> Choices:

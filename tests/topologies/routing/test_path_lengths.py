@@ -220,3 +220,12 @@ def test_lengths_from_a_gpu_are_those_from_its_switch_and_its_cable(spec: str) -
         to_gpus = [walked.get(peer.name, NOWHERE) for peer in topology.gpus]
         longest = max(one.delay_ns for one in to_gpus), max(one.hops for one in to_gpus)
         assert longest_to_gpus(topology, gpu.name) == longest
+
+
+def test_paths_are_measured_once_however_often_the_round_trip_is_needed() -> None:
+    topology = load("rail_clos:hosts=2,gpus_per_host=2")
+    base_rtt_ns(topology, 4096)
+    measured = dict(topology.results)
+    assert base_rtt_ns(topology, 9000) > base_rtt_ns(topology, 4096)
+    assert topology.results == measured
+    assert any(key.startswith(base_rtt_ns.__module__) for key in measured)

@@ -44,6 +44,21 @@ def test_a_route_without_any_hop_is_passed_over_for_a_shorter_prefix() -> None:
     assert looked_up.choices("down0", SOURCE, DESTINATION) == ()
 
 
+def test_a_default_route_and_a_host_route_are_found_by_their_lengths() -> None:
+    routes = [
+        Route(destination=IPv4Network("0.0.0.0/0"), hops=HOPS[2:]),
+        Route(destination=IPv4Network("10.9.0.1/32"), hops=HOPS[:1]),
+        Route(destination=IPv4Network("10.9.0.0/31"), hops=HOPS[1:2]),
+    ]
+    spine = load("rail_clos:hosts=2,gpus_per_host=2").node("spine0")
+    looked_up = ForwardingTable(spine, routes, (), lambda _: True)
+    found = [
+        looked_up.choices("down0", SOURCE, IPv4Address(destination).packed)[0][1].interface
+        for destination in ("10.9.0.1", "10.9.0.0", "10.9.0.2")
+    ]
+    assert found == ["up0", "up1", "up2"]
+
+
 def test_destinations_behind_the_same_hops_share_their_division() -> None:
     looked_up = table(set())
     first = looked_up.choices("down0", SOURCE, DESTINATION)
