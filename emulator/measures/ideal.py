@@ -133,32 +133,28 @@ class _Bound:
         return f"rank {rank}'s {describe(index, operation)}"
 
     def value(self) -> float:
-        head, end = self._earliest()
-        tail = self._remaining()
-        sent, received = self.graph.send, self.graph.receive
-        places = self._places()
-        begins, rests = head[sent], tail[received]
-        busiest = 0.0
-        if len(sent):
-            place = np.concatenate(places)
-            starts = np.concatenate([begins, begins + self.flight])
-            remains = np.concatenate([self.flight + rests, rests])
-            # return_index makes numpy sort stably, which is right on emulated processors, too
-            names, _, place = np.unique(place, return_index=True, return_inverse=True)
-            load = np.bincount(place, np.concatenate([self.service, self.service]))
-            first = np.full(len(names), math.inf)
-            last = np.full(len(names), math.inf)
-            np.minimum.at(first, place, starts)
-            np.minimum.at(last, place, remains)
-            busiest = float((first + load + last).max())
-        longest = float(end.max(initial=0.0))
+        begins, longest = self._earliest()
+        rests = self._remaining()[self.graph.receive]
+        busiest = self._busiest(begins, rests) if len(begins) else 0.0
         return max(longest, busiest, self._fabric(begins, rests))
 
-    def _earliest(self) -> tuple[Floats, Floats]:
-        """Return when each operation starts at the earliest, and when it ends."""
+    def _busiest(self, begins: Floats, rests: Floats) -> float:
+        """Return the bound of the port that has the most to do."""
+        place = np.concatenate(self._places())
+        # return_index makes numpy sort stably, which is right on emulated processors, too
+        names, _, place = np.unique(place, return_index=True, return_inverse=True)
+        load = np.bincount(place, np.concatenate([self.service, self.service]))
+        first = np.full(len(names), math.inf)
+        last = np.full(len(names), math.inf)
+        np.minimum.at(first, place, np.concatenate([begins, begins + self.flight]))
+        np.minimum.at(last, place, np.concatenate([self.flight + rests, rests]))
+        return float((first + load + last).max())
+
+    def _earliest(self) -> tuple[Floats, float]:
+        """Return when each message is sent at the earliest, and when the last operation ends."""
         graph = self.graph
         head, end = np.zeros(len(graph)), np.zeros(len(graph))
-        arrival = np.full(len(graph), -1, np.int64)  # the message that an operation waits for
+        arrival = np.full(len(graph), -1, np.int32)  # the message that an operation waits for
         arrival[graph.receive] = np.arange(len(graph.receive))
         whole = self.service + self.flight
         own = self._own()
@@ -170,7 +166,7 @@ class _Bound:
             message = message[waits]
             begin[waits] = np.maximum(begin[waits], head[graph.send[message]] + whole[message])
             end[level] = begin + own[level]
-        return head, end
+        return head[graph.send], float(end.max(initial=0.0))
 
     def _remaining(self) -> Floats:
         """The least time from each operation's end to the end of the program."""
@@ -180,7 +176,7 @@ class _Bound:
         # receive ends `service + flight` after its send has started, which is when the operations
         # before the send have ended.
         left = np.zeros(len(graph))
-        message = np.full(len(graph), -1, np.int64)
+        message = np.full(len(graph), -1, np.int32)
         message[graph.send] = np.arange(len(graph.send))
         whole = self.service + self.flight
         own = self._own()

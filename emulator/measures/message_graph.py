@@ -108,19 +108,16 @@ class MessageGraph:
     @cached_property
     def needs(self) -> Edges:
         """Return edges from each operation to those of its rank that it waits for."""
-        flat = [
-            table.after + np.int64(first)
-            for table, first in zip(self.tables, self._firsts, strict=False)
-        ]
         shifts = np.cumsum([0, *(len(table.after) for table in self.tables)])
-        begins = [
-            table.begin[:-1] + np.int64(shift)
-            for table, shift in zip(self.tables, shifts, strict=False)
-        ]
-        return Edges(
-            np.concatenate([*begins, shifts[-1:]]),
-            np.concatenate([*flat, np.zeros(0, np.int64)]).astype(np.int32),
-        )
+        begin = np.empty(len(self) + 1, _smallest(shifts[-1]))
+        flat = np.empty(shifts[-1], np.int32)
+        # Filled table by table: no second copy of all, in wider numbers, is made on the way.
+        for place, table in enumerate(self.tables):
+            first, end = self._firsts[place : place + 2]
+            begin[first:end] = table.begin[:-1] + np.int64(shifts[place])
+            flat[shifts[place] : shifts[place + 1]] = table.after + np.int64(first)
+        begin[-1] = shifts[-1]
+        return Edges(begin, flat)
 
     @cached_property
     def followers(self) -> Edges:
@@ -129,7 +126,9 @@ class MessageGraph:
         later = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(needs.begin))
         counts = np.bincount(needs.flat, minlength=len(self))
         order = np.argsort(needs.flat, kind="stable")
-        return Edges(np.concatenate([[0], np.cumsum(counts)]), later[order])
+        begin = np.zeros(len(self) + 1, needs.begin.dtype)
+        np.cumsum(counts, out=begin[1:])
+        return Edges(begin, later[order])
 
     @cached_property
     def levels(self) -> list[Numbers]:
@@ -161,6 +160,11 @@ class MessageGraph:
         if done != len(self):
             raise ValueError("the schedules wait for each other in a circle")
         return found
+
+
+def _smallest(largest: int) -> type[np.signedinteger]:
+    """Return the type of indices up to ``largest``."""
+    return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
 
 def _key(source: Numbers, destination: Numbers, tag: Numbers) -> npt.NDArray[np.int64]:
