@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from emulator.endpoint.operations.schedule import Compute, Receive, Region, Schedule, Write
 from emulator.measures.bound import violation
 from emulator.measures.ideal import WireCost, ideal_ns
+from emulator.measures.message_graph import MessageGraph
 from emulator.scenario import load as load_scenario
 from scenarios.collectives.program import Program
 from topologies.catalogue import load
@@ -198,3 +201,21 @@ def test_no_iteration_beats_the_ideal(times_ns: list[int], late_ns: float, held:
     assert (stated is None) is held
     if stated is not None:
         assert stated.startswith("internal error: an iteration took 9.990 us, less than the ideal")
+
+
+def test_the_edges_of_a_graph_are_made_without_wider_copies() -> None:
+    program = Program([f"h{rank}" for rank in range(32)])
+    for rank in range(32):
+        after: tuple[int, ...] = ()
+        for _ in range(200):
+            sent, _ = program.transfer(rank, (rank + 1) % 32, region(8), region(8), after=after)
+            after = (sent,)
+    graph = MessageGraph(program.schedules())
+    tracemalloc.start()
+    try:
+        edges = len(graph.needs.flat)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert edges == 32 * 199
+    assert most < 10 * len(graph)
