@@ -39,6 +39,14 @@ class MeshAddresses:
     def __reduce__(self) -> tuple[type[MeshAddresses], tuple[Sequence[str]]]:
         return type(self), (self.addresses,)
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, MeshAddresses) and self.addresses == other.addresses
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.addresses))
+
     @cached_property
     def places(self) -> Mapping[bytes, int]:
         """The place of each packed address; ValueError for what is no address."""

@@ -278,3 +278,11 @@ def test_more_numbers_than_there_are() -> None:
     assert last < 0xFF_FFFF
     with pytest.raises(ConfigurationError, match=f"choose at most {most} queue pairs"):
         full_mesh(ADDRESSES, 0, most + 1, seed=1)
+
+
+def test_tables_of_the_same_addresses_are_equal() -> None:
+    """Stages of a run whose transports are equal share their endpoints."""
+    one, other = MeshAddresses(ADDRESSES), MeshAddresses(list(ADDRESSES))
+    assert one == other
+    assert len({one, other}) == 1
+    assert one != MeshAddresses(ADDRESSES[1:])
