@@ -207,7 +207,7 @@ def test_a_name_in_use_is_refused_before_anything_is_made(
         (("allreduce", "--topology", "rail_clos:mtu=600"), "raise mtu to 1108"),
         (("allreduce", "--sizes", "10"), "take 12 B"),
         (("allreduce", "--sizes", "1TiB"), "use smaller sizes"),
-        (("allreduce", "--topology", "rail_clos:hosts=253,gpus_per_host=32"), "use fewer GPUs"),
+        (("allreduce", "--topology", "rail_clos:hosts=253,gpus_per_host=32"), "fewer GPUs"),
         (("allreduce", "--param", "iteration=2"), "did you mean iterations"),
         (("allreduce", "--param", "iterations"), "NAME=VALUE"),
         (("allreduce", "--sizes", "4", "--param", "sizes=8"), "keep one of them"),
