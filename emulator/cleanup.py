@@ -189,10 +189,13 @@ def remove(lab: str, *, ended: int = 0) -> Removed:
         return removed
 
 
-def require_root(purpose: str) -> None:
-    """Raise UserError unless this is root, and not one that a container took its rights from."""
+def require_root(purpose: str, *, remedy: str = "run with sudo") -> None:
+    """Raise UserError unless this is root, and not one that a container took its rights from.
+
+    ``remedy`` is what another user can do.
+    """
     if os.geteuid() != 0:
-        raise UserError(f"only root can {purpose}: run with sudo")
+        raise UserError(f"only root can {purpose}: {remedy}")
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     effective = int(status["CapEff"], 16)
     lacking = [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -13,7 +12,7 @@ import click
 from emulator import logs
 from emulator.cli.rank_command import is_farmed
 from emulator.compiled.hot_modules import compiled
-from emulator.errors import UserError
+from emulator.errors import UserError, is_full
 from emulator.kernel.launcher import Companions, place
 from topologies.model import TopologyError
 
@@ -169,19 +168,14 @@ def _carry_out(ranks: Companions | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _ended(ranks, "interrupted", 130)
     except (UserError, TopologyError) as error:
-        return _ended(ranks, str(error), 1, here=_is_full(error.__cause__))
+        return _ended(ranks, str(error), 1, here=is_full(error.__cause__))
     except OSError as error:
-        if not _is_full(error):
+        if not is_full(error):
             raise
         where = error.filename or "what was to be written"
         _ended(ranks, f"no room for {where} ({error.strerror}); make some", 1, here=True)
         _forget_output()
         return 1
-
-
-def _is_full(error: BaseException | None) -> bool:
-    """Return whether ``error`` is a disk without room, or a quota that is used up."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _ended(ranks: Companions | None, sentence: str, status: int, *, here: bool = False) -> int:

@@ -190,20 +190,17 @@ class GpuEndpoint:
             up = [number for number, port in enumerate(self.ports) if port.carrier]
             transport.use_ports(up or list(range(len(self.ports))))
 
-    @property
-    def open_connections(self) -> int:
-        """Return how many PDCs or queue pairs the transport has open."""
-        return open_now(self._transport.counters())
-
-    def renew(self, life: int, lives_before: int) -> None:
+    def renew(self, life: int, lives_before: int) -> int:
         """Begin life number ``life`` of a row: a transport that has learned nothing.
 
+        Returns how many PDCs or queue pairs the former one had open.
         Counters go on.  ``lives_before`` are those of earlier rows.  A dead GPU that is replaced
         has its new process from now on.
         """
         if self._returning:
             self._dead = self._returning = False
-        add(self._past, of_the_past(self._transport.counters()))
+        former = self._transport.counters()
+        add(self._past, of_the_past(former))
         for layer, counters in per_fep(self._transport).items():
             add(self._past_of_feps.setdefault(layer, {}), of_the_past(counters))
         seed = self.spec.seed
@@ -212,6 +209,7 @@ class GpuEndpoint:
         config = {**self.spec.transport_config, "life": life, "lives_before": lives_before}
         self._transport = self._new_transport(config, seed)
         self.executor.use(self._transport)
+        return open_now(former)
 
     def carrier_changed(self) -> None:
         """Look which ports have carrier now."""

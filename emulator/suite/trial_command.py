@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -14,18 +13,11 @@ from signal import SIGINT
 from typing import Protocol
 
 import emulator
+from emulator.kernel.ending_with_us import ending_with_us
 from emulator.kernel.launcher import without_launcher
 
 #: The program ``uetemu``.
 _START = "import sys; from emulator.cli.main import main; sys.exit(main())"
-#: A suite that is killed leaves no trial behind: the kernel interrupts each, as Ctrl-C would
-#: (``PR_SET_PDEATHSIG``, which is 1).
-_ENDS_WITH_US = """\
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGINT)
-if os.getppid() != SUITE:
-    sys.exit("the suite has ended")
-"""
 #: Where the packages are that trials import: those of this process.
 _PACKAGES = Path(emulator.__file__).parents[1]
 
@@ -78,8 +70,9 @@ class TrialCommands:
         """Run ``uetemu`` with ``words`` into ``folder``, and return its end; from any thread."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         errors = folder.with_suffix(".stderr")
-        code = _ENDS_WITH_US.replace("SUITE", str(os.getpid())) + _START
-        command = [sys.executable, "-c", code, *words, "--output", str(folder)]
+        trial = [sys.executable, "-c", _START, *words, "--output", str(folder)]
+        # A killed suite leaves no trial behind: the kernel interrupts each, as Ctrl-C would.
+        command = ending_with_us(SIGINT, trial)
         began = time.monotonic()
         with errors.open("wb") as stderr:
             process = self._started(command, stderr.fileno())

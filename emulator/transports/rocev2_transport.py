@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from emulator.asic.code_points import rocev2_fields
 from emulator.asic.switch_choice import SwitchChoice
@@ -98,22 +99,23 @@ _EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
 
 
 def rocev2_endpoint(
-    *,
-    seed: int,
-    mesh: Mapping[str, object] | None = None,
-    life: int = 0,
-    lives_before: int = 0,
-    **config: object,
+    *, seed: int, life: int = 0, lives_before: int = 0, **config: object
 ) -> HostChannelAdapter:
     """A RoCEv2 endpoint.
 
-    ``config`` are the fields of :class:`~emulator.rocev2.hca_config.HcaConfig`; ``mesh`` are the
-    arguments of :func:`~emulator.rocev2.connections.full_mesh` in place of its connections. Each
+    ``config`` are the fields of :class:`~emulator.rocev2.hca_config.HcaConfig`; in place of its
+    connections, ``mesh`` are the arguments of :func:`~emulator.rocev2.connections.full_mesh`. Each
     ``life`` of the endpoints in a row has other queue pairs, whatever came before the row.
     """
+    return HostChannelAdapter(_hca_config(config, life), seed=seed)
+
+
+def _hca_config(config: Mapping[str, object], life: int = 0) -> HcaConfig:
+    fields: dict[str, Any] = dict(config)
+    mesh = fields.pop("mesh", None)
     if mesh is not None:
-        config["connections"] = full_mesh(**mesh, life=life)  # type: ignore[arg-type]
-    return HostChannelAdapter(HcaConfig(**config), seed=seed)  # type: ignore[arg-type]
+        fields["connections"] = full_mesh(**mesh, life=life)
+    return HcaConfig(**fields)
 
 
 def _fit(
@@ -207,9 +209,8 @@ def _traits(chosen: Options, qps: int, timeout: int) -> dict[str, str]:
 
 
 def _check(requested: str, config: Mapping[str, object]) -> None:
-    fields = {name: value for name, value in config.items() if name != "mesh"}
     try:
-        HcaConfig(**fields, connections=full_mesh(**config["mesh"]))  # type: ignore[arg-type]
+        _hca_config(config)
     except ConfigurationError as error:
         raise UserError(f"transport {requested!r}: {error}") from None
 

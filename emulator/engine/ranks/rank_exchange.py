@@ -13,7 +13,6 @@ A rank whose run ends early says why (:meth:`Ranks.leave`), so that nobody waits
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import time
@@ -25,7 +24,7 @@ from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any, Protocol, TypeVar
 
 from emulator.endpoint.agent_processes import AgentError
-from emulator.errors import UserError
+from emulator.errors import UserError, is_full
 from emulator.logs import plain_logger
 
 _log = plain_logger(__name__)
@@ -167,9 +166,11 @@ class Ranks:
 
     def to_first(self, what: str, value: object) -> list[Any]:
         """Return the ``value`` of every rank, by number, at rank 0; others get an empty list."""
-        self.share(what, lambda peer: value if peer == 0 else None)
-        parts = [value if peer == self.number else self.hear(peer) for peer in range(self.count)]
-        return [] if self.number else parts
+        self._begin(what)
+        if self.number:
+            self._send(0, (_STEP, self._step, what, None, value))
+            return []
+        return [value, *map(self.hear, self.others)]
 
     def share(self, what: str, value: Callable[[int], object]) -> None:
         """Send each other rank its ``value`` of this step."""
@@ -231,7 +232,7 @@ class Ranks:
             )
         if isinstance(failure, UserError):
             raise RankGone(f"{self.name(peer)}: {failure}")
-        if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(failure, OSError) and is_full(failure):
             where = failure.filename or "what it writes"
             raise RankGone(
                 f"{self.name(peer)}: no room for {where} ({failure.strerror}); make some there"
@@ -286,9 +287,12 @@ class Ranks:
 
     def _send_all(self, message: Callable[[int], tuple[object, ...]]) -> None:
         for peer in self.others:
-            octets = _pickled(message(peer))
-            self._sent_octets += len(octets)
-            self._channel.send(peer, octets)
+            self._send(peer, message(peer))
+
+    def _send(self, peer: int, message: tuple[object, ...]) -> None:
+        octets = _pickled(message)
+        self._sent_octets += len(octets)
+        self._channel.send(peer, octets)
 
     # Ends
 

@@ -394,7 +394,8 @@ class VirtualFabric:
         nodes = self.lab.topology.nodes
         ports = [f"{one.name}:{port.name}" for one in nodes for port in one.ports]
         own = self.lab.counters([one.name for one in nodes if self.network.owns(one.name)])
-        kernel = RankedPorts(self.ranks, self._owner).by_name(ports, own)
+        assert self.record.joined is not None
+        kernel = self.record.joined.by_name(ports, own)
         states = self.states()
         return port_counters(self.lab, kernel, states) if self.reports else {}
 

@@ -40,7 +40,6 @@ Crossing = tuple[int, int, int, bytes | LinkUnit | CopyNotice | FarCopy]
 #: A rank's schedule, with the buffers of every rank that it writes to.
 Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
 
-
 #: PDCs or queue pairs beyond which the memory of an iteration's is worth a full collection.
 MANY_CONNECTIONS = 1_000
 
@@ -232,9 +231,7 @@ class WorkerPart:
 
     def renew(self, life: int, lives_before: int) -> None:
         """Give every GPU a new transport, for life number ``life`` of a row."""
-        gone = sum(endpoint.open_connections for endpoint in self._endpoints.values())
-        for endpoint in self._endpoints.values():
-            endpoint.renew(life, lives_before)
+        gone = sum(one.renew(life, lives_before) for one in self._endpoints.values())
         if gone > MANY_CONNECTIONS:
             gc.collect()  # else they stay until the next ones are there, which are as many
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -45,12 +44,10 @@ def check(
 
     :class:`UserError` unless a run can be expected to succeed on it.
     """
-    if os.geteuid() != 0:
-        raise UserError(
-            "only root can run a scenario in namespaces: run with sudo, or take --fabric model, "
-            "which any user can"
-        )
-    cleanup.require_root("run a scenario")
+    cleanup.require_root(
+        "run a scenario in namespaces",
+        remedy="run with sudo, or take --fabric model, which any user can",
+    )
     check_name(lab)
     found = probe()
     for missing in found.lacking():
@@ -147,8 +144,8 @@ class Need:
 
     def __str__(self) -> str:
         return (
-            f"{_gib(self.total)} of memory ({_gib(self.gpus)} for GPU buffers, "
-            f"{_gib(self.agents)} for endpoints, {_gib(self.runner)} for the runner)"
+            f"{_sized(self.total)} of memory ({_sized(self.gpus)} for GPU buffers, "
+            f"{_sized(self.agents)} for endpoints, {_sized(self.runner)} for the runner)"
         )
 
 
@@ -172,8 +169,8 @@ def check_agents(ranks: int, clock: Clock) -> None:
     requested, available = agents_bytes(ranks, clock), _available()
     if requested > available:
         raise UserError(
-            f"the endpoints of {ranks} GPUs need {_gib(requested)} of memory and the machine has "
-            f"{_gib(available)} to give; use fewer GPUs"
+            f"the endpoints of {ranks} GPUs need {_sized(requested)} of memory and the machine has "
+            f"{_sized(available)} to give; use fewer GPUs"
         )
 
 
@@ -189,8 +186,8 @@ def check_memory(
     room = shutil.disk_usage(GPU_MEMORY).free
     if need.gpus > room:
         raise UserError(
-            f"a size of {format_size(size_bytes)} needs {_gib(need.gpus)} of GPU memory and "
-            f"{GPU_MEMORY} has {_gib(room)} free; use smaller sizes or fewer GPUs, or mount it "
+            f"a size of {format_size(size_bytes)} needs {_sized(need.gpus)} of GPU memory and "
+            f"{GPU_MEMORY} has {_sized(room)} free; use smaller sizes or fewer GPUs, or mount it "
             "larger"
         )
     available = _available()
@@ -198,7 +195,7 @@ def check_memory(
         pieces = f", or larger messages: its schedules have {operations} operations"
         raise UserError(
             f"a size of {format_size(size_bytes)} needs {need} and the machine has "
-            f"{_gib(available)} to give; use smaller sizes or fewer GPUs"
+            f"{_sized(available)} to give; use smaller sizes or fewer GPUs"
             f"{pieces if operations > MANY_OPERATIONS else ''}"
         )
 
@@ -207,5 +204,5 @@ def _available() -> int:
     return max(0, psutil.virtual_memory().available - SPARE_BYTES)
 
 
-def _gib(octets: int) -> str:
+def _sized(octets: int) -> str:
     return f"{octets / 2**30:.2f} GiB" if octets >= 10 * 2**20 else f"{octets / 2**20:.2f} MiB"

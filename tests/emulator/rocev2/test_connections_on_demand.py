@@ -7,6 +7,7 @@ import random
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,7 @@ def test_packets_are_those_of_a_table_of_all(qps: int) -> None:
     counters = []
     for make in (table_of_all, lambda *several: full_mesh(ADDRESSES, *several)):
         ends = [end(own, make(own, qps, 5, 1)) for own in range(4)]
+        # Its annotation names the endpoints of UET, of which it uses what these have as well.
         network = Network(
             {one.config.address: one for one in ends},  # type: ignore[misc]
             random.Random(1),
@@ -260,16 +262,16 @@ def test_a_peer_that_is_no_neighbour_is_refused() -> None:
 def test_the_number_of_datagrams_is_refused_among_those_of_connections() -> None:
     mesh = full_mesh(ADDRESSES, 1, 2, seed=1)
     taken = mesh[ADDRESSES[4]][0].local_qpn
-    fields = {
+    fields: dict[str, Any] = {
         "address": ADDRESSES[1],
         "mac": MACS[ADDRESSES[1]],
         "neighbours": {peer: mac for peer, mac in MACS.items() if peer != ADDRESSES[1]},
         "connections": mesh,
     }
     with pytest.raises(ConfigurationError, match=f"the QP number {taken} is taken twice"):
-        HcaConfig(**fields, ud_qpn=taken)  # type: ignore[arg-type]
+        HcaConfig(**fields, ud_qpn=taken)
     free = mesh[ADDRESSES[0]][1].local_qpn + 1
-    assert HcaConfig(**fields, ud_qpn=free).ud_qpn == free  # type: ignore[arg-type]
+    assert HcaConfig(**fields, ud_qpn=free).ud_qpn == free
 
 
 def test_more_numbers_than_there_are() -> None:

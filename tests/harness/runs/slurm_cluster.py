@@ -5,7 +5,6 @@ Nobody proves who he is to it (``auth/none``): it is reached from these namespac
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,19 +43,10 @@ class SlurmCluster:
     folder: Path
     first: str
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return the variables by which Slurm's commands find this cluster."""
-        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
-
-    def command(self, *words: str) -> list[str]:
-        """Return a command of Slurm on the first machine."""
-        return [
-            "env",
-            f"SLURM_CONF={self.folder / 'slurm.conf'}",
-            *inside(self.first),
-            *words,
-        ]
+    def command(self, *words: str, machine: str | None = None) -> list[str]:
+        """Return a command of Slurm that finds this cluster: on the first machine, or another."""
+        found = f"SLURM_CONF={self.folder / 'slurm.conf'}"
+        return ["env", found, *inside(machine or self.first), *words]
 
     def is_ready(self) -> bool:
         """Return whether both machines wait for jobs."""
@@ -81,12 +71,8 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
         daemons += [(name, "slurmd", "-D", "-N", name) for name in addresses]
         for machine, *words in daemons:
             log = stack.enter_context((folder / f"{machine}.{words[0]}.out").open("w"))
-            daemon = subprocess.Popen(
-                [*inside(machine), *words, "-f", str(folder / "slurm.conf")],
-                stdout=log,
-                stderr=log,
-                env=cluster.environment,
-            )
+            command = cluster.command(*words, machine=machine)
+            daemon = subprocess.Popen(command, stdout=log, stderr=log)
             stack.callback(_end, daemon)
         within(30, cluster.is_ready, "two idle machines")
         yield cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,3 +29,9 @@ def held(folder: Path, *, sprayed: bool = True) -> dict[str, Any]:
         found += overtaken(folder / "capture.pcapng", {gpu.name for gpu in topology.gpus})
     assert found == [], found
     return result
+
+
+def assert_same_files(one: Path, other: Path, names: Iterable[str | Path]) -> None:
+    """Assert that the files called ``names`` are equal in both folders, octet by octet."""
+    for name in names:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.runs.processes import SMALL, begun
+from tests.harness.runs.whole_run import assert_same_files
 
 pytestmark = pytest.mark.root
 #: Files of a run folder that tell of nothing but the fabric.
@@ -40,8 +41,7 @@ def test_a_model_leaves_the_kernels_files(
         assert status == 0, errors
         folders.append(run.folder)
     kernel, model = folders
-    for name in ALIKE:
-        assert (kernel / name).read_bytes() == (model / name).read_bytes(), name
+    assert_same_files(kernel, model, ALIKE)
     results = [json.loads((folder / "result.json").read_text()) for folder in folders]
     assert [result.pop("fabric") for result in results] == ["kernel", "model"]
     assert results[0] == results[1]

@@ -15,6 +15,7 @@ from emulator.engine.frames.line import Line
 from emulator.engine.frames.line_state import LineState
 from tests import DATA
 from tests.harness.runs.processes import SMALL, begun, refused
+from tests.harness.runs.whole_run import assert_same_files
 from topologies.model import CableEnd
 
 VIRTUAL = ("--clock", "virtual")
@@ -66,8 +67,7 @@ def test_a_run_comes_again_to_the_bit(
     one, other = (run.folder for run in runs)
     logs = [path.relative_to(one) for path in sorted(one.glob("event-logs/*"))]
     assert bool(logs) == logged
-    for name in (*REPEATED, *logs):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert_same_files(one, other, (*REPEATED, *logs))
 
 
 @pytest.mark.root

@@ -21,6 +21,7 @@ from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.runs.processes import begun
 from tests.harness.runs.ranked_runs import left_by, ranked
+from tests.harness.runs.whole_run import assert_same_files
 from tests.system.engine.test_run_digests import REPEATED
 
 EIGHT = ("--topology", "rail_clos:hosts=2,gpus_per_host=4,spines=2")
@@ -149,8 +150,7 @@ def spread(name: str, count: int, folder: Path) -> RunProcess:
 
 def assert_equal(one: RunProcess, other: RunProcess) -> None:
     logs = [path.relative_to(one.folder) for path in sorted(one.folder.glob("event-logs/*"))]
-    for file in (*REPEATED, *logs):
-        assert (one.folder / file).read_bytes() == (other.folder / file).read_bytes(), file
+    assert_same_files(one.folder, other.folder, (*REPEATED, *logs))
 
 
 LATE_NS = 5_000

@@ -26,7 +26,7 @@ from tests.harness.runs.ranked_runs import (
     process_of,
     ranked,
 )
-from tests.harness.runs.whole_run import held
+from tests.harness.runs.whole_run import assert_same_files, held
 from tests.system.engine.test_run_digests import REPEATED
 
 pytestmark = pytest.mark.root
@@ -45,8 +45,7 @@ def test_two_machines_over_tcp_come_to_the_same_files(tmp_path: Path) -> None:
     assert status == 0, errors
     alone = begun(tmp_path, *given, "--workers", "1")
     assert alone.communicate()[0] == 0
-    for file in REPEATED:
-        assert (alone.folder / file).read_bytes() == (spread.folder / file).read_bytes(), file
+    assert_same_files(alone.folder, spread.folder, REPEATED)
     assert not left_by(spread, 2)
 
 
@@ -73,8 +72,7 @@ def test_a_modelled_fabric_comes_to_the_same_files(plane: tuple[str, ...], tmp_p
         status, _, errors = run.communicate()
         assert status == 0, errors
     assert (errors.count("\n"), errors.count(": exchanged ")) == (1, 1)  # rank 0 logs for all
-    for file in REPEATED:
-        assert (alone.folder / file).read_bytes() == (shared.folder / file).read_bytes(), file
+    assert_same_files(alone.folder, shared.folder, REPEATED)
     assert not left_by(shared, 2)
 
 
@@ -128,8 +126,7 @@ def test_only_the_first_rank_has_a_graph_and_messages(tmp_path: Path) -> None:
         assert status == 0, errors
     alone, shared = runs
     assert shared.result["rows"][0]["messages"] == 4
-    for file in REPEATED:
-        assert (alone.folder / file).read_bytes() == (shared.folder / file).read_bytes(), file
+    assert_same_files(alone.folder, shared.folder, REPEATED)
 
 
 @pytest.mark.parametrize(

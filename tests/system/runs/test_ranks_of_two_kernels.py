@@ -25,6 +25,7 @@ from tests import CHECKOUT
 from tests.harness.lab import stock_kernel
 from tests.harness.lab.stock_kernel import Outcome
 from tests.harness.runs.processes import SMALL, begun
+from tests.harness.runs.whole_run import assert_same_files
 from tests.system.engine.test_run_digests import REPEATED
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -134,5 +135,4 @@ def test_two_kernels_come_to_the_files_of_one_machine(tmp_path: Path) -> None:
     environment = json.loads((spread / "environment.json").read_text())
     assert environment["workers"] == 2
     assert json.loads((spread / "result.json").read_text())["digest"] == alone.result["digest"]
-    for file in REPEATED:
-        assert (alone.folder / file).read_bytes() == (spread / file).read_bytes(), file
+    assert_same_files(alone.folder, spread, REPEATED)

@@ -15,7 +15,7 @@ from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import ENDLESS, SMALL, begun
 from tests.harness.runs.ranked_runs import left_by
 from tests.harness.runs.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.harness.runs.whole_run import held
+from tests.harness.runs.whole_run import assert_same_files, held
 from tests.system.engine.test_run_digests import REPEATED
 
 pytestmark = pytest.mark.root
@@ -56,8 +56,7 @@ def test_ranks_of_two_machines_come_to_the_same_files(
     assert status == 0, errors
     alone = begun(tmp_path, *given, "--workers", "1")
     assert alone.communicate()[0] == 0
-    for file in REPEATED:
-        assert (alone.folder / file).read_bytes() == (spread.folder / file).read_bytes(), file
+    assert_same_files(alone.folder, spread.folder, REPEATED)
     assert not left_by(spread, 2)
 
 
