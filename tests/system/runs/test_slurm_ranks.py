@@ -24,9 +24,17 @@ SRUN = ("srun", "-N", "2", "-n", "2", "--mpi=pmix")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+def both_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as made:
         yield made
+
+
+@pytest.fixture
+def cluster(both_nodes: SlurmCluster) -> Iterator[SlurmCluster]:
+    """Yield a cluster whose nodes wait for jobs, and end those of a test that failed."""
+    within(BUDGET_S, both_nodes.is_ready, "two idle nodes")
+    yield both_nodes
+    subprocess.run(both_nodes.command("scancel", f"--user={os.geteuid()}"), check=True)
 
 
 def srun(cluster: SlurmCluster, folder: Path, *options: str) -> RunProcess:
@@ -40,8 +48,9 @@ def rank_process(run: RunProcess, number: int) -> psutil.Process:
     run.event("started")
     mine = [
         one
-        for one in psutil.process_iter()
-        if run.lab in one.cmdline() and one.environ().get("PMIX_RANK") == str(number)
+        for one in psutil.process_iter(["cmdline", "environ"])  # None of one that has ended
+        if run.lab in (one.info["cmdline"] or [])
+        and (one.info["environ"] or {}).get("PMIX_RANK") == str(number)
     ]
     (rank,) = [one for one in mine if one.ppid() in {other.pid for other in mine}]
     return rank
