@@ -8,7 +8,7 @@ GPUs that it joins, the fabric between others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -140,6 +140,13 @@ class Program:
             Reduce(source=source, into=into, dtype=dtype, function=function, after=tuple(after)),
         )
 
+    def skip(self, rank: int) -> int:
+        """Count an operation of ``rank``, which is not wanted; return its index."""
+        return self._count(rank)
+
+    def unwritten(self, source: int, destination: int, octets: int) -> None:
+        """Take note of ``octets`` that ``source`` sends without an operation: it is not wanted."""
+
     def append(self, rank: int, operation: Operation) -> int:
         """Append ``operation`` at ``rank``; returns its index."""
         return self._append(rank, operation) if self._wanted[rank] else self._count(rank)
@@ -202,6 +209,10 @@ class Program:
         touched |= (columns["kind"] == REDUCE) & np.isin(columns["far_buffer"], numbers)
         indices: list[int] = np.flatnonzero(touched).tolist()
         return indices
+
+    def buffers(self, rank: int) -> Mapping[str, int]:
+        """Return the buffers of ``rank`` so far, with their sizes in octets."""
+        return self._buffers[rank]
 
     def schedules(self) -> tuple[Schedule, ...]:
         """Return the schedule of each rank, without operations where they are not wanted."""

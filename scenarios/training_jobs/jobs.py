@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.job_placement import PLACEMENTS, placed
@@ -137,13 +136,9 @@ def spine_share(run: StepRun) -> float:
         for rank in range(len(topology.gpus))
     ]
     total = crossing = 0
-    for schedule in run.schedules:
-        table = OperationTable.of(schedule.operations)
-        rows = table.where(WRITE)
-        peers, octets = (table.columns[name][rows].tolist() for name in ("peer", "near_octets"))
-        for peer, length in zip(peers, octets, strict=True):
-            total += length
-            crossing += 0 if switches[schedule.rank] & switches[peer] else length
+    for (source, destination), octets in run.sizes.written.items():
+        total += octets
+        crossing += 0 if switches[source] & switches[destination] else octets
     return crossing / total if total else 0.0
 
 
@@ -153,10 +148,10 @@ def measures(
     """Return what each job loses to the others."""
     assert isinstance(trial, StepTrial)
     run = trial.run
-    row = measured(run, outcome, [gpu for job in run.jobs for gpu in job.gpus])
-    if not outcome.iterations:
-        return row
     times = run.times(outcome)
+    row = measured(run, outcome, [gpu for job in run.jobs for gpu in job.gpus], times)
+    if times is None:
+        return row
     ended = {job.name: times.end_ns(job.gpus) for job in run.jobs}
     row["jct_us"] = [end / 1000 for end in ended.values()]
     if len(run.jobs) == 1:

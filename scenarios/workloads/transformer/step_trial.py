@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from emulator.endpoint.operations.operation_table import COPY, WRITE, OperationTable
-from emulator.endpoint.operations.schedule import Schedule
+from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, WantedSchedules
 from emulator.errors import UserError
 from emulator.scenario import Contents, Outcome, Trial
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
@@ -58,9 +57,55 @@ class StepJob:
         return {*self.gpus, *others}
 
 
+@dataclass(frozen=True)
+class WrittenSteps:
+    """The ``steps`` of the jobs of ``program``; ``scale`` has counted their exchanges."""
+
+    program: DependentProgram
+    steps: Sequence[TrainingStep]
+    scale: StepScale
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSizes:
+    """Sizes of jobs.
+
+    Octets are ``written`` over the fabric and ``copied`` inside hosts, by source and destination.
+    By GPU there are the time that it computes, and the number of ``results`` that it compares.
+    ``memory_bytes`` are the most that a GPU has.  Messages of ``raised`` exchanges are one MTU.
+    """
+
+    written: Mapping[tuple[int, int], int]
+    copied: Mapping[tuple[int, int], int]
+    busy_ns: Mapping[int, int]
+    results: Mapping[int, int]
+    memory_bytes: int
+    exchanges: int
+    raised: int
+
+    @classmethod
+    def of(cls, steps: WrittenSteps) -> StepSizes:
+        """Return the sizes of ``steps``, whose operations need not be kept."""
+        program = steps.program
+        computing = [step.computing for step in steps.steps]
+        inside = {pair: program.joins(*pair) for pair in program.sent}
+        return cls(
+            written={pair: octets for pair, octets in program.sent.items() if not inside[pair]},
+            copied={pair: octets for pair, octets in program.sent.items() if inside[pair]},
+            busy_ns={gpu: busy for one in computing for gpu, busy in one.busy_ns.items()},
+            results={gpu: number for one in computing for gpu, number in one.verdicts.items()},
+            memory_bytes=max(sum(program.buffers(gpu).values()) for gpu in range(program.ranks)),
+            exchanges=steps.scale.exchanges,
+            raised=steps.scale.raised,
+        )
+
+
 @dataclass
 class StepRun:
-    """Jobs that run at the same time on ``topology``."""
+    """Jobs that run at the same time on ``topology``.
+
+    Their operations are written whenever somebody needs them, and not kept here.
+    """
 
     topology: Topology
     jobs: Sequence[StepJob]
@@ -76,32 +121,25 @@ class StepRun:
                 "add hosts, or leave --topology out"
             )
 
-    @cached_property
-    def _written(self) -> tuple[DependentProgram, list[TrainingStep]]:
-        program, steps = DependentProgram.on(self.topology), []
+    def written(self, wanted: WantedSchedules = ALL_SCHEDULES) -> WrittenSteps:
+        """Write the operations of all jobs, of which those of ``wanted`` GPUs are kept."""
+        program = DependentProgram.on(self.topology, wanted)
+        scale, steps = replace(self.scale), []
         for job in self.jobs:
-            step = TrainingStep(
-                program, self.topology, job.step, job.gpus, self.scale, self.choices
-            )
+            step = TrainingStep(program, self.topology, job.step, job.gpus, scale, self.choices)
             with program.named(job.name) if job.name else nullcontext():
                 step.write(job.handovers)
             steps.append(step)
-        return program, steps
+        return WrittenSteps(program, steps, scale)
 
-    @property
-    def program(self) -> DependentProgram:
-        """Return the program of all jobs."""
-        return self._written[0]
-
-    @property
-    def steps(self) -> list[TrainingStep]:
-        """Return the step of each job, as it is written down."""
-        return self._written[1]
+    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs; those that are not ``wanted`` have buffers alone."""
+        return self.written(wanted).program.schedules()
 
     @cached_property
-    def schedules(self) -> Sequence[Schedule]:
-        """Return the schedules of all GPUs."""
-        return self.program.schedules()
+    def sizes(self) -> StepSizes:
+        """Return what can be counted of the jobs' operations, of which none is kept."""
+        return StepSizes.of(self.written(WantedSchedules(frozenset())))
 
     def inputs(self, rank: int) -> Contents:
         """Return what the buffers of ``rank`` hold at the start: nothing is needed."""
@@ -109,31 +147,21 @@ class StepRun:
 
     def expected(self, rank: int) -> Contents:
         """Return what ``rank`` holds at the end: for each result no wrong element."""
-        octets = self.schedules[rank].buffers.get(VERDICTS, 0)
-        return {VERDICTS: np.zeros(octets // 4, np.uint32)} if octets else {}
-
-    def sent(self, kind: int) -> dict[int, int]:
-        """Return the octets that each GPU writes (or copies, by ``kind``)."""
-        found = {}
-        for schedule in self.schedules:
-            table = OperationTable.of(schedule.operations)
-            octets = table.columns["near_octets"][table.where(kind)]
-            found[schedule.rank] = int(octets.sum(dtype=np.int64))
-        return found
-
-    def busy_ns(self) -> dict[int, int]:
-        """Return how long each GPU computes."""
-        return {gpu: busy for step in self.steps for gpu, busy in step.computing.busy_ns.items()}
+        results = self.sizes.results.get(rank, 0)
+        return {VERDICTS: np.zeros(results, np.uint32)} if results else {}
 
     def roofline_ns(self) -> float:
         """Return the largest sum of a GPU's computing and of its octets at its NIC's rate.
 
         JCT's roofline of the BMWG draft on AI training fabrics: nothing overlaps, nothing waits.
         """
-        busy, gpus = self.busy_ns(), self.topology.gpus
+        sizes, gpus = self.sizes, self.topology.gpus
+        octets: dict[int, int] = dict.fromkeys(range(len(gpus)), 0)
+        for (source, _), written in sizes.written.items():
+            octets[source] += written
         return max(
-            busy.get(gpu, 0) + octets * 8e9 / nic_rate_bps(self.topology, gpus[gpu].name)
-            for gpu, octets in self.sent(WRITE).items()
+            sizes.busy_ns.get(gpu, 0) + sent * 8e9 / nic_rate_bps(self.topology, gpus[gpu].name)
+            for gpu, sent in octets.items()
         )
 
     def trial(
@@ -150,41 +178,44 @@ class StepRun:
 
         ``row`` and ``earlier`` are those of :class:`StepTrial`.
         """
-        schedules = self.schedules
-        octets = sum(self.sent(WRITE).values()), sum(self.sent(COPY).values())
+        sizes = self.sizes
+        octets = sum(sizes.written.values()), sum(sizes.copied.values())
         return StepTrial(
             run=self,
             row=row,
             earlier=earlier,
             collective=name,
             size_bytes=sum(octets),
-            compile=lambda: schedules,
+            compile=self.compile,
             inputs=self.inputs,
             expected=self.expected,
-            memory_bytes=max(sum(one.buffers.values()) for one in schedules),
+            memory_bytes=sizes.memory_bytes,
             warmups=warmups,
             iterations=iterations,
             fresh=True,
             facts={
                 "scale": self.scale.divisor,
-                "exchanges": self.scale.exchanges,
-                "raised": self.scale.raised,
-                "compute_us": max(self.busy_ns().values()) / 1000,
+                "exchanges": sizes.exchanges,
+                "raised": sizes.raised,
+                "compute_us": max(sizes.busy_ns.values()) / 1000,
                 "roofline_us": self.roofline_ns() / 1000,
                 "fabric_bytes_derived": octets[0],
                 "nvlink_bytes": octets[1],
-                "results": sum(sum(step.computing.verdicts.values()) for step in self.steps),
+                "results": sum(sizes.results.values()),
                 **facts,
             },
         )
 
-    def times(self, outcome: Outcome) -> StepTimes:
-        """Return where the time of the last iteration went."""
+    def times(self, outcome: Outcome) -> StepTimes | None:
+        """Return where the time of the last iteration went; None if there was none."""
+        if not outcome.iterations:
+            return None
+        written = self.written()
         return step_times(
-            self.schedules,
+            written.program.schedules(),
             outcome.iterations[-1],
-            self.program.labels,
-            {gpu: one for step in self.steps for gpu, one in step.computing.stream.items()},
+            written.program.labels,
+            {gpu: one for step in written.steps for gpu, one in step.computing.stream.items()},
             (PP, NORM),
         )
 
@@ -201,18 +232,20 @@ class StepTrial(Trial):
     earlier: dict[str, float]
 
 
-def measured(run: StepRun, outcome: Outcome, gpus: Iterable[int]) -> dict[str, object]:
+def measured(
+    run: StepRun, outcome: Outcome, gpus: Iterable[int], times: StepTimes | None
+) -> dict[str, object]:
     """Return a row's values for the time of ``gpus``, and for what crossed the NICs.
 
-    ``fabric_bytes`` are octets of payload that arrived over the fabric in an iteration, from the
-    counters of all endpoints.
+    ``times`` are those of the last iteration, if there was one.  ``fabric_bytes`` are octets of
+    payload that arrived over the fabric in an iteration, from the counters of all endpoints.
     """
     row: dict[str, object] = {
         "fabric_bytes": outcome.received_bytes,
         "jct_ratio": outcome.mean_ns / run.roofline_ns(),
     }
-    if outcome.iterations:
-        spent = run.times(outcome).mean_shares(list(gpus))
+    if times is not None:
+        spent = times.mean_shares(list(gpus))
         for key, kinds in SHARES.items():
             row[f"{key}_share"] = sum(spent.get(kind, 0.0) for kind in kinds)
         row["exposed"] = 1 - spent.get(COMPUTE, 0.0) - spent.get(BUBBLE, 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -13,7 +12,6 @@ from emulator.endpoint.operations.schedule import (
     Receive,
     Reduce,
     Region,
-    Schedule,
     WantedSchedules,
     Write,
 )
@@ -21,6 +19,7 @@ from scenarios.collectives.program import Program
 from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_model import Collective, Trace, TraceCollective, TraceCompute
 from tests.harness.runs.collective_benchmarks import ALL, IN_PLACE
+from tests.harness.runs.wanted_parts import assert_parts
 from tests.scenarios.collectives.test_collective_schedules import trial
 from topologies.catalogue import load
 
@@ -28,17 +27,6 @@ from topologies.catalogue import load
 FABRICS = ("rail_clos:hosts=3,gpus_per_host=2", "rail_clos:hosts=4,gpus_per_host=1")
 #: Both members of a host, and some of several.
 WANTED = (frozenset({0, 1}), frozenset({3}), frozenset({1, 2}))
-
-
-def assert_parts(
-    some: Sequence[Schedule], whole: Sequence[Schedule], ranks: frozenset[int]
-) -> None:
-    """Assert that ``some`` has the buffers of all, and the operations of ``ranks`` alone."""
-    assert [one.buffers for one in some] == [one.buffers for one in whole]
-    for one, other in zip(some, whole, strict=True):
-        kept = other if one.rank in ranks else Schedule(rank=one.rank, buffers={})
-        assert list(one.operations) == list(kept.operations)
-        assert one.spans == kept.spans
 
 
 @pytest.mark.parametrize(("name", "algorithm"), ALL)

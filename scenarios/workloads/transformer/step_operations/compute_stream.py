@@ -66,13 +66,15 @@ class ComputeStream:
         fills: Sequence[FilledTensor],
         after: Sequence[int],
     ) -> int:
+        counts = [self.program.allocate(rank, VERDICTS, VERDICT_OCTETS) for _ in checks]
+        self.verdicts[rank] = self.verdicts.get(rank, 0) + len(counts)
+        if not self.program.wants(rank):
+            return self.program.skip(rank)
         waits = {*after}
         for check in checks:
             waits.update(check.ready)
         for fill in fills:
             waits.update(fill.after)
-        counts = [self.program.allocate(rank, VERDICTS, VERDICT_OCTETS) for _ in checks]
-        self.verdicts[rank] = self.verdicts.get(rank, 0) + len(counts)
         numbers = [
             *(n for one in checks for n in (one.number, one.mode, one.members, one.place)),
             *(n for one in fills for n in (one.number, one.position)),

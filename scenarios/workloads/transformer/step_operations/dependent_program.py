@@ -75,7 +75,10 @@ class _Exchange:
 
 
 class DependentProgram(Program):
-    """A program that records what each receive is for (``labels``, by rank and index)."""
+    """A program that records what each receive is for (``labels``, by rank and index).
+
+    Of ranks that are not wanted it records what they send alone (``sent``).
+    """
 
     def __init__(
         self,
@@ -86,6 +89,8 @@ class DependentProgram(Program):
     ) -> None:
         super().__init__(servers, joins=joins, wanted=wanted)
         self.labels: list[dict[int, str]] = [{} for _ in servers]
+        #: octets by source and destination
+        self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self._exchange: _Exchange | None = None
 
     @contextmanager
@@ -119,21 +124,29 @@ class DependentProgram(Program):
     ) -> tuple[int, int]:
         """Move a region to another rank (:meth:`Program.transfer`)."""
         now = self._exchange
+        self.sent[source, destination] += local.length
         if now is None:
             return super().transfer(source, destination, local, remote, after=after)
         waits = tuple(dict.fromkeys((*after, *now.entry.get(source, ()))))
         sent, received = super().transfer(source, destination, local, remote, after=waits)
-        now.record.sends[source].append(sent)
-        now.record.results[destination].append(received)
-        self.labels[destination][received] = now.label
+        if self.wants(source):
+            now.record.sends[source].append(sent)
+        if self.wants(destination):
+            now.record.results[destination].append(received)
+            self.labels[destination][received] = now.label
         return sent, received
+
+    def unwritten(self, source: int, destination: int, octets: int) -> None:
+        """Take note of ``octets`` that ``source`` sends (:meth:`Program.unwritten`)."""
+        self.sent[source, destination] += octets
 
     def send(
         self, label: str, source: int, destination: int, local: Region, remote: Region, after: int
     ) -> int:
         """Move a region by itself, for ``label``; return the index of its receive."""
         _, received = self.transfer(source, destination, local, remote, after=(after,))
-        self.labels[destination][received] = label
+        if self.wants(destination):
+            self.labels[destination][received] = label
         return received
 
     def reduce(
@@ -151,7 +164,7 @@ class DependentProgram(Program):
         if now is not None:
             after = tuple(dict.fromkeys((*after, *now.entry.get(rank, ()))))
         index = super().reduce(rank, source, into, dtype=dtype, function=function, after=after)
-        if now is not None:
+        if now is not None and self.wants(rank):
             now.record.awaits(rank, after)
             now.record.results[rank].append(index)
         return index
@@ -159,6 +172,10 @@ class DependentProgram(Program):
     def extend(self, rank: int, table: OperationTable) -> None:
         """Append the operations of ``table`` (:meth:`Program.extend`)."""
         now = self._exchange
+        sends = table.where(WRITE, COPY)
+        octets = np.bincount(table.columns["peer"][sends], table.columns["near_octets"][sends])
+        for peer in np.flatnonzero(octets).tolist():
+            self.sent[rank, peer] += int(octets[peer])
         if now is None:
             super().extend(rank, table)
             return

@@ -9,86 +9,38 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from emulator.endpoint.operations.operation_table import COPY, WRITE, OperationTable
+from emulator.endpoint.operations.operation_table import OperationTable
 from emulator.endpoint.operations.schedule import Apply
 from scenarios.workloads.transformer.parallel_layout import ParallelLayout
 from scenarios.workloads.transformer.replica_changes import handovers
 from scenarios.workloads.transformer.step_operations.training_step import PP, Handover, StepChoices
 from scenarios.workloads.transformer.step_scale import StepScale
 from scenarios.workloads.transformer.step_shape import StepShape
-from scenarios.workloads.transformer.step_trial import StepJob, StepRun
+from scenarios.workloads.transformer.step_trial import StepRun
 from scenarios.workloads.transformer_shapes import SHAPES
 from tests.harness.runs.schedule_executor import Executor, hazards
-from topologies.catalogue import load
-
-FABRIC = "rail_clos:hosts=2,gpus_per_host=4,spines=1"
-SMALL = 2**20
-
-
-def run(
-    layers: int = 2,
-    model: str = "8b",
-    scale: int = SMALL,
-    fabric: str = FABRIC,
-    choices: StepChoices | None = None,
-    given_to: tuple[Handover, ...] = (),
-    **given: object,
-) -> StepRun:
-    ways = {key: given.pop(key) for key in ("tp", "cp", "ep", "dp", "pp") if key in given}
-    layout = ParallelLayout(**ways)
-    shape = dataclasses.replace(SHAPES[model], layers=layers)
-    step = StepShape(model=shape, layout=layout, **given)
-    job = StepJob(step=step, gpus=tuple(range(layout.ranks)), handovers=given_to)
-    return StepRun(load(fabric), [job], StepScale(scale, 400e3), choices or StepChoices())
-
-
-CASES = {
-    "3d": {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 2},
-    "gpipe, sharded, late": {
-        **{"tp": 1, "pp": 2, "dp": 2, "micro_batches": 2, "zero": 1},
-        "choices": StepChoices(order="gpipe", overlap=False),
-    },
-    "sequence parallel": {"tp": 2, "dp": 2, "layers": 1, "sequence_parallel": True, "zero": 2},
-    "fsdp": {"dp": 4, "micro_batches": 2, "zero": 3},
-    "fsdp, not ahead": {
-        **{"dp": 4, "micro_batches": 1, "zero": 3},
-        "choices": StepChoices(overlap=False),
-    },
-    "context": {"tp": 2, "cp": 2, "layers": 1, "micro_batches": 2, "sequence_parallel": True},
-    "experts": {
-        **{"model": "8x7b", "tp": 2, "dp": 4, "ep": 2, "layers": 1, "zero": 1},
-        "sequence_parallel": True,
-    },
-    "fsdp of experts": {"model": "8x7b", "dp": 4, "ep": 2, "layers": 1, "zero": 3},
-    "interleaved": {"pp": 2, "interleave": 2, "layers": 4, "micro_batches": 4},
-    "tensor ranks in two hosts": {
-        "fabric": "rail_clos:hosts=2,gpus_per_host=2,spines=1",
-        **{"tp": 4, "layers": 1},
-    },
-    "three of a kind": {"tp": 1, "dp": 3, "micro_batches": 2},
-    "one GPU": {},
-}
+from tests.harness.runs.step_runs import CASES, run
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_right_in_any_order_and_nothing_is_overwritten(case: str) -> None:
     one = run(**CASES[case])
-    executor = Executor(one.schedules, random.Random(5))
+    schedules = one.compile()
+    executor = Executor(schedules, random.Random(5))
     for _ in range(2):
         executor.run()
-        for schedule in one.schedules:
+        for schedule in schedules:
             for name, content in one.expected(schedule.rank).items():
                 assert executor.memory[schedule.rank][name].tobytes() == content.tobytes()
                 executor.memory[schedule.rank][name][:] = 0xFF
-    assert hazards(one.schedules) == []
-    results = sum(sum(step.computing.verdicts.values()) for step in one.steps)
-    assert (results > 0) == (case != "one GPU")
+    assert hazards(schedules) == []
+    assert (sum(one.sizes.results.values()) > 0) == (case != "one GPU")
 
 
 def _spoiled(one: StepRun, rank: int) -> int:
     """Return how many results at all ranks have a wrong element, if a GPU makes a wrong one."""
     broken = []
-    for schedule in one.schedules:
+    for schedule in one.compile():
         operations = list(schedule.operations)
         if schedule.rank == rank:
             place = next(
@@ -115,7 +67,7 @@ def test_a_wrong_tensor_is_noticed_by_all_that_get_it() -> None:
 
 
 def _octets(one: StepRun) -> int:
-    return sum(one.sent(WRITE).values()) + sum(one.sent(COPY).values())
+    return sum(one.sizes.written.values()) + sum(one.sizes.copied.values())
 
 
 #: Large slices, which compile faster.
@@ -163,7 +115,7 @@ def test_octets_of_stages_context_and_experts_are_those_of_the_formulas() -> Non
 
 def test_each_gpu_computes_what_the_formula_says() -> None:
     one = run(layers=4, tp=2, pp=2, dp=2, micro_batches=2, scale=SCALE, choices=LARGE)
-    busy = one.busy_ns()
+    busy = one.sizes.busy_ns
     flops = one.jobs[0].step.gpu_flops
     mean = sum(busy.values()) / len(busy)
     assert mean == pytest.approx(float(flops) / (400e3 * SCALE), rel=1e-4)
@@ -180,15 +132,16 @@ def test_messages_are_not_scaled_below_an_mtu_and_equal_in_parts() -> None:
 
 
 def test_names_say_layer_micro_batch_and_collective() -> None:
-    one = run(**CASES["3d"])
-    names = {span.name for schedule in one.schedules for span in schedule.spans}
+    program = run(**CASES["3d"]).written().program
+    schedules = program.schedules()
+    names = {span.name for schedule in schedules for span in schedule.spans}
     assert "micro-batch 1, layer 1 forward, TP AllReduce" in names
     assert "micro-batch 2, layer 2 backward, layer 2 gradients DP AllReduce" in names
     assert "micro-batch 1, outputs to stage 2" in names
     assert "norm AllReduce" in names
-    labels = {label for of_rank in one.program.labels for label in of_rank.values()}
+    labels = {label for of_rank in program.labels for label in of_rank.values()}
     assert labels == {"TP", "DP", PP, "norm"}
-    for schedule, of_rank in zip(one.schedules, one.program.labels, strict=True):
+    for schedule, of_rank in zip(schedules, program.labels, strict=True):
         table = OperationTable.of(schedule.operations)
         assert sorted(of_rank) == table.where(2).tolist()  # every receive is for something
 
@@ -214,11 +167,13 @@ def test_a_new_replica_gets_weights_and_states() -> None:
 
 def test_computing_of_a_new_replica_waits_for_its_state() -> None:
     one = run(dp=2, layers=1, given_to=(Handover(0, 1, 2**30), Handover(3, 1, 2**20)))
-    executor = Executor(one.schedules, random.Random(7))
+    written = one.written()
+    schedules = written.program.schedules()
+    executor = Executor(schedules, random.Random(7))
     executor.run()
-    for schedule in one.schedules:
+    for schedule in schedules:
         for name, content in one.expected(schedule.rank).items():
             assert executor.memory[schedule.rank][name].tobytes() == content.tobytes()
-    assert hazards(one.schedules) == []
-    (first, *_) = one.steps[0].computing.stream[1]
-    assert len(one.schedules[1].operations[first].inputs) == 2
+    assert hazards(schedules) == []
+    (first, *_) = written.steps[0].computing.stream[1]
+    assert len(schedules[1].operations[first].inputs) == 2

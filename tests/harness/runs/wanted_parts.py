@@ -1,0 +1,18 @@
+"""What a process that has some of the GPUs gets of the schedules of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emulator.endpoint.operations.schedule import Schedule
+
+
+def assert_parts(
+    some: Sequence[Schedule], whole: Sequence[Schedule], ranks: frozenset[int]
+) -> None:
+    """Assert that ``some`` has the buffers of all, and the operations of ``ranks`` alone."""
+    assert [one.buffers for one in some] == [one.buffers for one in whole]
+    for one, other in zip(some, whole, strict=True):
+        kept = other if one.rank in ranks else Schedule(rank=one.rank, buffers={})
+        assert list(one.operations) == list(kept.operations)
+        assert one.spans == kept.spans
