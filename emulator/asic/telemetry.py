@@ -289,12 +289,18 @@ class Series:
     def __init__(self, asic: FabricAsic, *, anew: bool = True) -> None:
         self._anew = anew
         self._names, self._joined = list(asic.ports), asic.joined
+        mine = set(self._names if self._joined is None else self._joined.mine(self._names))
+        #: places in ``asic.ports`` of the ports that this process has
+        self._own = np.flatnonzero([name in mine for name in self._names])
         self._program = asic.program
-        self._indices = np.array([port.index for port in asic.ports.values()], dtype=np.intp)
+        indices = np.array([port.index for port in asic.ports.values()], dtype=np.intp)
+        self._indices = indices[self._own]
         self._virtual = _table_of(asic.virtual)
         self._count = int(self._indices.max(initial=-1)) + 1
         self._settings = bytearray(self._count * PORT_SETTINGS_BYTES)
-        self._states = bytearray(self._count * PORT_STATE_BYTES)
+        copied = self._count if asic.program.in_kernel else 0
+        self._states = bytearray(copied * PORT_STATE_BYTES)
+        self._dropped: Numbers = np.zeros((len(self._names), len(DropReason)), np.uint64)
         self._reported: Numbers | None = None
         self._histograms: Numbers = np.zeros((len(self._indices), BINS), np.uint64)
         self._deepest: Numbers = np.zeros(len(self._indices), np.uint64)
@@ -303,11 +309,9 @@ class Series:
         """Return what the last sample counted as dropped.
 
         A row for each port of ``asic.ports``, in it a number for each
-        :class:`~emulator.asic.bpf.layout.DropReason`.
+        :class:`~emulator.asic.bpf.layout.DropReason`.  Ports of other processes have none.
         """
-        states = np.frombuffer(self._states, STATE)[self._indices]
-        dropped: Numbers = states["classes"][:, :, DROPS].sum(axis=1)
-        return dropped
+        return self._dropped
 
     def changes(self, now: int) -> tuple[NDArray[np.intp], Numbers]:
         """Rows (places of ports) that are not what they were, and their values."""
@@ -324,21 +328,21 @@ class Series:
 
         ``now`` is what CLOCK_MONOTONIC reads, in ns; with a virtual clock it has no meaning.
         """
-        if self._virtual is None:
-            self._program.settings.read_first(self._count, self._settings)
-        self._program.ports.read_first(self._count, self._states, flags=LOCKED)
-        settings = np.frombuffer(self._settings, SETTINGS)[self._indices]
-        states = np.frombuffer(self._states, STATE)[self._indices]
+        states = self._read_states()
         classes, low = states["classes"].sum(axis=1), states["queues"][:, Queue.LOW]
+        self._dropped[self._own] = classes[:, DROPS]
         if self._virtual is not None:
             shared = self._virtual[self._indices]
             depths, peaks = shared[:, DEPTHS], shared[:, PEAK]
             if self._anew:
                 self._virtual[self._indices, PEAK] = depths[:, Queue.LOW]
         else:
+            self._program.settings.read_first(self._count, self._settings)
+            settings = np.frombuffer(self._settings, SETTINGS)[self._indices]
             depths = _depths(settings, states, now)
             peaks = self._peaks(settings, low, depths[:, Queue.LOW])
-        own: Numbers = np.column_stack(
+        values = np.zeros((len(self._names), len(VALUES)), np.uint64)
+        values[self._own] = np.column_stack(
             (
                 depths[:, Queue.LOW],
                 peaks,
@@ -352,7 +356,15 @@ class Series:
                 states["classes"][:, DATA_CLASSES, LOST_FIELD].sum(axis=1),
             )
         )
-        return own if self._joined is None else self._joined.rows(self._names, own)
+        return values if self._joined is None else self._joined.rows(self._names, values)
+
+    def _read_states(self) -> NDArray[np.void]:
+        """Return the present states of the ports that this process has."""
+        table = self._program.ports
+        if self._program.in_kernel:
+            table.read_first(self._count, self._states, flags=LOCKED)
+            return np.frombuffer(self._states, STATE)[self._indices]
+        return np.frombuffer(table.mapped(), STATE)[self._indices]
 
     def _peaks(self, settings: NDArray[np.void], low: Numbers, depths: Numbers) -> Numbers:
         histograms, deepest = low[:, HISTOGRAM:].copy(), low[:, DEEPEST].copy()

@@ -34,7 +34,7 @@ from emulator.engine.port_settings import LineChange, PortSettings, Settings
 from emulator.kernel.port_counters import PortCounters
 from emulator.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
 from emulator.lab import Lab
-from topologies.model import CableEnd, Node, Topology
+from topologies.model import CableEnd, Link, Node, Topology
 
 _CODE_POINTS = 64
 
@@ -80,8 +80,9 @@ class Network:
     """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports.
 
     ``worker`` owns some of its nodes.  Frames go into and come out of those alone. Frames for nodes
-    of other workers gather in ``outbox``, and the lines of others are there for the count.
-    ``record`` gets what NICs send, and how long pauses stop ports.
+    of other workers gather in ``outbox``.  Lines that come from others are there for the count, and
+    lines between others are not there.  ``record`` gets what NICs send, and how long pauses stop
+    ports.
     """
 
     def __init__(
@@ -112,21 +113,9 @@ class Network:
         }
         self._of_carrier: dict[str, Callable[[], None]] = {}
         for link in self.topology.links:
-            for end in link.ends:
-                self.lines[end] = Line(
-                    events,
-                    self.ends.numbers[end],
-                    end,
-                    rate_bps=link.rate_bps,
-                    delay_ns=link.delay_ns,
-                    seed=lab.seed,
-                )
-                if not self.owns(end.node):
-                    self.lines[end].queues = _NONE_WAIT  # frames come out of it, and never go in
-                elif not self.owns(self.topology.far_end(end).node):
-                    self.lines[end].arrivals = self.outbox
-                if record is not None and not self.topology.node(end.node).is_switch:
-                    self.lines[end].leaves = record.sent(self.lines[end])
+            if any(self.owns(end.node) for end in link.ends):
+                for end in link.ends:
+                    self.lines[end] = self._line(link, end)
         try:
             self._every_line = deque(self.lines.values())
             self._plane = plane = self._open_plane()
@@ -137,6 +126,21 @@ class Network:
         except BaseException:
             self.close()
             raise
+
+    def _line(self, link: Link, end: CableEnd) -> Line:
+        """Return the line that leads from ``end`` of ``link``."""
+        number = self.ends.numbers[end]
+        rate_bps, delay_ns = link.rate_bps, link.delay_ns
+        line = Line(
+            self.events, number, end, rate_bps=rate_bps, delay_ns=delay_ns, seed=self.lab.seed
+        )
+        if not self.owns(end.node):
+            line.queues = _NONE_WAIT  # frames come out of it, and never go in
+        elif not self.owns(self.topology.far_end(end).node):
+            line.arrivals = self.outbox
+        if self._record is not None and not self.topology.node(end.node).is_switch:
+            line.leaves = self._record.sent(line)
+        return line
 
     def _open_plane(self) -> FramePlane:
         """Open what brings frames into nodes and takes what comes out of them."""
@@ -196,7 +200,7 @@ class Network:
     def settings(self) -> Settings:
         """Return the present settings of the switches, as far as this process has them."""
         asic = self.lab.asic
-        ports = {end: self._settings(end) for end in self.lines}
+        ports = {end: self._settings(end) for link in self.topology.links for end in link.ends}
         if asic is None:
             return Settings(ports, None)
         pausing = self.pauses is not None or asic.fitted.pauses
@@ -300,12 +304,13 @@ class Network:
     def pull(self, ends: Sequence[CableEnd]) -> dict[CableEnd, tuple[int, int]]:
         """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
 
-        Returns frames and octets (on the wire) that waited, by port, of those that had carrier.
+        Returns frames and octets (on the wire) that waited, by port, of those that had carrier and
+        are on this worker's cables.
         """
         lost: dict[CableEnd, tuple[int, int]] = {}
         for end in ends:
-            line = self.lines[end]
-            if not line.cut:
+            line = self.lines.get(end)
+            if line is not None and not line.cut:
                 frames = line.queued
                 lost[end] = frames, line.pull()
                 self.without_carrier[end.node].add(end)
@@ -316,8 +321,9 @@ class Network:
     def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
         """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
         for end in ends:
-            if self.lines[end].cut:
-                self.lines[end].plug()
+            line = self.lines.get(end)
+            if line is not None and line.cut:
+                line.plug()
                 self.without_carrier[end.node].discard(end)
         self.carrier_changed(nodes)
 
@@ -325,7 +331,9 @@ class Network:
         """Serve at other rates, and with other orders of the switch program, from now on."""
         asic = self.lab.asic
         for change in changes:
-            line = self.lines[change.end]
+            line = self.lines.get(change.end)
+            if line is None:
+                continue
             if change.rate_bps != line.rate_bps:
                 line.change_rate(change.rate_bps)
             if asic is not None and str(change.end) in asic.ports:
@@ -401,11 +409,7 @@ class Network:
 
     def states(self) -> dict[CableEnd, LineState]:
         """Return the states of the lines that this worker counts at, as far as it has."""
-        return {
-            end: LineState.of(line)
-            for end, line in self.lines.items()
-            if self.owns(end.node) or self.owns(self.topology.far_end(end).node)
-        }
+        return {end: LineState.of(line) for end, line in self.lines.items()}
 
     def moving(self) -> bool:
         """Return whether :meth:`under_way` has any: looked for first where one was last."""

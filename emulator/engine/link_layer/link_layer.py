@@ -36,7 +36,7 @@ def link_settings_of(asic: FabricAsic, end: CableEnd) -> LinkSettings:
 
 
 class LinkLayer:
-    """The ends of ``lines`` at cables of ``asic``'s switches; ``owned`` are this worker's nodes.
+    """The ends of ``lines`` at cables of ``asic``'s switches; ``owns`` names this worker's nodes.
 
     Sources of events are numbered from ``first_source`` on.
     """
@@ -57,6 +57,8 @@ class LinkLayer:
         self.ends: dict[CableEnd, LinkEnd] = {}
         self._by_index: dict[int, LinkEnd] = {}
         for number, end in enumerate(asic.pauses.cables):
+            if end not in lines:
+                continue
             port = asic.ports.get(str(end))
             buffer = memoryview(bytearray(PAUSE_WORDS * WORD_BYTES)).cast("q"), 0
             if port is not None:

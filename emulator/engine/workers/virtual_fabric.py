@@ -381,7 +381,7 @@ class VirtualFabric:
             return of_workers[0] if of_workers else {}
         owner, network = self._owner, self.network
         found: dict[CableEnd, LineState] = {}
-        for end in network.lines:
+        for end in (end for link in network.topology.links for end in link.ends):
             near, far = owner[end.node], owner[network.topology.far_end(end).node]
             state = of_workers[near][end]
             found[end] = state if near == far else state.with_arrivals(of_workers[far][end])
@@ -430,7 +430,8 @@ class VirtualFabric:
         if self.broken:  # the run is ending, and nothing moves any more
             return {}
         of_workers = self.each(".pull", ends)
-        return {end: of_workers[self._owner[end.node]][end] for end in of_workers[0]}
+        at = {end: of_workers[self._owner[end.node]] for end in ends}
+        return {end: lost[end] for end, lost in at.items() if end in lost}
 
     def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
         """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
