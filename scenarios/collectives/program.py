@@ -55,6 +55,7 @@ class Program:
         self.servers = tuple(servers)
         self._joins = joins or self._same_server
         self._wanted = [rank in wanted for rank in range(len(self.servers))]
+        self._kept = [rank for rank, kept in enumerate(self._wanted) if kept]
         #: of what :meth:`extend` takes
         self.names = Names()
         self._tables: list[list[OperationTable]] = [[] for _ in self.servers]
@@ -108,7 +109,7 @@ class Program:
             raise ValueError(f"cannot move {local.length} octets into {remote.length}")
         sends, receives = self._wanted[source], self._wanted[destination]
         if not (sends or receives):
-            return self._count(source), self._count(destination)
+            return self.count(source), self.count(destination)
         tag = self.take_tags(source, destination, 1)
         if sends:
             kind = Copy if self.joins(source, destination) else Write
@@ -117,9 +118,9 @@ class Program:
                 kind(peer=destination, tag=tag, local=local, remote=remote, after=tuple(after)),
             )
         else:
-            sent = self._count(source)
+            sent = self.count(source)
         if not receives:
-            return sent, self._count(destination)
+            return sent, self.count(destination)
         return sent, self._append(destination, Receive(peer=source, tag=tag, into=remote))
 
     def reduce(
@@ -134,22 +135,23 @@ class Program:
     ) -> int:
         """Add ``source`` to ``into`` at ``rank``; return the operation's index."""
         if not self._wanted[rank]:
-            return self._count(rank)
+            return self.count(rank)
         return self._append(
             rank,
             Reduce(source=source, into=into, dtype=dtype, function=function, after=tuple(after)),
         )
 
-    def skip(self, rank: int) -> int:
-        """Count an operation of ``rank``, which is not wanted; return its index."""
-        return self._count(rank)
+    def count(self, rank: int) -> int:
+        """Count an operation of ``rank``, kept or not; return its index."""
+        self._counts[rank] += 1
+        return self._counts[rank] - 1
 
     def unwritten(self, source: int, destination: int, octets: int) -> None:
         """Take note of ``octets`` that ``source`` sends without an operation: it is not wanted."""
 
     def append(self, rank: int, operation: Operation) -> int:
         """Append ``operation`` at ``rank``; returns its index."""
-        return self._append(rank, operation) if self._wanted[rank] else self._count(rank)
+        return self._append(rank, operation) if self._wanted[rank] else self.count(rank)
 
     def take_tags(self, source: int, destination: int, count: int) -> int:
         """Use ``count`` tags for what goes from one to the other; returns the first.
@@ -171,12 +173,12 @@ class Program:
         The timeline shows it.  A block in another one adds its name to the outer one's, such as
         "micro-batch 1, layer 3 forward".
         """
-        before = list(self._counts)
+        before = [(rank, self._counts[rank]) for rank in self._kept]
         self._blocks.append(name)
         yield
         name = ", ".join(self._blocks)
         self._blocks.pop()
-        for rank, first in enumerate(before):
+        for rank, first in before:
             self.name(rank, first, name)
 
     def name(self, rank: int, first: int, name: str) -> None:
@@ -239,9 +241,4 @@ class Program:
 
     def _append(self, rank: int, operation: Operation) -> int:
         self._operations[rank].append(operation)
-        return self._count(rank)
-
-    def _count(self, rank: int) -> int:
-        """Count an operation of ``rank``; return its index."""
-        self._counts[rank] += 1
-        return self._counts[rank] - 1
+        return self.count(rank)

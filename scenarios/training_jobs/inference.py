@@ -240,7 +240,7 @@ def _trial(
     return Trial(
         collective=f"inference {model}",
         size_bytes=job.cache_bytes,
-        compile=lambda: program.schedules,
+        compile=program.compile,
         inputs=program.inputs,
         expected=program.expected,
         memory_bytes=program.memory_bytes,

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Compute, Region, Schedule
+from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
+    Compute,
+    Region,
+    Schedule,
+    WantedSchedules,
+)
 from emulator.scenario import Contents
 from scenarios.collectives.program import Program
 from scenarios.workloads.serving.serving_job import ServingJob
@@ -75,10 +80,9 @@ class ServingProgram:
 
     # -- schedules -------------------------------------------------------------------------------
 
-    @cached_property
-    def schedules(self) -> tuple[Schedule, ...]:
-        """Return the schedules of all GPUs."""
-        program = Program.on(self.topology)
+    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> tuple[Schedule, ...]:
+        """Return the schedules of all GPUs; those that are not ``wanted`` have buffers alone."""
+        program = Program.on(self.topology, wanted)
         prefilled: list[dict[int, int]] = []
         decoded: list[dict[int, tuple[int, ...]]] = []
         for one in self.requests:
@@ -124,18 +128,19 @@ class ServingProgram:
     ) -> dict[int, list[int]]:
         """Send keys and values; return the receives of each decode GPU."""
         job, count = self.job, self.job.shape.layers
-        places = {
-            (source, target): (
+        shares = [
+            (
+                *(source, target, octets),
                 program.allocate(source, _CACHE, count * octets),
                 program.allocate(target, _CACHED, count * octets),
             )
             for source, target, octets in self._shares(one)
-        }
+        ]
+        shares = [share for share in shares if program.wants(*share[:2])]
         found: dict[int, list[int]] = {}
         parts = [(layer, 1) for layer in range(count)] if job.by_layer else [(0, count)]
         for first, some in parts:
-            for source, target, octets in self._shares(one):
-                here, there = places[source, target]
+            for source, target, octets, here, there in shares:
                 _, received = program.transfer(
                     source,
                     target,
@@ -151,6 +156,9 @@ class ServingProgram:
     ) -> dict[int, tuple[int, ...]]:
         """Make the tokens one after the other; return what each GPU's last step ends with."""
         current = {rank: tuple(after) for rank, after in ready.items()}
+        if not program.wants(*one.decode):
+            self._reserve(program, one)
+            return current
         for token in range(self.job.output):
             with program.named(one.token_name(token)):
                 if self.job.by_experts:
@@ -158,6 +166,12 @@ class ServingProgram:
                 else:
                     current = self._tensor_step(program, one, current)
         return current
+
+    def _reserve(self, program: Program, one: Served) -> None:
+        """Allocate what the tokens exchange, where no GPU that decodes is wanted."""
+        for source, target in self._step_messages(one):
+            program.allocate(source, _STATES, self.job.output * self._step_bytes)
+            program.allocate(target, _GATHERED, self.job.output * self._step_bytes)
 
     def _tensor_step(
         self, program: Program, one: Served, current: dict[int, tuple[int, ...]]
@@ -267,4 +281,6 @@ class ServingProgram:
 
 
 def _compute(program: Program, rank: int, duration_ns: int, after: tuple[int, ...]) -> int:
+    if not program.wants(rank):
+        return program.count(rank)
     return program.append(rank, Compute(duration_ns=duration_ns, after=after))

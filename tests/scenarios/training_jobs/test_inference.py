@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.schedule import Compute
+from emulator.endpoint.operations.schedule import Compute, WantedSchedules
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_graph import MessageGraph
@@ -16,6 +16,7 @@ from emulator.measures.message_times import Iteration
 from emulator.scenario import Outcome, Trial
 from scenarios.training_jobs.inference import Parameters
 from tests.harness.runs.schedule_executor import Executor, hazards
+from tests.harness.runs.wanted_parts import assert_parts
 from topologies.catalogue import load
 from topologies.model import TopologyError
 
@@ -29,17 +30,17 @@ def trials(spec: str = "", **given: str) -> list[Trial]:
     return module.schedules(parameters, load(spec or str(module.topology(parameters))), 1)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"models": "8b", "prefill_gpus": "2", "decode_gpus": "4", "slots": "1"},
-        {"models": "8b", "prefill_gpus": "4", "decode_gpus": "2", "decode": "2"},
-        {"models": "8b", "prefill_gpus": "1", "decode_gpus": "1"},
-        {"models": "8x7b", "decode_by": "experts", "decode_gpus": "4", "slots": "1"},
-        {"arrivals": "3us,1us"},
-    ],
-)
+SERVED: list[dict[str, str]] = [
+    {},
+    {"models": "8b", "prefill_gpus": "2", "decode_gpus": "4", "slots": "1"},
+    {"models": "8b", "prefill_gpus": "4", "decode_gpus": "2", "decode": "2"},
+    {"models": "8b", "prefill_gpus": "1", "decode_gpus": "1"},
+    {"models": "8x7b", "decode_by": "experts", "decode_gpus": "4", "slots": "1"},
+    {"arrivals": "3us,1us"},
+]
+
+
+@pytest.mark.parametrize("given", SERVED)
 def test_keys_and_values_and_states_arrive(given: dict[str, str]) -> None:
     for trial in trials(**given):
         compiled = trial.compile()
@@ -56,6 +57,22 @@ def test_keys_and_values_and_states_arrive(given: dict[str, str]) -> None:
                 assert executor.memory[rank][name].tobytes() == content.tobytes()
         assert cached == len(trial.facts["arrivals_ns"]) * trial.size_bytes
         assert hazards(compiled) == []
+
+
+@pytest.mark.parametrize("given", SERVED)
+def test_the_wanted_schedules_are_those_of_the_whole(given: dict[str, str]) -> None:
+    """Each GPU by itself, those of a host, of prefill, and of decode."""
+    given = {**given, "requests": "5"}
+    for trial in trials(**given):
+        whole = trial.compile()
+        job = scenario.load("inference").parameters(FEW | given).job(trial.facts["model"], "whole")
+        prefill = frozenset(range(job.prefill * job.prefill_gpus))
+        decode = frozenset(range(job.gpus)) - prefill
+        groups = [frozenset({rank}) for rank in range(job.gpus)]
+        for ranks in (*groups, frozenset(range(4)), prefill, decode, frozenset[int]()):
+            assert_parts(trial.compile(wanted=WantedSchedules(ranks)), whole, ranks)
+        busy = min(job.prefill, len(trial.facts["arrivals_ns"])) * job.prefill_gpus
+        assert sum(len(one.operations) > 0 for one in whole) == busy + len(decode)
 
 
 def test_a_cache_has_the_octets_of_the_full_size_over_the_scale() -> None:

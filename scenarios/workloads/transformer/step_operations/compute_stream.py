@@ -69,7 +69,7 @@ class ComputeStream:
         counts = [self.program.allocate(rank, VERDICTS, VERDICT_OCTETS) for _ in checks]
         self.verdicts[rank] = self.verdicts.get(rank, 0) + len(counts)
         if not self.program.wants(rank):
-            return self.program.skip(rank)
+            return self.program.count(rank)
         waits = {*after}
         for check in checks:
             waits.update(check.ready)
