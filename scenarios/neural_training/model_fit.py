@@ -36,20 +36,18 @@ Here, over UET: GPUs do not compute for 0 %, 16.5 % and 81.8 % of the time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
-from scenarios.collectives.program import Program
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network.model_size import MODELS, ModelSize
-from scenarios.workloads.network.tensors import ELEMENT_BYTES, Exchange, TensorProgram
+from scenarios.workloads.network.tensors import ELEMENT_BYTES, TensorProgram, TensorWork, octets_of
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
 
@@ -130,7 +128,8 @@ def _trial(parameters: Parameters, topology: Topology, model: ModelSize, seed: i
             f"at a scale of {parameters.scale} an AllReduce of the {model.name} model has {count} "
             f"numbers for {gpus} GPUs; take scale={max(1, whole // ELEMENT_BYTES // gpus // 1024)}"
         )
-    exchanges, compiled = _compiled(parameters, topology, model, count)
+    work = TensorWork(topology, partial(_write, parameters, model, count))
+    exchanges = work.size.exchanges
     reductions = 2 * parameters.layers
 
     def part(rank: int, number: int) -> np.ndarray:
@@ -155,10 +154,10 @@ def _trial(parameters: Parameters, topology: Topology, model: ModelSize, seed: i
     return Trial(
         collective=f"model_fit {model.name}",
         size_bytes=count * ELEMENT_BYTES,
-        compile=lambda: compiled,
+        compile=work.compile,
         inputs=inputs,
         expected=expected,
-        memory_bytes=max(sum(one.buffers.values()) for one in compiled),
+        memory_bytes=work.size.memory_bytes,
         warmups=parameters.warmups,
         iterations=parameters.iterations,
         fresh=True,
@@ -169,8 +168,8 @@ def _trial(parameters: Parameters, topology: Topology, model: ModelSize, seed: i
             "servers": len({gpu.server for gpu in topology.gpus[:gpus]}),
             "scale": parameters.scale,
             "compute_ns": parameters.layers * sum(_times_ns(parameters, model)),
-            "fabric_bytes_derived": sum(one.octets for one in exchanges if not one.nvlink),
-            "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
+            "fabric_bytes_derived": octets_of(exchanges, nvlink=False),
+            "nvlink_bytes": octets_of(exchanges, nvlink=True),
         },
     )
 
@@ -184,11 +183,7 @@ def _times_ns(parameters: Parameters, model: ModelSize) -> tuple[int, int]:
     )
 
 
-def _compiled(
-    parameters: Parameters, topology: Topology, model: ModelSize, count: int
-) -> tuple[Sequence[Exchange], Sequence[Schedule]]:
-    program = Program.on(topology)
-    tensors = TensorProgram(program)
+def _write(parameters: Parameters, model: ModelSize, count: int, tensors: TensorProgram) -> None:
     ranks = range(parameters.gpus(model))
     reductions = 2 * parameters.layers
     needed = list(ranks) if len(ranks) > 1 else []
@@ -196,7 +191,7 @@ def _compiled(
     ready: list[tuple[int, ...]] = [() for _ in ranks]
     for number in range(reductions):
         half = "feed-forward" if number % 2 else "attention"
-        with program.named(f"layer {number // 2 + 1}, {half}"):
+        with tensors.program.named(f"layer {number // 2 + 1}, {half}"):
             duration = _times_ns(parameters, model)[number % 2]
             ready = [(tensors.compute(rank, duration, ready[rank]),) for rank in ranks]
             held = [
@@ -211,7 +206,6 @@ def _compiled(
             if held:
                 sums = tensors.all_reduce(held, "sums", "outputs of the GPUs' shares of a layer")
                 ready = [one.ready for one in sums]
-    return tensors.exchanges, program.schedules()
 
 
 def measures(

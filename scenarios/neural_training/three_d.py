@@ -40,7 +40,7 @@ hosts: 173.0 us, and 15,360 octets of gradients over the fabric; over RoCEv2 172
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.run.report.result_table import TableColumn
@@ -53,7 +53,7 @@ from scenarios.workloads.network.parallel_training import (
     OUTPUTS,
     PARTIAL,
 )
-from scenarios.workloads.network.tensors import Exchange
+from scenarios.workloads.network.tensors import Exchange, octets_of
 from scenarios.workloads.network.training_plan import TrainingPlan
 from scenarios.workloads.network.training_trial import (
     PlacedTraining,
@@ -108,24 +108,26 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
     )
     ranks = grid(topology, plan, lambda group, stage, part: group * GROUP + stage + STAGES * part)
     placed = PlacedTraining("3D parallel", plan, topology, ranks)
-    return [placed.trial(parameters, links(placed.exchanges))]
+    return [placed.trial(parameters, links(placed.work.size.exchanges))]
 
 
-def links(exchanges: Sequence[Exchange]) -> dict[str, object]:
+def links(exchanges: Mapping[Exchange, int]) -> dict[str, object]:
     """Return the octets that pass inside DP groups and between them, by what they are for."""
-    inner = [one for one in exchanges if one.what != GRADIENTS]
+    inner = {one: times for one, times in exchanges.items() if one.what != GRADIENTS}
     return {
         "forward_bytes": _octets(inner, OUTPUTS, JOINED),
         "backward_bytes": _octets(inner, DELTAS, PARTIAL),
         "crossing_bytes": sum(
-            one.octets for one in inner if one.source // GROUP != one.destination // GROUP
+            one.octets * times
+            for one, times in inner.items()
+            if one.source // GROUP != one.destination // GROUP
         ),
         "gradient_bytes": _octets(exchanges, GRADIENTS),
     }
 
 
-def _octets(exchanges: Sequence[Exchange], *kinds: str) -> int:
-    return sum(one.octets for one in exchanges if one.what in kinds)
+def _octets(exchanges: Mapping[Exchange, int], *kinds: str) -> int:
+    return octets_of({one: times for one, times in exchanges.items() if one.what in kinds})
 
 
 def measures(

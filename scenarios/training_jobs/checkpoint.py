@@ -61,6 +61,7 @@ from statistics import fmean
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
+from scenarios.workloads.network.tensors import octets_of
 from scenarios.workloads.network.training_trial import check_learning
 from scenarios.workloads.recovery.checkpointed_training import CheckpointedTraining
 from scenarios.workloads.recovery.job_places import JobPlaces
@@ -171,10 +172,10 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
         "server": f"server {gpu.server} dead",
     }
     part = job.first
-    fabric = sum(one.octets for one in part.exchanges if not one.nvlink)
+    fabric = octets_of(part.exchanges, nvlink=False)
     trial = Trial(
         collective="checkpoint",
-        size_bytes=sum(one.octets for one in part.exchanges),
+        size_bytes=octets_of(part.exchanges),
         compile=lambda: part.schedules,
         inputs=job.inputs,
         expected=job.expected,

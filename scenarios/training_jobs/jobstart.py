@@ -37,6 +37,7 @@ from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.collectives.algorithm_registry import algorithms
+from scenarios.workloads.network.tensors import NO_SCHEDULES
 from scenarios.workloads.recovery.replica_parameters import ReplicaParameters
 from scenarios.workloads.recovery.starting_job import StartingJob
 from topologies.model import Topology
@@ -103,15 +104,15 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 
 def _trial(parameters: Parameters, job: StartingJob) -> Trial:
-    schedules = job.started().schedules
+    counted = job.compile(NO_SCHEDULES)
     octets = 4 * job.learning.weight_count
     return Trial(
         collective="jobstart",
         size_bytes=octets,
-        compile=lambda: schedules,
+        compile=job.compile,
         inputs=job.inputs,
         expected=job.expected,
-        memory_bytes=max(sum(one.buffers.values()) for one in schedules),
+        memory_bytes=max(sum(one.buffers.values()) for one in counted),
         warmups=parameters.warmups,
         iterations=parameters.iterations,
         fresh=True,
@@ -131,5 +132,5 @@ def measures(
     job = _job(parameters, topology, str(trial.facts["algorithm"]), seed=0)  # operations need none
     if not outcome.executions:
         return {}
-    phases = job.started().phases_ns(outcome.executions[-1].results)
+    phases = job.started(NO_SCHEDULES).phases_ns(outcome.executions[-1].results)
     return {f"{name}_us": lasted / 1000 for name, lasted in phases.items()}

@@ -7,17 +7,19 @@ seed, so that a receiver's final memory is predictable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
     Compute,
     Operation,
     Receive,
     Region,
     Schedule,
+    WantedSchedules,
     Write,
 )
 from emulator.errors import UserError
@@ -118,46 +120,60 @@ class Traffic:
             held[flow.destination] = held.get(flow.destination, 0) + flow.length
         return max(held.values(), default=0)
 
-    def schedules(self) -> Sequence[Schedule]:
-        """One for each rank of the fabric, also for those that take no part."""
+    def schedules(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+        """One for each rank of the fabric, also for those that take no part.
+
+        Only those that are ``wanted`` have operations.
+        """
         ranks = range(len(self.topology.gpus))
         operations: list[list[Operation]] = [[] for _ in ranks]
         buffers: list[dict[str, int]] = [{} for _ in ranks]
         for flow in self.flows:
-            source, destination = operations[flow.source], operations[flow.destination]
             buffers[flow.source][_to(flow)] = flow.length
             buffers[flow.destination][_from(flow)] = flow.length
-            first: tuple[int, ...] = ()
-            if flow.start_ns:
-                first = (len(source),)
-                source.append(Compute(duration_ns=flow.start_ns))
-            writes: list[int] = []
-            message = self._message(flow)
-            for tag, offset in enumerate(range(0, flow.length, message)):
-                length = min(message, flow.length - offset)
-                into = Region(_from(flow), offset, length)
-                before = first
-                if flow.is_paced:
-                    first = (len(source),)
-                    source.append(Compute(duration_ns=flow.every_ns, after=before))
-                    before = first
-                elif tag >= self.in_flight:
-                    before = (writes[tag - self.in_flight],)
-                writes.append(len(source))
-                source.append(
-                    Write(
-                        peer=flow.destination,
-                        tag=tag,
-                        local=Region(_to(flow), offset, length),
-                        remote=into,
-                        after=before,
-                    )
-                )
-                destination.append(Receive(peer=flow.source, tag=tag, into=into))
+            if flow.source in wanted:
+                self._write(flow, operations[flow.source])
+            if flow.destination in wanted:
+                operations[flow.destination] += [
+                    Receive(peer=flow.source, tag=tag, into=Region(_from(flow), offset, length))
+                    for tag, (offset, length) in enumerate(self._messages(flow))
+                ]
         return [
             Schedule(rank=rank, buffers=buffers[rank], operations=tuple(operations[rank]))
             for rank in ranks
         ]
+
+    def _messages(self, flow: Flow) -> Iterator[tuple[int, int]]:
+        """Yield the offset and the length of each message of ``flow``."""
+        message = self._message(flow)
+        for offset in range(0, flow.length, message):
+            yield offset, min(message, flow.length - offset)
+
+    def _write(self, flow: Flow, source: list[Operation]) -> None:
+        """Append what the source of ``flow`` does to its operations ``source``."""
+        first: tuple[int, ...] = ()
+        if flow.start_ns:
+            first = (len(source),)
+            source.append(Compute(duration_ns=flow.start_ns))
+        writes: list[int] = []
+        for tag, (offset, length) in enumerate(self._messages(flow)):
+            before = first
+            if flow.is_paced:
+                first = (len(source),)
+                source.append(Compute(duration_ns=flow.every_ns, after=before))
+                before = first
+            elif tag >= self.in_flight:
+                before = (writes[tag - self.in_flight],)
+            writes.append(len(source))
+            source.append(
+                Write(
+                    peer=flow.destination,
+                    tag=tag,
+                    local=Region(_to(flow), offset, length),
+                    remote=Region(_from(flow), offset, length),
+                    after=before,
+                )
+            )
 
     def inputs(self, rank: int) -> Contents:
         """Return what ``rank`` sends, by the region that holds it."""

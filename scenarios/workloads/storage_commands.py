@@ -23,10 +23,12 @@ from enum import IntEnum
 import numpy as np
 
 from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
     Operation,
     Receive,
     Region,
     Schedule,
+    WantedSchedules,
     Write,
 )
 from emulator.scenario import Contents
@@ -79,9 +81,12 @@ class StorageCommands:
         filled = [len(one) for one in self._filled().values()]
         return max([len(one) for one in self.memories.values()] + filled, default=0)
 
-    def schedules(self) -> list[Schedule]:
-        """Return one schedule for each rank, also for those that take no part."""
-        build = _CommandSchedules(self)
+    def schedules(self, wanted: WantedSchedules = ALL_SCHEDULES) -> list[Schedule]:
+        """Return one schedule for each rank, also for those that take no part.
+
+        Only those that are ``wanted`` have operations.
+        """
+        build = _CommandSchedules(self, wanted)
         for command in self.commands:
             build.add(command)
         return [
@@ -160,8 +165,8 @@ class _Message:
 class _CommandSchedules:
     """Schedules of all ranks while commands are added."""
 
-    def __init__(self, commands: StorageCommands) -> None:
-        self.commands = commands
+    def __init__(self, commands: StorageCommands, wanted: WantedSchedules) -> None:
+        self.commands, self._wanted = commands, wanted
         ranks = range(commands.ranks)
         self.operations: list[list[Operation]] = [[] for _ in ranks]
         self.buffers: list[dict[str, int]] = [{} for _ in ranks]
@@ -211,20 +216,27 @@ class _CommandSchedules:
     def _send(
         self, message: _Message, after: tuple[int, ...], receive_after: tuple[int, ...] = ()
     ) -> int:
-        """Append ``message`` to its sender's schedule, and return its index in the receiver's."""
-        write = Write(
-            peer=message.receiver,
-            tag=message.tag,
-            local=message.local,
-            remote=message.remote,
-            after=after,
-        )
-        receive = Receive(
-            peer=message.sender, tag=message.tag, into=message.remote, after=receive_after
-        )
-        self.operations[message.sender].append(write)
-        self.operations[message.receiver].append(receive)
-        return len(self.operations[message.receiver]) - 1
+        """Append ``message`` to its sender's schedule, and return its index in the receiver's.
+
+        The index of a receiver that is not wanted stands for nothing.
+        """
+        if message.sender in self._wanted:
+            write = Write(
+                peer=message.receiver,
+                tag=message.tag,
+                local=message.local,
+                remote=message.remote,
+                after=after,
+            )
+            self.operations[message.sender].append(write)
+        received = self.operations[message.receiver]
+        index = len(received)
+        if message.receiver in self._wanted:
+            into = message.remote
+            received.append(
+                Receive(peer=message.sender, tag=message.tag, into=into, after=receive_after)
+            )
+        return index
 
 
 def _queue(peer: int) -> str:

@@ -10,16 +10,14 @@ from functools import cached_property
 import numpy as np
 
 from emulator.endpoint.operations.gpu_functions import Octets, gpu_function
-from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.scenario import Contents
-from scenarios.collectives.program import Program
 from scenarios.workloads.network import dense, gpu_layers
 from scenarios.workloads.network.arithmetic import Matrix, in_order
 from scenarios.workloads.network.attention_head import heads_backward, heads_forward, heads_of
 from scenarios.workloads.network.gpu_layers import floats
 from scenarios.workloads.network.one_gpu import ring_sum, shown
-from scenarios.workloads.network.tensors import Exchange, Tensor, TensorProgram
+from scenarios.workloads.network.tensors import Tensor, TensorProgram, TensorWork
 from scenarios.workloads.network.training_plan import grains
 from scenarios.workloads.network.training_trial import Learned
 from topologies.model import Topology
@@ -175,20 +173,13 @@ class AttentionTraining:
 
     # -- on all GPUs ---------------------------------------------------------------------------
 
-    @property
-    def exchanges(self) -> Sequence[Exchange]:
-        """Return all transfers."""
-        return self._compiled[0]
-
-    @property
-    def schedules(self) -> Sequence[Schedule]:
-        """Return the schedules of all GPUs."""
-        return self._compiled[1]
-
     @cached_property
-    def _compiled(self) -> tuple[Sequence[Exchange], Sequence[Schedule]]:
-        program = Program.on(self.topology)
-        tensors = TensorProgram(program)
+    def work(self) -> TensorWork:
+        """Return the operations of all GPUs."""
+        return TensorWork(self.topology, self._write)
+
+    def _write(self, tensors: TensorProgram) -> None:
+        program = tensors.program
         ranks = range(self.parts)
         own = self._block_weights
         by_rank = [
@@ -218,7 +209,6 @@ class AttentionTraining:
                     parts = self._backward_written(tensors, block, x, deltas)
                     if number:
                         deltas = self._total_written(tensors, deltas, parts, DELTAS)
-        return tensors.exchanges, program.schedules()
 
     def _everywhere(self, tensors: TensorProgram, buffer: str) -> list[Tensor]:
         """Return room for all sequences at every GPU."""

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from scenarios.collectives.program import Program
 from scenarios.workloads.network import gpu_layers
-from scenarios.workloads.network.tensors import Exchange, Tensor, TensorProgram
+from scenarios.workloads.network.tensors import Tensor, TensorProgram
 from scenarios.workloads.network.training_plan import TrainingPlan
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -69,13 +68,13 @@ class _Gpu:
 
 
 class ParallelTraining:
-    """The operations of ``plan`` in ``program``; ``ranks[replica][stage][part]`` is the grid."""
+    """The operations of ``plan`` in ``tensors``; ``ranks[replica][stage][part]`` is the grid."""
 
     def __init__(
-        self, plan: TrainingPlan, program: Program, ranks: Sequence[Sequence[Sequence[int]]]
+        self, plan: TrainingPlan, tensors: TensorProgram, ranks: Sequence[Sequence[Sequence[int]]]
     ) -> None:
         self.plan = plan
-        self.tensors = TensorProgram(program)
+        self.tensors = tensors
         self._losses: dict[int, Tensor] = {}
         self._grid = [
             [
@@ -85,13 +84,8 @@ class ParallelTraining:
             for stages in ranks
         ]
         for epoch in range(plan.epochs):
-            with program.named(f"epoch {epoch + 1}"):
+            with tensors.program.named(f"epoch {epoch + 1}"):
                 self._epoch(epoch)
-
-    @property
-    def exchanges(self) -> list[Exchange]:
-        """Return all transfers."""
-        return self.tensors.exchanges
 
     def _gpu(self, rank: int, stage: int, part: int) -> _Gpu:
         plan, new = self.plan, self.tensors.new

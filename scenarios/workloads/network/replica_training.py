@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Schedule
 from emulator.scenario import Contents, Trial
-from scenarios.collectives.program import Program
 from scenarios.workloads.network import gpu_layers
 from scenarios.workloads.network.convolution import ConvolutionalModel
 from scenarios.workloads.network.parallel_training import GRADIENTS
 from scenarios.workloads.network.recurrence import RecurrentModel
 from scenarios.workloads.network.replica_learning import GRADIENT_OF, ReplicaLearning
-from scenarios.workloads.network.tensors import Exchange, Tensor, TensorProgram
+from scenarios.workloads.network.tensors import Tensor, TensorProgram, TensorWork
 from scenarios.workloads.network.training_trial import (
     Learned,
     LearningParameters,
@@ -72,20 +69,13 @@ class ReplicaTraining:
 
     # -- on all GPUs ---------------------------------------------------------------------------
 
-    @property
-    def exchanges(self) -> Sequence[Exchange]:
-        """Return all transfers."""
-        return self._compiled[0]
-
-    @property
-    def schedules(self) -> Sequence[Schedule]:
-        """Return the schedules of all GPUs."""
-        return self._compiled[1]
-
     @cached_property
-    def _compiled(self) -> tuple[Sequence[Exchange], Sequence[Schedule]]:
-        model, program = self.model, Program.on(self.topology)
-        tensors = TensorProgram(program)
+    def work(self) -> TensorWork:
+        """Return the operations of all GPUs."""
+        return TensorWork(self.topology, self._write)
+
+    def _write(self, tensors: TensorProgram) -> None:
+        model, program = self.model, tensors.program
         count = self._learning.weight_count
         weights = [tensors.new(rank, "weights", count) for rank in self._ranks]
         x = [tensors.new(rank, "inputs", model.inputs, self.samples) for rank in self._ranks]
@@ -109,7 +99,6 @@ class ReplicaTraining:
                     (weights[rank],) = tensors.apply(
                         gpu_layers.step, inputs, [weights[rank]], self.rate
                     )
-        return tensors.exchanges, program.schedules()
 
     def inputs(self, rank: int) -> Contents:
         """Return what the buffers of ``rank`` hold at the start."""

@@ -9,15 +9,28 @@ Only weights are overwritten, by functions of their own GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from emulator.endpoint.operations.gpu_functions import name_of
-from emulator.endpoint.operations.schedule import Apply, Compute, Reduce, Region
+from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
+    Apply,
+    Compute,
+    Reduce,
+    Region,
+    Schedule,
+    WantedSchedules,
+)
 from scenarios.collectives.program import Program
 from scenarios.collectives.ring import split
+from topologies.model import Topology
 
 ELEMENT_BYTES = 4
+#: What a compile has to make that only counts.
+NO_SCHEDULES = WantedSchedules(frozenset())
 
 
 @dataclass(frozen=True)
@@ -52,13 +65,26 @@ class Exchange:
     nvlink: bool
 
 
-class TensorProgram:
-    """Operations over tensors of all GPUs, in ``program``."""
+def octets_of(exchanges: Mapping[Exchange, int], *, nvlink: bool | None = None) -> int:
+    """Return the octets of ``exchanges``: all, or those over NVLink, or over the fabric."""
+    return sum(
+        one.octets * times
+        for one, times in exchanges.items()
+        if nvlink is None or one.nvlink == nvlink
+    )
 
-    def __init__(self, program: Program) -> None:
+
+class TensorProgram:
+    """Operations over tensors of all GPUs, in ``program``.
+
+    ``listed`` takes all transfers in the order in which they are written down.
+    """
+
+    def __init__(self, program: Program, listed: list[Exchange] | None = None) -> None:
         self.program = program
-        #: All transfers in the order in which they were written down.
-        self.exchanges: list[Exchange] = []
+        #: All transfers: how often each was written down.
+        self.exchanges: Counter[Exchange] = Counter()
+        self._listed = listed
         self._stream: dict[int, int] = {}
 
     def new(self, rank: int, buffer: str, *shape: int) -> Tensor:
@@ -76,6 +102,9 @@ class TensorProgram:
     ) -> list[Tensor]:
         """Let the GPU of ``outputs`` fill them by ``function``; return them with their time."""
         rank = outputs[0].rank
+        if not self.program.wants(rank):
+            counted = (self.program.count(rank),)
+            return [replace(tensor, ready=counted) for tensor in outputs]
         after = {index for tensor in (*inputs, *outputs) for index in tensor.ready}
         if rank in self._stream:
             after.add(self._stream[rank])
@@ -92,6 +121,8 @@ class TensorProgram:
 
     def compute(self, rank: int, duration_ns: int, after: Sequence[int] = ()) -> int:
         """Let the GPU of ``rank`` compute for a time; returns the operation's index."""
+        if not self.program.wants(rank):
+            return self.program.count(rank)
         waits = {*after, self._stream[rank]} if rank in self._stream else set(after)
         operation = Compute(duration_ns=duration_ns, after=tuple(sorted(waits)))
         index = self._stream[rank] = self.program.append(rank, operation)
@@ -103,15 +134,24 @@ class TensorProgram:
         _, receive = self.program.transfer(
             here, there, source.region, destination.region, after=source.ready
         )
-        nvlink = self.program.joins(here, there)
-        self.exchanges.append(Exchange(what, here, there, source.region.length, nvlink))
+        self.note(
+            Exchange(what, here, there, source.region.length, self.program.joins(here, there))
+        )
         return replace(destination, ready=(*destination.ready, receive))
+
+    def note(self, exchange: Exchange) -> None:
+        """Count a transfer that was written into the program."""
+        self.exchanges[exchange] += 1
+        if self._listed is not None:
+            self._listed.append(exchange)
 
     def reduce(self, source: Tensor, into: Tensor, function: str = "sum") -> Tensor:
         """Add ``source`` to ``into``; return that with its time.
 
         ``function`` names another element-wise function.
         """
+        if not self.program.wants(into.rank):
+            return replace(into, ready=(self.program.count(into.rank),))
         operation = Reduce(
             source=source.region,
             into=into.region,
@@ -174,6 +214,55 @@ class TensorProgram:
             replace(one, ready=tuple(index for block in parts for index in block.ready))
             for one, parts in zip(sums, done, strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class WorkSize:
+    """The size of work over tensors: how often each transfer, octets of a GPU, busy GPUs."""
+
+    exchanges: Mapping[Exchange, int]
+    memory_bytes: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class TensorWork:
+    """Operations over tensors on ``topology``, which ``write`` writes down.
+
+    Nothing of them is kept: each caller has them written again, and gets those that it wants.
+    """
+
+    topology: Topology
+    write: Callable[[TensorProgram], object]
+
+    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs, with the operations of those that are ``wanted``."""
+        return self._written(wanted).program.schedules()
+
+    @cached_property
+    def size(self) -> WorkSize:
+        """Return what is counted while no operation is kept."""
+        tensors = self._written(NO_SCHEDULES)
+        program = tensors.program
+        ranks = range(program.ranks)
+        return WorkSize(
+            exchanges=tensors.exchanges,
+            memory_bytes=max(sum(program.buffers(rank).values()) for rank in ranks),
+            gpus=sum(program.operations(rank) > 0 for rank in ranks),
+        )
+
+    def transfers(self) -> list[Exchange]:
+        """Return all transfers in the order in which they are written down."""
+        listed: list[Exchange] = []
+        self._written(NO_SCHEDULES, listed)
+        return listed
+
+    def _written(
+        self, wanted: WantedSchedules, listed: list[Exchange] | None = None
+    ) -> TensorProgram:
+        tensors = TensorProgram(Program.on(self.topology, wanted), listed)
+        self.write(tensors)
+        return tensors
 
 
 def _others(count: int, one: int) -> list[int]:

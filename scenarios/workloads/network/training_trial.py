@@ -15,16 +15,14 @@ from typing import Protocol
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
-from scenarios.collectives.program import Program
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network.one_gpu import Trained, train, weights_before
 from scenarios.workloads.network.parallel_training import ParallelTraining
 from scenarios.workloads.network.sequence_diagram import drawn
-from scenarios.workloads.network.tensors import Exchange
+from scenarios.workloads.network.tensors import Exchange, TensorProgram, TensorWork, octets_of
 from scenarios.workloads.network.training_plan import TrainingPlan, flattened
 from topologies.model import Topology, TopologyError
 from topologies.parts.design_parameters import COUNT, TIME, ParameterKind
@@ -137,11 +135,6 @@ class Training(Protocol):
     """A training that is compiled for a fabric, and known from one GPU."""
 
     @property
-    def topology(self) -> Topology:
-        """Return the fabric."""
-        ...
-
-    @property
     def epochs(self) -> int:
         """Return how often all samples are learned from."""
         ...
@@ -157,13 +150,8 @@ class Training(Protocol):
         ...
 
     @property
-    def exchanges(self) -> Sequence[Exchange]:
-        """Return all transfers."""
-        ...
-
-    @property
-    def schedules(self) -> Sequence[Schedule]:
-        """Return the schedules of all GPUs."""
+    def work(self) -> TensorWork:
+        """Return the operations of all GPUs."""
         ...
 
     def inputs(self, rank: int) -> Contents:
@@ -185,35 +173,39 @@ def learning_trial(
 
     Raises UserError if its loss does not fall.
     """
-    learned, exchanges, schedules = training.learned, training.exchanges, training.schedules
+    learned, work = training.learned, training.work
+    exchanges = work.size.exchanges
     losses = [float(np.sum(one, dtype=np.float64)) for one in learned.losses]
     check_learning(losses, training.rate)
-    first = exchanges[: len(exchanges) // training.epochs]
-    steps = {
-        "steps": list(learned.steps),
-        "first_exchanges": [dataclasses.asdict(one) for one in first],
-    }
+    steps: dict[str, object] = {}
+    if parameters.show == "steps":
+        transfers = work.transfers()
+        first = transfers[: len(transfers) // training.epochs]
+        steps = {
+            "steps": list(learned.steps),
+            "first_exchanges": [dataclasses.asdict(one) for one in first],
+        }
     return Trial(
         collective=name,
-        size_bytes=sum(one.octets for one in exchanges),
-        compile=lambda: schedules,
+        size_bytes=octets_of(exchanges),
+        compile=work.compile,
         inputs=training.inputs,
         expected=training.expected,
-        memory_bytes=max(sum(one.buffers.values()) for one in schedules),
+        memory_bytes=work.size.memory_bytes,
         warmups=parameters.warmups,
         iterations=parameters.iterations,
         fresh=True,
         facts={
             "training": name,
-            "gpus": sum(len(one.operations) > 0 for one in schedules),
+            "gpus": work.size.gpus,
             "epochs": training.epochs,
             "loss_first": losses[0],
             "loss_last": losses[-1],
             "losses": losses,
-            "fabric_bytes_derived": sum(one.octets for one in exchanges if not one.nvlink),
-            "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
-            "fabric_messages": sum(not one.nvlink for one in exchanges),
-            **(steps if parameters.show == "steps" else {}),
+            "fabric_bytes_derived": octets_of(exchanges, nvlink=False),
+            "nvlink_bytes": octets_of(exchanges, nvlink=True),
+            "fabric_messages": sum(times for one, times in exchanges.items() if not one.nvlink),
+            **steps,
             **(facts or {}),
         },
     )
@@ -266,20 +258,13 @@ class PlacedTraining:
         losses = [np.array(one).ravel() for one in trained.losses]
         return Learned(flattened(trained.weights), losses, trained.steps)
 
-    @property
-    def exchanges(self) -> Sequence[Exchange]:
-        """Return all transfers of the training."""
-        return self._compiled[0]
-
-    @property
-    def schedules(self) -> Sequence[Schedule]:
-        """Return the schedules of all GPUs."""
-        return self._compiled[1]
-
     @cached_property
-    def _compiled(self) -> tuple[Sequence[Exchange], Sequence[Schedule]]:
-        program = Program.on(self.topology)
-        return ParallelTraining(self.plan, program, self.ranks).exchanges, program.schedules()
+    def work(self) -> TensorWork:
+        """Return the operations of all GPUs."""
+        return TensorWork(self.topology, self._write)
+
+    def _write(self, tensors: TensorProgram) -> None:
+        ParallelTraining(self.plan, tensors, self.ranks)
 
     def _place(self, rank: int) -> tuple[int, int, int] | None:
         for replica, stages in enumerate(self.ranks):

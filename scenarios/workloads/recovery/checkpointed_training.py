@@ -54,7 +54,7 @@ class JobPart:
     placed: tuple[int, ...]
     checkpoint: int
     schedules: Sequence[Schedule] = ()
-    exchanges: Sequence[Exchange] = ()
+    exchanges: Mapping[Exchange, int] = field(default_factory=dict)
     sent: dict[int, Operations] = field(default_factory=dict)
     stored: dict[int, Operations] = field(default_factory=dict)
     restored: Operations = field(default_factory=list)
@@ -268,5 +268,5 @@ class _PartWriter:
         )
         nvlink = self._program.joins(here, there)
         exchange = Exchange(what, here, there, source.region.length, nvlink)
-        self._tensors.exchanges.append(exchange)
+        self._tensors.note(exchange)
         return moved

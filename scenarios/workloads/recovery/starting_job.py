@@ -9,13 +9,19 @@ steps its weights.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import Region, Schedule
+from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
+    Region,
+    Schedule,
+    WantedSchedules,
+)
 from emulator.scenario import Contents
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
@@ -60,9 +66,13 @@ class StartingJob:
     slice_bytes: int
     gradient_ns: int
 
-    def started(self) -> StartedJob:
-        """Return the operations."""
-        program = Program.on(self.topology)
+    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs, with the operations of those that are ``wanted``."""
+        return self.started(wanted).schedules
+
+    def started(self, wanted: WantedSchedules = ALL_SCHEDULES) -> StartedJob:
+        """Return the operations, of which those that are ``wanted`` are kept."""
+        program = Program.on(self.topology, wanted)
         tensors = TensorProgram(program)
         job = StartedJob()
         with program.named("communicator id"):
@@ -74,7 +84,7 @@ class StartingJob:
         with program.named("first step"):
             self._step(tensors, job)
         job.schedules = program.schedules()
-        job.exchanges += tensors.exchanges
+        job.exchanges.update(tensors.exchanges)
         return job
 
     def _others(self) -> range:
@@ -189,7 +199,7 @@ class StartedJob:
     """The operations of a start; those that end each phase as rank and index."""
 
     schedules: Sequence[Schedule] = ()
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: Counter[Exchange] = field(default_factory=Counter)
     id: list[tuple[int, int]] = field(default_factory=list)
     check_in: list[tuple[int, int]] = field(default_factory=list)
     weights: list[tuple[int, int]] = field(default_factory=list)
@@ -217,5 +227,5 @@ def _moved(
     """Move a region; return the index of the receive."""
     (here, local), (there, remote) = source, destination
     _, receive = program.transfer(here, there, local, remote, after=after)
-    job.exchanges.append(Exchange(what, here, there, local.length, program.joins(here, there)))
+    job.exchanges[Exchange(what, here, there, local.length, program.joins(here, there))] += 1
     return receive

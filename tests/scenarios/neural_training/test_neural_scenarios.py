@@ -75,7 +75,7 @@ def test_traffic_of_3d_parallelism_stays_in_its_group_but_for_gradients() -> Non
     assert facts["gradient_bytes"] == groups * (4 * 8 + 8 * 2) * 4
     assert facts["fabric_bytes_derived"] == facts["gradient_bytes"]
     crossing = Exchange("outputs to the next stage", 3, 4, 64, nvlink=False)
-    assert links([crossing])["crossing_bytes"] == 64
+    assert links({crossing: 1})["crossing_bytes"] == 64
 
 
 def test_gradients_of_convolutions_and_recurrences_do_not_grow_with_the_samples() -> None:

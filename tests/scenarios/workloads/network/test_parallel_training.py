@@ -92,15 +92,16 @@ def test_weights_and_losses_are_those_of_one_gpu_to_the_bit(plan: TrainingPlan, 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_no_region_is_written_while_others_use_it(plan: TrainingPlan) -> None:
-    assert hazards(placed(plan).schedules) == []
+    assert hazards(placed(plan).work.compile()) == []
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_endpoints_accept_the_schedules(plan: TrainingPlan) -> None:
     training = placed(plan)
-    layouts = {one.rank: Layout(one.buffers) for one in training.schedules}
+    schedules = training.work.compile()
+    layouts = {one.rank: Layout(one.buffers) for one in schedules}
     everybody = range(len(training.topology.gpus))
-    for schedule in training.schedules:
+    for schedule in schedules:
         program = ScheduleProgram(schedule, layouts, fabric=everybody, scale_up=everybody)
         table = OperationTable.of(schedule.operations)
         assert len(program.calls) == len(table.calls)
@@ -118,7 +119,7 @@ def test_a_bit_flipped_in_a_delivered_activation_changes_the_final_weights(name:
 
 
 def test_operations_have_the_names_of_their_layers_in_the_timeline() -> None:
-    schedule = placed(PLANS["all at once"]).schedules[0]
+    schedule = placed(PLANS["all at once"]).work.compile()[0]
     names = {span.name for span in schedule.spans}
     assert {
         "epoch 1, micro-batch 3",

@@ -94,6 +94,6 @@ def test_weights_and_losses_are_those_of_one_gpu_to_the_bit(
     for rank in range(gpus):
         for name, content in trial.expected(rank).items():
             assert executor.memory[rank][name].tobytes() == content.tobytes()
-    assert hazards(training.schedules) == []
+    assert hazards(training.work.compile()) == []
     other = replace(training, seed=99)
     assert other.expected(0)["weights"].tobytes() != trial.expected(0)["weights"].tobytes()
