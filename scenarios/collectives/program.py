@@ -55,7 +55,7 @@ class Program:
         self.servers = tuple(servers)
         self._joins = joins or self._same_server
         self._wanted = [rank in wanted for rank in range(len(self.servers))]
-        self._kept = [rank for rank, kept in enumerate(self._wanted) if kept]
+        self._kept = frozenset(rank for rank, kept in enumerate(self._wanted) if kept)
         #: of what :meth:`extend` takes
         self.names = Names()
         self._tables: list[list[OperationTable]] = [[] for _ in self.servers]
@@ -83,7 +83,7 @@ class Program:
 
     def wants(self, *ranks: int) -> bool:
         """Return whether operations of one of ``ranks`` are kept."""
-        return any(self._wanted[rank] for rank in ranks)
+        return not self._kept.isdisjoint(ranks)
 
     def allocate(self, rank: int, buffer: str, length: int) -> Region:
         """Let ``buffer`` of ``rank`` grow by ``length`` octets and return the new region."""
@@ -141,13 +141,10 @@ class Program:
             Reduce(source=source, into=into, dtype=dtype, function=function, after=tuple(after)),
         )
 
-    def count(self, rank: int) -> int:
-        """Count an operation of ``rank``, kept or not; return its index."""
-        self._counts[rank] += 1
+    def count(self, rank: int, operations: int = 1) -> int:
+        """Count ``operations`` of ``rank``, kept or not; return the index of the last."""
+        self._counts[rank] += operations
         return self._counts[rank] - 1
-
-    def unwritten(self, source: int, destination: int, octets: int) -> None:
-        """Take note of ``octets`` that ``source`` sends without an operation: it is not wanted."""
 
     def append(self, rank: int, operation: Operation) -> int:
         """Append ``operation`` at ``rank``; returns its index."""
@@ -167,13 +164,17 @@ class Program:
         return self._joins(rank, other)
 
     @contextmanager
-    def named(self, name: str) -> Iterator[None]:
-        """Give ``name`` to the operations that the block appends, at every rank.
+    def named(self, name: str, ranks: Iterable[int] | None = None) -> Iterator[None]:
+        """Give ``name`` to the operations that the block appends, at every rank or at ``ranks``.
 
         The timeline shows it.  A block in another one adds its name to the outer one's, such as
         "micro-batch 1, layer 3 forward".
         """
-        before = [(rank, self._counts[rank]) for rank in self._kept]
+        before = [
+            (rank, self._counts[rank])
+            for rank in (self._kept if ranks is None else ranks)
+            if self._wanted[rank]
+        ]
         self._blocks.append(name)
         yield
         name = ", ".join(self._blocks)

@@ -111,8 +111,6 @@ class Walk:
                 received[rank] = self._received(rank)
             else:
                 self._reserve(rank)
-            if rank not in own:
-                self._pass_over(rank)
         into = {
             (pieces.channel, position): pieces
             for rank, found in received.items()
@@ -187,16 +185,6 @@ class Walk:
                 taken += int(length.sum()) - int(length[list(ends)].sum())
         if taken:
             self._program.allocate(rank, self._buffers.staging, taken)
-
-    def _pass_over(self, rank: int) -> None:
-        """Have the program take note of what ``rank`` sends, which it does not want."""
-        for channel, position in self._places[rank]:
-            one = self._channels[channel]
-            _, length = self._blocks[channel]
-            size = len(length)
-            if size > 1:  # it sends all blocks but one
-                octets = int(length.sum() - length[(position + self._first + 1) % size])
-                self._program.unwritten(rank, one.ring[(position + 1) % size], octets)
 
     def _received(self, rank: int) -> list[_Pieces]:
         """The slices that ``rank`` gets, with the places where they lie."""

@@ -148,8 +148,8 @@ def measures(
     """Return what each job loses to the others."""
     assert isinstance(trial, StepTrial)
     run = trial.run
-    times = run.times(outcome)
-    row = measured(run, outcome, [gpu for job in run.jobs for gpu in job.gpus], times)
+    times = trial.times(outcome)
+    row = measured(run, outcome, times, [gpu for job in run.jobs for gpu in job.gpus])
     if times is None:
         return row
     ended = {job.name: times.end_ns(job.gpus) for job in run.jobs}

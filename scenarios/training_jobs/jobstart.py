@@ -132,5 +132,5 @@ def measures(
     job = _job(parameters, topology, str(trial.facts["algorithm"]), seed=0)  # operations need none
     if not outcome.executions:
         return {}
-    phases = job.started(NO_SCHEDULES).phases_ns(outcome.executions[-1].results)
+    phases = job.started().phases_ns(outcome.executions[-1].results)
     return {f"{name}_us": lasted / 1000 for name, lasted in phases.items()}

@@ -172,7 +172,7 @@ def measures(
     assert isinstance(trial, StepTrial)
     run = trial.run
     (job,) = run.jobs
-    row = measured(run, outcome, job.gpus, run.times(outcome))
+    row = measured(run, outcome, trial.times(outcome), job.gpus)
     time_us = trial.earlier[trial.row] = outcome.mean_ns / 1000
     gpus = [parameters.layout(dp).ranks for dp in parameters.dp]
     whole_s = outcome.mean_ns * parameters.scale / 1e9

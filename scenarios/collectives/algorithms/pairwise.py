@@ -31,11 +31,10 @@ def _in_rounds(call: CollectiveCall, rounds: Sequence[Round]) -> None:
         waits = [own[-call.peers] if len(own) >= call.peers else () for own in ended]
         done: list[list[int]] = [[] for _ in ranks]
         for sender, receiver in pairs:
+            if not wants(ranks[sender], ranks[receiver]):
+                continue
             local, remote = call.exchanged(sender, receiver)
             if not local.length:
-                continue
-            if not wants(ranks[sender], ranks[receiver]):
-                call.program.unwritten(ranks[sender], ranks[receiver], local.length)
                 continue
             sent, received = call.program.transfer(
                 ranks[sender],

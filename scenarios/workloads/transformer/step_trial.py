@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 
@@ -13,7 +14,10 @@ from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, Wante
 from emulator.errors import UserError
 from emulator.scenario import Contents, Outcome, Trial
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
-from scenarios.workloads.transformer.step_operations.compute_stream import VERDICTS
+from scenarios.workloads.transformer.step_operations.compute_stream import (
+    VERDICTS,
+    ComputeStream,
+)
 from scenarios.workloads.transformer.step_operations.dependent_program import DependentProgram
 from scenarios.workloads.transformer.step_operations.training_step import (
     NORM,
@@ -58,21 +62,36 @@ class StepJob:
 
 
 @dataclass(frozen=True)
-class WrittenSteps:
-    """The ``steps`` of the jobs of ``program``; ``scale`` has counted their exchanges."""
+class StepSchedules(Sequence[Schedule]):
+    """The schedules of all GPUs, with what their receives are for and what they compute.
 
-    program: DependentProgram
-    steps: Sequence[TrainingStep]
-    scale: StepScale
+    ``labels`` are by rank and index of the receive.  ``streams`` are by rank the operations that
+    compute.
+    """
+
+    schedules: Sequence[Schedule]
+    labels: Sequence[Mapping[int, str]]
+    streams: Mapping[int, Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.schedules)
+
+    @overload
+    def __getitem__(self, which: int) -> Schedule: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> Sequence[Schedule]: ...
+
+    def __getitem__(self, which: int | slice) -> Schedule | Sequence[Schedule]:
+        return self.schedules[which]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepSizes:
-    """Sizes of jobs.
+    """Sizes of a run, which are counted without keeping its operations.
 
-    Octets are ``written`` over the fabric and ``copied`` inside hosts, by source and destination.
-    By GPU there are the time that it computes, and the number of ``results`` that it compares.
-    ``memory_bytes`` are the most that a GPU has.  Messages of ``raised`` exchanges are one MTU.
+    Octets go over the fabric (``written``) and inside hosts (``copied``), by source and
+    destination.  Each GPU computes for ``busy_ns`` and compares ``results``.
     """
 
     written: Mapping[tuple[int, int], int]
@@ -83,28 +102,12 @@ class StepSizes:
     exchanges: int
     raised: int
 
-    @classmethod
-    def of(cls, steps: WrittenSteps) -> StepSizes:
-        """Return the sizes of ``steps``, whose operations need not be kept."""
-        program = steps.program
-        computing = [step.computing for step in steps.steps]
-        inside = {pair: program.joins(*pair) for pair in program.sent}
-        return cls(
-            written={pair: octets for pair, octets in program.sent.items() if not inside[pair]},
-            copied={pair: octets for pair, octets in program.sent.items() if inside[pair]},
-            busy_ns={gpu: busy for one in computing for gpu, busy in one.busy_ns.items()},
-            results={gpu: number for one in computing for gpu, number in one.verdicts.items()},
-            memory_bytes=max(sum(program.buffers(gpu).values()) for gpu in range(program.ranks)),
-            exchanges=steps.scale.exchanges,
-            raised=steps.scale.raised,
-        )
-
 
 @dataclass
 class StepRun:
     """Jobs that run at the same time on ``topology``.
 
-    Their operations are written whenever somebody needs them, and not kept here.
+    It keeps no operations: a compile writes them anew.
     """
 
     topology: Topology
@@ -121,25 +124,39 @@ class StepRun:
                 "add hosts, or leave --topology out"
             )
 
-    def written(self, wanted: WantedSchedules = ALL_SCHEDULES) -> WrittenSteps:
-        """Write the operations of all jobs, of which those of ``wanted`` GPUs are kept."""
-        program = DependentProgram.on(self.topology, wanted)
-        scale, steps = replace(self.scale), []
+    def _written(
+        self, wanted: WantedSchedules, scale: StepScale
+    ) -> tuple[DependentProgram, list[ComputeStream]]:
+        """Write the operations of ``wanted`` GPUs; ``scale`` counts the exchanges of all."""
+        program, computing = DependentProgram.on(self.topology, wanted), []
         for job in self.jobs:
             step = TrainingStep(program, self.topology, job.step, job.gpus, scale, self.choices)
             with program.named(job.name) if job.name else nullcontext():
                 step.write(job.handovers)
-            steps.append(step)
-        return WrittenSteps(program, steps, scale)
+            computing.append(step.computing)
+        return program, computing
 
-    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> StepSchedules:
         """Return the schedules of all GPUs; those that are not ``wanted`` have buffers alone."""
-        return self.written(wanted).program.schedules()
+        program, computing = self._written(wanted, replace(self.scale))
+        streams = {gpu: stream for one in computing for gpu, stream in one.stream.items()}
+        return StepSchedules(program.schedules(), program.labels, streams)
 
     @cached_property
     def sizes(self) -> StepSizes:
-        """Return what can be counted of the jobs' operations, of which none is kept."""
-        return StepSizes.of(self.written(WantedSchedules(frozenset())))
+        """Return what all GPUs have together, from a walk that keeps no operation."""
+        scale = replace(self.scale)
+        program, computing = self._written(WantedSchedules(frozenset()), scale)
+        inside = {pair for pair in program.sent if program.joins(*pair)}
+        return StepSizes(
+            written={pair: sent for pair, sent in program.sent.items() if pair not in inside},
+            copied={pair: sent for pair, sent in program.sent.items() if pair in inside},
+            busy_ns={gpu: busy for one in computing for gpu, busy in one.busy_ns.items()},
+            results={gpu: count for one in computing for gpu, count in one.verdicts.items()},
+            memory_bytes=max(sum(program.buffers(gpu).values()) for gpu in range(program.ranks)),
+            exchanges=scale.exchanges,
+            raised=scale.raised,
+        )
 
     def inputs(self, rank: int) -> Contents:
         """Return what the buffers of ``rank`` hold at the start: nothing is needed."""
@@ -150,17 +167,18 @@ class StepRun:
         results = self.sizes.results.get(rank, 0)
         return {VERDICTS: np.zeros(results, np.uint32)} if results else {}
 
+    @cached_property
     def roofline_ns(self) -> float:
         """Return the largest sum of a GPU's computing and of its octets at its NIC's rate.
 
         JCT's roofline of the BMWG draft on AI training fabrics: nothing overlaps, nothing waits.
         """
-        sizes, gpus = self.sizes, self.topology.gpus
-        octets: dict[int, int] = dict.fromkeys(range(len(gpus)), 0)
-        for (source, _), written in sizes.written.items():
-            octets[source] += written
+        busy, gpus = self.sizes.busy_ns, self.topology.gpus
+        octets = dict.fromkeys(range(len(gpus)), 0)
+        for (source, _), sent in self.sizes.written.items():
+            octets[source] += sent
         return max(
-            sizes.busy_ns.get(gpu, 0) + sent * 8e9 / nic_rate_bps(self.topology, gpus[gpu].name)
+            busy.get(gpu, 0) + sent * 8e9 / nic_rate_bps(self.topology, gpus[gpu].name)
             for gpu, sent in octets.items()
         )
 
@@ -198,25 +216,12 @@ class StepRun:
                 "exchanges": sizes.exchanges,
                 "raised": sizes.raised,
                 "compute_us": max(sizes.busy_ns.values()) / 1000,
-                "roofline_us": self.roofline_ns() / 1000,
+                "roofline_us": self.roofline_ns / 1000,
                 "fabric_bytes_derived": octets[0],
                 "nvlink_bytes": octets[1],
                 "results": sum(sizes.results.values()),
                 **facts,
             },
-        )
-
-    def times(self, outcome: Outcome) -> StepTimes | None:
-        """Return where the time of the last iteration went; None if there was none."""
-        if not outcome.iterations:
-            return None
-        written = self.written()
-        return step_times(
-            written.program.schedules(),
-            outcome.iterations[-1],
-            written.program.labels,
-            {gpu: one for step in written.steps for gpu, one in step.computing.stream.items()},
-            (PP, NORM),
         )
 
 
@@ -231,18 +236,28 @@ class StepTrial(Trial):
     row: str
     earlier: dict[str, float]
 
+    def times(self, outcome: Outcome) -> StepTimes | None:
+        """Return where the time of the last iteration went, if there was one."""
+        if not outcome.iterations:
+            return None
+        compiled = self.compile()
+        assert isinstance(compiled, StepSchedules)
+        return step_times(
+            compiled, outcome.iterations[-1], compiled.labels, compiled.streams, (PP, NORM)
+        )
+
 
 def measured(
-    run: StepRun, outcome: Outcome, gpus: Iterable[int], times: StepTimes | None
+    run: StepRun, outcome: Outcome, times: StepTimes | None, gpus: Iterable[int]
 ) -> dict[str, object]:
-    """Return a row's values for the time of ``gpus``, and for what crossed the NICs.
+    """Return a row's values for the ``times`` of ``gpus``, and for what crossed the NICs.
 
-    ``times`` are those of the last iteration, if there was one.  ``fabric_bytes`` are octets of
-    payload that arrived over the fabric in an iteration, from the counters of all endpoints.
+    ``fabric_bytes`` are octets of payload that arrived over the fabric in an iteration, from the
+    counters of all endpoints.
     """
     row: dict[str, object] = {
         "fabric_bytes": outcome.received_bytes,
-        "jct_ratio": outcome.mean_ns / run.roofline_ns(),
+        "jct_ratio": outcome.mean_ns / run.roofline_ns,
     }
     if times is not None:
         spent = times.mean_shares(list(gpus))

@@ -19,12 +19,22 @@ RAILS = "rail_only:hosts=2,gpus_per_host=4"
 OWN = frozenset({0, 4})
 
 
+#: Jobs on the GPUs of ``SPEC``.
+JOBS = {
+    "llm": {"tp": "2", "pp": "2", "dp": "1,2", "layers": "2", "batch": "2", "scale": "65536"},
+    "jobs": {"dp": "4", "batch": "4", "scale": "65536", "placement": "packed,random"},
+    "inference": {
+        **{"prefill": "1", "requests": "3", "output": "2", "scale": "65536", "rate": "6"},
+    },
+}
+
+
 def plan(spec: str = SPEC, name: str = "alltoall") -> RunPlan:
     chosen = scenario.load(name)
     return drafted(
         RunRequest(
             scenario=chosen,
-            parameters=chosen.parameters({"sizes": "16KiB"}),
+            parameters=chosen.parameters(JOBS.get(name, {"sizes": "16KiB"})),
             topology=spec,
             fabric="model",
             lab="share",
@@ -63,6 +73,25 @@ def test_others_have_the_operations_of_their_own(name: str, spec: str) -> None:
         assert one.buffers == other.buffers
         if one.rank in OWN:
             assert list(one.operations) == list(other.operations)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_jobs_have_the_operations_of_their_own_in_each_row(name: str) -> None:
+    first, second = ranks_of(2)
+    whole, part = plan(name=name), plan(name=name)
+    assert len(whole.trials) > 1
+    kept = 0
+    for trial, other in zip(whole.trials, part.trials, strict=True):
+        everything, _ = RunShare(first).schedules(trial, OWN, whole.pxn, relayed=False)
+        some, _ = RunShare(second).schedules(other, OWN, part.pxn, relayed=False)
+        kept += sum(len(one.operations) for one in some)
+        for one, of_all in zip(some, everything, strict=True):
+            assert one.buffers == of_all.buffers
+            assert list(one.operations) == (list(of_all.operations) if one.rank in OWN else [])
+            for buffer, content in trial.expected(one.rank).items():
+                assert other.expected(one.rank)[buffer].tobytes() == content.tobytes()
+                assert content.nbytes == one.buffers[buffer]
+    assert kept
 
 
 def test_all_have_everything_where_a_trial_goes_on_after_a_loss() -> None:

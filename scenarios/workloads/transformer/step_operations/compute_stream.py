@@ -20,7 +20,8 @@ VERDICTS, VERDICT_OCTETS = "verdicts", 4
 class ComputeStream:
     """Computing of all ranks of ``program``, at each rank one operation after the other.
 
-    ``stream`` has their indices by rank, and ``verdicts`` the number of results compared.
+    ``stream`` has their indices by rank, where these are wanted.  All ranks have the number of
+    results that they compare (``verdicts``), and the time that they compute.
     """
 
     def __init__(self, program: DependentProgram) -> None:
@@ -38,10 +39,12 @@ class ComputeStream:
         after: Sequence[int] = (),
     ) -> int:
         """Let a GPU compute, which compares ``checks`` and fills ``fills``; return its index."""
+        self.busy_ns[rank] = self.busy_ns.get(rank, 0) + duration_ns
+        if not self.program.wants(rank):
+            return self._append(rank, duration_ns, checks, fills, after)
         before = self.stream.setdefault(rank, [])
         index = self._append(rank, duration_ns, checks, fills, (*before[-1:], *after))
         before.append(index)
-        self.busy_ns[rank] = self.busy_ns.get(rank, 0) + duration_ns
         return index
 
     def beside(
@@ -66,15 +69,17 @@ class ComputeStream:
         fills: Sequence[FilledTensor],
         after: Sequence[int],
     ) -> int:
-        counts = [self.program.allocate(rank, VERDICTS, VERDICT_OCTETS) for _ in checks]
-        self.verdicts[rank] = self.verdicts.get(rank, 0) + len(counts)
+        self.verdicts[rank] = self.verdicts.get(rank, 0) + len(checks)
         if not self.program.wants(rank):
+            if checks:
+                self.program.allocate(rank, VERDICTS, len(checks) * VERDICT_OCTETS)
             return self.program.count(rank)
         waits = {*after}
         for check in checks:
             waits.update(check.ready)
         for fill in fills:
             waits.update(fill.after)
+        counts = [self.program.allocate(rank, VERDICTS, VERDICT_OCTETS) for _ in checks]
         numbers = [
             *(n for one in checks for n in (one.number, one.mode, one.members, one.place)),
             *(n for one in fills for n in (one.number, one.position)),

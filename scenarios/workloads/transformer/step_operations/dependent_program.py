@@ -24,6 +24,10 @@ from emulator.endpoint.operations.operation_table import (
 from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Region, WantedSchedules
 from scenarios.collectives.collective_call import STAGING
 from scenarios.collectives.program import Program
+from scenarios.workloads.transformer.step_operations.exchange_footprint import (
+    ExchangeFootprint,
+    ExchangeFootprints,
+)
 
 
 @dataclass
@@ -77,7 +81,7 @@ class _Exchange:
 class DependentProgram(Program):
     """A program that records what each receive is for (``labels``, by rank and index).
 
-    Of ranks that are not wanted it records what they send alone (``sent``).
+    It does so for ranks that are wanted.  ``sent`` are octets of all, by source and destination.
     """
 
     def __init__(
@@ -89,8 +93,8 @@ class DependentProgram(Program):
     ) -> None:
         super().__init__(servers, joins=joins, wanted=wanted)
         self.labels: list[dict[int, str]] = [{} for _ in servers]
-        #: octets by source and destination
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
+        self.footprints = ExchangeFootprints(servers)
         self._exchange: _Exchange | None = None
 
     @contextmanager
@@ -105,6 +109,14 @@ class DependentProgram(Program):
             yield record
         finally:
             self._exchange = None
+
+    def leave(self, footprint: ExchangeFootprint, ranks: Sequence[int]) -> None:
+        """Add up what an exchange of ``ranks`` sends; allocate what it takes if none is wanted."""
+        for (source, destination), octets in footprint.sent.items():
+            self.sent[ranks[source], ranks[destination]] += octets
+        if not self.wants(*ranks):
+            for position, buffer, length in footprint.allocated:
+                self.allocate(ranks[position], buffer, length)
 
     def allocate(self, rank: int, buffer: str, length: int) -> Region:
         """Let ``buffer`` grow; inside an exchange received parts get places that are used again."""
@@ -122,23 +134,24 @@ class DependentProgram(Program):
         *,
         after: Iterable[int] = (),
     ) -> tuple[int, int]:
-        """Move a region to another rank (:meth:`Program.transfer`)."""
+        """Move a region to another rank (:meth:`Program.transfer`).
+
+        What an exchange sends is in its footprint.
+        """
         now = self._exchange
-        self.sent[source, destination] += local.length
         if now is None:
+            self.sent[source, destination] += local.length
             return super().transfer(source, destination, local, remote, after=after)
-        waits = tuple(dict.fromkeys((*after, *now.entry.get(source, ()))))
-        sent, received = super().transfer(source, destination, local, remote, after=waits)
-        if self.wants(source):
+        sends, receives = self.wants(source), self.wants(destination)
+        if sends:
+            after = tuple(dict.fromkeys((*after, *now.entry.get(source, ()))))
+        sent, received = super().transfer(source, destination, local, remote, after=after)
+        if sends:
             now.record.sends[source].append(sent)
-        if self.wants(destination):
+        if receives:
             now.record.results[destination].append(received)
             self.labels[destination][received] = now.label
         return sent, received
-
-    def unwritten(self, source: int, destination: int, octets: int) -> None:
-        """Take note of ``octets`` that ``source`` sends (:meth:`Program.unwritten`)."""
-        self.sent[source, destination] += octets
 
     def send(
         self, label: str, source: int, destination: int, local: Region, remote: Region, after: int
@@ -160,11 +173,13 @@ class DependentProgram(Program):
         after: Iterable[int] = (),
     ) -> int:
         """Add a region to another one (:meth:`Program.reduce`)."""
+        if not self.wants(rank):
+            return self.count(rank)
         now = self._exchange
         if now is not None:
             after = tuple(dict.fromkeys((*after, *now.entry.get(rank, ()))))
         index = super().reduce(rank, source, into, dtype=dtype, function=function, after=after)
-        if now is not None and self.wants(rank):
+        if now is not None:
             now.record.awaits(rank, after)
             now.record.results[rank].append(index)
         return index
@@ -172,11 +187,7 @@ class DependentProgram(Program):
     def extend(self, rank: int, table: OperationTable) -> None:
         """Append the operations of ``table`` (:meth:`Program.extend`)."""
         now = self._exchange
-        sends = table.where(WRITE, COPY)
-        octets = np.bincount(table.columns["peer"][sends], table.columns["near_octets"][sends])
-        for peer in np.flatnonzero(octets).tolist():
-            self.sent[rank, peer] += int(octets[peer])
-        if now is None:
+        if now is None or not self.wants(rank):
             super().extend(rank, table)
             return
         first = self.operations(rank)

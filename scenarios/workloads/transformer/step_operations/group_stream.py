@@ -24,6 +24,8 @@ from scenarios.workloads.transformer.step_operations.dependent_program import (
 from scenarios.workloads.transformer.step_operations.synthetic_tensors import (
     EXCHANGED,
     GATHERED,
+    NEVER_CHECKED,
+    NEVER_FILLED,
     SUMMED,
     CheckedTensor,
     FilledTensor,
@@ -105,6 +107,9 @@ class PendingExchange:
         for position, rank in enumerate(stream.communicator.ranks):
             for name in (source, result):
                 stream.memory.reserve(rank, name, self.octets)
+            if not stream.program.wants(rank):
+                made[rank] = NEVER_FILLED
+                continue
             region = Region(source, 0, self.octets)
             if self.collective == ALL_GATHER:
                 part = self.octets // members
@@ -122,36 +127,47 @@ class PendingExchange:
         return (*old.record.sends[rank], *old.record.ends(rank), old.consumed[rank])
 
     def begin(self, entry: Mapping[int, int]) -> dict[int, CheckedTensor]:
-        """Write the operations; a member begins after its operation in ``entry``."""
-        stream = self.stream
-        communicator = stream.communicator
-        source, result = self._buffers
-        waits = {rank: (index, *self._order(rank)) for rank, index in entry.items()}
+        """Write the operations; a member begins after its operation in ``entry``.
+
+        Of members that are not wanted nothing is written.
+        """
+        stream, program, ranks = self.stream, self.stream.program, self.stream.communicator.ranks
+        waits = {
+            rank: (index, *self._order(rank))
+            for rank, index in entry.items()
+            if program.wants(rank)
+        }
         title = TITLES.get(self.collective, self.collective)
+        call = self._call()
         with (
-            stream.program.named(f"{self.label} {title}"),
-            stream.program.exchange(stream.kind, waits, stream.staging[self.turn]) as record,
+            program.named(f"{self.label} {title}", ranks),
+            program.exchange(stream.kind, waits, stream.staging[self.turn]) as record,
         ):
-            algorithm_of(self.collective, self.algorithm).run(
-                CollectiveCall(
-                    program=stream.program,
-                    communicator=communicator,
-                    size=self.octets,
-                    source=source,
-                    result=result,
-                    datatype=DATA_TYPES["float"],
-                    reduction="sum",
-                    slice_bytes=stream.slice_bytes,
-                    channels=_channels(communicator),
-                    peers=PEERS,
-                )
-            )
+            program.leave(program.footprints.of(self.collective, self.algorithm, call), ranks)
+            if waits:
+                algorithm_of(self.collective, self.algorithm).run(call)
         self.record = record
         self.before = ()  # nothing reads them any more, nor for those before them
         return {
-            rank: self._result(position, rank, entry[rank])
-            for position, rank in enumerate(communicator.ranks)
+            rank: self._result(position, rank, entry[rank]) if rank in waits else NEVER_CHECKED
+            for position, rank in enumerate(ranks)
         }
+
+    def _call(self) -> CollectiveCall:
+        stream = self.stream
+        source, result = self._buffers
+        return CollectiveCall(
+            program=stream.program,
+            communicator=stream.communicator,
+            size=self.octets,
+            source=source,
+            result=result,
+            datatype=DATA_TYPES["float"],
+            reduction="sum",
+            slice_bytes=stream.slice_bytes,
+            channels=_channels(stream.communicator),
+            peers=PEERS,
+        )
 
     def _order(self, rank: int) -> tuple[int, ...]:
         """Return what of the exchanges before must be over first."""

@@ -55,6 +55,13 @@ class CheckedTensor:
     ready: tuple[int, ...]
 
 
+#: Stand for tensors of GPUs whose operations nobody wants.
+NEVER_FILLED = FilledTensor(Region("", 0, 0), number=0, position=0)
+NEVER_CHECKED = CheckedTensor(
+    region=Region("", 0, 0), number=0, mode=SENT, members=0, place=0, ready=()
+)
+
+
 def values(number: int, position: int, first: int, count: int) -> npt.NDArray[np.float32]:
     """Return ``count`` elements from ``first`` on of a member's part."""
     begin = (first + number * 1009) % _PERIOD

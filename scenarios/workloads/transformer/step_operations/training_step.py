@@ -28,6 +28,7 @@ from scenarios.workloads.transformer.step_operations.group_stream import (
 from scenarios.workloads.transformer.step_operations.layer_work import LayerWork, Work
 from scenarios.workloads.transformer.step_operations.layer_work import backward as reversed_work
 from scenarios.workloads.transformer.step_operations.synthetic_tensors import (
+    NEVER_CHECKED,
     SENT,
     CheckedTensor,
     FilledTensor,
@@ -241,6 +242,8 @@ class TrainingStep:
     ) -> CheckedTensor:
         there = self.program.allocate(peer, f"{label} in", here.length)
         received = self.program.send(label, gpu, peer, here, there, filled)
+        if not self.program.wants(peer):
+            return NEVER_CHECKED
         return CheckedTensor(
             region=there, number=number, mode=SENT, members=2, place=0, ready=(received,)
         )

@@ -132,16 +132,15 @@ def test_messages_are_not_scaled_below_an_mtu_and_equal_in_parts() -> None:
 
 
 def test_names_say_layer_micro_batch_and_collective() -> None:
-    program = run(**CASES["3d"]).written().program
-    schedules = program.schedules()
+    schedules = run(**CASES["3d"]).compile()
     names = {span.name for schedule in schedules for span in schedule.spans}
     assert "micro-batch 1, layer 1 forward, TP AllReduce" in names
     assert "micro-batch 2, layer 2 backward, layer 2 gradients DP AllReduce" in names
     assert "micro-batch 1, outputs to stage 2" in names
     assert "norm AllReduce" in names
-    labels = {label for of_rank in program.labels for label in of_rank.values()}
+    labels = {label for of_rank in schedules.labels for label in of_rank.values()}
     assert labels == {"TP", "DP", PP, "norm"}
-    for schedule, of_rank in zip(schedules, program.labels, strict=True):
+    for schedule, of_rank in zip(schedules, schedules.labels, strict=True):
         table = OperationTable.of(schedule.operations)
         assert sorted(of_rank) == table.where(2).tolist()  # every receive is for something
 
@@ -167,13 +166,12 @@ def test_a_new_replica_gets_weights_and_states() -> None:
 
 def test_computing_of_a_new_replica_waits_for_its_state() -> None:
     one = run(dp=2, layers=1, given_to=(Handover(0, 1, 2**30), Handover(3, 1, 2**20)))
-    written = one.written()
-    schedules = written.program.schedules()
+    schedules = one.compile()
     executor = Executor(schedules, random.Random(7))
     executor.run()
     for schedule in schedules:
         for name, content in one.expected(schedule.rank).items():
             assert executor.memory[schedule.rank][name].tobytes() == content.tobytes()
     assert hazards(schedules) == []
-    (first, *_) = written.steps[0].computing.stream[1]
+    (first, *_) = schedules.streams[1]
     assert len(schedules[1].operations[first].inputs) == 2
