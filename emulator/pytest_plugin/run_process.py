@@ -118,12 +118,15 @@ class RunProcess:
         return content
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what ``events.jsonl`` has by now."""
+        """Return what ``events.jsonl`` has by now: whole lines, and not one that is being written.
+
+        A process that is killed in the middle of a line leaves its beginning.
+        """
         try:
-            lines = (self.folder / "events.jsonl").read_text().splitlines()
+            text = (self.folder / "events.jsonl").read_text()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def event(self, kind: str) -> dict[str, Any]:
         """Return the first event of ``kind``, once it has happened."""

@@ -1,0 +1,17 @@
+"""What the plugin reads of a run that is under way, or was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from emulator.pytest_plugin.run_process import RunProcess
+
+
+def test_a_line_that_is_being_written_is_no_event_yet(tmp_path: Path) -> None:
+    run = RunProcess.__new__(RunProcess)  # one that reads, and starts nothing
+    run.folder = tmp_path
+    assert run.events() == []
+    (tmp_path / "events.jsonl").write_text('{"event": "begin"}\n{"event": "bui')
+    assert run.events() == [{"event": "begin"}]
+    (tmp_path / "events.jsonl").write_text('{"event": "begin"}\n{"event": "built"}\n')
+    assert [one["event"] for one in run.events()] == ["begin", "built"]
