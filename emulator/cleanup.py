@@ -24,7 +24,7 @@ from types import FrameType
 from emulator import lab_record
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.errors import UserError
-from emulator.kernel import namespaces
+from emulator.kernel import keeper, namespaces
 from emulator.kernel.kernel_objects import delete_fabric_links
 from emulator.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase, Process
@@ -39,6 +39,10 @@ TERMINATE_GRACE_S = 0.5
 #: A run that is to end saves its captures and removes its fabric first.
 OWNER_GRACE_S = 10.0
 KILL_BUDGET_S = 5.0
+#: Host time (s) that a keeper waits for others to end, or to remove a lab, and between two looks.
+_SETTLE_S, _LOOK_S = 60.0, 0.05
+#: The program of a keeper, whose argument is a lab.
+_REMOVE_LEFT = f"import sys; from {__name__} import remove_left; remove_left(sys.argv[1])"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +73,15 @@ def leftovers() -> list[str]:
     known |= set(asic_program.labs())
     abandoned = []
     for lab in sorted(known):
-        record = lab_record.load(lab)
-        if record.abandoned if record is not None else not _inhabited(lab):
+        if _is_abandoned(lab):
             abandoned.append(lab)
     together = {item.lab for lab in abandoned for item in lab_record.members(lab)}
     return [lab for lab in abandoned if lab not in together]
+
+
+def _is_abandoned(lab: str) -> bool:
+    record = lab_record.load(lab)
+    return record.abandoned if record is not None else not _inhabited(lab)
 
 
 def _inhabited(lab: str) -> bool:
@@ -146,13 +154,50 @@ def take_down(lab: str, *, force: bool = False) -> Removed:
     return _remove_locked(lab, ended=len(extra))
 
 
+@contextmanager
+def kept(lab: str) -> Iterator[None]:
+    """If this process is killed during the block, a keeper removes its ``lab``."""
+    with keeper.kept(_REMOVE_LEFT, lab):
+        yield
+
+
+def remove_left(lab: str) -> None:
+    """Remove what a process that has ended has left of its ``lab``, as far as this user may.
+
+    A lab of that name that is another one's stays.  Returns when nobody else removes it any more.
+    """
+    give_up = time.monotonic() + _SETTLE_S
+    while _is_going(lab) and time.monotonic() < give_up:
+        time.sleep(_LOOK_S)
+    lab_record.erase_unfinished()
+    if not (exists(lab) and _is_abandoned(lab)):
+        return
+    with suppress(UserError):
+        if os.geteuid() == 0:
+            take_down(lab)
+        else:
+            remove_memory(lab)
+
+
+def _is_going(lab: str) -> bool:
+    """Return whether somebody removes ``lab``, or has yet to end, who has its memory mapped."""
+    record = lab_record.load(lab)
+    if record is None:
+        return exists(lab) and _inhabited(lab)
+    return record.phase is Phase.DOWN and record.owner.alive
+
+
 def _remove_locked(lab: str, *, ended: int = 0) -> Removed:
     """Remove ``lab`` under its lock; ``ended`` processes have been ended for that already."""
+    known = lab_record.load(lab)
     try:
         lock = Lock(lab_record.directory_of(lab))
     except FileNotFoundError:
         return remove(lab, ended=ended)
     try:
+        found = lab_record.load(lab)
+        if known is not None and found is not None and found.identity != known.identity:
+            raise UserError(f"lab {lab} has been removed, and there is another one of that name")
         return remove(lab, ended=ended)
     finally:
         lock.release()

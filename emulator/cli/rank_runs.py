@@ -13,7 +13,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import click
 
@@ -50,7 +50,7 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
     That is done in a child of this process, which guards it.  Where a rank does not come to its
     end, the launcher is to end all, and this never returns.
     """
-    watch = guarded(place, Aftermath(remove=_remove, note=note_end), _patience_s())
+    watch = guarded(place, Aftermath(remove=cleanup.remove_left, note=note_end), _patience_s())
     try:
         channel = importlib.import_module(_CHANNEL).MpiChannel()
     except ImportError as error:
@@ -81,15 +81,6 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
     if not whole:
         ranks.abort(status or 1)
     return status
-
-
-def _remove(lab: str) -> None:
-    """Remove what a rank has left of its ``lab``, as far as this user may."""
-    with suppress(UserError):
-        if os.geteuid() == 0 and cleanup.exists(lab):
-            cleanup.take_down(lab)
-        else:
-            cleanup.remove_memory(lab)
 
 
 def _patience_s() -> float:

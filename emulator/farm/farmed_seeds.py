@@ -126,8 +126,7 @@ class _SeedRuns:
             if end.again is not None:
                 result.warnings.append(f"seed {seed} {end.again}")
             if end.status != 0:
-                why = (end.error or f"exit status {end.status}").removeprefix("uetemu: ")
-                result.errors.append(f"seed {seed}, {end.place}: {why}")
+                result.errors.append(f"seed {seed}, {end.place}: {end.why}")
         runs = {seed: found for seed in ends if (found := self._read(seed, "result.json"))}
         merge(plan, runs, result)
         folders = {seed: self._folders.of_seed(seed) for seed in runs}

@@ -75,7 +75,7 @@ class TrialDesk:
         if order.failed is not None:
             return self._second(order.failed, end)
         if end.status != 0 and len(self._ranks) > 1:
-            order.failed = rank, f"{self.place(rank)} ({_why(end)})"
+            order.failed = rank, f"{self.place(rank)} ({end.why})"
             self._waiting.appendleft(order)
             return None
         return end
@@ -109,11 +109,7 @@ class TrialDesk:
     def _second(self, failed: tuple[int, str], end: TrialEnd) -> TrialEnd:
         first, stated = failed
         if end.status != 0:
-            return replace(end, again=f"failed at {stated}, and at {end.place} ({_why(end)})")
+            return replace(end, again=f"failed at {stated}, and at {end.place} ({end.why})")
         if first in self._ranks:
             self._ranks[first].strikes += 1
         return replace(end, again=f"failed at {stated}, and ran at {end.place}")
-
-
-def _why(end: TrialEnd) -> str:
-    return (end.error or f"exit status {end.status}").removeprefix("uetemu: ")

@@ -10,15 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def lock_of(folder: Path) -> int:
+def lock_of(folder: Path, *, wait: bool = False) -> int:
     """Return the descriptor that holds the lock of ``folder`` as long as it is open.
 
-    Raises BlockingIOError while another one holds it, OSError unless it is a folder itself, and no
-    link to one.
+    While another one holds it, this raises BlockingIOError, or with ``wait`` waits.  Raises OSError
+    unless it is a folder itself, and no link to one.
     """
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BaseException:
         os.close(lock)
         raise
@@ -37,12 +37,15 @@ def locked_folder(make: Callable[[], str]) -> tuple[Path, int]:
             os.close(lock)
 
 
-def remove_unlocked(folders: Iterable[Path]) -> int:
-    """Remove those of ``folders`` whose processes have ended; return how many those were."""
+def remove_unlocked(folders: Iterable[Path], *, wait: bool = False) -> int:
+    """Remove those of ``folders`` whose processes have ended; return how many those were.
+
+    With ``wait`` these are all of them, each as soon as its processes have ended.
+    """
     count = 0
     for folder in folders:
         with suppress(OSError):  # in use, gone meanwhile, or somebody else's
-            lock = lock_of(folder)
+            lock = lock_of(folder, wait=wait)
             try:
                 shutil.rmtree(folder)
                 count += 1

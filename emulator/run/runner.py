@@ -14,6 +14,7 @@ configured and, where the transport changes, its agents are started anew.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from emulator import lab_record
 from emulator.asic import switch_fitting as fitting
-from emulator.cleanup import uninterrupted
+from emulator.cleanup import kept, uninterrupted
 from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_pool import AgentError
@@ -31,6 +32,7 @@ from emulator.endpoint.counting import add
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
 from emulator.faults.fault_injector import FaultInjector, check_rates
+from emulator.kernel.keeper import VARIABLE as KEPT
 from emulator.lab import Lab
 from emulator.measures.bound import violation
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
@@ -72,8 +74,16 @@ def execute(
     With ``ranks`` others run it, too, each its own part of the fabric.
 
     Whatever happens, the run folder is complete when this returns or raises, and no kernel object
-    of the lab is left.
+    of the lab is left.  If this process is killed, a keeper removes those of a rank, or of a trial.
     """
+    has_keeper = ranks is not None or KEPT in os.environ
+    with kept(plan.lab) if has_keeper else nullcontext():
+        return _execute(plan, observer, ranks)
+
+
+def _execute(
+    plan: RunPlan, observer: Observer, ranks: Ranks | None
+) -> tuple[Result, RunFolder | RankFolder]:
     request = plan.request
     result = blank_result(plan)
     folder: RunFolder | RankFolder

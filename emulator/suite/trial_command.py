@@ -9,11 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, Signals
 from typing import Protocol
 
 import emulator
 from emulator.kernel.ending_with_us import ending_with_us
+from emulator.kernel.keeper import VARIABLE as KEPT
 from emulator.kernel.launcher import without_launcher
 
 #: The program ``uetemu``.
@@ -35,6 +36,13 @@ class TrialEnd:
     error: str | None = None
     place: str | None = None
     again: str | None = None
+
+    @property
+    def why(self) -> str:
+        """Return why the command failed: its sentence, or else its status."""
+        if self.error is None and self.status < 0:
+            return f"killed by {Signals(-self.status).name}"
+        return (self.error or f"exit status {self.status}").removeprefix("uetemu: ")
 
 
 class TrialRunner(Protocol):
@@ -109,7 +117,7 @@ class TrialCommands:
                 stderr=stderr,
                 process_group=0,  # Ctrl-C reaches it by us alone
                 pass_fds=self._inherited,
-                env=without_launcher() | {"PYTHONPATH": str(_PACKAGES)},
+                env=without_launcher() | {"PYTHONPATH": str(_PACKAGES), KEPT: "1"},
             )
             self._running.add(process)
             return process

@@ -10,7 +10,8 @@ is the rank, and the guardians of all others report to that of rank 0::
 
 Guardian 0 decides who died first, says so, and tells all others (:class:`Death`).  Each interrupts
 its rank, which removes its lab.  What is left when the rank has ended, a caretaker of the guardian
-removes: launchers kill ranks and guardians a second after they have told them to end.
+removes: launchers kill ranks and guardians a second after they have told them to end.  Where both
+are killed at once, a keeper of the rank does so (:mod:`emulator.kernel.keeper`).
 """
 
 from __future__ import annotations
@@ -65,7 +66,6 @@ _FAREWELL_S = 5.0
 _BY_MPI = "was ended by MPI"
 _WITHOUT_LAUNCHER = "lost its launcher"
 _WITHOUT_GUARDIAN = "lost the process that had started it"
-_CLEAN = "run uetemu clean there, and start the run again"
 #: How ranks end, each with what to do about it.
 _ADVICE = {
     "was killed": "and the run has ended: dmesg there says whether memory ran out; start it again",
@@ -73,8 +73,9 @@ _ADVICE = {
     _BY_MPI: "which says above what it has lost; start the run again",
     _WITHOUT_LAUNCHER: "which was killed there, and the run has ended: start it again",
     _WITHOUT_GUARDIAN: "which was killed, and the run has ended: start it again",
-    ENDED_SILENTLY: f"so that the run has ended: {_CLEAN}",
-    CUT_OFF: f"so that the run has ended: it hangs, or its machine is cut off; {_CLEAN}",
+    ENDED_SILENTLY: "so that the run has ended: start it again",
+    CUT_OFF: "so that the run has ended: it hangs, or its machine is cut off; run uetemu clean "
+    "there, and start the run again",
 }
 
 

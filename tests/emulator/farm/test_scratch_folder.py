@@ -1,4 +1,4 @@
-"""Folders of ranks are found when the rank was killed, and not as long as its trial runs."""
+"""Folders of ranks are removed when the rank was killed, and not as long as its trial runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from emulator.farm import scratch_folder
 from tests import CHECKOUT
+from tests.harness.lab.traffic import within
 
 #: Holds a folder and has a child that holds it as well, as a trial does.
 RANK = """
@@ -43,11 +44,20 @@ def test_a_folder_lasts_as_long_as_its_rank_or_the_trial(
     rank.kill()
     rank.wait()
     assert scratch_folder.remove_abandoned() == 0  # the trial still removes its fabric
+    assert folder.exists()
     rank.stdin.close()
     rank.stdout.read()
-    assert folder.exists()
-    assert scratch_folder.remove_abandoned() == 1
-    assert not folder.exists()
+    within(60, lambda: not folder.exists(), "the keeper of the rank has removed it")
+
+
+def test_a_folder_without_any_process_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch_folder, "PLACE", tmp_path)
+    with scratch_folder.scratch_folder() as (held, _):
+        (held.parent / f"{held.name}-left").mkdir()
+        assert scratch_folder.remove_abandoned() == 1
+        assert list(tmp_path.iterdir()) == [held]
 
 
 def test_a_folder_is_gone_after_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_on_one_machine_another_rank_tries_again_and_a_second_failure_counts() -
     end = desk.ended(2, TrialEnd(status=-9, seconds=1.0))
     assert end is not None
     assert (end.status, end.place) == (-9, "rank 2 on a")
-    assert end.again == "failed at rank 1 on a (no room), and at rank 2 on a (exit status -9)"
+    assert end.again == "failed at rank 1 on a (no room), and at rank 2 on a (killed by SIGKILL)"
 
 
 def test_a_single_rank_tries_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -11,12 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from emulator import lab_record
+from emulator.lab_record import Phase
+from emulator.pytest_plugin.run_process import BUDGET_S
 from emulator.suite.suite_run import FILE
 from tests.harness.lab.traffic import within
 from tests.harness.runs.mpi_ranks import mpirun, pid_of_rank, sentences, two_machines
-from tests.harness.runs.processes import SMALL, uetemu
+from tests.harness.runs.processes import SMALL, uetemu, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -117,6 +122,59 @@ def test_a_suite_whose_rank_died_goes_on_to_the_tables_of_one_process(tmp_path: 
     assert json.loads((farmed / FILE).read_text())["ranks"].keys() == {"1", "2"}
     for record in map(Path.read_text, farmed.glob("trials/*/trial.json")):
         assert json.loads(record)["place"].startswith(("rank 1 on ", "rank 2 on "))
+
+
+def trial_of(lab: str) -> psutil.Process:
+    """Return the process of the trial that has ``lab``, once that is up."""
+
+    def find() -> dict[str, int] | None:
+        record = lab_record.load(lab)
+        return {"pid": record.owner.pid} if record and record.phase is Phase.UP else None
+
+    return psutil.Process(until(find)["pid"])
+
+
+def left_by(lab: str, scratch: Path) -> list[str]:
+    """Return what is left of the labs of all seeds of ``lab``, and of the folder of a rank."""
+    places = (lab_record.STATE, Path("/run/netns"), Path("/dev/shm"), Path("/sys/fs/bpf/uetemu"))
+    found = [str(path) for place in places for path in place.glob(f"*{lab}*")]
+    for one in psutil.process_iter(["cmdline", "status"]):
+        words = " ".join(one.info["cmdline"] or [])
+        gone = one.info["status"] == psutil.STATUS_ZOMBIE
+        if not gone and (lab in words or scratch.name.rpartition("-")[0] in words):
+            found.append(f"{one.pid}: {words}")
+    return [*found, *map(str, scratch.parent.glob(scratch.name))]
+
+
+def test_a_killed_trial_runs_elsewhere_and_leaves_nothing(tmp_path: Path) -> None:
+    lab = f"t-{secrets.token_hex(4)}"
+    process = mpirun(3, *SEEDS, "--name", lab, "--output", str(tmp_path / "farmed"))
+    trial = trial_of(f"{lab}-1")
+    scratch = Path(trial.cmdline()[-1]).parent
+    trial.kill()
+    status, _, errors = ended(process)
+    assert status == 0, errors
+    result = measured(tmp_path / "farmed")
+    (warning,) = result["warnings"]
+    assert warning.startswith("seed 1 failed at rank ")
+    assert " (killed by SIGKILL), and ran at rank " in warning
+    assert result["digest"] is not None
+    within(BUDGET_S, lambda: not left_by(lab, scratch), "all is removed")
+
+
+@pytest.mark.parametrize("with_trial", [True, False])
+def test_a_killed_rank_leaves_nothing(with_trial: bool, tmp_path: Path) -> None:
+    lab = f"t-{secrets.token_hex(4)}"
+    process = mpirun(3, *SEEDS, "--name", lab, "--output", str(tmp_path / "farmed"))
+    trial = trial_of(f"{lab}-1")
+    scratch, rank = Path(trial.cmdline()[-1]).parent, trial.ppid()
+    if with_trial:
+        trial.kill()
+    os.kill(rank, signal.SIGKILL)
+    status, _, errors = ended(process)
+    assert status != 0
+    assert " died, so the launcher ended all ranks" in errors or "exited on signal 9" in errors
+    within(BUDGET_S, lambda: not left_by(lab, scratch), "all is removed")
 
 
 @pytest.mark.parametrize(

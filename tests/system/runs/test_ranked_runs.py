@@ -10,15 +10,18 @@ import os
 import platform
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from emulator.pytest_plugin.run_process import BUDGET_S, UETEMU, RunProcess, environment
+from emulator.run.run_start import UNFINISHED
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import ENDLESS, SMALL, begun
 from tests.harness.runs.ranked_runs import (
     MPIRUN,
+    assert_all_gone,
     cleaned,
     guardian_of,
     left_by,
@@ -46,7 +49,7 @@ def test_two_machines_over_tcp_come_to_the_same_files(tmp_path: Path) -> None:
     alone = begun(tmp_path, *given, "--workers", "1")
     assert alone.communicate()[0] == 0
     assert_same_files(alone.folder, spread.folder, REPEATED)
-    assert not left_by(spread, 2)
+    assert_all_gone(spread, 2)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_a_modelled_fabric_comes_to_the_same_files(plane: tuple[str, ...], tmp_p
         assert status == 0, errors
     assert (errors.count("\n"), errors.count(": exchanged ")) == (1, 1)  # rank 0 logs for all
     assert_same_files(alone.folder, shared.folder, REPEATED)
-    assert not left_by(shared, 2)
+    assert_all_gone(shared, 2)
 
 
 #: A scenario whose compile takes no arguments, and whose GPUs meet before they send.
@@ -200,18 +203,52 @@ def test_a_rank_killed_over_tcp_is_named_with_its_machine(tmp_path: Path) -> Non
     assert run.result["errors"] == [sentence]
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize("dead", [0, 1])
-def test_a_machine_without_any_process_left_is_named_by_the_other(
-    dead: int, tmp_path: Path
+def _one_by_one(run: RunProcess, number: int) -> None:
+    both = guardian_of(run, number), process_of(run, number)
+    for process in both:
+        os.kill(process, signal.SIGKILL)
+
+
+def _as_group(run: RunProcess, number: int) -> None:
+    os.killpg(os.getpgid(guardian_of(run, number)), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("dead", "fabric", "killed"),
+    [
+        (1, "kernel", _one_by_one),
+        (0, "model", _as_group),
+        pytest.param(0, "kernel", _as_group, marks=pytest.mark.lengthy),
+        pytest.param(1, "model", _one_by_one, marks=pytest.mark.lengthy),
+    ],
+)
+def test_a_rank_killed_with_its_guardian_is_named_and_leaves_nothing(
+    dead: int, fabric: str, killed: Callable[[RunProcess, int], None], tmp_path: Path
 ) -> None:
-    run = ranked(tmp_path, 2, *ENDLESS)
-    os.killpg(os.getpgid(guardian_of(run, dead)), signal.SIGKILL)
+    run = ranked(tmp_path, 2, *ENDLESS, "--fabric", fabric)
+    killed(run, dead)
     assert " ended without a word" in named(run, dead)
-    lab = f"{run.lab}-r{dead}" if dead else run.lab
-    within(BUDGET_S, lambda: left_by(run, 2) == [lab], "the other machine's lab is removed")
     assert run.result["errors"]
-    cleaned(run, 2)
+    assert_all_gone(run, 2)
+
+
+def test_all_processes_killed_at_once_leave_nothing(tmp_path: Path) -> None:
+    run = ranked(tmp_path, 2, *ENDLESS)
+    groups = {os.getpgid(guardian_of(run, number)) for number in range(2)}
+    run.process.kill()
+    for group in groups:
+        os.killpg(group, signal.SIGKILL)
+    run.communicate()
+    assert run.result["errors"] == [UNFINISHED]
+    assert_all_gone(run, 2)
+
+
+def test_an_interrupted_launcher_leaves_nothing(tmp_path: Path) -> None:
+    run = ranked(tmp_path, 2, *ENDLESS)
+    run.event("started")
+    run.process.send_signal(signal.SIGINT)
+    assert run.communicate()[0] != 0
+    assert_all_gone(run, 2)
 
 
 def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:

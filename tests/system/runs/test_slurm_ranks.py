@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from emulator.pytest_plugin.run_process import BUDGET_S, RunProcess
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import ENDLESS, SMALL, begun
-from tests.harness.runs.ranked_runs import left_by
+from tests.harness.runs.ranked_runs import assert_all_gone, left_by
 from tests.harness.runs.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.harness.runs.whole_run import assert_same_files, held
 from tests.system.engine.test_run_digests import REPEATED
@@ -92,4 +93,18 @@ def test_scancel_ends_all_ranks_and_leaves_nothing(cluster: SlurmCluster, tmp_pa
     assert status != 0
     assert "uetemu: " in errors
     within(BUDGET_S, lambda: not left_by(run, 2), "what ranks left is removed")
+    assert run.result["errors"]
+
+
+def test_two_interrupts_kill_all_ranks_and_leave_nothing(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    run = srun(cluster, tmp_path, *ENDLESS)
+    run.event("started")
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.stderr is not None
+    assert next(line for line in run.process.stderr if "one more within" in line)
+    run.process.send_signal(signal.SIGINT)
+    assert run.communicate()[0] != 0
+    assert_all_gone(run, 2)
     assert run.result["errors"]
