@@ -1,6 +1,8 @@
 """Rank 0 of a job: it hands trials to the other ranks and takes the files of their folders.
 
-One thread has all of MPI.  Others call :meth:`TrialFarm.run`, which waits for a trial's end.
+One thread has all of MPI.  Others call :meth:`TrialFarm.run`, which waits for a trial's end.  MPI
+may keep the thread for ever in a message to a rank that has died: nobody waits for the thread once
+the launcher ends all.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
+from typing import Any
 
 from emulator.errors import UserError
 from emulator.farm.farm_messages import (
@@ -64,6 +67,9 @@ class TrialFarm:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = self._closing = False
+        self._stop: Future[None] = Future()
+        #: the rank that takes a message from the thread
+        self._sends_to: int | None = None
         self._failed: BaseException | None = None
         self._left = threading.Condition()
         self._given_up: dict[int, str] = {}
@@ -76,12 +82,14 @@ class TrialFarm:
             reasons = (difference(self._own, one, rank) for rank, one in self._greeted())
             if (reason := next(filter(None, reasons), None)) is not None:
                 raise UserError(reason)
+        except Interrupted as stop:  # the launcher ends the others, too
+            late = self._names(set(self._others) - self._greetings.keys())
+            before = f", before {' and '.join(late)} had begun" if late else ""
+            raise UserError(f"{stop}, which the launcher sent to all ranks{before}") from None
         except BaseException:
             for rank in self._others:
                 self._world.send(rank, Dismissal())
             raise
-        for rank in self._others:
-            self._world.send(rank, Welcome())
         self._desk = TrialDesk({rank: one.machine for rank, one in self._greeted()})
         self._heard = dict.fromkeys(self._others, time.monotonic())
         self._thread.start()
@@ -90,11 +98,12 @@ class TrialFarm:
     def __exit__(self, *_: object) -> None:
         self._closing = True
         self._wake.set()
-        self._thread.join()
         # Ranks that are no more would be waited for at the end of MPI.
         if self._cause is not None:
             atexit.register(os._exit, 1)  # the launcher ends all others
-        elif self._given_up:
+            return
+        self._thread.join()
+        if self._given_up:
             atexit.register(self._world.abort, 1)
 
     def _greeted(self) -> list[tuple[int, Greeting]]:
@@ -129,11 +138,17 @@ class TrialFarm:
                 raise self._failed or RuntimeError("the suite has been stopped")
             self._submitted.append((order, folder, end))
         self._wake.set()
+        either: list[Future[Any]] = [end, self._stop]
+        wait(either, return_when=FIRST_COMPLETED)
+        if not end.done():
+            raise RuntimeError("the suite has been stopped")
         return end.result()
 
     def stop(self) -> None:
         """Let no caller wait any more; trials that run are interrupted."""
         with self._lock:
+            if not self._stopped:
+                self._stop.set_result(None)
             self._stopped = True
         self._wake.set()
 
@@ -145,15 +160,18 @@ class TrialFarm:
         if self._cause is None:
             with self._left:
                 self._left.wait_for(lambda: len(self._farewells) == self.at_once, LEAVE_S)
-            silent = [
-                f"rank {rank} on {one.machine}"
-                for rank, one in self._greeted()
-                if rank not in self._farewells
-            ]
+            dead, silent = self._sends_to, self._names(set(self._others) - self._farewells.keys())
+            if dead is not None:  # the thread has taken no leave of the others
+                silent = self._names({dead})
             self._cause = f"{stop}, which the launcher sent to all ranks"
             if silent:
                 self._cause = f"{' and '.join(silent)} died, so the launcher ended all ranks"
         return self._cause
+
+    def _names(self, ranks: Collection[int]) -> list[str]:
+        """Return the ranks, each with its machine if it has begun."""
+        found = ((rank, self._greetings.get(rank)) for rank in sorted(ranks))
+        return [f"rank {rank} on {one.machine}" if one else f"rank {rank}" for rank, one in found]
 
     def _await_greetings(self) -> None:
         while len(self._greetings) < len(self._others):
@@ -169,6 +187,8 @@ class TrialFarm:
 
     def _work(self) -> None:
         try:
+            for rank in self._others:
+                self._send(rank, Welcome())
             while not self._closing:
                 self._take_orders()
                 if not self._take_message():
@@ -181,6 +201,11 @@ class TrialFarm:
         if self._cause is None:
             self._dismiss()
 
+    def _send(self, rank: int, message: object) -> None:
+        self._sends_to = rank
+        self._world.send(rank, message)
+        self._sends_to = None
+
     def _take_orders(self) -> None:
         with self._lock:
             submitted, self._submitted = self._submitted, []
@@ -192,7 +217,7 @@ class TrialFarm:
             self._fail_all(RuntimeError("the suite has been stopped"))
             return
         for rank, order in self._desk.assignments():
-            self._world.send(rank, order.task)
+            self._send(rank, order.task)
         now = time.monotonic()
         for rank in [*self._desk.ranks]:
             if now - self._heard[rank] > SILENCE_S:
@@ -258,7 +283,7 @@ class TrialFarm:
     def _dismiss(self) -> None:
         """Send all ranks away, and wait until those that answer have left."""
         for rank in self._desk.ranks:
-            self._world.send(rank, Dismissal())
+            self._send(rank, Dismissal())
         while set(self._desk.ranks) - set(self._farewells):
             if not self._take_message():
                 time.sleep(PAUSE_S)
