@@ -155,12 +155,16 @@ class TrialFarm:
     def cause(self, stop: Interrupted) -> str:
         """Return why the launcher ends all ranks: it names those that do not take their leave.
 
-        A launcher does so because a rank has died, or because a user wishes it.
+        A launcher does so because a rank has died, or because a user wishes it.  One that still
+        delivers files has not died.
         """
         if self._cause is None:
+            told = time.monotonic()
             with self._left:
                 self._left.wait_for(lambda: len(self._farewells) == self.at_once, LEAVE_S)
-            dead, silent = self._sends_to, self._names(set(self._others) - self._farewells.keys())
+            dead = self._sends_to
+            heard = {rank for rank, when in self._heard.items() if when > told}
+            silent = self._names(set(self._others) - self._farewells.keys() - heard)
             if dead is not None:  # the thread has taken no leave of the others
                 silent = self._names({dead})
             self._cause = f"{stop}, which the launcher sent to all ranks"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import UserError
-from emulator.farm.farm_messages import Farewell, FarmTask
+from emulator.farm.farm_messages import Alive, Farewell, FarmTask
 from emulator.farm.rank_facts import facts_of
 from emulator.farm.trial_farm import TrialFarm
 from emulator.kernel.launcher import RankPlace
@@ -81,6 +81,22 @@ def test_a_rank_that_takes_no_message_is_the_one_that_died(
 def test_a_rank_that_takes_no_leave_is_the_one_that_died(world: World, at_exit: list[Any]) -> None:
     world.messages.append((1, Farewell(signalled=True)))
     with TrialFarm(world) as farm:  # type: ignore[arg-type]
+        machine = facts_of([]).machine
+        assert farm.cause(STOP) == f"rank 2 on {machine} died, so the launcher ended all ranks"
+    assert at_exit
+
+
+def test_a_rank_that_goes_on_with_its_files_has_not_died(
+    world: World, at_exit: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received, told = world.receive, threading.Event()
+
+    def receive() -> tuple[int, object] | None:
+        return received() or ((1, Alive()) if told.is_set() else None)
+
+    monkeypatch.setattr(world, "receive", receive)
+    with TrialFarm(world) as farm:  # type: ignore[arg-type]
+        told.set()
         machine = facts_of([]).machine
         assert farm.cause(STOP) == f"rank 2 on {machine} died, so the launcher ended all ranks"
     assert at_exit
