@@ -232,7 +232,11 @@ def test_a_rank_killed_with_its_guardian_is_named_and_leaves_nothing(
     assert_all_gone(run, 2)
 
 
-def test_all_processes_killed_at_once_leave_nothing(tmp_path: Path) -> None:
+def test_all_processes_killed_at_once_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory"):
+        monkeypatch.setenv(name, str(tmp_path))  # here Open MPI leaves its own files
     run = ranked(tmp_path, 2, *ENDLESS)
     groups = {os.getpgid(guardian_of(run, number)) for number in range(2)}
     run.process.kill()
