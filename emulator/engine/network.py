@@ -200,7 +200,7 @@ class Network:
     def settings(self) -> Settings:
         """Return the present settings of the switches, as far as this process has them."""
         asic = self.lab.asic
-        ports = {end: self._settings(end) for link in self.topology.links for end in link.ends}
+        ports = {end: self._settings(end) for end in self.ends.numbers}
         if asic is None:
             return Settings(ports, None)
         pausing = self.pauses is not None or asic.fitted.pauses

@@ -33,11 +33,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from emulator.endpoint.operations.schedule import NO_SCHEDULES
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.collectives.algorithm_registry import algorithms
-from scenarios.workloads.network.tensors import NO_SCHEDULES
 from scenarios.workloads.recovery.replica_parameters import ReplicaParameters
 from scenarios.workloads.recovery.starting_job import StartingJob
 from topologies.model import Topology

@@ -150,3 +150,5 @@ class WantedSchedules:
 
 #: What a compile has to make where nobody says.
 ALL_SCHEDULES = WantedSchedules()
+#: What a compile has to make that only counts.
+NO_SCHEDULES = WantedSchedules(frozenset())

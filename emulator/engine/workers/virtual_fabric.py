@@ -381,7 +381,7 @@ class VirtualFabric:
             return of_workers[0] if of_workers else {}
         owner, network = self._owner, self.network
         found: dict[CableEnd, LineState] = {}
-        for end in (end for link in network.topology.links for end in link.ends):
+        for end in network.ends.numbers:
             near, far = owner[end.node], owner[network.topology.far_end(end).node]
             state = of_workers[near][end]
             found[end] = state if near == far else state.with_arrivals(of_workers[far][end])

@@ -17,6 +17,7 @@ from functools import cached_property
 from emulator.endpoint.operations.gpu_functions import name_of
 from emulator.endpoint.operations.schedule import (
     ALL_SCHEDULES,
+    NO_SCHEDULES,
     Apply,
     Compute,
     Reduce,
@@ -29,8 +30,6 @@ from scenarios.collectives.ring import split
 from topologies.model import Topology
 
 ELEMENT_BYTES = 4
-#: What a compile has to make that only counts.
-NO_SCHEDULES = WantedSchedules(frozenset())
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,12 @@ from typing import overload
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, WantedSchedules
+from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
+    NO_SCHEDULES,
+    Schedule,
+    WantedSchedules,
+)
 from emulator.errors import UserError
 from emulator.scenario import Contents, Outcome, Trial
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
@@ -146,7 +151,7 @@ class StepRun:
     def sizes(self) -> StepSizes:
         """Return what all GPUs have together, from a walk that keeps no operation."""
         scale = replace(self.scale)
-        program, computing = self._written(WantedSchedules(frozenset()), scale)
+        program, computing = self._written(NO_SCHEDULES, scale)
         inside = {pair for pair in program.sent if program.joins(*pair)}
         return StepSizes(
             written={pair: sent for pair, sent in program.sent.items() if pair not in inside},

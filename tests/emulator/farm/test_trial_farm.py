@@ -9,12 +9,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from emulator.errors import UserError
 from emulator.farm.farm_messages import Alive, Farewell, FarmTask
+from emulator.farm.mpi_world import MpiWorld
 from emulator.farm.rank_facts import facts_of
 from emulator.farm.trial_farm import TrialFarm
 from emulator.kernel.launcher import RankPlace
@@ -48,6 +49,11 @@ class World:
         raise AssertionError(status)
 
 
+def farm_of(world: World) -> TrialFarm:
+    """Return the farm of rank 0 in ``world``, which stands for MPI's."""
+    return TrialFarm(cast(MpiWorld, world))
+
+
 @pytest.fixture
 def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return what would be called at the end of the process."""
@@ -67,7 +73,7 @@ def world() -> Iterator[World]:
 def test_a_rank_that_takes_no_message_is_the_one_that_died(
     world: World, at_exit: list[Any], tmp_path: Path
 ) -> None:
-    with ThreadPoolExecutor(1) as pool, TrialFarm(world) as farm:  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as pool, farm_of(world) as farm:
         running = pool.submit(farm.run, ["run"], tmp_path / "1")
         within(60, world.sending.is_set, "the task is on its way")
         farm.stop()
@@ -80,7 +86,7 @@ def test_a_rank_that_takes_no_message_is_the_one_that_died(
 
 def test_a_rank_that_takes_no_leave_is_the_one_that_died(world: World, at_exit: list[Any]) -> None:
     world.messages.append((1, Farewell(signalled=True)))
-    with TrialFarm(world) as farm:  # type: ignore[arg-type]
+    with farm_of(world) as farm:
         machine = facts_of([]).machine
         assert farm.cause(STOP) == f"rank 2 on {machine} died, so the launcher ended all ranks"
     assert at_exit
@@ -89,14 +95,14 @@ def test_a_rank_that_takes_no_leave_is_the_one_that_died(world: World, at_exit: 
 def test_a_rank_that_goes_on_with_its_files_has_not_died(
     world: World, at_exit: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    received, told = world.receive, threading.Event()
+    received, interrupted = world.receive, threading.Event()
 
     def receive() -> tuple[int, object] | None:
-        return received() or ((1, Alive()) if told.is_set() else None)
+        return received() or ((1, Alive()) if interrupted.is_set() else None)
 
     monkeypatch.setattr(world, "receive", receive)
-    with TrialFarm(world) as farm:  # type: ignore[arg-type]
-        told.set()
+    with farm_of(world) as farm:
+        interrupted.set()
         machine = facts_of([]).machine
         assert farm.cause(STOP) == f"rank 2 on {machine} died, so the launcher ended all ranks"
     assert at_exit
@@ -114,7 +120,7 @@ def test_ranks_that_have_not_begun_when_the_launcher_ends_all_are_named(
         return received()
 
     monkeypatch.setattr(world, "receive", receive)
-    with pytest.raises(UserError) as refusal, TrialFarm(world):  # type: ignore[arg-type]
+    with pytest.raises(UserError) as refusal, farm_of(world):
         pass
     assert str(refusal.value) == (
         "interrupted by SIGTERM, which the launcher sent to all ranks, before rank 1 had begun"

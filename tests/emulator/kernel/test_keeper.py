@@ -19,13 +19,13 @@ from tests.harness.lab.traffic import within
 BUDGET_S = 60.0
 #: Has a keeper that makes a file, and a child that holds what it inherits, as agents do.
 STARTER = """
-import os, signal, sys, time
+import os, signal, sys
 from emulator.kernel.keeper import kept
 code = "import sys; from pathlib import Path; import emulator; Path(sys.argv[1]).touch()"
 with kept(code, sys.argv[1]):
     child = os.fork()
     if child == 0:
-        time.sleep(600)
+        signal.pause()
     print(child, flush=True)
     sys.stdin.readline()
 print("over", flush=True)

@@ -1,4 +1,4 @@
-"""What the plugin reads of a run that is under way, or was killed."""
+"""The plugin reads whole events of a run that is under way, or was killed."""
 
 from __future__ import annotations
 

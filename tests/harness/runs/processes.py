@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from emulator.pytest_plugin.run_process import BUDGET_S, RunProcess
 from tests import CHECKOUT
 from tests.harness.runs.whole_run import held
@@ -58,3 +60,13 @@ def until(condition: Callable[[], dict | None]) -> dict:
             return value
         time.sleep(0.02)
     raise AssertionError("it did not happen in time")
+
+
+def processes_of(lab: str) -> list[str]:
+    """The processes that have the name of ``lab`` among their words."""
+    return [
+        f"{one.pid}: {' '.join(one.info['cmdline'])}"
+        for one in psutil.process_iter(["cmdline", "status"])
+        if any(lab in word for word in one.info["cmdline"] or [])
+        and one.info["status"] != psutil.STATUS_ZOMBIE
+    ]

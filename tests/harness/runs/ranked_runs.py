@@ -15,7 +15,7 @@ from emulator.kernel import namespaces
 from emulator.lab_record import directory_of
 from emulator.pytest_plugin.run_process import BUDGET_S, RunProcess
 from tests.harness.lab.traffic import within
-from tests.harness.runs.processes import uetemu
+from tests.harness.runs.processes import processes_of, uetemu
 from tests.harness.runs.whole_run import held
 
 #: Tests of other things run beside, on all processors: a rank is bound to none.
@@ -66,19 +66,9 @@ def left_by(run: RunProcess, count: int) -> list[str]:
     ]
 
 
-def processes_of(run: RunProcess) -> list[str]:
-    """The processes that have the name of the run's lab among their words."""
-    return [
-        f"{one.pid}: {' '.join(one.info['cmdline'])}"
-        for one in psutil.process_iter(["cmdline", "status"])
-        if any(run.lab in word for word in one.info["cmdline"] or [])
-        and one.info["status"] != psutil.STATUS_ZOMBIE
-    ]
-
-
 def assert_all_gone(run: RunProcess, count: int) -> None:
     """Wait until neither a process nor a lab of the ``count`` ranks is there, and no keeper."""
-    within(BUDGET_S, lambda: not processes_of(run), "all processes have ended")
+    within(BUDGET_S, lambda: not processes_of(run.lab), "all processes have ended")
     assert not left_by(run, count)
 
 

@@ -1,4 +1,4 @@
-"""What a process that has some of the GPUs gets of the schedules of all."""
+"""Schedules that were compiled for some of the GPUs are compared with those of all."""
 
 from __future__ import annotations
 

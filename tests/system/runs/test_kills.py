@@ -19,7 +19,7 @@ from emulator.asic.bpf import switch_program as asic_program
 from emulator.kernel import namespaces
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run.run_start import UNFINISHED
-from tests.harness.runs.processes import ENDLESS, SMALL, begun, uetemu, until
+from tests.harness.runs.processes import ENDLESS, SMALL, begun, processes_of, uetemu, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -39,11 +39,7 @@ def traces(lab: str) -> list[str]:
     places = (Path("/dev/shm"), Path("/run"), lab_record.STATE, asic_program.PINS, Path("/tmp"))
     for place in places:
         found += [str(path) for path in place.glob(f"*{lab}*") if place.is_dir()]
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if any(lab in word for word in words) and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(f"process {process.pid}: {' '.join(words)}")
-    return found
+    return found + processes_of(lab)
 
 
 def clean(lab: str) -> None:

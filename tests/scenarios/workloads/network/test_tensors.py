@@ -1,4 +1,4 @@
-"""What is counted of work over tensors is what its schedules have."""
+"""Counts of work over tensors are those of its schedules."""
 
 from __future__ import annotations
 
