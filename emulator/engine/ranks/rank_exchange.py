@@ -164,6 +164,13 @@ class Ranks:
         self.share(what, lambda _: value)
         return [value if peer == self.number else self.hear(peer) for peer in range(self.count)]
 
+    def trade(self, what: str, parcels: Sequence[object]) -> list[Any]:
+        """Send each rank its one of ``parcels``; return what every rank has for this, by number."""
+        self.share(what, lambda peer: parcels[peer])
+        return [
+            parcels[peer] if peer == self.number else self.hear(peer) for peer in range(self.count)
+        ]
+
     def to_first(self, what: str, value: object) -> list[Any]:
         """Return the ``value`` of every rank, by number, at rank 0; others get an empty list."""
         self._begin(what)
