@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from emulator.endpoint.operations.schedule import Schedule, WantedSchedules
+from emulator.engine.ranks.gpu_owners import Alone, GpuOwners
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.run.pxn import Pxn
 from emulator.scenario import Trial
@@ -34,6 +35,16 @@ class RunShare:
     ) -> T:
         """Return what ``make`` returns in the process that reports; others get it ``brief``."""
         return make() if self.ranks is None else self.ranks.from_first(what, make, brief)
+
+    def blocks(self, gpus: int) -> GpuOwners:
+        """Return equal parts of ``gpus`` GPUs for all processes, before the fabric is divided."""
+        return GpuOwners.in_blocks(self.ranks or Alone(), gpus)
+
+    def owners(self, worker_of: Mapping[str, int], gpus: Sequence[str]) -> GpuOwners:
+        """Return who has each of ``gpus`` (by rank); MPI ranks have their workers'."""
+        if self.ranks is None:
+            return GpuOwners.alone(len(gpus))
+        return GpuOwners(self.ranks, [worker_of[gpu] for gpu in gpus])
 
     def beside(self, worker_of: Mapping[str, int], gpus: Sequence[str]) -> list[int]:
         """Return which of ``gpus`` are on this machine, by rank; MPI ranks have their workers'."""
