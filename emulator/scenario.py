@@ -41,9 +41,11 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from emulator.asic.port_faults import Faults
 from emulator.endpoint.interruption import JobExecution
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.latest_schedules import LatestSchedules, takes_wanted
@@ -100,6 +102,21 @@ class Resumption:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuExecution:
+    """The part that one GPU had in an iteration, for the process that has its schedule and times.
+
+    ``schedule`` is the GPU's as it was compiled, and ``result`` has the times of its operations.
+    ``sent_ns[i]`` is when the message that operation i receives began to be sent, on the same
+    clock; -1 for operations that receive nothing.  ``origin_ns`` is the common start.
+    """
+
+    schedule: Schedule
+    result: RankResult
+    sent_ns: npt.NDArray[np.int64]
+    origin_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One line of the table: a collective of one size, run ``warmups`` + ``iterations`` times.
 
@@ -130,6 +147,9 @@ class Trial:
 
     ``victims`` are flows, as pairs of ranks, that are only there to see what the others do to them:
     no measure counts their messages but those of ``Outcome.victims``.
+
+    ``observe`` returns what ``measures`` needs of a GPU that only the process which has the GPU
+    knows.  It is called after each iteration that counts, and what it returns can be pickled.
     """
 
     collective: str
@@ -150,6 +170,7 @@ class Trial:
     fresh: bool = False
     victims: Collection[tuple[int, int]] = ()
     recover: Callable[[Sequence[JobExecution]], Resumption] | None = None
+    observe: Callable[[GpuExecution], object] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +184,8 @@ class Outcome:
     ``node:port``. ``queues`` is the depth of their queues over time, and ``wire`` what the
     transport spends on each packet.  The messages of the trial's victims are not among
     ``iterations``, but among ``victims``.  ``executions`` are those of the last iteration: one, and
-    one more after each interruption.
+    one more after each interruption.  ``observed`` has for each of ``iterations`` what
+    ``Trial.observe`` returned, by rank.
     """
 
     times_ns: tuple[int, ...]
@@ -174,6 +196,7 @@ class Outcome:
     iterations: Sequence[Iteration] = ()
     victims: Sequence[Iteration] = ()
     executions: Sequence[JobExecution] = ()
+    observed: Sequence[Mapping[int, object]] = ()
     ports: Mapping[str, PortRecord] = field(default_factory=dict)
     queues: Mapping[str, QueueSeries] = field(default_factory=dict)
     wire: WireCost | None = None
@@ -318,6 +341,7 @@ class Scenario:
                 expected=self._guarded("expected", trial.expected),
                 tolerance=trial.tolerance and self._guarded("tolerance", trial.tolerance),
                 recover=trial.recover and self._guarded("recover", trial.recover),
+                observe=trial.observe and self._guarded("observe", trial.observe),
             )
             for trial in trials
         ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from emulator.endpoint.operations.operation_table import WRITE
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.measures.message_graph import MessageGraph, Numbers
@@ -27,7 +28,9 @@ class Iteration:
     """The messages of one iteration, one array element each.
 
     ``source`` and ``destination`` are ranks, ``length`` octets, ``start_ns`` and ``end_ns`` fabric
-    time from the common start, which was at ``origin_ns`` of the run's clock.
+    time from the common start, which was at ``origin_ns`` of the run's clock.  ``send`` and
+    ``receive`` are the indices of their operations in the schedules of these ranks, and ``writes``
+    is whether they cross the fabric: the others are copies inside a server.
     """
 
     origin_ns: int
@@ -36,6 +39,9 @@ class Iteration:
     length: Numbers
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
+    send: Numbers
+    receive: Numbers
+    writes: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.length)
@@ -55,6 +61,9 @@ class Iteration:
             source=self.source[chosen],
             destination=self.destination[chosen],
             length=self.length[chosen],
+            send=self.send[chosen],
+            receive=self.receive[chosen],
+            writes=self.writes[chosen],
             start_ns=self.start_ns[chosen],
             end_ns=self.end_ns[chosen],
         )
@@ -84,6 +93,7 @@ class Recorder:
         self._source, self._destination = graph.rank(graph.send), graph.rank(graph.receive)
         self._send, self._receive = graph.index(graph.send), graph.index(graph.receive)
         self._length = graph.column("near_octets")[graph.send]
+        self._writes = graph.kind[graph.send] == WRITE
         self._sent_by = _by_rank(self._source)
         self._received_by = _by_rank(self._destination)
         kept = max(1, KEPT // max(1, len(self._length)))
@@ -105,10 +115,24 @@ class Recorder:
                 source=self._source,
                 destination=self._destination,
                 length=self._length,
+                send=self._send,
+                receive=self._receive,
+                writes=self._writes,
                 start_ns=starts - origin,
                 end_ns=ends - origin,
             )
         )
+
+    def sent_ns(self, rank: int, operations: int) -> npt.NDArray[np.int64]:
+        """Return when the message of each of a rank's ``operations`` was begun; -1: it has none.
+
+        It is of the latest iteration, by the run's clock.
+        """
+        found = np.full(operations, -1, np.int64)
+        received = self._received_by.get(rank, _NONE)
+        latest = self._iterations[-1]
+        found[self._receive[received]] = latest.start_ns[received] + latest.origin_ns
+        return found
 
     def take(self, interrupted: Recorder) -> None:
         """Take what arrived in the iterations of another recorder, whose schedules are others."""

@@ -27,7 +27,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
 from emulator.run.run_share import RunShare
 from emulator.run.time_base import Pool
-from emulator.scenario import Contents, Outcome, Trial
+from emulator.scenario import Contents, GpuExecution, Outcome, Trial
 
 #: So many elements are compared at a time: numpy's answer for each takes an octet.
 _COMPARED = 2**20
@@ -156,6 +156,7 @@ def measure(
     messages = Recorder(compiled) if share.reports else None
     whole: tuple[Sequence[Schedule], Sequence[RankResult]] = (schedules, ())
     latest: Continued | None = None
+    observed: list[Mapping[int, object]] = []
     before: Counts = {}
     for iteration in range(-trial.warmups, trial.iterations):
         if latest is not None and latest.interrupted:  # what followed had buffers of its own
@@ -201,6 +202,8 @@ def measure(
             times.append(duration_ns(whole[1]))
             if messages is not None:
                 _record(messages, latest, whole)
+                if trial.observe is not None and not latest.interrupted:
+                    observed.append(_observed(trial.observe, compiled, whole[1], messages))
             if host is not None:
                 host.busy_s += busy
                 host.available_s += available
@@ -223,6 +226,7 @@ def measure(
         ports=ports.end(),
         queues=ports.queues(),
         executions=() if latest is None else tuple(latest.executions),
+        observed=tuple(observed),
         wire=wire,
     )
     return Measured(outcome, *whole, faults.latest)
@@ -241,6 +245,27 @@ def _record(
     own = Recorder(schedules)
     own.add(results)
     messages.take(own)
+
+
+def _observed(
+    observe: Callable[[GpuExecution], object],
+    compiled: Sequence[Schedule],
+    results: Sequence[RankResult],
+    messages: Recorder,
+) -> Mapping[int, object]:
+    """Return what ``observe`` makes of each GPU's part of the latest iteration, by rank."""
+    origin = min(one.start_ns for one in results)
+    return {
+        result.rank: observe(
+            GpuExecution(
+                schedule=compiled[result.rank],
+                result=result,
+                sent_ns=messages.sent_ns(result.rank, len(compiled[result.rank].operations)),
+                origin_ns=origin,
+            )
+        )
+        for result in results
+    }
 
 
 def _begin(memory: GpuMemory, trial: Trial, schedule: Schedule) -> list[str]:
