@@ -12,7 +12,7 @@ class LatestSchedules:
     """Keeps what was compiled last: a large program takes longer to compile than to read."""
 
     def __init__(self) -> None:
-        self._kept: tuple[object, Sequence[Schedule]] | None = None
+        self._kept: tuple[object, WantedSchedules, Sequence[Schedule]] | None = None
 
     def of(
         self, compile_one: Callable[..., Sequence[Schedule]], *, asks: bool
@@ -20,17 +20,16 @@ class LatestSchedules:
         """``compile_one``, which is not called again if it was the last to be called.
 
         ``asks``: it takes the schedules that are ``wanted``.  Where these are not all, others have
-        no operations, and nothing is kept.
+        no operations.
         """
 
         def compiled(wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
-            if wanted.ranks is not None:
-                self._kept = None
-                return wanted.of(compile_one(wanted=wanted) if asks else compile_one())
-            if self._kept is None or self._kept[0] is not compile_one:
-                self._kept = None  # there is no room for two
-                self._kept = compile_one, compile_one()
-            return self._kept[1]
+            kept = self._kept
+            if kept is None or kept[0] is not compile_one or kept[1] != wanted:
+                self._kept = kept = None  # there is no room for two
+                made = compile_one(wanted=wanted) if asks else compile_one()
+                self._kept = kept = compile_one, wanted, wanted.of(made)
+            return kept[2]
 
         return compiled
 

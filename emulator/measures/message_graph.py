@@ -1,7 +1,12 @@
-"""All operations of all ranks as one graph: who waits for whom, and which send goes with a receive.
+"""The operations of all ranks as one graph: who waits for whom, and which send goes with a receive.
 
-An operation of rank r has the number ``first[r]`` plus its index.  Whatever goes through all of
-them does so a level at a time: the operations of a level wait for none of the same or a later one.
+An operation of rank r has the number ``first[r]`` plus its index.  Where several processes share
+the GPUs (:class:`GpuOwners`), each has the graph of its own.  Of the others' operations it knows
+those that its own exchange messages with.
+
+Whatever goes through all operations does so a level at a time: the operations of a level wait for
+none of the same or a later one.  Levels that need nothing from other processes in between are a
+wave.  After a wave the processes trade what they have of the messages that were sent in it.
 """
 
 from __future__ import annotations
@@ -9,23 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.operation_table import (
-    COPY,
-    RECEIVE,
-    WRITE,
-    Column,
-    OperationTable,
-)
+from emulator.endpoint.operations.operation_table import COPY, WRITE, Column, OperationTable
 from emulator.endpoint.operations.schedule import Operation, Schedule
-from emulator.endpoint.operations.schedule_program import TAG_BITS
+from emulator.engine.ranks.gpu_owners import GpuOwners
+from emulator.measures.matched_messages import Messages, Numbers
 
-Numbers = npt.NDArray[np.integer]
-
-_RANK_BITS = 20
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -56,31 +55,48 @@ class Edges:
             into[numbers[some]] = np.maximum.reduceat(values[ends], begins)
 
 
-class MessageGraph:
-    """The graph of ``schedules``, which need not be sound."""
+@dataclass(frozen=True)
+class Wave:
+    """Levels of operations in a row.
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
+    ``sent`` are the messages, by process, that other processes have to know of afterwards, and
+    ``received`` those that this one has to know of.
+    """
+
+    levels: Sequence[Numbers]
+    sent: Sequence[Numbers]
+    received: Sequence[Numbers]
+
+
+class MessageGraph:
+    """The graph of ``schedules``, which need not be sound.
+
+    Those of GPUs that other processes have (``owners``) are without operations.
+    """
+
+    def __init__(self, schedules: Sequence[Schedule], owners: GpuOwners | None = None) -> None:
         self.schedules = schedules
+        #: None: this process has all GPUs
+        self.owners = owners
         self.tables = [OperationTable.of(schedule.operations) for schedule in schedules]
         sizes = [len(table) for table in self.tables]
         self._firsts = np.concatenate([[0], np.cumsum(sizes)])
         self.kind = self.column("kind")
         self._rank = np.repeat(np.array([one.rank for one in schedules], np.int32), sizes)
         self.sends = np.flatnonzero(np.isin(self.kind, (WRITE, COPY)))
-        receives = np.flatnonzero(self.kind == RECEIVE)
-        peer, tag = self.column("peer"), self.column("tag")
-        sent = _key(self._rank[self.sends], peer[self.sends], tag[self.sends])
-        requested = _key(peer[receives], self._rank[receives], tag[receives])
-        order = np.argsort(sent, kind="stable")
-        place = np.searchsorted(sent[order], requested, side="right") - 1
-        match = np.zeros(len(receives), bool)
-        if len(order):
-            match = (place >= 0) & (sent[order[place]] == requested)
-        #: receives that have a sender, in their order, and the send of each
-        self.receive = receives[match]
-        self.send = self.sends[order[place[match]]]
-        #: receives for which nobody sends
-        self.unmatched = receives[~match]
+        #: the messages that have a sender and a receiver, of which one at least is here
+        self.messages = Messages.of(self, owners)
+        self._waves: list[Wave] | None = None
+
+    @property
+    def send(self) -> Numbers:
+        """The send of each message; -1 where another process has it."""
+        return self.messages.send
+
+    @property
+    def receive(self) -> Numbers:
+        """The receive of each message; -1 where another process has it."""
+        return self.messages.receive
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -130,36 +146,90 @@ class MessageGraph:
         np.cumsum(counts, out=begin[1:])
         return Edges(begin, later[order])
 
-    @cached_property
-    def levels(self) -> list[Numbers]:
+    @property
+    def waves(self) -> list[Wave]:
         """All operations, each level behind those that it waits for.
 
-        Raises ValueError if they wait for each other in a circle.
+        Raises ValueError if they wait for each other in a circle.  All processes call it.
         """
-        received = np.full(len(self), -1, np.int32)
-        received[self.send] = self.receive
-        waits = np.diff(self.needs.begin).astype(np.int32)
-        waits[self.receive] += 1
-        level = np.flatnonzero(waits == 0).astype(np.int32)
-        place = np.empty(len(self), np.int32)
-        found: list[Numbers] = []
-        done = 0
+        if self._waves is None:
+            self._waves = _Sorting(self).waves()
+        return self._waves
+
+    def sent_in(self, level: Numbers, sending: Numbers) -> tuple[Numbers, Numbers]:
+        """Return those of ``level`` that send a message, and the messages.
+
+        ``sending`` has the message of each operation, or -1.
+        """
+        messages = sending[level]
+        sends = messages >= 0
+        return level[sends], messages[sends]
+
+    def send_on(self, wave: Wave, values: npt.NDArray[_Scalar]) -> None:
+        """Have ``values`` of the messages sent in ``wave`` where they are received."""
+        self.messages.trade(wave.sent, wave.received, values)
+
+    def send_back(self, wave: Wave, values: npt.NDArray[_Scalar]) -> None:
+        """Have ``values`` of the messages sent in ``wave``, from where they are received."""
+        self.messages.trade(wave.received, wave.sent, values)
+
+
+class _Sorting:
+    """The operations of ``graph`` put into waves."""
+
+    def __init__(self, graph: MessageGraph) -> None:
+        self._graph, self._messages = graph, graph.messages
+        self._sending = graph.messages.of_sends(len(graph))
+        self._waits = np.diff(graph.needs.begin).astype(np.int32)
+        received = graph.receive[graph.receive >= 0]
+        self._waits[received] += 1
+        self._place = np.empty(len(graph), np.int32)
+        self._done = 0
+
+    def waves(self) -> list[Wave]:
+        messages = self._messages
+        ready: Numbers = np.flatnonzero(self._waits == 0).astype(np.int32)
+        found: list[Wave] = []
+        while True:
+            levels = self._levels(ready)
+            carried = [self._sending[level] for level in levels]
+            gone = np.concatenate([np.zeros(0, np.int32), *carried])
+            sent = messages.by_receiver(gone[gone >= 0])
+            open_, moved = self._done < len(self._graph), any(map(len, sent))
+            received, states = messages.announce(sent, (open_, moved))
+            found.append(Wave(levels, sent, received))
+            if not any(is_open for is_open, _ in states):
+                return found
+            if not any(has_moved for _, has_moved in states):
+                raise ValueError("the schedules wait for each other in a circle")
+            arrived = np.concatenate([np.zeros(0, np.int32), *received])
+            ready = self._now_ready(self._graph.receive[arrived].astype(np.int32))
+
+    def _levels(self, level: Numbers) -> list[Numbers]:
+        """Return all levels that can follow before another process has sent anything more."""
+        graph, found = self._graph, []
         while len(level):
             found.append(level)
-            done += len(level)
-            following, _ = self.followers.of(level)
-            np.subtract.at(waits, following, 1)
-            arriving = received[level]
-            arriving = arriving[arriving >= 0]
-            waits[arriving] -= 1  # each has one sender
-            level = np.concatenate([following, arriving])
-            level = level[waits[level] == 0]
-            order = np.arange(len(level), dtype=np.int32)
-            place[level] = order
-            level = level[place[level] == order]  # each once
-        if done != len(self):
-            raise ValueError("the schedules wait for each other in a circle")
+            self._done += len(level)
+            following, _ = graph.followers.of(level)
+            np.subtract.at(self._waits, following, 1)
+            carried = self._sending[level]
+            arriving = graph.receive[carried[carried >= 0]]
+            arriving = arriving[arriving >= 0].astype(np.int32)
+            self._waits[arriving] -= 1  # each has one sender
+            level = self._once(np.concatenate([following, arriving]))
         return found
+
+    def _now_ready(self, receives: Numbers) -> Numbers:
+        self._waits[receives] -= 1
+        return self._once(receives)
+
+    def _once(self, level: Numbers) -> Numbers:
+        """Return those of ``level`` that wait for nothing any more, each once."""
+        level = level[self._waits[level] == 0]
+        order = np.arange(len(level), dtype=np.int32)
+        self._place[level] = order
+        return level[self._place[level] == order]
 
 
 def _smallest(largest: int) -> type[np.signedinteger]:
@@ -167,26 +237,24 @@ def _smallest(largest: int) -> type[np.signedinteger]:
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
 
-def _key(source: Numbers, destination: Numbers, tag: Numbers) -> npt.NDArray[np.int64]:
-    return (
-        source.astype(np.int64) << (_RANK_BITS + TAG_BITS)
-        | destination.astype(np.int64) << TAG_BITS
-        | tag.astype(np.int64)
-    )
-
-
 def longest_chain(graph: MessageGraph) -> int:
     """Return the number of messages in the longest chain of dependent ones.
 
     At each of them two endpoints compute, whatever the fabric does.  The schedules are sound:
-    every receive has its sender, and none waits for itself.
+    every receive has its sender, and none waits for itself.  All processes call it.
     """
-    messages = np.zeros(len(graph), np.int32)
-    sender = np.full(len(graph), -1, np.int32)
-    sender[graph.receive] = graph.send
-    for level in graph.levels:
-        graph.needs.largest(level, messages, messages)
-        receives = level[sender[level] >= 0]
-        sent = messages[sender[receives]]
-        messages[receives] = np.maximum(messages[receives], sent) + 1
-    return int(messages.max(initial=0))
+    sending = graph.messages.of_sends(len(graph))
+    arrival = graph.messages.of_receives(len(graph))
+    before = np.zeros(len(graph), np.int32)
+    sent = np.zeros(len(graph.messages), np.int32)
+    for wave in graph.waves:
+        for level in wave.levels:
+            graph.needs.largest(level, before, before)
+            receives = level[arrival[level] >= 0]
+            carried = sent[arrival[receives]]
+            before[receives] = np.maximum(before[receives], carried) + 1
+            sends, messages = graph.sent_in(level, sending)
+            sent[messages] = before[sends]
+        graph.send_on(wave, sent)
+    longest = int(before.max(initial=0))
+    return longest if graph.owners is None else max(graph.owners.peers.gather("chain", longest))

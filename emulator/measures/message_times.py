@@ -6,18 +6,23 @@ its receive is over: the data is in the receiver's memory and its checksum is ri
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.operation_table import WRITE
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
-from emulator.measures.message_graph import MessageGraph, Numbers
+from emulator.engine.ranks.gpu_owners import GpuOwners, Peers
+from emulator.measures.matched_messages import Numbers
+from emulator.measures.message_graph import MessageGraph
 from emulator.measures.metrics import FlowProgress
+
+T = TypeVar("T")
 
 #: Messages kept of one trial; of a longer one the earlier iterations are forgotten.
 KEPT = 1_000_000
@@ -86,53 +91,95 @@ class Iteration:
 
 
 class Recorder:
-    """Collects the messages of a trial's iterations, at most :data:`KEPT` of them."""
+    """Collects the messages of a trial's iterations, at most :data:`KEPT` of them.
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
-        graph = MessageGraph(schedules)
-        self._source, self._destination = graph.rank(graph.send), graph.rank(graph.receive)
-        self._send, self._receive = graph.index(graph.send), graph.index(graph.receive)
-        self._length = graph.column("near_octets")[graph.send]
-        self._writes = graph.kind[graph.send] == WRITE
-        self._sent_by = _by_rank(self._source)
-        self._received_by = _by_rank(self._destination)
-        kept = max(1, KEPT // max(1, len(self._length)))
+    ``owners`` have the schedules, and the times, of their GPUs (None: this process has all).  All
+    processes call it alike, and the first one has the iterations.
+    """
+
+    def __init__(self, schedules: Sequence[Schedule], owners: GpuOwners | None = None) -> None:
+        graph = MessageGraph(schedules, owners)
+        self._messages = messages = graph.messages
+        self._peers = messages.peers
+        self._sent = _Ends.of(graph, messages.send)
+        self._received = _Ends.of(graph, messages.receive)
+        here = self._received.messages
+        columns = (
+            messages.source,
+            messages.destination,
+            messages.length,
+            messages.send_place,
+            messages.receive_place,
+            messages.writes,
+        )
+        parts = _at_first(self._peers, "messages of all", [column[here] for column in columns])
+        self._columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        self._order = np.zeros(0, np.intp)
+        if parts:
+            _, destination, _, _, place, _ = self._columns
+            self._order = np.lexsort((place, destination))
+            self._columns = [column[self._order] for column in self._columns]
+        octets = int(messages.length[here].sum())
+        totals = self._peers.gather("message totals", (len(here), octets))
+        #: all messages of an iteration, and their octets
+        self.total = sum(number for number, _ in totals)
+        self.total_octets = sum(octets for _, octets in totals)
+        kept = max(1, KEPT // max(1, self.total))
         self._iterations: deque[Iteration] = deque(maxlen=kept)
+        self._starts = np.zeros(0, np.int64)
 
     def add(self, results: Sequence[RankResult]) -> None:
         """The results of one iteration, by rank."""
         origin = min(result.start_ns for result in results)
-        starts = np.empty(len(self._length), dtype=np.int64)
-        ends = np.empty(len(self._length), dtype=np.int64)
-        for result in results:
-            sent = self._sent_by.get(result.rank, _NONE)
-            received = self._received_by.get(result.rank, _NONE)
-            starts[sent] = result.operation_start[self._send[sent]]
-            ends[received] = result.operation_end[self._receive[received]]
+        by_rank = {result.rank: result for result in results}
+        starts = np.empty(len(self._messages), np.int64)
+        ends = np.empty(len(self._messages), np.int64)
+        for rank, which, places in self._sent.by_rank():
+            starts[which] = by_rank[rank].operation_start[places]
+        for rank, which, places in self._received.by_rank():
+            ends[which] = by_rank[rank].operation_end[places]
+        self._messages.tell_receivers(starts)
+        self._starts = starts
+        here = self._received.messages
+        parts = _at_first(self._peers, "message times", (starts[here], ends[here]))
+        if not parts:
+            return
+        all_starts, all_ends = (np.concatenate(column) for column in zip(*parts, strict=True))
+        source, destination, length, send, receive, writes = self._columns
         self._iterations.append(
             Iteration(
                 origin_ns=origin,
-                source=self._source,
-                destination=self._destination,
-                length=self._length,
-                send=self._send,
-                receive=self._receive,
-                writes=self._writes,
-                start_ns=starts - origin,
-                end_ns=ends - origin,
+                source=source,
+                destination=destination,
+                length=length,
+                start_ns=all_starts[self._order] - origin,
+                end_ns=all_ends[self._order] - origin,
+                send=send,
+                receive=receive,
+                writes=writes,
             )
         )
 
     def sent_ns(self, rank: int, operations: int) -> npt.NDArray[np.int64]:
         """Return when the message of each of a rank's ``operations`` was begun; -1: it has none.
 
-        It is of the latest iteration, by the run's clock.
+        It is of the latest iteration, by the run's clock, and of a GPU of this process.
         """
         found = np.full(operations, -1, np.int64)
-        received = self._received_by.get(rank, _NONE)
-        latest = self._iterations[-1]
-        found[self._receive[received]] = latest.start_ns[received] + latest.origin_ns
+        which, places = self._received.of_rank(rank)
+        found[places] = self._starts[which]
         return found
+
+    def delivered(self, results: Sequence[RankResult]) -> tuple[int, int]:
+        """Return how many messages of own GPUs had arrived by their ``results``, and the octets."""
+        by_rank = {result.rank: result for result in results}
+        number = octets = 0
+        for rank, which, places in self._received.by_rank():
+            if rank in by_rank:
+                there = by_rank[rank].operation_end[places] >= 0
+                number += int(there.sum())
+                octets += int(self._messages.length[which[there]].sum())
+        return number, octets
 
     def take(self, interrupted: Recorder) -> None:
         """Take what arrived in the iterations of another recorder, whose schedules are others."""
@@ -142,13 +189,46 @@ class Recorder:
         return iter(self._iterations)
 
 
-_NONE = np.zeros(0, np.int64)
+@dataclass(frozen=True)
+class _Ends:
+    """The ends of messages that own GPUs have, in the order of their ranks.
+
+    ``messages`` have their numbers, and ``places`` the indices in the schedules.  Those from
+    ``firsts[i]`` to before ``firsts[i + 1]`` are of the GPU ``ranks[i]``.
+    """
+
+    messages: npt.NDArray[np.intp]
+    places: Numbers
+    ranks: Sequence[int]
+    firsts: Sequence[int]
+
+    @classmethod
+    def of(cls, graph: MessageGraph, operations: Numbers) -> _Ends:
+        """Return the ends that ``operations`` of ``graph`` are, one for each message or -1."""
+        here = np.flatnonzero(operations >= 0)
+        ranks = graph.rank(operations[here])
+        order = np.argsort(ranks, kind="stable")
+        here, ranks = here[order], ranks[order]
+        found, firsts = np.unique(ranks, return_index=True)
+        places = graph.index(operations[here])
+        return cls(here, places, found.tolist(), [*firsts.tolist(), len(here)])
+
+    def by_rank(self) -> Iterator[tuple[int, npt.NDArray[np.intp], Numbers]]:
+        """Yield each rank with its messages, and where they stand in its schedule."""
+        for rank, first, end in zip(self.ranks, self.firsts, self.firsts[1:], strict=False):
+            yield rank, self.messages[first:end], self.places[first:end]
+
+    def of_rank(self, rank: int) -> tuple[npt.NDArray[np.intp], Numbers]:
+        """Return the messages of ``rank``, and where they stand in its schedule."""
+        at = bisect_left(self.ranks, rank)
+        if at == len(self.ranks) or self.ranks[at] != rank:
+            return np.zeros(0, np.intp), np.zeros(0, np.int32)
+        first, end = self.firsts[at : at + 2]
+        return self.messages[first:end], self.places[first:end]
 
 
-def _by_rank(ranks: Numbers) -> dict[int, npt.NDArray[np.intp]]:
-    """Return where each of ``ranks`` stands."""
-    order = np.argsort(ranks, kind="stable")
-    found, begins = np.unique(ranks[order], return_index=True)
-    if not len(found):  # numpy would split nothing into one part
-        return {}
-    return dict(zip(found.tolist(), np.split(order, begins[1:]), strict=True))
+def _at_first(peers: Peers, what: str, value: T) -> list[T]:
+    """Return the ``value`` of every process, by number, at the first; others get an empty list."""
+    nothing: list[T | None] = [None] * (peers.count - 1)
+    found = peers.trade(what, [value, *nothing])
+    return [] if peers.number else found

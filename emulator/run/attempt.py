@@ -9,13 +9,14 @@ from functools import cached_property
 
 from emulator.asic.port_faults import Faults
 from emulator.endpoint.agent_processes import AgentError
-from emulator.endpoint.operations.rank_result import RankResult
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.engine.virtual_pool import VirtualPool
 from emulator.faults.condition import Condition
 from emulator.faults.fault_injector import FaultInjector
 from emulator.faults.grammar import Moment
 from emulator.faults.reach import Reach
 from emulator.lab import Lab
+from emulator.measures.message_times import Recorder
 from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation
 from emulator.run.faults.fault_timeline import FaultPlayer, Notify, link_changes
@@ -25,7 +26,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
 from emulator.run.plan.time_limits import time_limit_s, virtual_time_limit_s
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.run_share import RunShare
+from emulator.run.run_share import RunShare, compiled_for
 from emulator.run.time_base import Pool, TimeBase
 from emulator.scenario import Outcome, Trial
 from topologies.analysis.round_trip import base_rtt_ns
@@ -51,6 +52,7 @@ class Attempt:
     notify: Notify
     progress: Callable[[], None]
     share: RunShare
+    owners: GpuOwners
     host: HostLoad | None = None
     late_fault_ns: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -58,6 +60,7 @@ class Attempt:
     _faulted_ns: int = 0  # when the last of them strikes
     _undisturbed: Outcome | None = None
     _lost: Mapping[str, int] = field(default_factory=dict)
+    _messages: Recorder | None = None
 
     def run(self) -> tuple[Measured, Mapping[str, object]]:
         """Return the measurements, and the row's entries on the user's faults.
@@ -68,9 +71,9 @@ class Attempt:
         if not self.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
         topology, wire = self.stage.topology, self.stage.transport.wire
-        expected, bound_ns = self.share.from_first(
-            "bound with faults", self._limits, brief=lambda made: (None, made[1])
-        )
+        limits = self._limits()
+        bound_ns = limits.ideal_ns
+        expected = limits if self.share.reports else None  # the first MPI rank speaks for all
         once = dataclasses.replace(self.trial, iterations=1)
         undisturbed = self._measure(once, self.load.ideal_ns, self._player())
         self._expected, self._faulted_ns = expected, self.moments[-1].at_ns
@@ -101,19 +104,16 @@ class Attempt:
             pxn=self.plan.pxn,
         )
 
-    def _limits(self) -> tuple[FaultExpectation | None, float | None]:
-        """Return what the user's faults leave possible, and the bound with them.
-
-        Of several MPI ranks the first alone has the former, which speaks for all.
-        """
-        expected = FaultExpectation.of(
+    def _limits(self) -> FaultExpectation:
+        """Return what the user's faults leave possible."""
+        return FaultExpectation.of(
             self.moments,
             self.stage.topology,
-            self.plan.pxn.relayed(self.trial.compile()),
+            self.plan.pxn.relayed(compiled_for(self.trial, self.owners), self.owners),
             self.stage.transport.wire,
             link_changes(self.trial.faults, self.stage.topology),
+            self.owners,
         )
-        return expected, expected.ideal_ns
 
     def sentence(self, error: AgentError) -> str:
         """Return the sentence on ``error``, which begins with who is cut off, if that may be why.
@@ -123,12 +123,18 @@ class Attempt:
         sentence = str(error) if self._expected is None else self._expected.sentence(error)
         return f"{self.stage.stage.label}: {sentence}" if self.plan.compares else sentence
 
-    def unfinished(self, results: Sequence[RankResult]) -> Mapping[str, object]:
-        """Return what had been done when it failed, by the ranks that still answered."""
+    def unfinished(self, error: AgentError) -> Mapping[str, object]:
+        """Return what had been done when it failed, by the ranks that still answered.
+
+        All processes call it, unless one of them has died.
+        """
+        assert self._messages is not None
         reported = {
             "transport": self.stage.stage.label,
             "seed": self.stage.seed,
-            **unfinished(self.trial, results),
+            **unfinished(
+                self.trial, error.results, self._messages, self.owners, together=not error.died
+            ),
         }
         if self._expected is None or self._undisturbed is None:
             return reported
@@ -140,6 +146,14 @@ class Attempt:
             "lost_packets": self._lost,
             "undisturbed_us": self._undisturbed.mean_ns / 1000,
         }
+
+    @property
+    def began(self) -> bool:
+        """Return whether there is a trial whose messages are known."""
+        return self._messages is not None
+
+    def _begun(self, messages: Recorder) -> None:
+        self._messages = messages
 
     def _uncounted(self) -> dict[str, int]:
         """Packets lost so far that no switch port counts."""
@@ -224,8 +238,8 @@ class Attempt:
                 start=self.plan.request.start,
                 progress=self.progress,
                 cut=self._cut,
-                share=self.share,
-                relayed=self.load.relayed > 0,
+                owners=self.owners,
+                begun=self._begun,
             )
         finally:
             self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)

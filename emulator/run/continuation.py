@@ -19,9 +19,11 @@ from emulator.endpoint.interruption import Interruption, JobExecution, JobInterr
 from emulator.endpoint.operations.joined_execution import joined
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.faults.condition import Condition
 from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.run.pxn import Pxn
+from emulator.run.run_share import compiled_for
 from emulator.run.time_base import Pool
 from emulator.scenario import Contents, Trial
 
@@ -43,10 +45,12 @@ class Continued:
         """Return whether anything was lost."""
         return len(self.executions) > 1
 
-    @property
-    def whole(self) -> tuple[Sequence[Schedule], Sequence[RankResult]]:
-        """Return the schedules and results of all executions as one."""
-        return joined([(one.schedules, one.results) for one in self.executions])
+    def whole(self, owners: GpuOwners) -> tuple[Sequence[Schedule], Sequence[RankResult]]:
+        """Return the schedules and results of all executions as one; all ``owners`` call it."""
+        return joined(
+            [(one.schedules, one.results) for one in self.executions],
+            largest=lambda tag: max(owners.peers.gather("largest tag", tag)),
+        )
 
 
 def play(
@@ -58,12 +62,14 @@ def play(
     faults: FaultPlayer,
     fill: Fill,
     pxn: Pxn,
+    owners: GpuOwners,
     cut: Callable[[Condition], Sequence[int]],
 ) -> Continued:
     """Run the loaded ``schedules`` of ``trial``, and whatever follows after interruptions.
 
     ``run`` runs what is loaded; from the second time on it gets ``started=None`` and ``gap_ns=0``.
-    ``cut`` returns the ranks that a condition of the fabric cuts off.
+    ``cut`` returns the ranks that a condition of the fabric cuts off.  Each of ``owners`` has the
+    schedules of its GPUs.
     """
     executions: list[JobExecution] = []
     while True:
@@ -89,7 +95,7 @@ def play(
                 inputs=following.inputs,
                 expected=following.expected,
             )
-            schedules = pxn.relayed(trial.compile())
+            schedules = pxn.relayed(compiled_for(trial, owners), owners)
             pool.renew()
             pool.load(schedules)
             _prepare(trial, schedules, pool, fill, following.kept)

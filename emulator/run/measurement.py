@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +15,7 @@ from emulator.endpoint.counting import add, is_extreme
 from emulator.endpoint.operations.gpu_memory import GpuMemory
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.errors import UserError
 from emulator.faults.condition import Condition
 from emulator.measures.ideal import WireCost
@@ -25,7 +26,7 @@ from emulator.run.fidelity import Machine, Slip
 from emulator.run.losses import NIC_LOSSES
 from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
-from emulator.run.run_share import RunShare
+from emulator.run.run_share import compiled_for
 from emulator.run.time_base import Pool
 from emulator.scenario import Contents, GpuExecution, Outcome, Trial
 
@@ -128,8 +129,8 @@ def measure(
     start: Start,
     progress: Callable[[], None],
     cut: Callable[[Condition], Sequence[int]],
-    share: RunShare,
-    relayed: bool,
+    owners: GpuOwners,
+    begun: Callable[[Recorder], None],
 ) -> Measured:
     """Run ``trial``'s warm-ups and iterations; those that count begin as ``start`` defines.
 
@@ -137,13 +138,14 @@ def measure(
     to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``
     is called after each.  ``pxn`` relays writes; messages are reported as they were before. ``cut``
     returns the ranks that a condition of the fabric cuts off.  Every iteration is verified,
-    warm-ups too.  ``share`` is this process's: it compiles, fills and compares what it has, and
-    has messages only if it reports.  ``relayed``: ``pxn`` relays something.
+    warm-ups too.  Each of ``owners`` compiles, fills and compares what it has, and the first one
+    gets the messages.  ``begun`` is called with the recorder of these before anything runs.
 
     Raises :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
     """
     memories = pool.memories
-    compiled, schedules = share.schedules(trial, memories, pxn, relayed=relayed)
+    compiled = compiled_for(trial, owners)
+    schedules = pxn.relayed(compiled, owners)
     pool.load(schedules)
     own = [schedule for schedule in schedules if schedule.rank in memories]
     # Contents are made for one rank at a time and not kept: for all of them, they would take as
@@ -153,7 +155,8 @@ def measure(
     renewed = {one.rank: _overwritten(trial, one, filled, judged) for one in own}
     wrong = 0
     times: list[int] = []
-    messages = Recorder(compiled) if share.reports else None
+    messages = Recorder(compiled, owners)
+    begun(messages)
     whole: tuple[Sequence[Schedule], Sequence[RankResult]] = (schedules, ())
     latest: Continued | None = None
     observed: list[Mapping[int, object]] = []
@@ -187,9 +190,10 @@ def measure(
                 faults=faults,
                 fill=lambda rank, contents: _fill(memories[rank], contents),
                 pxn=pxn,
+                owners=owners,
                 cut=cut,
             )
-            whole = latest.whole
+            whole = latest.whole(owners)
         finally:
             faults.end()
         busy, available = processor_seconds(processors)
@@ -200,10 +204,11 @@ def measure(
         )
         if iteration >= 0:
             times.append(duration_ns(whole[1]))
-            if messages is not None:
-                _record(messages, latest, whole)
-                if trial.observe is not None and not latest.interrupted:
-                    observed.append(_observed(trial.observe, compiled, whole[1], messages))
+            _record(messages, latest, whole, owners)
+            if trial.observe is not None and not latest.interrupted:
+                here = [one for one in whole[1] if one.rank in owners.own]
+                seen = _observed(trial.observe, compiled, here, messages)
+                observed.append(_joined(owners.peers.gather("observed", seen)))
             if host is not None:
                 host.busy_s += busy
                 host.available_s += available
@@ -221,8 +226,8 @@ def measure(
         wrong=pool.total(wrong),
         counters=summed(endpoints),
         endpoints=endpoints,
-        iterations=tuple(each.of(trial.victims, others=True) for each in messages or ()),
-        victims=tuple(each.of(trial.victims) for each in messages or () if trial.victims),
+        iterations=tuple(each.of(trial.victims, others=True) for each in messages),
+        victims=tuple(each.of(trial.victims) for each in messages if trial.victims),
         ports=ports.end(),
         queues=ports.queues(),
         executions=() if latest is None else tuple(latest.executions),
@@ -236,15 +241,20 @@ def _record(
     messages: Recorder,
     latest: Continued,
     whole: tuple[Sequence[Schedule], Sequence[RankResult]],
+    owners: GpuOwners,
 ) -> None:
     """Record the messages of an iteration; those of an interrupted one go by its own schedules."""
     schedules, results = whole
     if not latest.interrupted:
         messages.add(results)
         return
-    own = Recorder(schedules)
+    own = Recorder(schedules, owners)
     own.add(results)
     messages.take(own)
+
+
+def _joined(parts: Iterable[Mapping[int, object]]) -> Mapping[int, object]:
+    return dict(sorted(one for part in parts for one in part.items()))
 
 
 def _observed(
@@ -253,7 +263,7 @@ def _observed(
     results: Sequence[RankResult],
     messages: Recorder,
 ) -> Mapping[int, object]:
-    """Return what ``observe`` makes of each GPU's part of the latest iteration, by rank."""
+    """Return what ``observe`` makes of each own GPU's part of the latest iteration, by rank."""
     origin = min(one.start_ns for one in results)
     return {
         result.rank: observe(

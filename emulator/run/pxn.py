@@ -29,6 +29,7 @@ from functools import cached_property
 
 from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Region, Schedule, Write
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.errors import UserError
 from topologies.model import Node, Topology
 from topologies.parts.scale_up import ScaleUpDomains
@@ -50,7 +51,9 @@ class Pxn:
     topology: Topology
     mode: str = DEFAULT
 
-    def relayed(self, schedules: Sequence[Schedule]) -> list[Schedule]:
+    def relayed(
+        self, schedules: Sequence[Schedule], owners: GpuOwners | None = None
+    ) -> list[Schedule]:
         """The schedules of all ranks, in rank order, with writes relayed where they have to be.
 
         Raises :class:`UserError` for a write to a GPU that neither its source reaches, nor anybody

@@ -1,19 +1,20 @@
 """The part of a run that this process has: all of it, or what one of several MPI ranks has.
 
-Rank 0 writes the run folder.  What needs the schedules, times or messages of all GPUs, it does
-alone, and tells the others what they have to know of it (:meth:`RunShare.from_first`).
+Rank 0 writes the run folder.  It does alone what needs the counters or messages of all GPUs, and
+sends the others what they have to know of it (:meth:`RunShare.from_first`).  Schedules each rank
+has of its own GPUs (:class:`GpuOwners`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from emulator.endpoint.operations.schedule import Schedule, WantedSchedules
+from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.ranks.gpu_owners import Alone, GpuOwners
 from emulator.engine.ranks.rank_exchange import Ranks
-from emulator.run.pxn import Pxn
+from emulator.errors import UserError
 from emulator.scenario import Trial
 
 T = TypeVar("T")
@@ -53,11 +54,6 @@ class RunShare:
         return [rank for rank, gpu in enumerate(gpus) if worker_of[gpu] in self._neighbours]
 
     @property
-    def compiles_all_here(self) -> bool:
-        """Return whether this machine has the process that compiles for all GPUs."""
-        return 0 in self._neighbours
-
-    @property
     def _neighbours(self) -> frozenset[int]:
         """The MPI ranks on this machine, by number; 0 where there are none."""
         if self.ranks is None:
@@ -66,28 +62,25 @@ class RunShare:
         own = machines[self.ranks.number]
         return frozenset(number for number, name in enumerate(machines) if name == own)
 
-    def keeps_all(self, trial: Trial) -> bool:
-        """Return whether this process has the schedules and times of all GPUs in ``trial``.
 
-        Where a trial goes on after GPUs were lost, all ranks reckon how from what was done.
-        """
-        return self.reports or trial.recover is not None
+def compiled_for(trial: Trial, owners: GpuOwners) -> Sequence[Schedule]:
+    """Return the schedules of all GPUs, those of other processes' without operations.
 
-    def schedules(
-        self, trial: Trial, own: Collection[int], pxn: Pxn, *, relayed: bool
-    ) -> tuple[Sequence[Schedule], Sequence[Schedule]]:
-        """Return the schedules of ``trial`` as they were compiled, and as ``pxn`` has relayed them.
-
-        Unless this process keeps all, they have operations of the GPUs ``own`` alone (by rank).
-        ``relayed``: some writes are.
-        """
-        if self.keeps_all(trial):
-            compiled = trial.compile()
-            return compiled, pxn.relayed(compiled)
-        wanted = WantedSchedules(frozenset(own))
-        if relayed:  # in the order of all writes, so that all are compiled here and none kept
-            everybody = frozenset(range(len(pxn.topology.gpus)))
-            compiled = trial.compile(wanted=WantedSchedules(everybody))
-            return wanted.of(compiled), wanted.of(pxn.relayed(compiled))
-        compiled = trial.compile(wanted=wanted)
-        return compiled, compiled
+    All processes call it.  Raises UserError, in all of them, unless there is one for each GPU.
+    """
+    compiled: Sequence[Schedule] = ()
+    refusal: tuple[object, str] | None = None
+    try:
+        alone = owners.peers.count == 1
+        compiled = trial.compile() if alone else trial.compile(wanted=owners.wanted)
+        if [schedule.rank for schedule in compiled] != list(range(len(owners.owner))):
+            raise UserError(
+                f"{trial.collective} of {trial.size_bytes} B has {len(compiled)} schedules and "
+                f"the fabric {len(owners.owner)} GPUs; compile one for each, in rank order"
+            )
+    except UserError as error:
+        refusal = owners.peers.number, str(error)
+    stated = owners.first_failure("compiled", refusal)
+    if stated is not None:
+        raise UserError(stated)
+    return compiled

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from emulator import lab_record
@@ -29,6 +29,7 @@ from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_pool import AgentError
 from emulator.endpoint.counting import add
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
 from emulator.faults.fault_injector import FaultInjector, check_rates
@@ -198,6 +199,12 @@ class _Run:
     def _pool(self) -> Pool:
         assert self.pool is not None
         return self.pool
+
+    @cached_property
+    def _owners(self) -> GpuOwners:
+        """The processes that have the GPUs."""
+        gpus = [gpu.name for gpu in self.plan.topology.gpus]
+        return self._share.owners(self.time.worker_of() or {}, gpus)
 
     def _event_logs(self, stage: int) -> Mapping[str, Path]:
         """Return where the endpoints that are to do so write what they do, from ``stage`` on."""
@@ -421,6 +428,7 @@ class _Run:
             notify=self.folder.event,
             progress=partial(self._settle, trial, progress),
             share=self._share,
+            owners=self._owners,
             host=None if self.time.host is None else HostLoad(),
         )
 
@@ -467,8 +475,10 @@ class _Run:
     def salvage(self, error: AgentError) -> None:
         """Keep what the ranks that still answered had done and counted when one failed."""
         self._take_endpoints(error.counters)
-        if self.attempt is not None and self._share.reports:
-            self.result.unfinished = self.attempt.unfinished(error.results)
+        attempt = self.attempt
+        together = not error.died  # else there is nobody to ask
+        if attempt is not None and attempt.began and (together or self._share.reports):
+            self.result.unfinished = attempt.unfinished(error)
         self.folder.event("failed", error=str(error), rank=error.rank, traceback=error.traceback)
 
     def _save(self) -> None:

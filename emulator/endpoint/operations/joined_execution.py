@@ -6,7 +6,7 @@ that was cut short never reached has times of -1 here, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +18,16 @@ from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Sche
 Part = tuple[Sequence[Schedule], Sequence[RankResult]]
 
 
-def joined(parts: Sequence[Part]) -> Part:
-    """Return the schedules and results of all ``parts`` as those of one execution."""
+def joined(parts: Sequence[Part], largest: Callable[[int], int] = lambda tag: tag) -> Part:
+    """Return the schedules and results of all ``parts`` as those of one execution.
+
+    ``largest`` returns the largest of the numbers that all processes have, each of which may have
+    the schedules of some GPUs.
+    """
     schedules, results = list(parts[0][0]), list(parts[0][1])
     for later_schedules, later_results in parts[1:]:
-        tags = 1 + max((_tag(one) for each in schedules for one in each.operations), default=-1)
+        highest = max((_tag(one) for each in schedules for one in each.operations), default=-1)
+        tags = 1 + largest(highest)
         for place, (schedule, result) in enumerate(
             zip(later_schedules, later_results, strict=True)
         ):

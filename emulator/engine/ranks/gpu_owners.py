@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+from emulator.endpoint.operations.schedule import WantedSchedules
+
 
 class Peers(Protocol):
     """All processes of a run, as the one of them with ``number`` sees them."""
@@ -67,6 +69,11 @@ class GpuOwners:
         return frozenset(
             rank for rank, owner in enumerate(self.owner) if owner == self.peers.number
         )
+
+    @property
+    def wanted(self) -> WantedSchedules:
+        """The schedules whose operations this process needs."""
+        return WantedSchedules(self.own)
 
     def first_failure(self, what: str, failure: tuple[object, str] | None) -> str | None:
         """Return the sentence of the failure with the lowest place, of all that processes have.

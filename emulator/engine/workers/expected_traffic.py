@@ -47,3 +47,9 @@ class ExpectedTraffic:
         """All ``parts`` one behind the other."""
         columns = [np.stack((one.sender, one.receiver, one.written, one.copied)) for one in parts]
         return cls(*np.concatenate([np.zeros((4, 0), np.int64), *columns], axis=1))
+
+    def by_sender(self) -> Self:
+        """The rows in the order of their senders."""
+        order = np.argsort(self.sender, kind="stable")
+        columns = self.sender, self.receiver, self.written, self.copied
+        return type(self)(*(column[order] for column in columns))

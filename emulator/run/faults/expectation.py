@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from emulator.endpoint.agent_pool import AgentError
+from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.fabric.cable_carrier import STATIC
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.episodes import Episode
@@ -73,21 +75,28 @@ class FaultExpectation:
         schedules: Sequence[Schedule],
         wire: WireCost,
         others: Sequence[Change] = (),
+        owners: GpuOwners | None = None,
     ) -> FaultExpectation:
-        """``others`` are changes that the scenario itself makes."""
+        """Return the limits; ``others`` are changes that the scenario itself makes.
+
+        All processes of ``owners`` call it, with the schedules of their GPUs.
+        """
+        owners = owners or GpuOwners.alone(len(topology.gpus))
 
         def bound(changes: Sequence[Change], schedules: Sequence[Schedule] = schedules) -> float:
             try:
-                return ideal_ns(topology, schedules, wire, [*changes, *others])
+                return ideal_ns(topology, schedules, wire, [*changes, *others], owners=owners)
             except ValueError:  # the schedules are known to be sound: some traffic has no way
                 return math.inf
 
         whole = bound(())
-        reach, needed = Reach(topology), _senders(topology, schedules)
+        parts = owners.peers.gather("senders", _senders(topology, schedules))
+        reach, needed = Reach(topology), frozenset[Pair]().union(*parts)
         shares: dict[Condition, float] = {}  # a flap has a thousand moments and two conditions
         cuts: dict[Condition, Cut] = {}
         lacking: dict[Condition, frozenset[Pair]] = {}
-        for condition in {moment.condition for moment in moments}:
+        # in their order, so that all processes do the same
+        for condition in dict.fromkeys(moment.condition for moment in moments):
             lost = lacking[condition] = _lacking(reach, needed, condition)
             rest = _without(topology, schedules, lost) if lost else schedules
             usual = bound((), rest) if lost else whole
@@ -236,10 +245,9 @@ def _senders(topology: Topology, schedules: Sequence[Schedule]) -> frozenset[Pai
     """The pairs of GPUs of which the first sends to the second over the fabric."""
     names = [gpu.name for gpu in topology.gpus]
     return frozenset(
-        (names[schedule.rank], names[operation.peer])
+        (names[schedule.rank], names[peer])
         for schedule in schedules
-        for operation in schedule.operations
-        if isinstance(operation, Write)
+        for peer in OperationTable.of(schedule.operations).peers(WRITE)
     )
 
 

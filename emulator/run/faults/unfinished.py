@@ -18,33 +18,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from emulator.endpoint.operations.rank_result import RankResult
-from emulator.measures.message_graph import MessageGraph
+from emulator.engine.ranks.gpu_owners import GpuOwners
+from emulator.measures.message_times import Recorder
 from emulator.run.faults.disturbance import stated_pairs
 from emulator.scenario import Trial
 
 
-def unfinished(trial: Trial, results: Sequence[RankResult]) -> Mapping[str, object]:
-    """The values described above; ``results`` are those of the ranks that still answered."""
-    schedules = trial.compile()
-    ends = {result.rank: result.operation_end for result in results}
-    graph = MessageGraph(schedules)
-    ranks, indices = graph.rank(graph.receive), graph.index(graph.receive)
-    there = np.zeros(len(ranks), bool)
-    for rank, times in ends.items():
-        own = ranks == rank
-        there[own] = times[indices[own]] >= 0
-    lengths = graph.column("near_octets")[graph.send]
+def unfinished(
+    trial: Trial,
+    results: Sequence[RankResult],
+    messages: Recorder,
+    owners: GpuOwners,
+    *,
+    together: bool,
+) -> Mapping[str, object]:
+    """The values described above; ``results`` are those of the ranks that still answered.
+
+    ``messages`` are those of the trial.  ``together``: all processes of ``owners`` call it; else
+    this one says what it knows by itself.
+    """
+    own = [one for one in results if one.rank in owners.own]
+    waiting = [(one.rank, one.node) for one in own if (one.operation_end < 0).any()]
+    mine = (*messages.delivered(own), waiting)
+    parts = owners.peers.gather("unfinished", mine) if together else [mine]
     return {
         "collective": trial.collective,
         "size_bytes": trial.size_bytes,
-        "delivered_messages": int(there.sum()),
-        "messages": len(there),
-        "delivered_bytes": int(lengths[there].sum()),
-        "payload_bytes": int(lengths.sum()),
-        "unfinished_gpus": [result.node for result in results if (result.operation_end < 0).any()],
+        "delivered_messages": sum(number for number, _, _ in parts),
+        "messages": messages.total,
+        "delivered_bytes": sum(octets for _, octets, _ in parts),
+        "payload_bytes": messages.total_octets,
+        "unfinished_gpus": [node for _, node in sorted(one for *_, some in parts for one in some)],
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -290,9 +289,9 @@ def drafted(request: RunRequest) -> RunPlan:
 
 
 def weighed(plan: RunPlan, share: RunShare) -> RunPlan:
-    """Weigh the trials of a :func:`drafted` plan, in the process that reports, for all others.
+    """Weigh the trials of a :func:`drafted` plan, each process for its block of the GPUs.
 
-    Among MPI ranks it also divides the fabric.
+    Among MPI ranks the first one also divides the fabric.
     """
     stages = [_weighed(stage, plan.pxn, share) for stage in plan.stages]
     plan = replace(plan, stages=stages)
@@ -317,13 +316,10 @@ def _check_memory(plan: RunPlan, share: RunShare) -> None:
     worker_of = {} if plan.partition is None else plan.partition.worker_of
     here = share.beside(worker_of, gpus)
     for load in plan.loads:
-        operations = load.operations
-        if not share.compiles_all_here:
-            operations = operations * len(here) // len(gpus)
         preflight.check_memory(
             load.size_bytes,
             [load.memory_octets[rank] for rank in here],
-            operations,
+            load.operations * len(here) // len(gpus),
             plan.request.clock,
             pairs=load.pairs * len(here) // len(gpus),
         )
@@ -395,14 +391,9 @@ def _planned(
 
 
 def _weighed(planned: PlannedStage, relays: Pxn, share: RunShare) -> PlannedStage:
-    wire = planned.transport.wire
+    wire, owners = planned.transport.wire, share.blocks(len(planned.topology.gpus))
     loads = [
-        share.from_first(
-            "load",
-            partial(TrialLoad.of, trial, planned.topology, wire, relays),
-            brief=TrialLoad.brief,
-        )
-        for trial in planned.trials
+        TrialLoad.of(trial, planned.topology, wire, relays, owners) for trial in planned.trials
     ]
     return replace(planned, loads=loads)
 

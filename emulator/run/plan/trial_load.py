@@ -10,6 +10,7 @@ import numpy as np
 from emulator.endpoint.operations.gpu_memory import Layout
 from emulator.endpoint.operations.operation_table import WRITE
 from emulator.endpoint.operations.schedule import Schedule
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.engine.workers.expected_traffic import ExpectedTraffic
 from emulator.errors import UserError
 from emulator.measures.cuts import Change
@@ -17,6 +18,7 @@ from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.measures.message_graph import MessageGraph, longest_chain
 from emulator.run.faults.fault_timeline import link_changes
 from emulator.run.pxn import Pxn, changed
+from emulator.run.run_share import compiled_for
 from emulator.scenario import Trial
 from topologies.model import Topology
 
@@ -44,29 +46,30 @@ class TrialLoad:
 
     @classmethod
     def of(
-        cls, trial: Trial, topology: Topology, wire: WireCost, pxn: Pxn | None = None
+        cls,
+        trial: Trial,
+        topology: Topology,
+        wire: WireCost,
+        pxn: Pxn | None = None,
+        owners: GpuOwners | None = None,
     ) -> TrialLoad:
-        """Compile ``trial`` and weigh it; :class:`UserError` if it could never end."""
-        schedules = compiled = trial.compile()
-        if [schedule.rank for schedule in schedules] != list(range(len(topology.gpus))):
-            raise UserError(
-                f"{trial.collective} of {trial.size_bytes} B has {len(schedules)} schedules and "
-                f"the fabric {len(topology.gpus)} GPUs; compile one for each, in rank order"
-            )
-        schedules = (pxn or Pxn(topology)).relayed(schedules)
+        """Compile ``trial`` and weigh it; :class:`UserError` if it could never end.
+
+        Each of the processes of ``owners`` compiles for its own GPUs, and all call it.
+        """
+        owners = owners or GpuOwners.alone(len(topology.gpus))
+        compiled = compiled_for(trial, owners)
+        schedules = (pxn or Pxn(topology)).relayed(compiled, owners)
         try:
             changes = link_changes(trial.faults, topology)
-            load = cls.weigh(trial.size_bytes, schedules, topology, wire, changes)
-            return replace(load, relayed=changed(compiled, schedules))
+            load = cls.weigh(trial.size_bytes, schedules, topology, wire, changes, owners)
         except ValueError as wrong:
             raise UserError(
                 f"the schedules of {trial.collective} of {trial.size_bytes} B cannot be run: "
                 f"{wrong}; mend the scenario's compile"
             ) from wrong
-
-    def brief(self) -> TrialLoad:
-        """Return the load without its traffic, which is as large as the square of the GPUs."""
-        return replace(self, traffic=None)
+        relayed = owners.peers.gather("relayed", changed(compiled, schedules))
+        return replace(load, relayed=sum(relayed))
 
     @classmethod
     def weigh(
@@ -76,17 +79,37 @@ class TrialLoad:
         topology: Topology,
         wire: WireCost,
         changes: Sequence[Change] = (),
+        owners: GpuOwners | None = None,
     ) -> TrialLoad:
-        graph = MessageGraph(schedules)
+        """Weigh ``schedules``, of which this process has those of its GPUs by ``owners``.
+
+        The first process alone has the traffic, which is as large as the square of the GPUs.
+        """
+        owners = owners or GpuOwners.alone(len(topology.gpus))
+        graph = MessageGraph(schedules, owners)
         written = graph.column("near_octets")[graph.kind == WRITE]
+        packets = int(np.maximum(1, -(-written // wire.payload_mtu)).sum())
+        ideal = ideal_ns(topology, schedules, wire, changes, graph=graph)
+        chain = longest_chain(graph)
         traffic = ExpectedTraffic.of(graph.tables)
+        parts = owners.peers.gather(
+            "work", (packets, len(graph), int(np.count_nonzero(traffic.written)))
+        )
+        all_packets, operations, pairs = (sum(column) for column in zip(*parts, strict=True))
         return cls(
             size_bytes=size_bytes,
-            ideal_ns=ideal_ns(topology, schedules, wire, changes, graph=graph),
-            packets=int(np.maximum(1, -(-written // wire.payload_mtu)).sum()),
-            operations=len(graph),
-            chain=longest_chain(graph),
-            pairs=int(np.count_nonzero(traffic.written)),
-            traffic=traffic,
+            ideal_ns=ideal,
+            packets=all_packets,
+            operations=operations,
+            chain=chain,
+            pairs=pairs,
+            traffic=_at_first(traffic, owners),
             memory_octets=tuple(Layout(schedule.buffers).octets for schedule in schedules),
         )
+
+
+def _at_first(traffic: ExpectedTraffic, owners: GpuOwners) -> ExpectedTraffic | None:
+    """Return the traffic of all at the first process, ordered by who sends it."""
+    nothing = [None] * (owners.peers.count - 1)
+    parts = owners.peers.trade("traffic", [traffic, *nothing])
+    return None if owners.peers.number else ExpectedTraffic.joined(parts).by_sender()
