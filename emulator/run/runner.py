@@ -42,7 +42,7 @@ from emulator.run.attempt import Attempt
 from emulator.run.clocks.host_time import HostTime
 from emulator.run.clocks.virtual_time import VirtualTime
 from emulator.run.interrupts import Interrupted, interruptible
-from emulator.run.measurement import HostLoad
+from emulator.run.measurement import HostLoad, Measured
 from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
@@ -376,16 +376,22 @@ class _Run:
                 self.result.errors.append(f"row {len(self.result.rows)}: {beaten}")
             self._save()
             self._report(stage, place, row)
-            if trial is largest and self._share.reports:
-                names = [gpu.name for gpu in plan.topology.gpus]
-                around = Surroundings(
-                    collective=trial.collective,
-                    queues=measured.outcome.queues,
-                    faults=measured.faults,
-                    row=len(self.result.rows),
-                )
-                trace = timeline(names, measured.schedules, measured.results, around)
-                self.folder.write("timeline.json", trace)
+            if trial is largest:
+                self._write_timeline(trial, measured)
+
+    def _write_timeline(self, trial: Trial, measured: Measured) -> None:
+        """Write the timeline of the latest row, to which all processes bring their GPUs' part."""
+        names = [gpu.name for gpu in self.plan.topology.gpus]
+        around = Surroundings(
+            collective=trial.collective,
+            queues=measured.outcome.queues,
+            faults=measured.faults,
+            row=len(self.result.rows),
+        )
+        owners = self._share.owners(self.time.worker_of() or {}, names)
+        trace = timeline(names, measured.schedules, measured.results, owners, around)
+        if trace is not None:
+            self.folder.write("timeline.json", trace)
 
     def _tell(self, stage: PlannedStage, row: Mapping[str, object], outcome: Outcome) -> None:
         """Write the events of the latest ``row``."""

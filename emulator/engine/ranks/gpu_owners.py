@@ -28,6 +28,12 @@ class Peers(Protocol):
     def gather(self, what: str, value: object) -> list[Any]:
         """Return the ``value`` of every process, by number; all call it."""
 
+    def to_first(self, what: str, value: object) -> list[Any]:
+        """Return the ``value`` of every process, by number, at process 0; others get nothing.
+
+        All call it.
+        """
+
 
 class Alone:
     """The one process of a run."""
@@ -39,6 +45,10 @@ class Alone:
         return list(parcels)
 
     def gather(self, what: str, value: object) -> list[Any]:
+        """Return ``value`` alone."""
+        return [value]
+
+    def to_first(self, what: str, value: object) -> list[Any]:
         """Return ``value`` alone."""
         return [value]
 

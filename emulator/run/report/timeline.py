@@ -7,6 +7,9 @@ stand at the moment the data were there; flows join them to where they were sent
 processes as well, with counters and marks (:mod:`emulator.run.report.switch_tracks`), and so is
 ``faults``.  Times are microseconds of fabric time since the common start.
 
+Where several processes share the GPUs, each brings the operations of its own that are shown, and
+the first one makes the events.
+
 Perfetto's importer has rules that the format has not: slices of a thread nest or are apart, or it
 drops them; a flow begins before it ends; times are not negative; process 0 and thread 0 are the
 idle ones; and names of threads are by thread id alone, so that no two threads here share one.
@@ -14,9 +17,8 @@ idle ones; and names of threads are by thread id alone, so that no two threads h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 
 import numpy as np
@@ -34,6 +36,7 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.measures.queue_depths import QueueSeries
 from emulator.run.report import switch_tracks
 from emulator.run.report.trace_events import Event, Tracks, named, slice_event
@@ -51,7 +54,8 @@ _TRACKS: Mapping[type[Operation], str] = {
 }
 _ORDER = ("steps", "compute", "NVLink out", "NVLink in", "NIC out", "NIC in", "barrier")
 
-#: Source, destination and tag of a message.
+#: Source and destination, and with the tag of a message between them.
+_Pair = tuple[int, int]
 _Message = tuple[int, int, int]
 
 
@@ -74,18 +78,24 @@ def timeline(
     names: Sequence[str],
     schedules: Sequence[Schedule],
     results: Sequence[RankResult],
+    owners: GpuOwners,
     around: Surroundings | None = None,
-) -> dict[str, object]:
-    """The trace of one execution; ``names`` are the GPUs' names by rank.
+) -> dict[str, object] | None:
+    """Return the trace of one execution at the first of the processes, and None at the others.
 
-    Of many operations those of the first GPUs are in it, with :data:`SHOWN` at most.
+    All ``owners`` call it.  ``names`` are the GPUs' names by rank.  ``schedules`` and ``results``
+    are those of all GPUs in this order; those of others' GPUs need no operations, nor their times.
+    Of many operations those of the first GPUs are in the trace, with :data:`SHOWN` at most.
     """
     around = around or Surroundings()
     facts: dict[str, object] = {"time": "fabric time since the start of the iteration"}
     if around.row is not None:
         facts["row"] = around.row
-    sizes = [len(schedules[result.rank].operations) for result in results]
+    sizes = _sizes(schedules, results, owners)
     shown = max(1, sum(total <= SHOWN for total in accumulate(sizes)))
+    parts = owners.peers.to_first("timeline", _Shown.own(schedules, results[:shown], owners))
+    if not parts:
+        return None
     if shown < len(results):
         facts["gpus"] = f"the first {shown} of {len(results)}: all have {sum(sizes)} operations"
     begin = min(result.start_ns for result in results)
@@ -96,12 +106,68 @@ def timeline(
             f"{len(ports)} of {len(around.queues)}: those that carried data, the deepest queues "
             "first"
         )
-    trace = _Trace(names, schedules, results[:shown], around.collective, begin)
+    trace = _Trace(names, _Shown.joined(parts), around.collective, begin)
     return {
         "displayTimeUnit": "ns",
         "otherData": facts,
         "traceEvents": _events(trace, ports, around.faults, (begin, end)),
     }
+
+
+def _sizes(
+    schedules: Sequence[Schedule], results: Sequence[RankResult], owners: GpuOwners
+) -> list[int]:
+    """Return how many operations the GPUs of ``results`` have, whoever has them."""
+    own = [len(schedules[rank].operations) for rank in sorted(owners.own)]
+    parts = [iter(part) for part in owners.peers.gather("sizes of schedules", own)]
+    by_rank = [next(parts[owner]) for owner in owners.owner]
+    return [by_rank[result.rank] for result in results]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The schedules and results of shown GPUs, by rank.
+
+    ``fabric`` are pairs of GPUs of which the first writes to the second, a shown one, over the
+    fabric.
+    """
+
+    schedules: Mapping[int, Schedule]
+    results: Mapping[int, RankResult]
+    fabric: Collection[_Pair]
+
+    @classmethod
+    def own(
+        cls, schedules: Sequence[Schedule], shown: Sequence[RankResult], owners: GpuOwners
+    ) -> _Shown:
+        """Return what this process has of the GPUs of ``shown``, in columns where it is sent."""
+        results = {result.rank: result for result in shown if result.rank in owners.own}
+        ranks = {result.rank for result in shown}
+        fabric = [
+            (schedule.rank, peer)
+            for schedule in schedules
+            if schedule.rank in owners.own
+            for peer in ranks.intersection(OperationTable.of(schedule.operations).peers(WRITE))
+        ]
+        found = {rank: schedules[rank] for rank in results}
+        if owners.peers.number:
+            found = {rank: _compact(schedule) for rank, schedule in found.items()}
+        return cls(found, results, fabric)
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Shown]) -> _Shown:
+        """Return what all processes have, in the order of ranks."""
+        results = {rank: one for part in parts for rank, one in part.results.items()}
+        return cls(
+            {rank: one for part in parts for rank, one in part.schedules.items()},
+            dict(sorted(results.items())),
+            frozenset(pair for part in parts for pair in part.fabric),
+        )
+
+
+def _compact(schedule: Schedule) -> Schedule:
+    """Return the part of ``schedule`` that a trace has, small when it is sent."""
+    return replace(schedule, buffers={}, operations=OperationTable.of(schedule.operations))
 
 
 def _events(
@@ -124,17 +190,11 @@ def _events(
 
 
 class _Trace:
-    """The events of the GPUs in ``results``."""
+    """The events of the GPUs that are ``shown``."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        schedules: Sequence[Schedule],
-        results: Sequence[RankResult],
-        collective: str,
-        origin: int,
-    ) -> None:
-        self.names, self._schedules, self._results = names, schedules, results
+    def __init__(self, names: Sequence[str], shown: _Shown, collective: str, origin: int) -> None:
+        self.names, self._schedules, self._fabric = names, shown.schedules, shown.fabric
+        self._results = tuple(shown.results.values())
         self._collective, self._origin = collective, origin
         #: not those of processes, which would be their main threads
         self.tids = count(100_000)
@@ -197,15 +257,6 @@ class _Trace:
             if flow is not None:
                 event |= {"bind_id": f"{flow:#x}", "flow_in": True}
             yield event
-
-    @cached_property
-    def _fabric(self) -> frozenset[tuple[int, int]]:
-        """Return the pairs of ranks of which the first writes to the second over the fabric."""
-        return frozenset(
-            (schedule.rank, peer)
-            for schedule in self._schedules
-            for peer in OperationTable.of(schedule.operations).peers(WRITE)
-        )
 
     def _steps(self, result: RankResult, tracks: Tracks) -> Iterator[Event]:
         """Yield what has a name as a whole: from its first operation to the end of its last.

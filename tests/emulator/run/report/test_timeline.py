@@ -22,6 +22,7 @@ from emulator.endpoint.operations.schedule import (
     ScheduleSpan,
     Write,
 )
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.measures.queue_depths import QueueSeries
 from emulator.results import RunFolder
 from emulator.run.report import switch_tracks, timeline
@@ -53,7 +54,8 @@ def written(folder: Path) -> dict[str, Any]:
     ]
     names = [result.node for result in results]
     run = RunFolder.create("timeline", folder / "run")
-    path = run.write("timeline.json", timeline.timeline(names, schedules, results))
+    owners = GpuOwners.alone(RANKS)
+    path = run.write("timeline.json", timeline.timeline(names, schedules, results, owners))
     run.close()
     content: dict[str, Any] = json.loads(path.read_text())
     return content
@@ -138,10 +140,11 @@ def drawn(around: timeline.Surroundings | None = None) -> Imported:
         result(1, [(1000, 1450), (1000, 1700), (1700, 1700)]),
         result(2, [(1000, 1290), (1290, 1400)]),
     ]
-    content = timeline.timeline(["h0g0", "h1g0", "h0g1"], schedules, results, around)
-    return imported(
-        json.loads(json.dumps({**content, "traceEvents": list(content["traceEvents"])}))
-    )
+    names = ["h0g0", "h1g0", "h0g1"]
+    content = timeline.timeline(names, schedules, results, GpuOwners.alone(3), around)
+    assert content is not None
+    events: Any = content["traceEvents"]
+    return imported(json.loads(json.dumps({**content, "traceEvents": list(events)})))
 
 
 def test_gpus_have_tracks_for_computing_nvlink_and_nic() -> None:
