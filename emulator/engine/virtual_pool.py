@@ -170,6 +170,7 @@ class VirtualPool:
     ) -> list[RankResult]:
         """Execute the loaded schedules once, from a common start; results in rank order.
 
+        Those of other MPI ranks' GPUs are brief, unless executions may be interrupted.
         The start is ``start_in_ns`` of fabric time from now (``gap_ns`` at least).  An execution
         that lasts longer than ``timeout`` s of fabric time fails, as does one of which nothing
         will ever happen again.  Raises :class:`AgentError` when any rank fails, or

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from emulator.endpoint.operations.operation_table import COPY, RECEIVE, WRITE, Column
 from emulator.endpoint.operations.schedule_program import TAG_BITS
-from emulator.engine.ranks.gpu_owners import Alone, GpuOwners, Peers
+from emulator.engine.ranks.gpu_owners import Alone, GpuOwners, RunProcesses
 
 Numbers = npt.NDArray[np.integer]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -110,7 +110,7 @@ class Messages:
     unmatched: Numbers
     outgoing: Sequence[Numbers]
     incoming: Sequence[Numbers]
-    peers: Peers
+    peers: RunProcesses
 
     def __len__(self) -> int:
         return len(self.source)
@@ -120,7 +120,7 @@ class Messages:
         """Match the sends and receives of ``operations``; all processes call it."""
         own = _Sends.of(operations, np.flatnonzero(np.isin(operations.kind, (WRITE, COPY))))
         leaving = _leaving(own, owners)
-        peers: Peers = Alone() if owners is None else owners.peers
+        peers: RunProcesses = Alone() if owners is None else owners.peers
         arriving: list[_Sends] = [
             part if process != peers.number else part.chosen(np.zeros(0, np.intp))
             for process, part in enumerate(

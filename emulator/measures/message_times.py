@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
-from emulator.engine.ranks.gpu_owners import GpuOwners, Peers
+from emulator.engine.ranks.gpu_owners import GpuOwners, RunProcesses
 from emulator.measures.matched_messages import Numbers
 from emulator.measures.message_graph import MessageGraph
 from emulator.measures.metrics import FlowProgress
@@ -227,7 +227,7 @@ class _Ends:
         return self.messages[first:end], self.places[first:end]
 
 
-def _at_first(peers: Peers, what: str, value: T) -> list[T]:
+def _at_first(peers: RunProcesses, what: str, value: T) -> list[T]:
     """Return the ``value`` of every process, by number, at the first; others get an empty list."""
     nothing: list[T | None] = [None] * (peers.count - 1)
     found = peers.trade(what, [value, *nothing])

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from emulator.endpoint.operations.schedule import WantedSchedules
 
 
-class Peers(Protocol):
+class RunProcesses(Protocol):
     """All processes of a run, as the one of them with ``number`` sees them."""
 
     number: int
@@ -60,7 +60,7 @@ class GpuOwners:
     Who has a GPU has its schedule, and the times of its operations.
     """
 
-    peers: Peers
+    peers: RunProcesses
     owner: Sequence[int]
 
     @classmethod
@@ -69,7 +69,7 @@ class GpuOwners:
         return cls(Alone(), (0,) * count)
 
     @classmethod
-    def in_blocks(cls, peers: Peers, count: int) -> GpuOwners:
+    def in_blocks(cls, peers: RunProcesses, count: int) -> GpuOwners:
         """Return owners that have equal parts of ``count`` GPUs, each GPUs in a row."""
         return cls(peers, [rank * peers.count // count for rank in range(count)])
 

@@ -173,11 +173,14 @@ class Ranks:
 
     def to_first(self, what: str, value: object) -> list[Any]:
         """Return the ``value`` of every rank, by number, at rank 0; others get an empty list."""
+        self.share_with_first(what, value)
+        return [] if self.number else [value, *map(self.hear, self.others)]
+
+    def share_with_first(self, what: str, value: object) -> None:
+        """Send rank 0 this one's ``value`` of a step in which that rank alone hears the others."""
         self._begin(what)
         if self.number:
             self._send(0, (_STEP, self._step, what, None, value))
-            return []
-        return [value, *map(self.hear, self.others)]
 
     def share(self, what: str, value: Callable[[int], object]) -> None:
         """Send each other rank its ``value`` of this step."""
@@ -230,7 +233,8 @@ class Ranks:
         Raises what its part has raised, and :class:`RankGone` if it has left or stays silent.
         """
         _, step, what, failure, value = self._receive(peer)
-        if (step, what) != (self._step, self._what):
+        earlier = failure is not None and step < self._step  # where rank 0 alone has heard it
+        if (step, what) != (self._step, self._what) and not earlier:
             if (death := self._death()) is not None:  # which has interrupted one in mid-step
                 raise RankGone(death.sentence)
             raise RuntimeError(

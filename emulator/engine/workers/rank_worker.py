@@ -39,7 +39,9 @@ class OwnRank:
         except Exception as failure:
             self._ranks.fail(what, failure)
             raise
-        if isinstance(value, WindowReport | EndedSchedules | Counted):
+        if isinstance(value, Counted):
+            self._ranks.share_with_first(what, value)
+        elif isinstance(value, WindowReport | EndedSchedules):
             self._ranks.share(what, value.for_worker)
         else:
             self._ranks.share(what, lambda _: value)

@@ -215,7 +215,10 @@ class VirtualFabric:
     # Calls
 
     def each(self, method: str, *arguments: object) -> list[Any]:
-        """Call ``method`` of all workers now; their answers in the order of their numbers."""
+        """Call ``method`` of all workers now; their answers in the order of their numbers.
+
+        Ranks that do not report get no answers of what is counted.
+        """
         return self.each_with(method, [arguments] * len(self.workers))
 
     def counted(self, method: str) -> list[dict[Any, Any]]:
@@ -224,7 +227,7 @@ class VirtualFabric:
         All ranks call it, and the first one alone has what came of it.
         """
         parts: list[Counted] = self.each(method)
-        return [part.by for part in parts] if self.reports else []
+        return [part.by for part in parts]
 
     def each_with(self, method: str, arguments: Sequence[Sequence[object]]) -> list[Any]:
         """Call ``method`` of all workers now, each with arguments of its own."""
@@ -239,6 +242,8 @@ class VirtualFabric:
     def _answers(self) -> list[Any]:
         """Carry out the call of this process, while the others do theirs; return all answers."""
         own = self.workers[self.part.number].answer()
+        if isinstance(own, Counted) and not self.reports:
+            return []
         numbers = range(len(self.workers))
         return [own if one == self.part.number else self.workers[one].answer() for one in numbers]
 

@@ -99,21 +99,17 @@ class EndedSchedules:
     for_all: bool
 
     def for_worker(self, number: int) -> EndedSchedules:
-        """Return what worker ``number`` needs of it: the first one writes the times of all."""
-        if self.for_all or number == 0:
+        """Return what worker ``number`` needs of it: each knows the times of its own ranks."""
+        if self.for_all:
             return self
         return EndedSchedules([one.brief() for one in self.results], for_all=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A worker's counts ``by`` rank, name or end."""
+    """A worker's counts ``by`` rank, name or end, which the first one of MPI ranks alone gets."""
 
     by: dict[Any, Any]
-
-    def for_worker(self, number: int) -> Counted:
-        """Return what worker ``number`` needs of it: the first one reports, the others nothing."""
-        return Counted({} if number else self.by)
 
 
 class WorkerPart:

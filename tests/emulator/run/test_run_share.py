@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from emulator import scenario
+from emulator.endpoint.operations.schedule import Schedule, WantedSchedules
+from emulator.engine.ranks.gpu_owners import GpuOwners
+from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.errors import UserError
 from emulator.measures import message_graph
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, weighed
-from emulator.run.run_share import RunShare
-from tests.harness.engine.memory_channel import ranks_of
+from emulator.run.run_share import RunShare, compiled_for
+from tests.harness.engine.memory_channel import in_ranks
 
 SPEC = "rail_clos:hosts=2,gpus_per_host=4,spines=2"
 #: Of which exchanges between rails need the GPUs of a server to relay them.
 RAILS = "rail_only:hosts=2,gpus_per_host=4"
 OWN = frozenset({0, 4})
+LOCK = threading.Lock()
 
 
 #: Jobs on the GPUs of ``SPEC``.
@@ -43,83 +51,96 @@ def plan(spec: str = SPEC, name: str = "alltoall") -> RunPlan:
     )
 
 
-def test_others_weigh_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = ranks_of(2)
-    whole = weighed(plan(), RunShare(first))
-    monkeypatch.setattr(message_graph.MessageGraph, "__init__", None)  # nobody can make one
-    part = weighed(plan(), RunShare(second))
-    assert part.loads == whole.loads  # but for the traffic, which is not compared
-    assert [load.traffic for load in part.loads] == [None]
-    assert whole.loads[0].traffic is not None
-    assert part.partition == whole.partition
-    with pytest.raises(TypeError):
-        weighed(plan(), RunShare())
+def weighed_together(name: str = "alltoall", spec: str = SPEC) -> list[RunPlan]:
+    """Return the plan as each of two ranks has it."""
+    drafts = [plan(spec, name) for _ in range(2)]
+    return in_ranks(2, lambda ranks: weighed(drafts[ranks.number], RunShare(ranks)))
 
 
-@pytest.mark.parametrize("name", ["allreduce", "alltoall"])
 @pytest.mark.parametrize("spec", [SPEC, RAILS])
-def test_others_have_the_operations_of_their_own(name: str, spec: str) -> None:
-    first, second = ranks_of(2)
-    whole, part = weighed(plan(spec, name), RunShare(first)), plan(spec, name)
-    relayed = whole.loads[0].relayed > 0
-    assert relayed == (spec == RAILS and name == "alltoall")
-    (trial,) = whole.trials
-    _, everything = RunShare(first).schedules(trial, OWN, whole.pxn, relayed=relayed)
-    assert all(len(one.operations) for one in everything)
-    (trial,) = part.trials
-    for some in RunShare(second).schedules(trial, OWN, part.pxn, relayed=relayed):
-        assert [len(one.operations) > 0 for one in some] == [rank in OWN for rank in range(8)]
-    for one, other in zip(some, everything, strict=True):
-        assert one.buffers == other.buffers
-        if one.rank in OWN:
-            assert list(one.operations) == list(other.operations)
+def test_ranks_weigh_together_what_one_process_weighs(spec: str) -> None:
+    whole, parts = weighed(plan(spec), RunShare()), weighed_together(spec=spec)
+    assert (whole.loads[0].relayed > 0) == (spec == RAILS)
+    first, second = parts
+    assert first.loads == second.loads == whole.loads  # but for the traffic, not compared
+    assert [load.traffic for load in second.loads] == [None]
+    assert first.loads[0].traffic is not None
+    assert first.partition == second.partition
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_jobs_have_the_operations_of_their_own_in_each_row(name: str) -> None:
-    first, second = ranks_of(2)
-    whole, part = plan(name=name), plan(name=name)
-    assert len(whole.trials) > 1
-    kept = 0
-    for trial, other in zip(whole.trials, part.trials, strict=True):
-        everything, _ = RunShare(first).schedules(trial, OWN, whole.pxn, relayed=False)
-        some, _ = RunShare(second).schedules(other, OWN, part.pxn, relayed=False)
-        kept += sum(len(one.operations) for one in some)
-        for one, of_all in zip(some, everything, strict=True):
-            assert one.buffers == of_all.buffers
-            assert list(one.operations) == (list(of_all.operations) if one.rank in OWN else [])
-            for buffer, content in trial.expected(one.rank).items():
-                assert other.expected(one.rank)[buffer].tobytes() == content.tobytes()
-                assert content.nbytes == one.buffers[buffer]
-    assert kept
+def test_no_rank_has_a_graph_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    make = message_graph.MessageGraph.__init__
+
+    def counted(self: message_graph.MessageGraph, *given: Any) -> None:
+        make(self, *given)
+        sizes.append(len(self))
+
+    monkeypatch.setattr(message_graph.MessageGraph, "__init__", counted)
+    whole = weighed(plan(), RunShare()).loads[0].operations
+    assert sizes.pop() == whole
+    weighed_together()
+    assert sizes == [whole // 2] * 2
 
 
-def test_all_have_everything_where_a_trial_goes_on_after_a_loss() -> None:
-    _, second = ranks_of(2)
+@pytest.mark.parametrize("name", ["allreduce", "alltoall", *JOBS])
+@pytest.mark.parametrize("spec", [SPEC, RAILS])
+def test_ranks_have_the_operations_of_their_own_in_each_row(name: str, spec: str) -> None:
+    whole = plan(spec, name)
+
+    def part(ranks: Ranks) -> int:
+        draft, kept = plan(spec, name), 0
+        owners = GpuOwners(ranks, [0 if rank in OWN else 1 for rank in range(8)])
+        for trial, other in zip(whole.trials, draft.trials, strict=True):
+            with LOCK:  # both ranks ask the one whole
+                everything = whole.pxn.relayed(trial.compile())
+            some = draft.pxn.relayed(compiled_for(other, owners), owners)
+            for one, of_all in zip(some, everything, strict=True):
+                assert one.buffers == of_all.buffers
+                own = one.rank in owners.own
+                assert list(one.operations) == (list(of_all.operations) if own else [])
+                kept += len(one.operations)
+        return kept
+
+    assert all(in_ranks(2, part))
+
+
+def test_what_one_rank_cannot_compile_all_refuse() -> None:
     (trial,) = plan().trials
-    again = dataclasses.replace(trial, recover=lambda executions: pytest.fail("nothing is lost"))
-    assert not RunShare(second).keeps_all(trial)
-    assert RunShare(second).keeps_all(again)
-    _, some = RunShare(second).schedules(again, OWN, plan().pxn, relayed=False)
-    assert all(len(one.operations) for one in some)
+
+    def compiled(wanted: WantedSchedules) -> Sequence[Schedule]:
+        if 0 in wanted:
+            raise UserError("rank 0 has no schedule")
+        return trial.compile(wanted=wanted)
+
+    broken = dataclasses.replace(trial, compile=compiled)
+
+    def part(ranks: Ranks) -> str:
+        with pytest.raises(UserError) as refused:
+            compiled_for(broken, RunShare(ranks).blocks(8))
+        return str(refused.value)
+
+    assert in_ranks(2, part) == ["rank 0 has no schedule"] * 2
 
 
-def test_a_machine_needs_memory_for_the_ranks_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = ranks_of(2)
-    drafts = [plan() for _ in range(3)]
+@pytest.mark.parametrize("machines", [["a", "b"], ["a", "a"]])
+def test_a_machine_needs_memory_for_the_ranks_on_it(
+    monkeypatch: pytest.MonkeyPatch, machines: list[str]
+) -> None:
+    drafts = [plan() for _ in range(2)]
     seen: list[tuple[int, int]] = []
     monkeypatch.setattr(
         preflight,
         "check_memory",
         lambda size, memory, operations, clock, pairs: seen.append((len(memory), operations)),
     )
-    for one, share in zip(drafts, (RunShare(first), RunShare(second), RunShare()), strict=True):
-        weighed(one, share)
-    operations = seen[0][1]
-    assert seen == [(4, operations), (4, operations // 2), (8, operations)]
-    for one in (first, second):
-        one.machines = ["a", "a"]
-    seen.clear()
-    weighed(drafts[0], RunShare(first))
-    weighed(drafts[1], RunShare(second))
-    assert seen == [(8, operations)] * 2
+    operations = weighed(plan(), RunShare()).loads[0].operations
+    assert seen.pop() == (8, operations)
+
+    def part(ranks: Ranks) -> None:
+        ranks.machines = machines
+        weighed(drafts[ranks.number], RunShare(ranks))
+
+    in_ranks(2, part)
+    here = 8 // len(set(machines))
+    assert seen == [(here, operations * here // 8)] * 2

@@ -67,6 +67,20 @@ def test_the_first_alone_gets_what_all_have() -> None:
     assert found == {0: ["of 0", "of 1", "of 2"], 1: [], 2: []}
 
 
+def test_a_failure_of_which_the_first_alone_hears_at_once_is_heard_at_the_next_step() -> None:
+    first, second, third = ranks_of(3)
+    third.fail("counters", ValueError("astray"))
+    for one in (first, second):
+        one.share_with_first("counters", {})
+    assert first.hear(1) == {}
+    with pytest.raises(ValueError, match="astray"):
+        first.hear(2)
+    second.share("advance", lambda _: None)
+    with pytest.raises(ValueError, match="astray") as raised:
+        second.hear(2)
+    assert raised.value.__notes__ == ["in MPI rank 2 on c"]
+
+
 def test_a_failure_is_raised_everywhere_and_names_its_rank() -> None:
     first, second = ranks_of(2)
     second.fail("advance", ValueError("astray"))

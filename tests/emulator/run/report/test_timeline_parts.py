@@ -29,7 +29,7 @@ from emulator.endpoint.operations.schedule import (
     WantedSchedules,
     Write,
 )
-from emulator.engine.ranks.gpu_owners import GpuOwners, Peers
+from emulator.engine.ranks.gpu_owners import GpuOwners, RunProcesses
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.run.report import timeline
 from tests.harness.engine.memory_channel import ranks_of
@@ -193,7 +193,7 @@ def test_a_receive_from_a_gpu_that_is_not_shown_has_its_track(
 class _Listening:
     """Processes of which this one's octets for the first are counted."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: RunProcesses) -> None:
         self.peers, self.number, self.count = peers, peers.number, peers.count
         self.octets = 0
 
