@@ -22,26 +22,26 @@ the original schedules (:mod:`emulator.measures.message_times`) hold for the res
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from emulator.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Region, Schedule, Write
+from emulator.endpoint.operations.schedule import Operation, Schedule, Write
 from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.errors import UserError
+from emulator.run.relayed_writes import BUFFER, Pair, RelayedWrites
 from topologies.model import Node, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from
 
+__all__ = ["BUFFER", "DEFAULT", "MODES", "Pair", "Pxn", "changed"]
+
 MODES = ("auto", "always", "off")
 DEFAULT = "auto"
-#: Where the data wait that others are to be sent.
-BUFFER = "pxn"
-_ALIGNMENT = 64  # octets
-
-Pair = tuple[int, int]  # ranks: source, destination
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,41 @@ class Pxn:
     ) -> list[Schedule]:
         """The schedules of all ranks, in rank order, with writes relayed where they have to be.
 
-        Raises :class:`UserError` for a write to a GPU that neither its source reaches, nor anybody
-        who may relay it.
+        ``owners`` are the processes that share them, by default this one alone.  All call it, and
+        each has the operations of its own GPUs.  Of others' it gets and returns the buffers.
+        Raises :class:`UserError` in all of them for a write to a GPU that neither its source
+        reaches, nor anybody who may relay it.
         """
-        pairs = {
-            (schedule.rank, peer)
-            for schedule in schedules
-            for peer in OperationTable.of(schedule.operations).peers(WRITE)
-            if 0 <= peer < len(schedules)
+        owners = owners or GpuOwners.alone(len(schedules))
+        tables = {
+            rank: OperationTable.of(schedules[rank].operations) for rank in sorted(owners.own)
         }
-        relays = {pair: relay for pair in sorted(pairs) if (relay := self.relay(*pair)) is not None}
-        return _Relaying(schedules, relays).schedules() if relays else list(schedules)
+        relays = self._relays(tables, owners)
+        return RelayedWrites(schedules, tables, relays, owners).schedules()
+
+    def _relays(
+        self, tables: Mapping[int, OperationTable], owners: GpuOwners
+    ) -> Mapping[Pair, int]:
+        """Return the relay of each pair that has one, for writes in ``tables``."""
+        pairs = [
+            (rank, peer)
+            for rank, table in tables.items()
+            for peer in table.peers(WRITE)
+            if 0 <= peer < len(owners.owner)
+        ]
+        relays: dict[Pair, int] = {}
+        failure: tuple[Pair, str] | None = None
+        for pair in pairs:
+            try:
+                relay = self.relay(*pair)
+            except UserError as error:
+                failure = pair, str(error)
+                break
+            if relay is not None:
+                relays[pair] = relay
+        if (sentence := owners.first_failure("relays of writes", failure)) is not None:
+            raise UserError(sentence)
+        return relays
 
     def relay(self, source: int, destination: int) -> int | None:
         """The rank that sends to ``destination`` what ``source`` writes; None: itself.
@@ -79,11 +103,9 @@ class Pxn:
         if direct is not None and self.mode != "always":
             return None
         joined = self._scale_up.joins(here.name, there.name)
+        near = [source, *(self._ranks[name] for name in self._scale_up.peers(here.name))]
         mates = {
-            rank: far
-            for rank, gpu in enumerate(gpus)
-            if (rank == source or self._scale_up.joins(here.name, gpu.name))
-            and (far := self._hops(gpu, there)) is not None
+            rank: far for rank in sorted(near) if (far := self._hops(gpus[rank], there)) is not None
         }
         if self.mode == "off" or (not mates and not joined and direct is None):
             way_out = (
@@ -108,6 +130,10 @@ class Pxn:
     def _scale_up(self) -> ScaleUpDomains:
         return ScaleUpDomains(self.topology)
 
+    @cached_property
+    def _ranks(self) -> Mapping[str, int]:
+        return {gpu.name: rank for rank, gpu in enumerate(self.topology.gpus)}
+
     def _hops(self, here: Node, there: Node) -> int | None:
         """Return the number of cables from GPU ``here`` to ``there``; None: no way leads there."""
         span = spans_from(self.topology, here.name).get(there.name)
@@ -115,95 +141,21 @@ class Pxn:
 
 
 def changed(before: Sequence[Schedule], after: Sequence[Schedule]) -> int:
-    """Return how many writes of the schedules ``before`` are no longer writes in ``after``."""
-    return sum(
-        isinstance(one, Write) and not isinstance(other, Write)
-        for old, new in zip(before, after, strict=True)
-        if old is not new
-        for one, other in zip(old.operations, new.operations, strict=False)
-    )
+    """Return how many writes of the schedules ``before`` are no longer writes in ``after``.
+
+    What has no operations there counts nothing, so that processes may add up those of their GPUs.
+    """
+    count = 0
+    for old, new in zip(before, after, strict=True):
+        if old is not new:
+            writes = np.flatnonzero(_are_writes(old.operations))
+            still = _are_writes(new.operations)
+            count += int(np.count_nonzero(~still[writes[writes < len(still)]]))
+    return count
 
 
-class _Relaying:
-    """``schedules`` with the writes of some pairs relayed by another rank."""
-
-    def __init__(self, schedules: Sequence[Schedule], relays: Mapping[Pair, int]) -> None:
-        self._before = schedules
-        self._relays = relays
-        self._operations = [list(schedule.operations) for schedule in schedules]
-        self._staged = [0] * len(schedules)  # octets
-        self._used: dict[Pair, set[int]] = defaultdict(set)  # tags
-        self._next_tag: dict[Pair, int] = defaultdict(int)
-        self._buffer = BUFFER
-        while any(self._buffer in schedule.buffers for schedule in schedules):
-            self._buffer += "-"
-
-    def schedules(self) -> list[Schedule]:
-        receives: dict[tuple[int, int, int], int] = {}
-        for schedule in self._before:
-            for index, operation in enumerate(schedule.operations):
-                if isinstance(operation, Write | Copy):
-                    self._used[schedule.rank, operation.peer].add(operation.tag)
-                elif isinstance(operation, Receive):
-                    receives[operation.peer, schedule.rank, operation.tag] = index
-        for schedule in self._before:
-            for index, operation in enumerate(schedule.operations):
-                if isinstance(operation, Write):
-                    relay = self._relays.get((schedule.rank, operation.peer))
-                    if relay is not None:
-                        receive = receives.get((schedule.rank, operation.peer, operation.tag))
-                        self._relay(schedule.rank, index, operation, relay, receive)
-        return [
-            replace(
-                schedule,
-                buffers={**schedule.buffers, self._buffer: staged} if staged else schedule.buffers,
-                operations=tuple(operations),
-            )
-            for schedule, operations, staged in zip(
-                self._before, self._operations, self._staged, strict=True
-            )
-        ]
-
-    def _relay(
-        self, source: int, index: int, write: Write, relay: int, receive: int | None
-    ) -> None:
-        destination, length = write.peer, write.local.length
-        if relay == destination:
-            self._operations[source][index] = Copy(
-                after=write.after,
-                peer=relay,
-                tag=write.tag,
-                local=write.local,
-                remote=write.remote,
-            )
-            return
-        stage = Region(self._buffer, self._staged[relay], length)
-        self._staged[relay] += -(-length // _ALIGNMENT) * _ALIGNMENT
-        inside, outside = self._tag(source, relay), self._tag(relay, destination)
-        self._operations[source][index] = Copy(
-            after=write.after, peer=relay, tag=inside, local=write.local, remote=stage
-        )
-        added: list[Operation] = self._operations[relay]
-        added.append(Receive(peer=source, tag=inside, into=stage))
-        added.append(
-            Write(
-                after=(len(added) - 1,),
-                peer=destination,
-                tag=outside,
-                local=stage,
-                remote=write.remote,
-            )
-        )
-        if receive is not None:
-            before = self._operations[destination][receive]
-            assert isinstance(before, Receive)
-            self._operations[destination][receive] = replace(before, peer=relay, tag=outside)
-
-    def _tag(self, source: int, destination: int) -> int:
-        """One that nothing else from ``source`` to ``destination`` has."""
-        pair = (source, destination)
-        tag = self._next_tag[pair]
-        while tag in self._used[pair]:
-            tag += 1
-        self._next_tag[pair] = tag + 1
-        return tag
+def _are_writes(operations: Sequence[Operation]) -> npt.NDArray[np.bool_]:
+    """Return which of ``operations`` are writes, without a table made for it."""
+    if isinstance(operations, OperationTable):
+        return operations.columns["kind"] == WRITE
+    return np.fromiter((isinstance(one, Write) for one in operations), bool, len(operations))

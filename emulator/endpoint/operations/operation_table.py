@@ -62,10 +62,12 @@ Column = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
 
 
 class Names:
-    """Numbers for names, in the order of their first look-up."""
+    """Numbers for names, in the order of their first look-up; ``names`` have theirs already."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str] = ()) -> None:
         self._numbers: dict[str, int] = {}
+        for name in names:
+            self.number(name)
 
     def number(self, name: str) -> int:
         """The number of ``name``, from 0 on."""

@@ -35,7 +35,7 @@ CASES = {
     "alltoall": {"sizes": "40KiB"},
     "broadcast": {"sizes": "70KiB"},
     "llm": {"tp": "2", "pp": "2", "dp": "2", "layers": "2", "batch": "2", "scale": "65536"},
-    "moe": {},
+    "moe": {"experts": "24", "tokens": "16"},
 }
 #: Owners of twelve GPUs: in a row, in turns, and one that has none.
 DIVISIONS = [

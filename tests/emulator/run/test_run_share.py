@@ -127,14 +127,14 @@ def test_what_one_rank_cannot_compile_all_refuse() -> None:
 def test_a_machine_needs_memory_for_the_ranks_on_it(
     monkeypatch: pytest.MonkeyPatch, machines: list[str]
 ) -> None:
-    drafts = [plan() for _ in range(2)]
+    whole, *drafts = (plan() for _ in range(3))
     seen: list[tuple[int, int]] = []
     monkeypatch.setattr(
         preflight,
         "check_memory",
         lambda size, memory, operations, clock, pairs: seen.append((len(memory), operations)),
     )
-    operations = weighed(plan(), RunShare()).loads[0].operations
+    operations = weighed(whole, RunShare()).loads[0].operations
     assert seen.pop() == (8, operations)
 
     def part(ranks: Ranks) -> None:
