@@ -43,12 +43,13 @@ COLLECTIVES = {"alltoall": "3072", "alltoallv": "5000", "sendrecv": "100KiB", "a
 
 
 class _AnyRelay(Pxn):
-    """Relays chosen by chance, with every pair of GPUs joined."""
+    """Relays chosen by chance, which ``mode`` decides, as if all GPUs were joined."""
 
     def relay(self, source: int, destination: int) -> int | None:
         gpus = range(len(self.topology.gpus))
         others = [rank for rank in gpus if rank != source]
-        return random.Random(source * 100 + destination).choice([None, destination, *others])
+        chance = random.Random(f"{self.mode} {source} {destination}")
+        return chance.choice([None, destination, *others, *others])
 
 
 def by_chance(ranks: int, seed: int) -> list[Schedule]:
@@ -154,9 +155,9 @@ def test_any_schedules_are_relayed_alike_by_any_relays(seed: int) -> None:
     """Tags of copies and of writes are given to the same pairs in turns."""
     topology = load("clos:hosts=2,gpus_per_host=3,spines=0")
     schedules = by_chance(6, seed)
-    assert_alike(_AnyRelay(topology), schedules)
-    relayed = _AnyRelay(topology).relayed(schedules)
-    assert changed(schedules, relayed) > 0
+    relays = _AnyRelay(topology, str(seed))
+    assert_alike(relays, schedules)
+    assert changed(schedules, relays.relayed(schedules)) > 0
 
 
 def test_a_buffer_of_that_name_on_one_gpu_gives_the_stages_of_all_another() -> None:
