@@ -92,10 +92,10 @@ class Resumption:
     """The continuation of a :class:`Trial` after GPUs were lost, over the memories as they are.
 
     Buffers that ``expected`` names are spoiled before, but for those that are ``kept``: all others
-    are as in a new process.
+    are as in a new process.  ``compile`` may have a parameter ``wanted``, as that of a trial.
     """
 
-    compile: Callable[[], Sequence[Schedule]]
+    compile: Callable[..., Sequence[Schedule]]
     inputs: Callable[[int], Contents]
     expected: Callable[[int], Contents]
     kept: Collection[str] = ()

@@ -56,6 +56,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 from emulator.errors import UserError
@@ -176,10 +177,10 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
     trial = Trial(
         collective="checkpoint",
         size_bytes=octets_of(part.exchanges),
-        compile=lambda: part.schedules,
+        compile=partial(job.compile, part),
         inputs=job.inputs,
         expected=job.expected,
-        memory_bytes=max(sum(one.buffers.values()) for one in part.schedules),
+        memory_bytes=part.memory_bytes,
         warmups=parameters.warmups,
         iterations=parameters.iterations,
         fresh=True,

@@ -129,20 +129,25 @@ class TensorProgram:
 
     def move(self, source: Tensor, destination: Tensor, what: str) -> Tensor:
         """Send ``source`` into the region of ``destination``; return that with its time."""
-        here, there = source.rank, destination.rank
-        _, receive = self.program.transfer(
-            here, there, source.region, destination.region, after=source.ready
-        )
-        self.note(
-            Exchange(what, here, there, source.region.length, self.program.joins(here, there))
-        )
+        _, receive = self.transfer(source, destination, what)
         return replace(destination, ready=(*destination.ready, receive))
 
-    def note(self, exchange: Exchange) -> None:
-        """Count a transfer that was written into the program."""
+    def transfer(self, source: Tensor, destination: Tensor, what: str) -> tuple[int, int]:
+        """Send ``source`` into the region of ``destination``, which need not be ready.
+
+        Returns the index of the send at the source, and of the receive at the destination.
+        """
+        here, there = source.rank, destination.rank
+        moved = self.program.transfer(
+            here, there, source.region, destination.region, after=source.ready
+        )
+        exchange = Exchange(
+            what, here, there, source.region.length, self.program.joins(here, there)
+        )
         self.exchanges[exchange] += 1
         if self._listed is not None:
             self._listed.append(exchange)
+        return moved
 
     def reduce(self, source: Tensor, into: Tensor, function: str = "sum") -> Tensor:
         """Add ``source`` to ``into``; return that with its time.

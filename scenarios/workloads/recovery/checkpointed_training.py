@@ -15,20 +15,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from emulator.endpoint.interruption import JobExecution
 from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import Schedule, Write
+from emulator.endpoint.operations.schedule import (
+    ALL_SCHEDULES,
+    NO_SCHEDULES,
+    Schedule,
+    WantedSchedules,
+)
 from emulator.scenario import Contents, Resumption
 from scenarios.collectives.program import Program
 from scenarios.workloads.network import gpu_layers
 from scenarios.workloads.network.arithmetic import Matrix
 from scenarios.workloads.network.parallel_training import GRADIENTS
 from scenarios.workloads.network.replica_learning import GRADIENT_OF, ReplicaLearning
-from scenarios.workloads.network.tensors import ELEMENT_BYTES, Exchange, Tensor, TensorProgram
+from scenarios.workloads.network.tensors import (
+    ELEMENT_BYTES,
+    Exchange,
+    Tensor,
+    TensorProgram,
+)
 from scenarios.workloads.recovery.job_places import JobPlaces
 from topologies.model import Topology
 
@@ -47,17 +57,20 @@ Operations = list[tuple[int, int]]
 class JobPart:
     """The part of the job on the ranks ``placed``, from the checkpoint ``checkpoint`` on (0: none).
 
-    ``sent`` and ``stored`` are the writes and receives of each checkpoint, by its number, and
-    ``restored`` the receives of states that are read back.
+    Its operations are not kept: :meth:`CheckpointedTraining.compile` writes them.  ``sent`` and
+    ``stored`` are the writes and receives of each checkpoint, by its number, and ``restored`` the
+    receives of states that are read back.  ``writes`` are all over the fabric, each with its
+    octets.  ``memory_bytes`` is the most that the buffers of a GPU take.
     """
 
     placed: tuple[int, ...]
     checkpoint: int
-    schedules: Sequence[Schedule] = ()
     exchanges: Mapping[Exchange, int] = field(default_factory=dict)
+    memory_bytes: int = 0
     sent: dict[int, Operations] = field(default_factory=dict)
     stored: dict[int, Operations] = field(default_factory=dict)
     restored: Operations = field(default_factory=list)
+    writes: list[tuple[int, int, int]] = field(default_factory=list)
 
     def stored_at(self, results: Sequence[RankResult]) -> dict[int, int]:
         """Return when each checkpoint that was finished was (fabric ns), by its number."""
@@ -71,10 +84,7 @@ class JobPart:
     def sent_octets(self, results: Sequence[RankResult]) -> int:
         """Return the octets of all writes over the fabric that were done."""
         return sum(
-            operation.local.length
-            for schedule in self.schedules
-            for one, operation in enumerate(schedule.operations)
-            if isinstance(operation, Write) and results[schedule.rank].operation_end[one] >= 0
+            octets for rank, one, octets in self.writes if results[rank].operation_end[one] >= 0
         )
 
     def restored_at(self, results: Sequence[RankResult]) -> int | None:
@@ -124,7 +134,7 @@ class CheckpointedTraining:
         """Return what follows after ``executions``; UserError if the job cannot go on."""
         part = self.part_after(executions)
         return Resumption(
-            compile=lambda: part.schedules,
+            compile=partial(self.compile, part),
             inputs=lambda rank: self.inputs(rank, part),
             expected=lambda rank: self.expected(rank, part),
             kept=(STATES,),
@@ -172,22 +182,53 @@ class CheckpointedTraining:
 
     # -- operations ----------------------------------------------------------------------------
 
+    def compile(self, part: JobPart, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs in ``part``, with the operations that are ``wanted``."""
+        writer = _PartWriter(self, JobPart(part.placed, part.checkpoint), wanted)
+        writer.write()
+        return writer.program.schedules()
+
     def _part(self, placed: tuple[int, ...], checkpoint: int) -> JobPart:
-        return _PartWriter(self, JobPart(placed, checkpoint)).written()
+        part = JobPart(placed, checkpoint)
+        writer = _PartWriter(self, part, NO_SCHEDULES)
+        writer.write()
+        program = writer.program
+        part.exchanges = writer.tensors.exchanges
+        part.memory_bytes = max(
+            sum(program.buffers(rank).values()) for rank in range(program.ranks)
+        )
+        return part
+
+
+class _JobTensors(TensorProgram):
+    """Tensors of a job, whose ``writes`` over the fabric are listed: rank, index, octets."""
+
+    def __init__(self, program: Program, writes: list[tuple[int, int, int]]) -> None:
+        super().__init__(program)
+        self._writes = writes
+
+    def transfer(self, source: Tensor, destination: Tensor, what: str) -> tuple[int, int]:
+        """Send ``source``, and list it if it crosses the fabric."""
+        send, receive = super().transfer(source, destination, what)
+        if not self.program.joins(source.rank, destination.rank):
+            self._writes.append((source.rank, send, source.region.length))
+        return send, receive
 
 
 class _PartWriter:
-    """Writes the operations of ``part`` of ``training``."""
+    """Writes ``part`` of ``training``: its operations that are ``wanted``, and where they are."""
 
-    def __init__(self, training: CheckpointedTraining, part: JobPart) -> None:
+    def __init__(
+        self, training: CheckpointedTraining, part: JobPart, wanted: WantedSchedules
+    ) -> None:
         self._training, self._part = training, part
         learning = training.learning
-        self._program = Program.on(training.topology)
-        self._tensors = TensorProgram(self._program)
+        self.program = Program.on(training.topology, wanted)
+        self.tensors = _JobTensors(self.program, part.writes)
         self._count = learning.weight_count
         size = self._count + learning.epochs
         self._shards = self._stores(size)
-        model, new = learning.model, self._tensors.new
+        model, new = learning.model, self.tensors.new
         self._states = [new(rank, "state", size) for rank in part.placed]
         self._x = [new(rank, "inputs", model.inputs, learning.samples) for rank in part.placed]
         self._y = [new(rank, "targets", model.outputs, learning.samples) for rank in part.placed]
@@ -196,45 +237,43 @@ class _PartWriter:
         """Return the place of each state in its store, by checkpoint and replica."""
         places = self._training.places
         return {
-            (number, replica): self._tensors.new(places.store_of(replica), STATES, size)
+            (number, replica): self.tensors.new(places.store_of(replica), STATES, size)
             for number in range(1, self._training.checkpoints + 1)
             for replica in range(self._training.learning.replicas)
         }
 
-    def written(self) -> JobPart:
-        """Return the part."""
+    def write(self) -> None:
+        """Write all of the part."""
         training, part = self._training, self._part
         if part.checkpoint:
-            with self._program.named(f"checkpoint {part.checkpoint} read back"):
+            with self.program.named(f"checkpoint {part.checkpoint} read back"):
                 self._read_back()
         for epoch in range(part.checkpoint * training.every, training.learning.epochs):
-            with self._program.named(f"epoch {epoch + 1}"):
+            with self.program.named(f"epoch {epoch + 1}"):
                 self._epoch(epoch)
             number, left = divmod(epoch + 1, training.every)
             if not left:
-                with self._program.named(f"checkpoint {number}"):
+                with self.program.named(f"checkpoint {number}"):
                     self._write(number)
-        part.schedules, part.exchanges = self._program.schedules(), self._tensors.exchanges
-        return part
 
     def _read_back(self) -> None:
         for replica, state in enumerate(self._states):
             stored = self._shards[self._part.checkpoint, replica]
             octets = REQUEST_OCTETS // ELEMENT_BYTES
-            ask = self._tensors.new(state.rank, "requests", octets)
-            asked = self._tensors.new(stored.rank, "requests", octets)
-            _, request = self._move(ask, asked, REQUESTED)
+            ask = self.tensors.new(state.rank, "requests", octets)
+            asked = self.tensors.new(stored.rank, "requests", octets)
+            _, request = self.tensors.transfer(ask, asked, REQUESTED)
             there = dataclasses.replace(stored, ready=(request,))
-            _, read = self._move(there, state, READ)
+            _, read = self.tensors.transfer(there, state, READ)
             self._part.restored.append((state.rank, read))
             self._states[replica] = dataclasses.replace(state, ready=(read,))
 
     def _epoch(self, epoch: int) -> None:
-        learning, new = self._training.learning, self._tensors.new
+        learning, new = self._training.learning, self.tensors.new
         gradients: list[Tensor] = []
         for replica, state in enumerate(self._states):
             weights = state.part(0, self._count)
-            gradient, _ = self._tensors.apply(
+            gradient, _ = self.tensors.apply(
                 GRADIENT_OF[type(learning.model)],
                 [weights, self._x[replica], self._y[replica]],
                 [new(state.rank, "gradients", self._count), state.part(self._count + epoch, 1)],
@@ -242,10 +281,10 @@ class _PartWriter:
                 duration_ns=self._training.gradient_ns,
             )
             gradients.append(gradient)
-        sums = self._tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
+        sums = self.tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
         for replica, total in enumerate(sums):
             weights = self._states[replica].part(0, self._count)
-            (stepped,) = self._tensors.apply(
+            (stepped,) = self.tensors.apply(
                 gpu_layers.step, [weights, total], [weights], learning.rate
             )
             self._states[replica] = dataclasses.replace(self._states[replica], ready=stepped.ready)
@@ -255,18 +294,7 @@ class _PartWriter:
         self._part.sent[number], self._part.stored[number] = [], []
         for replica, state in enumerate(self._states):
             there = self._shards[number, replica]
-            send, receive = self._move(state, there, WRITTEN)
+            send, receive = self.tensors.transfer(state, there, WRITTEN)
             self._part.sent[number].append((state.rank, send))
             self._part.stored[number].append((there.rank, receive))
             self._states[replica] = dataclasses.replace(state, ready=(send,))
-
-    def _move(self, source: Tensor, destination: Tensor, what: str) -> tuple[int, int]:
-        """Send ``source``; return the index of the send, and of the receive at the destination."""
-        here, there = source.rank, destination.rank
-        moved = self._program.transfer(
-            here, there, source.region, destination.region, after=source.ready
-        )
-        nvlink = self._program.joins(here, there)
-        exchange = Exchange(what, here, there, source.region.length, nvlink)
-        self._tensors.note(exchange)
-        return moved

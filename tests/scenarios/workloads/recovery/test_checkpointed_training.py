@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 
 from emulator.endpoint.interruption import Interruption, JobExecution
 from emulator.endpoint.operations.rank_result import RankResult
+from emulator.endpoint.operations.schedule import WantedSchedules, Write
 from emulator.errors import UserError
 from scenarios.workloads.network.recurrence import RecurrentModel
 from scenarios.workloads.network.replica_learning import ReplicaLearning
+from scenarios.workloads.network.tensors import octets_of
 from scenarios.workloads.recovery.checkpointed_training import (
     STATES,
     CheckpointedTraining,
@@ -19,6 +22,7 @@ from scenarios.workloads.recovery.checkpointed_training import (
 )
 from scenarios.workloads.recovery.job_places import JobPlaces
 from tests.harness.runs.schedule_executor import Executor, hazards
+from tests.harness.runs.wanted_parts import assert_parts
 from topologies.catalogue import load
 
 FABRIC = load("rail_clos:hosts=4,gpus_per_host=2,spines=1")
@@ -44,7 +48,7 @@ def training(every: int = 2, epochs: int = 5) -> CheckpointedTraining:
 
 def executed(job: CheckpointedTraining, part: JobPart, before: Executor | None = None) -> Executor:
     """Run ``part`` over the stores' states of ``before``, and compare with what is expected."""
-    executor = Executor(part.schedules, random.Random(3))
+    executor = Executor(job.compile(part), random.Random(3))
     for rank in range(len(FABRIC.gpus)):
         for name, content in job.inputs(rank, part).items():
             executor.memory[rank][name][:] = content.view(np.uint8)
@@ -57,9 +61,10 @@ def executed(job: CheckpointedTraining, part: JobPart, before: Executor | None =
     return executor
 
 
-def interrupted(part: JobPart, stored: int, *lost: int) -> JobExecution:
+def interrupted(job: CheckpointedTraining, part: JobPart, stored: int, *lost: int) -> JobExecution:
     """An execution of ``part`` in which the checkpoints up to ``stored`` were finished."""
-    ends = [np.full(len(one.operations), -1) for one in part.schedules]
+    schedules = job.compile(part)
+    ends = [np.full(len(one.operations), -1) for one in schedules]
     for number in range(part.checkpoint + 1, stored + 1):
         for rank, index in part.stored[number]:
             ends[rank][index] = 1000 * number
@@ -77,14 +82,14 @@ def interrupted(part: JobPart, stored: int, *lost: int) -> JobExecution:
         for rank, times in enumerate(ends)
     ]
     loss = Interruption(lost=dict.fromkeys(lost, 4000), results=results, start_ns=0)
-    return JobExecution(part.schedules, results, loss)
+    return JobExecution(schedules, results, loss)
 
 
 @pytest.mark.parametrize("every", [1, 2, 5, 6])
 def test_without_a_loss_states_and_checkpoints_are_those_of_one_gpu(every: int) -> None:
     job = training(every)
     executed(job, job.first)
-    assert hazards(job.first.schedules) == []
+    assert hazards(job.compile(job.first)) == []
     assert sorted(job.first.stored) == list(range(1, 5 // every + 1))
 
 
@@ -93,36 +98,69 @@ def test_without_a_loss_states_and_checkpoints_are_those_of_one_gpu(every: int) 
 def test_the_job_goes_on_from_the_last_whole_checkpoint(stored: int, lost: tuple[int, ...]) -> None:
     job = training()
     states = executed(job, job.first)
-    executions = [interrupted(job.first, stored, *lost)]
+    executions = [interrupted(job, job.first, stored, *lost)]
     part = job.part_after(executions)
     assert part.checkpoint == stored
     assert [rank for rank in part.placed if rank in PLACES.workers] == [
         rank for rank in PLACES.workers if rank not in lost
     ]
     assert set(part.placed) - set(PLACES.workers) == set(PLACES.spares[: len(lost)])
-    busy = [rank for rank, one in enumerate(part.schedules) if len(one.operations)]
+    busy = [rank for rank, one in enumerate(job.compile(part)) if len(one.operations)]
     assert not set(lost) & set(busy)
-    assert hazards(part.schedules) == []
+    assert hazards(job.compile(part)) == []
     executed(job, part, states)
     following = job.recover(executions)
     assert following.kept == (STATES,)
-    assert following.compile() == part.schedules
+    assert following.compile() == job.compile(part)
     assert all(not following.expected(rank) for rank in lost)
 
 
 def test_a_checkpoint_of_which_a_state_is_missing_does_not_count() -> None:
     job = training()
-    one = interrupted(job.first, 2, 1)
+    one = interrupted(job, job.first, 2, 1)
     rank, index = job.first.stored[2][-1]
     one.results[rank].operation_end[index] = -1
     assert job.part_after([one]).checkpoint == 1
 
 
+@pytest.mark.parametrize("wanted", [{0}, {3, 5}, {6, 7}, {1, 2, 4}])
+def test_all_parts_are_compiled_for_some_of_the_gpus(wanted: set[int]) -> None:
+    job = training()
+    interruption = interrupted(job, job.first, 1, 2)
+    for part, compile_part in (
+        (job.first, partial(job.compile, job.first)),
+        (job.part_after([interruption]), job.recover([interruption]).compile),
+    ):
+        some = compile_part(wanted=WantedSchedules(frozenset(wanted)))
+        assert_parts(some, job.compile(part), frozenset(wanted))
+
+
+def test_octets_that_were_sent_are_those_of_writes_that_are_done() -> None:
+    job = training()
+    for part in (job.first, job.part_after([interrupted(job, job.first, 1, 2)])):
+        execution = interrupted(job, part, 2)
+        for result in execution.results:
+            result.operation_end[::3] = 7
+        writes = [
+            (one.rank, index, send.local.length)
+            for one in execution.schedules
+            for index, send in enumerate(one.operations)
+            if isinstance(send, Write)
+        ]
+        assert sorted(part.writes) == writes
+        assert part.sent_octets(execution.results) == sum(
+            octets
+            for rank, index, octets in writes
+            if execution.results[rank].operation_end[index] >= 0
+        )
+        assert 0 < part.sent_octets(execution.results) < octets_of(part.exchanges, nvlink=False)
+
+
 def test_a_second_loss_takes_the_next_spare_and_the_latest_checkpoint() -> None:
     job = training()
-    first = interrupted(job.first, 1, 2)
+    first = interrupted(job, job.first, 1, 2)
     then = job.part_after([first])
-    second = interrupted(then, 2, 2, 0)
+    second = interrupted(job, then, 2, 2, 0)
     part = job.part_after([first, second])
     assert part.checkpoint == 2
     assert part.placed == (5, 1, 4, 3)
@@ -140,7 +178,7 @@ def test_a_second_loss_takes_the_next_spare_and_the_latest_checkpoint() -> None:
 def test_a_job_that_cannot_go_on_says_why(lost: tuple[int, ...], words: str) -> None:
     job = training()
     with pytest.raises(UserError, match=words):
-        job.recover([interrupted(job.first, 1, *lost)])
+        job.recover([interrupted(job, job.first, 1, *lost)])
 
 
 def test_a_job_needs_two_gpus_that_train() -> None:
