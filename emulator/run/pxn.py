@@ -33,12 +33,10 @@ from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.endpoint.operations.schedule import Operation, Schedule, Write
 from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.errors import UserError
-from emulator.run.relayed_writes import BUFFER, Pair, RelayedWrites
+from emulator.run.relayed_writes import Pair, RelayedWrites
 from topologies.model import Node, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from
-
-__all__ = ["BUFFER", "DEFAULT", "MODES", "Pair", "Pxn", "changed"]
 
 MODES = ("auto", "always", "off")
 DEFAULT = "auto"

@@ -97,7 +97,8 @@ class RelayedWrites:
 
         All processes call it.
         """
-        own = _by_relay(_joined(self._relayed_of(rank) for rank in self._tables))
+        own = _joined(self._relayed_of(rank) for rank in self._tables)
+        own = own[_relay_order(own)]
         here, sender = self._asked(own)
         own["inside"], here["outside"] = self._tags(own, here)
         here["offset"], staged = _stages(here)
@@ -143,10 +144,8 @@ class RelayedWrites:
         found["source"], found["relay"], found["index"] = rank, relay, index
         found["destination"], found["tag"] = columns["peer"][index], columns["tag"][index]
         found["octets"] = columns["near_octets"][index]
-        found["far_at"], found["far_octets"] = (
-            columns["far_at"][index],
-            columns["far_octets"][index],
-        )
+        found["far_at"] = columns["far_at"][index]
+        found["far_octets"] = columns["far_octets"][index]
         found["buffer"] = _renumbered(
             columns["far_buffer"][index], self._tables[rank].names, self._names
         )
@@ -202,6 +201,7 @@ class RelayedWrites:
         count = len(self._owner)
         sender = np.concatenate([own["source"], here["relay"]]).astype(np.int64)
         receiver = np.concatenate([own["relay"], here["destination"]])
+        # No GPU relays its own writes: those of one pair and source are all copies, or all writes.
         order = np.argsort(np.concatenate([own["source"], here["source"]]), kind="stable")
         taken_pairs, taken = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for rank in np.unique(sender).tolist():
@@ -262,10 +262,8 @@ class RelayedWrites:
             added["peer"][one], added["tag"][one] = relayed[peer], relayed[tag]
             added["near_at"][one], added["near_octets"][one] = relayed["offset"], relayed["octets"]
         added["far_buffer"][write] = _renumbered(relayed["buffer"], self._names.all(), names)
-        added["far_at"][write], added["far_octets"][write] = (
-            relayed["far_at"],
-            relayed["far_octets"],
-        )
+        added["far_at"][write] = relayed["far_at"]
+        added["far_octets"][write] = relayed["far_octets"]
         return added
 
 
@@ -334,10 +332,6 @@ def _joined(records: Iterable[Records]) -> Records:
 def _relay_order(records: Records) -> Numbers:
     """Return the order by relay, then by source; those of one source stay as they are."""
     return np.lexsort((records["source"], records["relay"]))
-
-
-def _by_relay(records: Records) -> Records:
-    return records[_relay_order(records)]
 
 
 def _places(ranks: Numbers) -> Mapping[int, Numbers]:

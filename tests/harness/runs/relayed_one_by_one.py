@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Region, Schedule, Write
-from emulator.run.pxn import Pair, Pxn
-from emulator.run.relayed_writes import ALIGNMENT, BUFFER
+from emulator.run.pxn import Pxn
+from emulator.run.relayed_writes import ALIGNMENT, BUFFER, Pair
 
 
 def relayed_one_by_one(pxn: Pxn, schedules: Sequence[Schedule]) -> list[Schedule]:

@@ -11,7 +11,8 @@ from emulator.endpoint.operations.schedule import Copy, Receive, Region, Schedul
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.pxn import BUFFER, Pxn
+from emulator.run.pxn import Pxn
+from emulator.run.relayed_writes import BUFFER
 from scenarios.collective_benchmarks import allreduce
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails
