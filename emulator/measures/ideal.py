@@ -32,7 +32,7 @@ left out: a bound from below, not a prediction.  Barriers are free.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +43,7 @@ from emulator.endpoint.operations.schedule import Schedule
 from emulator.endpoint.operations.schedule_program import describe
 from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.measures.cuts import Change, Crossing, cut_bound_ns
-from emulator.measures.matched_messages import Numbers
+from emulator.measures.matched_messages import Messages, Numbers
 from emulator.measures.message_graph import MessageGraph
 from topologies.model import SWITCH, Topology
 from topologies.parts.attachment import nic_rate_bps
@@ -103,18 +103,45 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class _Crossings:
     """What the writes of pairs of GPUs come to, an array element each.
 
-    ``key`` is the pair as one number, and ``place`` that of its first message's receive.
+    ``pair`` is source and destination as one number, and ``place`` that of its first message's
+    receive.
     """
 
-    key: Numbers
+    pair: Numbers
     place: Numbers
     octets: Numbers
     packets: Numbers
     begin: Floats
     rest: Floats
+
+
+class _Pairs:
+    """The pairs of source and destination that messages have, by write and by copy.
+
+    ``first`` is the first message of each, ``of`` the pair of each message, and ``count`` the
+    number of GPUs.
+    """
+
+    def __init__(self, messages: Messages, count: int) -> None:
+        self.count = count
+        key = messages.source.astype(np.int64)
+        key *= count
+        key += messages.destination
+        key += np.where(messages.writes, 0, count * count)
+        self.key, self.first, of = np.unique(key, return_index=True, return_inverse=True)
+        self.of = of.astype(np.int32)
+        self.writes = self.key < count * count
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def ends(self) -> Iterator[tuple[int, int, bool]]:
+        """Yield source, destination and whether it is by write, for each."""
+        for key, writes in zip(self.key.tolist(), self.writes.tolist(), strict=True):
+            yield *divmod(key % (self.count * self.count), self.count), writes
 
 
 class _Bound:
@@ -134,12 +161,9 @@ class _Bound:
         self.owners = graph.owners or GpuOwners.alone(len(self.gpus))
         self.scale_up = ScaleUpDomains(topology)
         self._check()
-        messages = graph.messages
-        self.source = messages.source.astype(np.int64)
-        self.destination = messages.destination.astype(np.int64)
-        self.writes = messages.writes
-        self.length = messages.length.astype(np.int64)
-        self.service, self.flight = self._messages()
+        self.messages = graph.messages
+        self.pairs = _Pairs(graph.messages, len(self.gpus))
+        self.service, self.delay = self._times()
 
     def _check(self) -> None:
         graph = self.graph
@@ -175,45 +199,50 @@ class _Bound:
         fabric = self._fabric(begins, rests)
         return max(self.owners.peers.gather("bound", max(longest, busiest, fabric)))
 
+    def _flight(self, which: Numbers | slice = slice(None)) -> Floats:
+        """Return how long what ``which`` messages carry is on its way (ns)."""
+        return self.delay[self.pairs.of[which]]
+
+    def _whole(self, which: Numbers) -> Floats:
+        """Return how long it takes from the start of ``which`` messages until all is there."""
+        return self.service[which] + self._flight(which)
+
     def _busiest(self, begins: Floats, rests: Floats) -> float:
         """Return the bound of the own port that has the most to do."""
-        out, into = self._places()
-        sent = np.flatnonzero(self.graph.send >= 0)
-        received = np.flatnonzero(self.graph.receive >= 0)
-        place = np.concatenate([out[sent], into[received]])
-        if not len(place):
-            return 0.0
-        which = np.concatenate([sent, received])
-        # return_index makes numpy sort stably, which is right on emulated processors, too
-        names, _, place = np.unique(place, return_index=True, return_inverse=True)
-        load = np.bincount(place, self.service[which])
-        first = np.full(len(names), math.inf)
-        last = np.full(len(names), math.inf)
-        there = begins + self.flight
-        np.minimum.at(first, place, np.concatenate([begins[sent], there[received]]))
-        left = self.flight + rests
-        np.minimum.at(last, place, np.concatenate([left[sent], rests[received]]))
-        return float((first + load + last).max())
+        sent = np.flatnonzero(self.graph.send >= 0).astype(np.int32)
+        received = np.flatnonzero(self.graph.receive >= 0).astype(np.int32)
+        out, into, ports = self._ports()
+        place = np.concatenate([out[self.pairs.of[sent]], into[self.pairs.of[received]]])
+        load = np.bincount(
+            place, np.concatenate([self.service[sent], self.service[received]]), ports
+        )
+        first, last = np.full(ports, math.inf), np.full(ports, math.inf)
+        np.minimum.at(first, out[self.pairs.of[sent]], begins[sent])
+        there = begins[received] + self._flight(received)
+        np.minimum.at(first, into[self.pairs.of[received]], there)
+        np.minimum.at(last, out[self.pairs.of[sent]], self._flight(sent) + rests[sent])
+        np.minimum.at(last, into[self.pairs.of[received]], rests[received])
+        used = np.isfinite(first)
+        return float((first + load + last)[used].max(initial=0.0))
 
     def _earliest(self) -> tuple[Floats, float]:
         """Return when each message is sent at the earliest, and when the last operation ends."""
         graph = self.graph
-        head, end = np.zeros(len(graph)), np.zeros(len(graph))
+        end = np.zeros(len(graph))
         begins = np.zeros(len(graph.messages))
         sending = graph.messages.of_sends(len(graph))
         arrival = graph.messages.of_receives(len(graph))  # what an operation waits for
-        whole = self.service + self.flight
         own = self._own()
         for wave in graph.waves:
             for level in wave.levels:
-                graph.needs.largest(level, end, head)
-                begin = head[level]
-                sends, sent = graph.sent_in(level, sending)
-                begins[sent] = head[sends]
+                begin = graph.needs.largest(level, end)
+                message = sending[level]
+                sends = message >= 0
+                begins[message[sends]] = begin[sends]
                 message = arrival[level]
                 waits = message >= 0
                 message = message[waits]
-                begin[waits] = np.maximum(begin[waits], begins[message] + whole[message])
+                begin[waits] = np.maximum(begin[waits], begins[message] + self._whole(message))
                 end[level] = begin + own[level]
             graph.send_on(wave, begins)
         return begins, float(end.max(initial=0.0))
@@ -221,7 +250,6 @@ class _Bound:
     def _remaining(self) -> Floats:
         """The least time from the end of each message's receive to the end of the program."""
         graph = self.graph
-        tail = np.zeros(len(graph))
         # What is left from the end of all that an operation waits for: itself and its tail.  A
         # receive ends `service + flight` after its send has started, which is when the operations
         # before the send have ended.
@@ -229,23 +257,28 @@ class _Bound:
         rests = np.zeros(len(graph.messages))
         sending = graph.messages.of_sends(len(graph))
         arrival = graph.messages.of_receives(len(graph))
-        whole = self.service + self.flight
         own = self._own()
         for wave in reversed(graph.waves):
             graph.send_back(wave, rests)
             for level in reversed(wave.levels):
-                graph.followers.largest(level, left, tail)
-                left[level] = own[level] + tail[level]
-                receives = level[arrival[level] >= 0]
-                rests[arrival[receives]] = tail[receives]
-                sends, carried = graph.sent_in(level, sending)
-                left[sends] = np.maximum(left[sends], whole[carried] + rests[carried])
+                tail = graph.followers.largest(level, left)
+                message = arrival[level]
+                receives = message >= 0
+                rests[message[receives]] = tail[receives]
+                all_left = own[level] + tail
+                message = sending[level]
+                sends = message >= 0
+                message = message[sends]
+                arrives = self._whole(message) + rests[message]
+                all_left[sends] = np.maximum(all_left[sends], arrives)
+                left[level] = all_left
         return rests
 
-    def _own(self) -> Floats:
-        """Return how long each operation takes by itself."""
+    def _own(self) -> Numbers:
+        """Return how long each operation takes by itself (ns)."""
         number = self.graph.column("number")
-        return np.where(np.isin(self.graph.kind, (COMPUTE, APPLY)), number, 0).astype(np.float64)
+        number[~np.isin(self.graph.kind, (COMPUTE, APPLY))] = 0
+        return number
 
     def _fabric(self, begins: Floats, rests: Floats) -> float:
         """Return the bound of the fabric's borders, from the pairs that all processes have.
@@ -253,40 +286,44 @@ class _Bound:
         The first process alone reckons it, and the others take it from there.
         """
         peers = self.owners.peers
-        nothing: list[_Pairs | None] = [None] * peers.count
-        parts = peers.trade("pairs", [self._crossing(begins, rests), *nothing[1:]])
+        parts = peers.to_first("pairs", self._crossings(begins, rests))
         bound = 0.0 if peers.number else self._cut(parts)
         return max(peers.gather("bound of the fabric", bound))
 
-    def _crossing(self, begins: Floats, rests: Floats) -> _Pairs:
-        """Return the pairs whose destinations this process has.
+    def _crossings(self, begins: Floats, rests: Floats) -> _Crossings:
+        """Return the pairs that write to destinations which this process has.
 
         All messages of a pair are one to a cut: only sums and least values count.
         """
-        which = self.writes & (self.graph.receive >= 0)
-        pairs, first, pair = self._pairs(which)
-        length = self.length[which]
-        packets = np.maximum(1, -(-length // self.wire.payload_mtu))
-        begin = np.full(len(pairs), math.inf)
-        rest = np.full(len(pairs), math.inf)
-        np.minimum.at(begin, pair, begins[which])
-        np.minimum.at(rest, pair, rests[which])
-        octets = np.zeros(len(pairs), np.int64)
-        number = np.zeros(len(pairs), np.int64)
-        np.add.at(octets, pair, length + packets * self.wire.around_bytes)
-        np.add.at(number, pair, packets)
-        place = self.graph.messages.receive_place[which][first]
-        return _Pairs(pairs, place, octets, number, begin, rest)
+        pairs, messages = self.pairs, self.messages
+        begin, rest = np.full(len(pairs), math.inf), np.full(len(pairs), math.inf)
+        np.minimum.at(begin, pairs.of, begins)
+        np.minimum.at(rest, pairs.of, rests)
+        octets, number = np.zeros(len(pairs), np.int64), np.zeros(len(pairs), np.int64)
+        packets = self._packets()
+        np.add.at(number, pairs.of, packets)
+        np.add.at(octets, pairs.of, messages.length)
+        octets += number * self.wire.around_bytes
+        chosen = np.flatnonzero(pairs.writes & (self.graph.receive[pairs.first] >= 0))
+        place = self.graph.index(self.graph.receive[pairs.first[chosen]])
+        return _Crossings(
+            pairs.key[chosen], place, octets[chosen], number[chosen], begin[chosen], rest[chosen]
+        )
 
-    def _cut(self, parts: Sequence[_Pairs]) -> float:
+    def _packets(self) -> Numbers:
+        """Return the packets of each message, if it is written."""
+        packets: Numbers = np.maximum(1, -(-self.messages.length // self.wire.payload_mtu))
+        return packets
+
+    def _cut(self, parts: Sequence[_Crossings]) -> float:
         """Return the bound of the borders that the pairs of all ``parts`` cross."""
         count = len(self.gpus)
         crossings = [
             (
-                (key % count, place),
+                (pair % count, place),
                 Crossing(
-                    source=self.gpus[key // count].name,
-                    destination=self.gpus[key % count].name,
+                    source=self.gpus[pair // count].name,
+                    destination=self.gpus[pair % count].name,
                     octets=octets,
                     head_ns=begin,
                     tail_ns=rest,
@@ -294,8 +331,8 @@ class _Bound:
                 ),
             )
             for part in parts
-            for key, place, octets, packets, begin, rest in zip(
-                part.key.tolist(),
+            for pair, place, octets, packets, begin, rest in zip(
+                part.pair.tolist(),
                 part.place.tolist(),
                 part.octets.tolist(),
                 part.packets.tolist(),
@@ -307,55 +344,41 @@ class _Bound:
         crossings.sort(key=lambda one: one[0])
         return cut_bound_ns(self.topology, [one for _, one in crossings], self.changes)
 
-    def _pairs(self, which: npt.NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
-        """Return pairs of source and destination, each as one number.
+    def _ports(self) -> tuple[Numbers, Numbers, int]:
+        """The ports, as numbers, by which each pair's messages leave, and arrive; their count.
 
-        With them go the first message of each pair, and the place of each message's pair.
+        They are the ports of NICs, to scale-up switches, and of links from GPU to GPU.
         """
-        key = self.source[which] * len(self.gpus) + self.destination[which]
-        return np.unique(key, return_index=True, return_inverse=True)
-
-    def _places(self) -> tuple[Numbers, Numbers]:
-        """The ports, as numbers, by which each message leaves, and arrives."""
         count = len(self.gpus)
-        switched = np.array([self.scale_up.network(gpu.name).shape == SWITCH for gpu in self.gpus])
-        out = np.where(self.writes, 0, 2 * count) + self.source
-        into = np.where(self.writes, count, 3 * count) + self.destination
-        own = ~self.writes & ~switched[self.source] if count else ~self.writes
-        link = self.source * count + self.destination
-        out = np.where(own, 4 * count + link, out)
-        into = np.where(own, 4 * count + count * count + link, into)
-        return out, into
+        out, into = np.zeros(len(self.pairs), np.int32), np.zeros(len(self.pairs), np.int32)
+        ports = 4 * count
+        for place, (source, destination, writes) in enumerate(self.pairs.ends()):
+            if writes:
+                out[place], into[place] = source, count + destination
+            elif self.scale_up.network(self.gpus[source].name).shape == SWITCH:
+                out[place], into[place] = 2 * count + source, 3 * count + destination
+            else:
+                out[place], into[place] = ports, ports + 1
+                ports += 2
+        return out, into, ports
 
-    def _messages(self) -> tuple[Floats, Floats]:
-        """Service and flight time of each message, in ns."""
-        service = np.zeros(len(self.source))
-        flight = np.zeros(len(self.source))
-        count = len(self.gpus)
-        wire = self.wire
-        packets = np.maximum(1, -(-self.length // wire.payload_mtu))
-        octets = np.where(self.writes, self.length + packets * wire.around_bytes, self.length)
+    def _times(self) -> tuple[Floats, Floats]:
+        """Service time of each message, and the flight time of each pair's, in ns."""
+        rate, delay = np.empty(len(self.pairs)), np.empty(len(self.pairs))
         failure: tuple[object, str] | None = None
-        for writes in (True, False):
-            which = self.writes == writes
-            chosen = np.flatnonzero(which)
-            pairs, first, pair = self._pairs(which)
-            rate = np.empty(len(pairs))
-            delay = np.empty(len(pairs))
-            for place, key in enumerate(pairs.tolist()):
-                source, destination = divmod(key, count)
-                speed = (self._write if writes else self._copy)(source, destination)
-                if speed is None:
-                    speed = math.inf, 0.0
-                    send = int(self.graph.send[chosen[first[place]]])
-                    if failure is None and send >= 0:  # or its sender's process states it
-                        reach = "goes to a rank that its scale-up network does not reach"
-                        failure = key, f"{self._where(send)} {reach}"
-                rate[place], delay[place] = speed
-            service[chosen] = octets[chosen] * 8e9 / rate[pair]
-            flight[chosen] = delay[pair]
+        for place, (source, destination, writes) in enumerate(self.pairs.ends()):
+            speed = (self._write if writes else self._copy)(source, destination)
+            if speed is None:
+                speed = math.inf, 0.0
+                send = int(self.graph.send[self.pairs.first[place]])
+                if failure is None and send >= 0:  # or its sender's process states it
+                    reach = "goes to a rank that its scale-up network does not reach"
+                    failure = (source, destination), f"{self._where(send)} {reach}"
+            rate[place], delay[place] = speed
         self._refuse("checked scale-up networks", failure)
-        return service, flight
+        octets = self.messages.length.astype(np.int64)
+        octets += np.where(self.messages.writes, self._packets() * self.wire.around_bytes, 0)
+        return octets * 8e9 / rate[self.pairs.of], delay
 
     def _write(self, source: int, destination: int) -> tuple[float, float]:
         """Rate (bit/s) and delay (ns) of the fabric between two ranks."""

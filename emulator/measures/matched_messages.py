@@ -8,7 +8,7 @@ in which the processes trade what they have of messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
@@ -42,18 +42,16 @@ class NumberedOperations(Protocol):
 
 @dataclass(frozen=True)
 class _Sends:
-    """Sends as columns, with the operation of each; -1 where another process has it.
-
-    ``place`` is its index in the schedule of its rank.
-    """
+    """Sends as columns: ranks, tag, octets, and whether it is a write."""
 
     source: Numbers
     destination: Numbers
     tag: Numbers
     length: Numbers
     writes: npt.NDArray[np.bool_]
-    place: Numbers
-    number: Numbers
+
+    def __len__(self) -> int:
+        return len(self.source)
 
     @classmethod
     def of(cls, operations: NumberedOperations, numbers: Numbers) -> _Sends:
@@ -63,29 +61,32 @@ class _Sends:
             tag=operations.column("tag")[numbers],
             length=operations.column("near_octets")[numbers],
             writes=operations.kind[numbers] == WRITE,
-            place=operations.index(numbers).astype(np.int32),
-            number=numbers,
         )
 
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
-        ends = self.source, self.destination, self.tag
-        return *ends, self.length, self.writes, self.place, self.number
+        return self.source, self.destination, self.tag, self.length, self.writes
 
     def chosen(self, which: npt.NDArray[Any]) -> _Sends:
-        source, destination, tag, length, writes, place, number = (
-            column[which] for column in self.columns()
-        )
-        return _Sends(source, destination, tag, length, writes, place, number)
+        source, destination, tag, length, writes = (column[which] for column in self.columns())
+        return _Sends(source, destination, tag, length, writes)
 
-    def elsewhere(self) -> _Sends:
-        """Return the sends as another process knows them."""
-        return replace(self, number=np.full(len(self.number), -1, np.int32))
+    def followed(self, parts: Sequence[_Sends]) -> _Sends:
+        if not any(map(len, parts)):
+            return self
+        columns = zip(*(part.columns() for part in (self, *parts)), strict=True)
+        source, destination, tag, length, writes = map(np.concatenate, columns)
+        return _Sends(source, destination, tag, length, writes)
 
-    @classmethod
-    def joined(cls, parts: Sequence[_Sends]) -> _Sends:
-        columns = zip(*(part.columns() for part in parts), strict=True)
-        source, destination, tag, length, writes, place, number = map(np.concatenate, columns)
-        return cls(source, destination, tag, length, writes, place, number)
+
+@dataclass(frozen=True)
+class FarEnds:
+    """The ends that a process has of messages of this one: ``messages``, and their ``places``.
+
+    A place is the index of the operation in the schedule of its rank.
+    """
+
+    messages: Numbers = field(default_factory=lambda: _NONE)
+    places: Numbers = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,8 @@ class Messages:
 
     ``source`` and ``destination`` are ranks, ``length`` octets.  ``writes``: it crosses the fabric.
     ``send`` and ``receive`` are the numbers of its operations, or -1 where another process has
-    them; ``send_place`` and ``receive_place`` are their indices in the schedules of these ranks.
-    ``unmatched`` are receives, by number, for which nobody sends.  ``outgoing`` and ``incoming``
-    are the messages to and from other processes, by process.
+    them.  ``unmatched`` are receives, by number, for which nobody sends.  ``outgoing`` are the
+    receives that other processes have, and ``incoming`` the sends, by process.
     """
 
     source: Numbers
@@ -105,11 +105,9 @@ class Messages:
     writes: npt.NDArray[np.bool_]
     send: Numbers
     receive: Numbers
-    send_place: Numbers
-    receive_place: Numbers
     unmatched: Numbers
-    outgoing: Sequence[Numbers]
-    incoming: Sequence[Numbers]
+    outgoing: Sequence[FarEnds]
+    incoming: Sequence[FarEnds]
     peers: RunProcesses
 
     def __len__(self) -> int:
@@ -118,67 +116,70 @@ class Messages:
     @classmethod
     def of(cls, operations: NumberedOperations, owners: GpuOwners | None) -> Messages:
         """Match the sends and receives of ``operations``; all processes call it."""
-        own = _Sends.of(operations, np.flatnonzero(np.isin(operations.kind, (WRITE, COPY))))
-        leaving = _leaving(own, owners)
         peers: RunProcesses = Alone() if owners is None else owners.peers
-        arriving: list[_Sends] = [
-            part if process != peers.number else part.chosen(np.zeros(0, np.intp))
-            for process, part in enumerate(
-                peers.trade("sends", [own.chosen(which).elsewhere() for which in leaving])
-            )
-        ]
-        sends = _Sends.joined([own, *arriving])
-        receives = np.flatnonzero(operations.kind == RECEIVE)
+        numbers = np.flatnonzero(np.isin(operations.kind, (WRITE, COPY))).astype(np.int32)
+        own = _Sends.of(operations, numbers)
+        leaving = _leaving(own, owners)
+        offered = [(own.chosen(which), operations.index(numbers[which])) for which in leaving]
+        heard: list[tuple[_Sends, Numbers]] = peers.trade("sends", offered)
+        sends = own.followed([part for part, _ in heard])
+        receives = np.flatnonzero(operations.kind == RECEIVE).astype(np.int32)
         found = _matches(operations, sends, receives)
-        received, match = receives[found >= 0], found[found >= 0]
-        place = operations.index(received).astype(np.int32)
+        unmatched = receives[found < 0]
+        receive, match = receives[found >= 0], found[found >= 0]
+        message = np.full(len(sends), -1, np.int32)  # of each send that is known here
+        message[match] = np.arange(len(match), dtype=np.int32)
+        ends = np.cumsum([len(own), *(len(part) for part, _ in heard)])
+        of_each = [message[first:end] for first, end in pairwise(ends)]
+        arrived = [
+            (which[which >= 0], places[which >= 0])
+            for which, (_, places) in zip(of_each, heard, strict=True)
+        ]
 
         # Senders get to know where what they send is received.
-        places = np.full(len(sends.number), -1, np.int32)
-        places[match] = place
-        begins = len(own.number) + np.cumsum([0, *(len(one.number) for one in arriving)])
-        answers = [places[first:end] for first, end in pairwise(begins)]
-        there: list[Numbers] = peers.trade("receives", answers)
-
-        out = [
-            which[there[process] >= 0] if process != peers.number else which[:0]
-            for process, which in enumerate(leaving)
-        ]
-        gone = own.chosen(np.concatenate([np.zeros(0, np.intp), *out]))
-        gone_to = np.concatenate(
-            [_NONE]
-            + [
-                one[one >= 0] if process != peers.number else one[:0]
-                for process, one in enumerate(there)
-            ]
+        answers: list[Numbers] = peers.trade(
+            "receives", [_where(operations, receive, which) for which in of_each]
         )
-        known = _Sends.joined([sends.chosen(match), gone])
-        receive = np.concatenate([received, np.full(len(gone_to), -1, received.dtype)])
-        place = np.concatenate([place, gone_to])
-        order = np.lexsort((place, known.destination)) if len(gone_to) else np.arange(len(place))
-        known = known.chosen(order)
+        gone = [which[places >= 0] for which, places in zip(leaving, answers, strict=True)]
+        landed = [places[places >= 0] for places in answers]
+        leaves = np.concatenate([np.zeros(0, np.intp), *gone])
+        known = sends.chosen(np.concatenate([match, leaves]) if len(leaves) else match)
+        here = np.flatnonzero(match < len(own))
+        send = np.full(len(known), -1, np.int32)
+        send[here] = numbers[match[here]]
+        send[len(match) :] = numbers[leaves]
+        receive = np.concatenate([receive, np.full(len(leaves), -1, np.int32)])
+        order = np.arange(len(known), dtype=np.int32)
+        if len(leaves):
+            places = np.concatenate([operations.index(receive[: len(match)]), *landed])
+            order = np.lexsort((places, known.destination)).astype(np.int32)
+            known, send, receive = known.chosen(order), send[order], receive[order]
         number = np.empty(len(order), np.int32)
         number[order] = np.arange(len(order), dtype=np.int32)
-
-        message = np.full(len(sends.number), -1, np.int32)  # of each send that is known here
-        message[match] = number[: len(match)]
-        ends = len(match) + np.cumsum([0, *map(len, out)])
+        bounds = pairwise(len(match) + np.cumsum([0, *map(len, gone)]))
         return cls(
             source=known.source,
             destination=known.destination,
             length=known.length,
             writes=known.writes,
-            send=known.number,
-            receive=receive[order],
-            send_place=known.place,
-            receive_place=place[order],
-            unmatched=receives[found < 0],
-            outgoing=[number[first:end] for first, end in pairwise(ends)],
-            incoming=[
-                message[first:end][message[first:end] >= 0] for first, end in pairwise(begins)
+            send=send,
+            receive=receive,
+            unmatched=unmatched,
+            outgoing=[
+                FarEnds(number[begin:end], places)
+                for (begin, end), places in zip(bounds, landed, strict=True)
             ],
+            incoming=[FarEnds(number[which], places) for which, places in arrived],
             peers=peers,
         )
+
+    def send_places(self, operations: NumberedOperations) -> Numbers:
+        """Return the index of each message's send in the schedule of its source."""
+        return _all_places(operations, self.send, self.incoming)
+
+    def receive_places(self, operations: NumberedOperations) -> Numbers:
+        """Return the index of each message's receive in the schedule of its destination."""
+        return _all_places(operations, self.receive, self.outgoing)
 
     def of_sends(self, operations: int) -> Numbers:
         """Return the message that each of ``operations`` sends, by number; -1: none."""
@@ -203,35 +204,47 @@ class Messages:
 
     def tell_receivers(self, values: npt.NDArray[_Scalar]) -> None:
         """Have ``values`` of all messages, which their senders know, where they are received."""
-        self.trade(self.outgoing, self.incoming, values)
+        out, into = ([one.messages for one in ends] for ends in (self.outgoing, self.incoming))
+        self.trade(out, into, values)
 
-    def by_receiver(self, messages: Numbers) -> list[Numbers]:
-        """Return those of ``messages`` that other processes receive, by process."""
-        if self.peers.count == 1:
-            return [_NONE]
-        wanted = np.zeros(len(self), bool)
-        wanted[messages] = True
-        return [which[wanted[which]] for which in self.outgoing]
+    def announce(
+        self, sent: Numbers, state: object
+    ) -> tuple[list[Numbers], list[Numbers], list[Any]]:
+        """Have processes know which messages were ``sent`` to them, and all of them a ``state``.
 
-    def announce(self, sent: Sequence[Numbers], state: object) -> tuple[list[Numbers], list[Any]]:
-        """Tell each process which messages were ``sent`` to it, and all of them a ``state``.
-
-        Returns which messages were sent to this one, by process, and all states.
+        Returns those sent to each process, those that each has sent to this one, and all states.
         """
         if self.peers.count == 1:
-            return [_NONE], [state]
-        parcels = []
-        for which, outgoing in zip(sent, self.outgoing, strict=True):
-            there = np.zeros(len(self), bool)
-            there[which] = True
-            parcels.append((np.packbits(there[outgoing]), state))
-        heard = self.peers.trade("sent messages", parcels)
-        received = [
-            incoming[np.unpackbits(bits, count=len(incoming)).astype(bool)]
-            for incoming, (bits, _) in zip(self.incoming, heard, strict=True)
+            return [_NONE], [_NONE], [state]
+        gone = np.zeros(len(self), bool)
+        gone[sent] = True
+        flags = [gone[ends.messages] for ends in self.outgoing]
+        heard = self.peers.trade("sent messages", [(np.packbits(one), state) for one in flags])
+        arrived = [
+            ends.messages[np.unpackbits(bits, count=len(ends.messages)).astype(bool)]
+            for ends, (bits, _) in zip(self.incoming, heard, strict=True)
         ]
-        received[self.peers.number] = _NONE
-        return received, [one for _, one in heard]
+        left = [ends.messages[one] for ends, one in zip(self.outgoing, flags, strict=True)]
+        return left, arrived, [one for _, one in heard]
+
+
+def _where(operations: NumberedOperations, receive: Numbers, message: Numbers) -> Numbers:
+    """Return the index of the receive of each message in its schedule; -1: there is none."""
+    found = np.full(len(message), -1, np.int32)
+    some = message >= 0
+    found[some] = operations.index(receive[message[some]])
+    return found
+
+
+def _all_places(
+    operations: NumberedOperations, numbers: Numbers, elsewhere: Sequence[FarEnds]
+) -> Numbers:
+    found = np.empty(len(numbers), np.int32)
+    here = np.flatnonzero(numbers >= 0)
+    found[here] = operations.index(numbers[here])
+    for ends in elsewhere:
+        found[ends.messages] = ends.places
+    return found
 
 
 def _leaving(sends: _Sends, owners: GpuOwners | None) -> list[npt.NDArray[np.intp]]:
@@ -257,8 +270,9 @@ def _matches(operations: NumberedOperations, sends: _Sends, receives: Numbers) -
     if not len(order):
         return np.full(len(receives), -1, np.int32)
     place = np.searchsorted(sent[order], requested, side="right") - 1
-    match = (place >= 0) & (sent[order[place]] == requested)
-    return np.where(match, order[place], -1)
+    found = order[place].astype(np.int32)
+    found[(place < 0) | (sent[found] != requested)] = -1
+    return found
 
 
 def _key(source: Numbers, destination: Numbers, tag: Numbers) -> npt.NDArray[np.int64]:

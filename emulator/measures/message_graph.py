@@ -41,18 +41,15 @@ class Edges:
         before = np.cumsum(counts) - counts
         return self.flat[np.repeat(low - before, counts) + np.arange(counts.sum())], counts
 
-    def largest(
-        self, numbers: Numbers, values: npt.NDArray[np.generic], into: npt.NDArray[np.generic]
-    ) -> None:
-        """Set ``into`` for each of ``numbers`` to the largest of ``values`` where its edges lead.
-
-        What has none stays as it is.
-        """
+    def largest(self, numbers: Numbers, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+        """Return for each of ``numbers`` the largest of ``values`` where its edges lead; else 0."""
         ends, counts = self.of(numbers)
+        found = np.zeros(len(numbers), values.dtype)
         some = counts > 0
         begins = (np.cumsum(counts) - counts)[some]
         if len(begins):
-            into[numbers[some]] = np.maximum.reduceat(values[ends], begins)
+            found[some] = np.maximum.reduceat(values[ends], begins)
+        return found
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class MessageGraph:
     def index(self, numbers: Numbers) -> Numbers:
         """Return the indices of operations in the schedules of these ranks."""
         place = np.searchsorted(self._firsts, numbers, side="right") - 1
-        return numbers - self._firsts[place]
+        return (numbers - self._firsts[place]).astype(np.int32)
 
     def operation(self, number: int) -> tuple[int, int, Operation]:
         """The rank of operation ``number``, its index, and itself."""
@@ -191,34 +188,37 @@ class _Sorting:
         ready: Numbers = np.flatnonzero(self._waits == 0).astype(np.int32)
         found: list[Wave] = []
         while True:
-            levels = self._levels(ready)
-            carried = [self._sending[level] for level in levels]
-            gone = np.concatenate([np.zeros(0, np.int32), *carried])
-            sent = messages.by_receiver(gone[gone >= 0])
-            open_, moved = self._done < len(self._graph), any(map(len, sent))
-            received, states = messages.announce(sent, (open_, moved))
+            levels, leaving = self._levels(ready)
+            state = self._done < len(self._graph), len(leaving) > 0
+            sent, received, states = messages.announce(leaving, state)
             found.append(Wave(levels, sent, received))
             if not any(is_open for is_open, _ in states):
                 return found
             if not any(has_moved for _, has_moved in states):
                 raise ValueError("the schedules wait for each other in a circle")
             arrived = np.concatenate([np.zeros(0, np.int32), *received])
-            ready = self._now_ready(self._graph.receive[arrived].astype(np.int32))
+            ready = self._now_ready(self._graph.receive[arrived])
 
-    def _levels(self, level: Numbers) -> list[Numbers]:
-        """Return all levels that can follow before another process has sent anything more."""
+    def _levels(self, level: Numbers) -> tuple[list[Numbers], Numbers]:
+        """Return all levels that can follow before another process has sent anything more.
+
+        With them go the messages in them that other processes receive.
+        """
         graph, found = self._graph, []
+        leaving: list[Numbers] = [np.zeros(0, np.int32)]
         while len(level):
             found.append(level)
             self._done += len(level)
             following, _ = graph.followers.of(level)
             np.subtract.at(self._waits, following, 1)
             carried = self._sending[level]
-            arriving = graph.receive[carried[carried >= 0]]
-            arriving = arriving[arriving >= 0].astype(np.int32)
+            carried = carried[carried >= 0]
+            arriving = graph.receive[carried]
+            leaving.append(carried[arriving < 0])
+            arriving = arriving[arriving >= 0]
             self._waits[arriving] -= 1  # each has one sender
             level = self._once(np.concatenate([following, arriving]))
-        return found
+        return found, np.concatenate(leaving)
 
     def _now_ready(self, receives: Numbers) -> Numbers:
         self._waits[receives] -= 1
@@ -249,7 +249,7 @@ def longest_chain(graph: MessageGraph) -> int:
     sent = np.zeros(len(graph.messages), np.int32)
     for wave in graph.waves:
         for level in wave.levels:
-            graph.needs.largest(level, before, before)
+            before[level] = graph.needs.largest(level, before)
             receives = level[arrival[level] >= 0]
             carried = sent[arrival[receives]]
             before[receives] = np.maximum(before[receives], carried) + 1

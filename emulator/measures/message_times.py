@@ -10,19 +10,16 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
-from emulator.engine.ranks.gpu_owners import GpuOwners, RunProcesses
+from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.measures.matched_messages import Numbers
 from emulator.measures.message_graph import MessageGraph
 from emulator.measures.metrics import FlowProgress
-
-T = TypeVar("T")
 
 #: Messages kept of one trial; of a longer one the earlier iterations are forgotten.
 KEPT = 1_000_000
@@ -103,22 +100,24 @@ class Recorder:
         self._peers = messages.peers
         self._sent = _Ends.of(graph, messages.send)
         self._received = _Ends.of(graph, messages.receive)
-        here = self._received.messages
+        here = np.flatnonzero(messages.receive >= 0)
+        self._here = slice(None) if len(here) == len(messages) else here
         columns = (
             messages.source,
             messages.destination,
             messages.length,
-            messages.send_place,
-            messages.receive_place,
+            messages.send_places(graph),
+            messages.receive_places(graph),
             messages.writes,
         )
-        parts = _at_first(self._peers, "messages of all", [column[here] for column in columns])
-        self._columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        self._order = np.zeros(0, np.intp)
-        if parts:
-            _, destination, _, _, place, _ = self._columns
-            self._order = np.lexsort((place, destination))
-            self._columns = [column[self._order] for column in self._columns]
+        parts = self._peers.to_first("messages of all", [one[self._here] for one in columns])
+        self._order: npt.NDArray[np.int32] | slice = slice(None)
+        self._columns = parts[0] if parts else []
+        if len(parts) > 1:
+            joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
+            _, destination, _, _, place, _ = joined
+            self._order = np.lexsort((place, destination)).astype(np.int32)
+            self._columns = [column[self._order] for column in joined]
         octets = int(messages.length[here].sum())
         totals = self._peers.gather("message totals", (len(here), octets))
         #: all messages of an iteration, and their octets
@@ -140,8 +139,8 @@ class Recorder:
             ends[which] = by_rank[rank].operation_end[places]
         self._messages.tell_receivers(starts)
         self._starts = starts
-        here = self._received.messages
-        parts = _at_first(self._peers, "message times", (starts[here], ends[here]))
+        here = self._here
+        parts = self._peers.to_first("message times", (starts[here], ends[here]))
         if not parts:
             return
         all_starts, all_ends = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -189,6 +188,9 @@ class Recorder:
         return iter(self._iterations)
 
 
+_NONE = np.zeros(0, np.int32)
+
+
 @dataclass(frozen=True)
 class _Ends:
     """The ends of messages that own GPUs have, in the order of their ranks.
@@ -197,7 +199,7 @@ class _Ends:
     ``firsts[i]`` to before ``firsts[i + 1]`` are of the GPU ``ranks[i]``.
     """
 
-    messages: npt.NDArray[np.intp]
+    messages: Numbers
     places: Numbers
     ranks: Sequence[int]
     firsts: Sequence[int]
@@ -205,30 +207,23 @@ class _Ends:
     @classmethod
     def of(cls, graph: MessageGraph, operations: Numbers) -> _Ends:
         """Return the ends that ``operations`` of ``graph`` are, one for each message or -1."""
-        here = np.flatnonzero(operations >= 0)
+        here = np.flatnonzero(operations >= 0).astype(np.int32)
+        order = np.argsort(graph.rank(operations[here]), kind="stable")
+        here = here[order]
         ranks = graph.rank(operations[here])
-        order = np.argsort(ranks, kind="stable")
-        here, ranks = here[order], ranks[order]
         found, firsts = np.unique(ranks, return_index=True)
         places = graph.index(operations[here])
         return cls(here, places, found.tolist(), [*firsts.tolist(), len(here)])
 
-    def by_rank(self) -> Iterator[tuple[int, npt.NDArray[np.intp], Numbers]]:
+    def by_rank(self) -> Iterator[tuple[int, Numbers, Numbers]]:
         """Yield each rank with its messages, and where they stand in its schedule."""
         for rank, first, end in zip(self.ranks, self.firsts, self.firsts[1:], strict=False):
             yield rank, self.messages[first:end], self.places[first:end]
 
-    def of_rank(self, rank: int) -> tuple[npt.NDArray[np.intp], Numbers]:
+    def of_rank(self, rank: int) -> tuple[Numbers, Numbers]:
         """Return the messages of ``rank``, and where they stand in its schedule."""
         at = bisect_left(self.ranks, rank)
         if at == len(self.ranks) or self.ranks[at] != rank:
-            return np.zeros(0, np.intp), np.zeros(0, np.int32)
+            return _NONE, _NONE
         first, end = self.firsts[at : at + 2]
         return self.messages[first:end], self.places[first:end]
-
-
-def _at_first(peers: RunProcesses, what: str, value: T) -> list[T]:
-    """Return the ``value`` of every process, by number, at the first; others get an empty list."""
-    nothing: list[T | None] = [None] * (peers.count - 1)
-    found = peers.trade(what, [value, *nothing])
-    return [] if peers.number else found

@@ -15,6 +15,7 @@ from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.ranks.gpu_owners import Alone, GpuOwners
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
+from emulator.latest_schedules import takes_wanted
 from emulator.scenario import Trial
 
 T = TypeVar("T")
@@ -71,8 +72,12 @@ def compiled_for(trial: Trial, owners: GpuOwners) -> Sequence[Schedule]:
     compiled: Sequence[Schedule] = ()
     refusal: tuple[object, str] | None = None
     try:
-        alone = owners.peers.count == 1
-        compiled = trial.compile() if alone else trial.compile(wanted=owners.wanted)
+        if owners.peers.count == 1:
+            compiled = trial.compile()
+        elif takes_wanted(trial.compile):
+            compiled = trial.compile(wanted=owners.wanted)
+        else:
+            compiled = owners.wanted.of(trial.compile())
         if [schedule.rank for schedule in compiled] != list(range(len(owners.owner))):
             raise UserError(
                 f"{trial.collective} of {trial.size_bytes} B has {len(compiled)} schedules and "
