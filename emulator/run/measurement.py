@@ -146,6 +146,8 @@ def measure(
     memories = pool.memories
     compiled = compiled_for(trial, owners)
     schedules = pxn.relayed(compiled, owners)
+    messages = Recorder(compiled, owners)  # takes much for a moment, which the endpoints take next
+    begun(messages)
     pool.load(schedules)
     own = [schedule for schedule in schedules if schedule.rank in memories]
     # Contents are made for one rank at a time and not kept: for all of them, they would take as
@@ -155,8 +157,6 @@ def measure(
     renewed = {one.rank: _overwritten(trial, one, filled, judged) for one in own}
     wrong = 0
     times: list[int] = []
-    messages = Recorder(compiled, owners)
-    begun(messages)
     whole: tuple[Sequence[Schedule], Sequence[RankResult]] = (schedules, ())
     latest: Continued | None = None
     observed: list[Mapping[int, object]] = []
