@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from emulator.endpoint.operations.schedule import (
 )
 from emulator.errors import UserError
 from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
-from emulator.scenario import Contents, Outcome, Trial
+from emulator.scenario import Contents, GpuExecution, Outcome, Trial
 from scenarios.collectives import ring
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
@@ -147,7 +148,7 @@ class CollectiveBenchmark:
             "algbw_gbps": algbw,
             "busbw_gbps": algbw * self.bus_factor(members),
             "fabric_bytes": outcome.received_bytes,
-            "fabric_bytes_derived": fabric_octets(trial.compile()),
+            "fabric_bytes_derived": _written_octets(outcome),
         }
 
 
@@ -197,6 +198,7 @@ class _Run:
             expected=self._expected,
             tolerance=None if given.exact else self._tolerance,
             checked=bool(given.check),
+            observe=written_octets,
             memory_bytes=3 * self.size,
             warmups=given.warmups,
             iterations=given.iterations,
@@ -376,6 +378,18 @@ class _Run:
 def _elements(block: Block, octets: int) -> slice:
     """Return the elements of ``octets`` each that ``block`` has."""
     return slice(block.offset // octets, (block.offset + block.length) // octets)
+
+
+def written_octets(gpu: GpuExecution) -> int:
+    """Return the octets of payload that a GPU writes over the fabric, for ``Trial.observe``."""
+    return fabric_octets([gpu.schedule])
+
+
+def _written_octets(outcome: Outcome) -> int | None:
+    """Return what all GPUs write over the fabric in an iteration, if one was observed."""
+    if not outcome.observed:
+        return None
+    return sum(cast(Iterable[int], outcome.observed[-1].values()))
 
 
 def fabric_octets(schedules: Sequence[Schedule]) -> int:

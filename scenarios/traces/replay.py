@@ -15,12 +15,12 @@ import numpy as np
 
 from emulator.endpoint.operations.schedule import (
     ALL_SCHEDULES,
+    NO_SCHEDULES,
     Compute,
     Schedule,
     WantedSchedules,
 )
 from emulator.errors import UserError
-from emulator.measures.message_graph import MessageGraph
 from emulator.measures.message_times import Iteration
 from emulator.scenario import Contents
 from scenarios.collectives import ring
@@ -129,7 +129,7 @@ class Replay:
 
     def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
         """Return the schedule of each GPU, also of those that the trace has no rank for."""
-        return (self._compiled if wanted.ranks is None else self._written(wanted))[0]
+        return self._written(wanted)[0]
 
     def inputs(self, rank: int) -> Contents:
         """Return what the buffers of ``rank`` hold at the start."""
@@ -160,10 +160,7 @@ class Replay:
 
     def runs(self, iteration: Iteration) -> list[CollectiveRun]:
         """Return when each collective was under way in ``iteration``."""
-        schedules, spans = self._compiled
-        graph = MessageGraph(schedules)
-        if len(graph.send) != len(iteration):
-            return []
+        _, spans = self._written(NO_SCHEDULES)
         begins: list[dict[int, int]] = [{} for _ in spans]
         ends: list[dict[int, int]] = [{} for _ in spans]
         starts = {
@@ -172,8 +169,8 @@ class Replay:
             for rank in range(self.trace.ranks)
         }  # fmt: skip
         both = (
-            (graph.rank(graph.send), graph.index(graph.send)),
-            (graph.rank(graph.receive), graph.index(graph.receive)),
+            (iteration.source, iteration.send),
+            (iteration.destination, iteration.receive),
         )
         times = iteration.start_ns.tolist(), iteration.end_ns.tolist()
         for (ranks, indices), sends in zip(both, (True, False), strict=True):
@@ -204,10 +201,6 @@ class Replay:
         ]
 
     # -- how it is made --------------------------------------------------------------------------
-
-    @cached_property
-    def _compiled(self) -> tuple[Sequence[Schedule], list[_Span]]:
-        return self._written(ALL_SCHEDULES)
 
     def _written(self, wanted: WantedSchedules) -> tuple[Sequence[Schedule], list[_Span]]:
         program = Program.on(self.topology, wanted)

@@ -56,10 +56,14 @@ from emulator.errors import UserError
 from emulator.measures.metrics import percentile
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
-from scenarios.collectives.collective import fabric_octets
 from scenarios.collectives.collective_parameters import EXPONENT
 from scenarios.collectives.size_sweep import WARMUPS
-from scenarios.workloads.exchange_times import ExchangeParts
+from scenarios.workloads.exchange_times import (
+    ExchangeParts,
+    fabric_octets_of,
+    named_parts,
+    spans_of,
+)
 from scenarios.workloads.serving.request_arrivals import listed_arrivals, poisson_arrivals
 from scenarios.workloads.serving.serving_job import ServingJob
 from scenarios.workloads.serving.serving_program import ServingProgram
@@ -247,6 +251,7 @@ def _trial(
         warmups=parameters.warmups,
         iterations=parameters.iterations,
         fresh=True,
+        observe=named_parts,
         facts={
             "model": model,
             "scale": parameters.scale,
@@ -269,8 +274,8 @@ def measures(
     assert outcome.wire is not None
     job = parameters.job(str(facts["model"]), str(facts["transfer"]))
     served = ServingProgram(job, arrivals, topology, 0).requests
-    compiled = trial.compile()
-    parts = ExchangeParts(topology, compiled, outcome.wire)
+    latest = outcome.iterations[-1]
+    parts = ExchangeParts(topology, latest, spans_of(outcome), outcome.wire)
     runs = [request_times(job, served, parts, one) for one in outcome.iterations]
     times = [one for run in runs for one in run]
     span = fmean(max(one.tokens_ns[-1] for one in run) for run in runs)
@@ -283,7 +288,7 @@ def measures(
         "prompt_tokens_per_second": 1e9 * len(arrivals) * job.prompt / (span * job.scale),
         "request_times": [_moments(one) for one in runs[-1]],
         "fabric_bytes": outcome.received_bytes,
-        "fabric_bytes_derived": fabric_octets(compiled),
+        "fabric_bytes_derived": fabric_octets_of(latest),
     }
 
 

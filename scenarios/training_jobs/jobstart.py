@@ -39,7 +39,7 @@ from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.workloads.recovery.replica_parameters import ReplicaParameters
-from scenarios.workloads.recovery.starting_job import StartingJob
+from scenarios.workloads.recovery.starting_job import StartingJob, phases_ns
 from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 
@@ -116,6 +116,7 @@ def _trial(parameters: Parameters, job: StartingJob) -> Trial:
         warmups=parameters.warmups,
         iterations=parameters.iterations,
         fresh=True,
+        observe=job.phase_ends_ns,
         facts={
             "algorithm": job.algorithm,
             "gpus": job.learning.replicas,
@@ -129,8 +130,6 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    job = _job(parameters, topology, str(trial.facts["algorithm"]), seed=0)  # operations need none
-    if not outcome.executions:
+    if not outcome.observed:
         return {}
-    phases = job.started().phases_ns(outcome.executions[-1].results)
-    return {f"{name}_us": lasted / 1000 for name, lasted in phases.items()}
+    return {f"{name}_us": lasted / 1000 for name, lasted in phases_ns(outcome).items()}

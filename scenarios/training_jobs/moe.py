@@ -55,12 +55,16 @@ from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, Wante
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
-from scenarios.collectives.collective import fabric_octets
 from scenarios.collectives.collective_parameters import EXPONENT, FLAG, PEERS
 from scenarios.collectives.communicators import ALL, Communicator, communicators
 from scenarios.collectives.program import Program
 from scenarios.collectives.size_sweep import WARMUPS
-from scenarios.workloads.exchange_times import ExchangeParts
+from scenarios.workloads.exchange_times import (
+    ExchangeParts,
+    fabric_octets_of,
+    named_parts,
+    spans_of,
+)
 from scenarios.workloads.experts.expert_functions import ELEMENTS
 from scenarios.workloads.experts.expert_program import ExpertSizes
 from scenarios.workloads.experts.expert_training import ExpertTraining, TrainingShape
@@ -253,6 +257,7 @@ class _Step:
             warmups=given.warmups,
             iterations=given.iterations,
             fresh=True,
+            observe=named_parts,
             facts={
                 "skew": skew / 1000,
                 "dedup": dedup,
@@ -316,9 +321,9 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the times and bounds of the exchanges, and what crossed NICs."""
-    compiled = trial.compile()
     assert outcome.wire is not None
-    parts = ExchangeParts(topology, compiled, outcome.wire)
+    latest = outcome.iterations[-1]
+    parts = ExchangeParts(topology, latest, spans_of(outcome), outcome.wire)
     steps = [parts.times(iteration) for iteration in outcome.iterations]
     first = [step[0] for step in steps]
     return {
@@ -326,5 +331,5 @@ def measures(
         "dispatch_bound_us": first[0].bound_ns / 1000,
         "exchanges": [one.as_dict() for one in steps[-1]],
         "fabric_bytes": outcome.received_bytes,
-        "fabric_bytes_derived": fabric_octets(compiled),
+        "fabric_bytes_derived": fabric_octets_of(latest),
     }

@@ -7,17 +7,17 @@ not contain each other.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.operation_table import WRITE
-from emulator.endpoint.operations.schedule import Schedule
+from emulator.endpoint.operations.schedule import ScheduleSpan
 from emulator.measures.ideal import WireCost
-from emulator.measures.message_graph import MessageGraph
 from emulator.measures.message_times import Iteration
+from emulator.scenario import GpuExecution, Outcome
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 
@@ -44,21 +44,40 @@ class ExchangeTime:
         }
 
 
-class ExchangeParts:
-    """The named parts of ``schedules`` in which a GPU sends to another one, in their order."""
+def named_parts(gpu: GpuExecution) -> tuple[ScheduleSpan, ...]:
+    """Return the names of a GPU's operations, for :attr:`emulator.scenario.Trial.observe`."""
+    return gpu.schedule.spans
 
-    def __init__(self, topology: Topology, schedules: Sequence[Schedule], wire: WireCost) -> None:
-        self._graph = graph = MessageGraph(schedules)
-        self._topology, self._wire = topology, wire
-        firsts = [[span.first for span in one.spans] for one in schedules]
+
+def spans_of(outcome: Outcome) -> Mapping[int, tuple[ScheduleSpan, ...]]:
+    """Return what :func:`named_parts` observed in the last iteration, by rank."""
+    return cast(Mapping[int, tuple[ScheduleSpan, ...]], outcome.observed[-1])
+
+
+def fabric_octets_of(iteration: Iteration) -> int:
+    """Return the octets of payload that the messages of ``iteration`` write over the fabric."""
+    return int(iteration.length[iteration.writes].sum(dtype=np.int64))
+
+
+class ExchangeParts:
+    """The named parts in which a GPU sends to another one, in their order.
+
+    ``iteration`` has the messages of all GPUs, as every other one, and ``spans`` by rank what
+    :func:`named_parts` observed.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        iteration: Iteration,
+        spans: Mapping[int, Sequence[ScheduleSpan]],
+        wire: WireCost,
+    ) -> None:
+        self._topology, self._wire, self._iteration = topology, wire, iteration
         parts: dict[str, list[int]] = {}
-        places = zip(
-            graph.rank(graph.receive).tolist(), graph.index(graph.receive).tolist(), strict=True
-        )
-        for message, (rank, index) in enumerate(places):
-            place = bisect_right(firsts[rank], index) - 1
-            if place >= 0 and index < schedules[rank].spans[place].end:
-                parts.setdefault(schedules[rank].spans[place].name, []).append(message)
+        for message, name in enumerate(_names(iteration, spans)):
+            if name is not None:
+                parts.setdefault(name, []).append(message)
         self.messages = {name: np.array(numbers) for name, numbers in parts.items()}
         self._bounds = {name: self._bound_ns(which) for name, which in self.messages.items()}
 
@@ -76,17 +95,16 @@ class ExchangeParts:
         return sorted(found, key=lambda one: one.start_ns)
 
     def _bound_ns(self, which: npt.NDArray[np.int64]) -> float:
-        graph, wire = self._graph, self._wire
-        sends, receives = graph.send[which], graph.receive[which]
+        wire, of = self._wire, self._iteration
         busy: dict[tuple[bool, int], int] = {}
-        for kind, source, target, length in zip(
-            graph.kind[sends].tolist(),
-            graph.rank(sends).tolist(),
-            graph.rank(receives).tolist(),
-            graph.column("near_octets")[sends].tolist(),
+        for writes, source, target, length in zip(
+            of.writes[which].tolist(),
+            of.source[which].tolist(),
+            of.destination[which].tolist(),
+            of.length[which].tolist(),
             strict=True,
         ):
-            if kind == WRITE:
+            if writes:
                 for port in ((True, source), (False, target)):
                     busy[port] = busy.get(port, 0) + wire.octets(length)
         gpus = self._topology.gpus
@@ -97,3 +115,14 @@ class ExchangeParts:
             ),
             default=0.0,
         )
+
+
+def _names(iteration: Iteration, spans: Mapping[int, Sequence[ScheduleSpan]]) -> list[str | None]:
+    """Return the name of the part in which each message is received, if it has one."""
+    firsts = {rank: [span.first for span in some] for rank, some in spans.items()}
+    found: list[str | None] = []
+    for rank, index in zip(iteration.destination.tolist(), iteration.receive.tolist(), strict=True):
+        place = bisect_right(firsts[rank], index) - 1
+        inside = place >= 0 and index < spans[rank][place].end
+        found.append(spans[rank][place].name if inside else None)
+    return found

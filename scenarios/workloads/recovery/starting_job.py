@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 
-from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import (
     ALL_SCHEDULES,
+    NO_SCHEDULES,
     Region,
     Schedule,
     WantedSchedules,
 )
-from emulator.scenario import Contents
+from emulator.scenario import Contents, GpuExecution, Outcome
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import CollectiveCall, Pieces
@@ -39,6 +41,8 @@ MASTER = 0
 #: Octets of a communicator id and of a check-in: ncclUniqueId and the bootstrap's extInfo of NCCL.
 ID_OCTETS, CHECK_IN_OCTETS = 128, 64
 ID, CHECK_IN, CHECK_INS, WEIGHTS = "communicator id", "check-in", "check-ins", "weights"
+#: The phases of a start in their order, each a field of :class:`StartedJob`.
+PHASES = ("id", "check_in", "weights", "stepped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,24 @@ class StartingJob:
         job.schedules = program.schedules()
         job.exchanges.update(tensors.exchanges)
         return job
+
+    @cached_property
+    def _phases(self) -> Mapping[int, Mapping[str, Sequence[int]]]:
+        """By rank and by the name of each phase the operations that end it there."""
+        started = self.started(NO_SCHEDULES)
+        found: dict[int, dict[str, list[int]]] = {}
+        for name in PHASES:
+            for rank, index in getattr(started, name):
+                found.setdefault(rank, {}).setdefault(name, []).append(index)
+        return found
+
+    def phase_ends_ns(self, gpu: GpuExecution) -> dict[str, int]:
+        """Return when each phase ended at a GPU after the common start, by the phase's name."""
+        ends = gpu.result.operation_end
+        return {
+            name: int(ends[indices].max()) - gpu.origin_ns
+            for name, indices in self._phases.get(gpu.result.rank, {}).items()
+        }
 
     def _others(self) -> range:
         return range(1, len(self.topology.gpus))
@@ -205,15 +227,20 @@ class StartedJob:
     weights: list[tuple[int, int]] = field(default_factory=list)
     stepped: list[tuple[int, int]] = field(default_factory=list)
 
-    def phases_ns(self, results: Sequence[RankResult]) -> dict[str, int]:
-        """Return how long each phase lasted from the end of the one before, by its name."""
-        start = min(one.start_ns for one in results)
-        lasted: dict[str, int] = {}
-        for name in ("id", "check_in", "weights", "stepped"):
-            ends = [int(results[rank].operation_end[one]) for rank, one in getattr(self, name)]
-            end = max(ends, default=start)
-            lasted[name], start = end - start, end
-        return lasted
+
+def phases_ns(outcome: Outcome) -> dict[str, int]:
+    """Return how long each phase of the last iteration lasted from the end of the one before.
+
+    Its trial observed :meth:`StartingJob.phase_ends_ns`.
+    """
+    gpus = cast(Iterable[Mapping[str, int]], outcome.observed[-1].values())
+    ends = list(gpus)
+    start = 0
+    lasted: dict[str, int] = {}
+    for name in PHASES:
+        end = max((one[name] for one in ends if name in one), default=start)
+        lasted[name], start = end - start, end
+    return lasted
 
 
 def _moved(

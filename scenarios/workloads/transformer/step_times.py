@@ -8,7 +8,7 @@ sender began to send it is the pipeline's bubble.  So is what is left after a GP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +18,7 @@ from emulator.endpoint.operations.operation_table import (
     RECEIVE,
     OperationTable,
 )
-from emulator.endpoint.operations.schedule import Schedule
-from emulator.measures.message_graph import MessageGraph
-from emulator.measures.message_times import Iteration
+from emulator.scenario import GpuExecution
 
 COMPUTE, BUBBLE = "compute", "bubble"
 
@@ -56,41 +54,25 @@ class StepTimes:
         return {what: spent / whole / len(gpus) for what, spent in total.items()}
 
 
-def step_times(
-    schedules: Sequence[Schedule],
-    iteration: Iteration,
-    labels: Sequence[Mapping[int, str]],
-    streams: Mapping[int, Sequence[int]],
-    waited_for: Sequence[str],
-) -> StepTimes:
-    """Return the times of ``iteration``, whose messages are those of ``schedules``.
+@dataclass(frozen=True)
+class GpuOperations:
+    """What a GPU's operations are for: its receives by index, and those that compute."""
 
-    ``labels`` are by rank and index what receives are for; ``streams`` are the operations that
-    compute.  Messages of ``waited_for`` may come late because their sender had not begun.
-    """
-    graph = MessageGraph(schedules)
-    rank, index = graph.rank(graph.receive), graph.index(graph.receive)
-    arrived: dict[int, dict[int, tuple[int, int]]] = {gpu: {} for gpu in streams}
-    rows = (rank.tolist(), index.tolist(), iteration.start_ns.tolist(), iteration.end_ns.tolist())
-    for gpu, at, start, end in zip(*rows, strict=True):
-        if gpu in arrived:
-            arrived[gpu][at] = start, end
-    shares, ends = {}, {}
-    for gpu, stream in streams.items():
-        table = OperationTable.of(schedules[gpu].operations)
-        shares[gpu], ends[gpu] = _of_gpu(
-            table, arrived[gpu], labels[gpu], frozenset(stream), frozenset(waited_for)
-        )
-    return StepTimes(shares, ends)
+    labels: Mapping[int, str]
+    stream: frozenset[int]
 
 
-def _of_gpu(
-    table: OperationTable,
-    arrived: Mapping[int, tuple[int, int]],
-    labels: Mapping[int, str],
-    stream: frozenset[int],
-    waited_for: frozenset[str],
+def gpu_times(
+    gpu: GpuExecution, what: GpuOperations, waited_for: Collection[str]
 ) -> tuple[dict[str, float], float]:
+    """Return what a GPU's time in an iteration was spent on (ns), and when it was done.
+
+    Messages of ``waited_for`` may come late because their sender had not begun.
+    """
+    table = OperationTable.of(gpu.schedule.operations)
+    sent = (gpu.sent_ns - gpu.origin_ns).tolist()
+    received = (gpu.result.operation_end - gpu.origin_ns).tolist()
+    labels, stream = what.labels, what.stream
     kinds = table.columns["kind"].tolist()
     numbers = table.columns["number"].tolist()
     begin, after = table.begin.tolist(), table.after.tolist()
@@ -102,8 +84,8 @@ def _of_gpu(
     last = 0.0
     for at, kind in enumerate(kinds):
         if kind == RECEIVE:
-            start, ends[at] = arrived[at]
-            causes[at] = Cause(labels[at], start)
+            ends[at] = received[at]
+            causes[at] = Cause(labels[at], sent[at])
         else:
             for one in after[begin[at] : begin[at + 1]]:
                 if ends[one] > ends[at]:
@@ -128,7 +110,7 @@ def _wait(
     free: float,
     until: float,
     cause: Cause | None,
-    waited_for: frozenset[str],
+    waited_for: Collection[str],
 ) -> None:
     """Count the time from ``free`` to ``until``, in which a GPU did not compute."""
     if until <= free:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import overload
+from typing import cast, overload
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from emulator.endpoint.operations.schedule import (
     WantedSchedules,
 )
 from emulator.errors import UserError
-from emulator.scenario import Contents, Outcome, Trial
+from emulator.scenario import Contents, GpuExecution, Outcome, Trial
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
 from scenarios.workloads.transformer.step_operations.compute_stream import (
     VERDICTS,
@@ -34,7 +34,13 @@ from scenarios.workloads.transformer.step_operations.training_step import (
 )
 from scenarios.workloads.transformer.step_scale import StepScale
 from scenarios.workloads.transformer.step_shape import StepShape
-from scenarios.workloads.transformer.step_times import BUBBLE, COMPUTE, StepTimes, step_times
+from scenarios.workloads.transformer.step_times import (
+    BUBBLE,
+    COMPUTE,
+    GpuOperations,
+    StepTimes,
+    gpu_times,
+)
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 
@@ -112,13 +118,15 @@ class StepSizes:
 class StepRun:
     """Jobs that run at the same time on ``topology``.
 
-    It keeps no operations: a compile writes them anew.
+    It keeps no operations: a compile writes them anew.  ``compiled`` is what those of the latest
+    compile are for, at GPUs that were wanted and compute.
     """
 
     topology: Topology
     jobs: Sequence[StepJob]
     scale: StepScale
     choices: StepChoices
+    compiled: Mapping[int, GpuOperations] = field(default_factory=dict, init=False, compare=False)
 
     def __post_init__(self) -> None:
         there = len(self.topology.gpus)
@@ -145,7 +153,16 @@ class StepRun:
         """Return the schedules of all GPUs; those that are not ``wanted`` have buffers alone."""
         program, computing = self._written(wanted, replace(self.scale))
         streams = {gpu: stream for one in computing for gpu, stream in one.stream.items()}
+        self.compiled = {
+            gpu: GpuOperations(program.labels[gpu], frozenset(stream))
+            for gpu, stream in streams.items()
+        }
         return StepSchedules(program.schedules(), program.labels, streams)
+
+    def observe(self, gpu: GpuExecution) -> tuple[dict[str, float], float] | None:
+        """Return where a GPU's time went, and when it was done; None if it does not compute."""
+        what = self.compiled.get(gpu.result.rank)
+        return None if what is None else gpu_times(gpu, what, (PP, NORM))
 
     @cached_property
     def sizes(self) -> StepSizes:
@@ -216,6 +233,7 @@ class StepRun:
             warmups=warmups,
             iterations=iterations,
             fresh=True,
+            observe=self.observe,
             facts={
                 "scale": self.scale.divisor,
                 "exchanges": sizes.exchanges,
@@ -243,12 +261,15 @@ class StepTrial(Trial):
 
     def times(self, outcome: Outcome) -> StepTimes | None:
         """Return where the time of the last iteration went, if there was one."""
-        if not outcome.iterations:
+        if not outcome.observed:
             return None
-        compiled = self.compile()
-        assert isinstance(compiled, StepSchedules)
-        return step_times(
-            compiled, outcome.iterations[-1], compiled.labels, compiled.streams, (PP, NORM)
+        observed = cast(
+            Mapping[int, tuple[Mapping[str, float], float] | None], outcome.observed[-1]
+        )
+        computing = {gpu: one for gpu, one in observed.items() if one is not None}
+        return StepTimes(
+            {gpu: shares for gpu, (shares, _) in computing.items()},
+            {gpu: end for gpu, (_, end) in computing.items()},
         )
 
 
