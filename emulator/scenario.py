@@ -41,14 +41,13 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from emulator.asic.port_faults import Faults
 from emulator.endpoint.interruption import JobExecution
-from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.latest_schedules import LatestSchedules, takes_wanted
+from emulator.measures.gpu_execution import GpuExecution
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Iteration
 from emulator.measures.port_record import PortRecord
@@ -99,21 +98,6 @@ class Resumption:
     inputs: Callable[[int], Contents]
     expected: Callable[[int], Contents]
     kept: Collection[str] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuExecution:
-    """The part that one GPU had in an iteration, for the process that has its schedule and times.
-
-    ``schedule`` is the GPU's as it was compiled, and ``result`` has the times of its operations.
-    ``sent_ns[i]`` is when the message that operation i receives began to be sent, on the same
-    clock; -1 for operations that receive nothing.  ``origin_ns`` is the common start.
-    """
-
-    schedule: Schedule
-    result: RankResult
-    sent_ns: npt.NDArray[np.int64]
-    origin_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)

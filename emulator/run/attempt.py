@@ -123,12 +123,14 @@ class Attempt:
         sentence = str(error) if self._expected is None else self._expected.sentence(error)
         return f"{self.stage.stage.label}: {sentence}" if self.plan.compares else sentence
 
-    def unfinished(self, error: AgentError) -> Mapping[str, object]:
+    def unfinished(self, error: AgentError) -> Mapping[str, object] | None:
         """Return what had been done when it failed, by the ranks that still answered.
 
-        All processes call it, unless one of them has died.
+        None: nothing had begun.  All processes call it.  If one of them has died, none asks the
+        others.
         """
-        assert self._messages is not None
+        if self._messages is None:
+            return None
         reported = {
             "transport": self.stage.stage.label,
             "seed": self.stage.seed,
@@ -146,11 +148,6 @@ class Attempt:
             "lost_packets": self._lost,
             "undisturbed_us": self._undisturbed.mean_ns / 1000,
         }
-
-    @property
-    def began(self) -> bool:
-        """Return whether there is a trial whose messages are known."""
-        return self._messages is not None
 
     def _begun(self, messages: Recorder) -> None:
         self._messages = messages

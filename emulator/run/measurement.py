@@ -18,6 +18,7 @@ from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.errors import UserError
 from emulator.faults.condition import Condition
+from emulator.measures.gpu_execution import GpuExecution
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Recorder
 from emulator.run.continuation import POISON, Continued, play
@@ -28,7 +29,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
 from emulator.run.run_share import compiled_for
 from emulator.run.time_base import Pool
-from emulator.scenario import Contents, GpuExecution, Outcome, Trial
+from emulator.scenario import Contents, Outcome, Trial
 
 #: So many elements are compared at a time: numpy's answer for each takes an octet.
 _COMPARED = 2**20

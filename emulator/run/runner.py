@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from emulator import lab_record
@@ -29,7 +29,6 @@ from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_pool import AgentError
 from emulator.endpoint.counting import add
-from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
 from emulator.faults.fault_injector import FaultInjector, check_rates
@@ -143,6 +142,8 @@ class _Run:
         else:
             assert isinstance(folder, RunFolder)  # one machine's
             self.time = HostTime(plan, result, folder, observer, self.environment)
+        gpus = [gpu.name for gpu in plan.topology.gpus]
+        self._owners = self._share.owners(self.time.worker_of() or {}, gpus)
         self.pool: Pool | None = None
         self.lab: Lab | None = None
         self.ports: PortObserver | None = None
@@ -199,12 +200,6 @@ class _Run:
     def _pool(self) -> Pool:
         assert self.pool is not None
         return self.pool
-
-    @cached_property
-    def _owners(self) -> GpuOwners:
-        """The processes that have the GPUs."""
-        gpus = [gpu.name for gpu in self.plan.topology.gpus]
-        return self._share.owners(self.time.worker_of() or {}, gpus)
 
     def _event_logs(self, stage: int) -> Mapping[str, Path]:
         """Return where the endpoints that are to do so write what they do, from ``stage`` on."""
@@ -388,8 +383,7 @@ class _Run:
             faults=measured.faults,
             row=len(self.result.rows),
         )
-        owners = self._share.owners(self.time.worker_of() or {}, names)
-        trace = timeline(names, measured.schedules, measured.results, owners, around)
+        trace = timeline(names, measured.schedules, measured.results, self._owners, around)
         if trace is not None:
             self.folder.write("timeline.json", trace)
 
@@ -481,10 +475,8 @@ class _Run:
     def salvage(self, error: AgentError) -> None:
         """Keep what the ranks that still answered had done and counted when one failed."""
         self._take_endpoints(error.counters)
-        attempt = self.attempt
-        together = not error.died  # else there is nobody to ask
-        if attempt is not None and attempt.began and (together or self._share.reports):
-            self.result.unfinished = attempt.unfinished(error)
+        if self.attempt is not None:
+            self.result.unfinished = self.attempt.unfinished(error)
         self.folder.event("failed", error=str(error), rank=error.rank, traceback=error.traceback)
 
     def _save(self) -> None:

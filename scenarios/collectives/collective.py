@@ -18,8 +18,9 @@ from emulator.endpoint.operations.schedule import (
     WantedSchedules,
 )
 from emulator.errors import UserError
+from emulator.measures.gpu_execution import GpuExecution
 from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
-from emulator.scenario import Contents, GpuExecution, Outcome, Trial
+from emulator.scenario import Contents, Outcome, Trial
 from scenarios.collectives import ring
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.endpoint.operations.schedule import ScheduleSpan
+from emulator.measures.gpu_execution import GpuExecution
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Iteration
-from emulator.scenario import GpuExecution, Outcome
+from emulator.scenario import Outcome
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 

@@ -24,7 +24,8 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     WantedSchedules,
 )
-from emulator.scenario import Contents, GpuExecution, Outcome
+from emulator.measures.gpu_execution import GpuExecution
+from emulator.scenario import Contents, Outcome
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import CollectiveCall, Pieces

@@ -18,7 +18,7 @@ from emulator.endpoint.operations.operation_table import (
     RECEIVE,
     OperationTable,
 )
-from emulator.scenario import GpuExecution
+from emulator.measures.gpu_execution import GpuExecution
 
 COMPUTE, BUBBLE = "compute", "bubble"
 

@@ -17,7 +17,8 @@ from emulator.endpoint.operations.schedule import (
     WantedSchedules,
 )
 from emulator.errors import UserError
-from emulator.scenario import Contents, GpuExecution, Outcome, Trial
+from emulator.measures.gpu_execution import GpuExecution
+from emulator.scenario import Contents, Outcome, Trial
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
 from scenarios.workloads.transformer.step_operations.compute_stream import (
     VERDICTS,
