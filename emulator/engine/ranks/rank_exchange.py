@@ -333,11 +333,15 @@ class Ranks:
 
     @contextmanager
     def warned(self) -> Iterator[None]:
-        """Have all others know at once what ends the block, before anything is cleaned up."""
+        """Have all others know at once what ends the block, before anything is cleaned up.
+
+        An execution that fails does so at all ranks.  They end their files together then.
+        """
         try:
             yield
         except BaseException as error:
-            self.leave(str(error) or type(error).__name__)
+            if not isinstance(error, AgentError) or error.died:
+                self.leave(str(error) or type(error).__name__)
             raise
 
     def obituary(self) -> str | None:

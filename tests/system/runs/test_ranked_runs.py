@@ -136,6 +136,23 @@ def test_no_rank_has_a_graph_of_all_operations(tmp_path: Path) -> None:
     assert_same_files(alone.folder, shared.folder, REPEATED)
 
 
+def test_a_job_that_fails_fails_alike_on_all_ranks(tmp_path: Path) -> None:
+    given = (*SMALL, "--sizes", "64KiB", "--capture", "all", "--fault", "t=2us nic h0g0 down")
+    runs = [begun(tmp_path, *given, "--workers", "1"), ranked(tmp_path, 2, *given)]
+    stated = []
+    for run in runs:
+        status, _, errors = run.communicate()
+        assert status == 1, errors
+        stated.append(sentences(errors))
+    alone, shared = runs
+    assert stated[0] == stated[1]
+    assert "is cut off for good by" in stated[0][0]
+    assert shared.result["unfinished"]["delivered_messages"] > 0
+    written = [name for name in REPEATED if name != "timeline.json"]
+    assert_same_files(alone.folder, shared.folder, written)
+    assert_all_gone(shared, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "complaint"),
     [
