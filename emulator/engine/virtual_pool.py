@@ -14,7 +14,8 @@ from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import NEVER, PASS, PS, STOP
 from emulator.engine.workers.virtual_fabric import VirtualFabric
-from emulator.engine.workers.worker_part import EndedSchedules, Load, News
+from emulator.engine.workers.window_report import News
+from emulator.engine.workers.worker_part import EndedSchedules, Load
 
 #: Fabric time from the order to run to the common start (ns).
 LEAD_NS = 1_000

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import psutil
 
-from emulator.engine.ranks.rank_exchange import Death
+from emulator.engine.ranks.rank_channel import Death
 
 #: Host time (s) in which an address of guardian 0 answers.
 _ANSWER_S = 1.0

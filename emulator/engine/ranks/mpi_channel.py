@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+#: A collective under way: its request, what it reads, and what it writes.
+_Gather = tuple[MPI.Request, bytes, bytearray]
+#: The last one is in use; those before it were left behind by failures.  MPI may touch their octets
+#: until it is finalised, when no channel is there any more.
+_gathers: list[_Gather] = []
+
 
 class MpiChannel:
     """The channel over the ranks of ``MPI_COMM_WORLD``."""
@@ -53,6 +59,33 @@ class MpiChannel:
             raise ConnectionError(str(error)) from error
         del self._arriving[peer]
         return bytes(octets)
+
+    def gather(self, block: bytes) -> None:
+        """Begin to bring ``block`` to all ranks, and theirs to this one; return at once.
+
+        Blocks are as long as each other, and all ranks gather as often.  Raises ConnectionError if
+        MPI cannot.
+        """
+        blocks = bytearray(len(block) * self.count)
+        try:
+            request = self._world.Iallgather([block, MPI.BYTE], [blocks, MPI.BYTE])
+        except MPI.Exception as error:
+            raise ConnectionError(str(error)) from error
+        _gathers.append((request, block, blocks))
+
+    def gathered(self) -> bytes | bytearray | None:
+        """Return the blocks of all ranks, one behind the other, once they are there; never wait.
+
+        They are those of the last :meth:`gather`.  Raises ConnectionError if MPI has lost one.
+        """
+        request, _, blocks = _gathers[-1]
+        try:
+            if not request.Test():
+                return None
+        except MPI.Exception as error:
+            raise ConnectionError(str(error)) from error
+        _gathers.pop()
+        return blocks
 
     def abort(self, status: int) -> None:
         """Have the launcher end all ranks."""

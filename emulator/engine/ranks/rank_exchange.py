@@ -4,26 +4,36 @@ Each rank carries out its own part of a step and sends the outcome to every othe
 waiting (:meth:`Ranks.share`). Then it takes theirs (:meth:`Ranks.hear`)::
 
     rank 0            rank 1
-    own part          own part          frames, times and news of one window
+    own part          own part
     share  ---------> hear
     hear   <--------- share
+
+After a window of virtual time all ranks gather small blocks of times by a collective that does not
+wait (:meth:`Ranks.share_window`). Frames travel in messages, which a rank sends to those alone that
+it has frames for, in most fabrics its neighbours.  So do news, which all get in a few windows::
+
+    rank 0            rank 1            rank 2
+    own part          own part          own part          of one window
+    block  <--------> block  <--------> block             who has a message for whom, and times
+    frames ---------> frames
 
 A rank whose run ends early says why (:meth:`Ranks.leave`), so that nobody waits for it.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from signal import SIGHUP, SIGINT, SIGTERM
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from emulator.endpoint.agent_processes import AgentError
+from emulator.engine.ranks.patience import LONGEST_PAUSE_S, Patience
+from emulator.engine.ranks.rank_channel import Channel, Death, Watch
+from emulator.engine.ranks.window_block import NO_TIMES, BlockForm, WindowBlock, WindowTimes
 from emulator.errors import UserError, is_full
 from emulator.logs import plain_logger
 
@@ -40,61 +50,15 @@ PARTING_S = 20.0
 _OBITUARY_S = 0.5
 #: Reasons of ranks that the launcher, or a user, has interrupted.
 _INTERRUPTIONS = tuple(f"interrupted by {one.name}" for one in (SIGINT, SIGTERM, SIGHUP))
-#: Host time (s) between two polls beyond which this rank was stopped, or its machine was.
-_STALL_S = 1.0
-#: Polls before a rank that waits begins to sleep, and its longest sleep (s).
-_EAGER_POLLS = 300
-_LONGEST_PAUSE_S = 0.001
+#: Host time (s) in which the failure arrives that has made other ranks leave.
+_CAUSE_S = 0.5
 
 RANK_NAME = "MPI rank"
-#: The step that is a window of virtual time.
-WINDOW = "advance"
-#: Kinds of messages: the outcome of a step; the reason of an early end; a lab that is removed.
-_STEP, _LEFT, _PARTED = "step", "left", "parted"
-
-
-class Channel(Protocol):
-    """Brings messages from rank to rank, those of one pair in order."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def count(self) -> int: ...
-
-    def send(self, peer: int, octets: bytes) -> None:
-        """Send ``octets`` to ``peer``, and return at once."""
-
-    def poll(self, peer: int) -> bytes | None:
-        """Return the next message of ``peer`` if it is there."""
-
-    def abort(self, status: int) -> None:
-        """Have the launcher end all ranks."""
-
-
-@dataclass(frozen=True)
-class Death:
-    """The end of rank ``number`` that ends all others, in a sentence that names its machine."""
-
-    number: int
-    sentence: str
-
-
-class Watch(Protocol):
-    """Whoever knows of ranks that have died, and sees to what they leave."""
-
-    @property
-    def contact(self) -> object:
-        """Return how those of the other ranks find that of rank 0; None elsewhere."""
-
-    def introduce(self, machines: list[str], contact: object) -> None:
-        """Report the machines of all ranks, and the ``contact`` of rank 0."""
-
-    def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:
-        """Report the ``lab`` that is to be removed, or the run's ``folder``, of rank 0."""
-
-    def death(self) -> Death | None:
-        """Return which rank has died first."""
+#: Steps after which all ranks gather blocks: a window of virtual time, and a report without one.
+WINDOW, REPORT = WINDOWS = ("advance", "report")
+#: Kinds of messages: the outcome of a step; the reason of an early end; a lab that is removed; a
+#: question of ranks that wait for a block, and its answer by those that wait as well.
+_STEP, _LEFT, _PARTED, _ASK, _HERE = "step", "left", "parted", "ask", "here"
 
 
 class RankGone(AgentError):
@@ -122,7 +86,15 @@ class Ranks:
         self.number, self.count = channel.number, channel.count
         self.patience_s = patience_s
         self.machines = [machine] * channel.count
-        self._step = self._windows = self._sent_octets = 0
+        self._step = self._sent_octets = 0
+        self._form = BlockForm(channel.count)
+        #: those of the present step, once they are there
+        self._blocks: Sequence[WindowBlock] | None = None
+        #: steps of each kind that has blocks, and messages in them to each rank
+        self._gathers = dict.fromkeys(WINDOWS, 0)
+        self._parcels = [0] * channel.count
+        #: ranks that wait for blocks, as they have answered
+        self._here: set[int] = set()
         self._early: dict[int, deque[tuple[Any, ...]]] = {
             peer: deque() for peer in range(self.count)
         }
@@ -221,11 +193,12 @@ class Ranks:
         """Send every other rank the ``failure`` of this one's part of a step."""
         self._begin(what)
         self._send_all(lambda _: (_STEP, self._step, what, failure, None))
+        if self.in_window:
+            self._gather(NO_TIMES, self.others)
 
     def _begin(self, what: str) -> None:
         self._step += 1
         self._what = what
-        self._windows += what == WINDOW
 
     def hear(self, peer: int) -> Any:
         """Return what ``peer`` has shared in the present step.
@@ -233,14 +206,8 @@ class Ranks:
         Raises what its part has raised, and :class:`RankGone` if it has left or stays silent.
         """
         _, step, what, failure, value = self._receive(peer)
-        earlier = failure is not None and step < self._step  # where rank 0 alone has heard it
-        if (step, what) != (self._step, self._what) and not earlier:
-            if (death := self._death()) is not None:  # which has interrupted one in mid-step
-                raise RankGone(death.sentence)
-            raise RuntimeError(
-                f"{self.name(peer)} is at step {step} ({what}), and this rank at {self._step} "
-                f"({self._what}): their runs differ"
-            )
+        if failure is None or step >= self._step:  # a count's, where rank 0 alone has heard it
+            self._compare(peer, step, what)
         if isinstance(failure, UserError):
             raise RankGone(f"{self.name(peer)}: {failure}")
         if isinstance(failure, OSError) and is_full(failure):
@@ -254,33 +221,120 @@ class Ranks:
             raise failure
         return value
 
+    def _compare(self, peer: int, step: int, what: str) -> None:
+        """Raise RuntimeError unless ``peer``, which is at ``step``, does the same as this rank."""
+        if (step, what) != (self._step, self._what):
+            self._see_death()  # which has interrupted one in mid-step
+            raise RuntimeError(
+                f"{self.name(peer)} is at step {step} ({what}), and this rank at {self._step} "
+                f"({self._what}): their runs differ"
+            )
+
     def _receive(self, peer: int) -> tuple[Any, ...]:
-        now = time.monotonic()
-        give_up = now + self.patience_s
-        polls, pause = 0, 0.0
+        patience = Patience(self.patience_s)
         while not self._early[peer]:
-            if peer in self._left or peer in self._parted:
-                raise RankGone(self._left.get(peer, f"{self.name(peer)}: its run has ended"))
-            if self._poll(peer):
+            if self._has_left(peer):
+                raise self._gone(peer)
+            if self._poll(peer) or patience.eager():
                 continue
-            polls += 1
-            if polls < _EAGER_POLLS:
-                os.sched_yield()
-                continue
-            if (death := self._death()) is not None:  # not every launcher interrupts the others
-                raise RankGone(death.sentence)
-            before, now = now, time.monotonic()
-            if now - before > _STALL_S:
-                give_up += now - before  # it was this rank that stood still
-            if now > give_up:
-                self.silent.add(peer)
-                raise RankGone(
-                    f"{self.name(peer)} has sent nothing for {self.patience_s:g} s: it hangs, or "
-                    "its machine does; look there, and run uetemu clean on it"
-                )
-            pause = min(2 * pause or 50e-6, _LONGEST_PAUSE_S)
-            time.sleep(pause)
+            self._see_death()  # not every launcher interrupts the others
+            self._poll_all()
+            patience.look()
+            if patience.over:
+                raise self._hanging([peer])
+            patience.pause()
         return self._early[peer].popleft()
+
+    def _has_left(self, peer: int) -> bool:
+        return peer in self._left or peer in self._parted
+
+    def _gone(self, peer: int) -> RankGone:
+        return RankGone(self._left.get(peer, f"{self.name(peer)}: its run has ended"))
+
+    def _see_death(self) -> None:
+        if (death := self._death()) is not None:
+            raise RankGone(death.sentence)
+
+    def _hanging(self, peers: Sequence[int]) -> RankGone:
+        """Give up ``peers``; return what to say of the first."""
+        self.silent.update(peers)
+        return RankGone(
+            f"{self.name(peers[0])} has sent nothing for {self.patience_s:g} s: it hangs, or "
+            "its machine does; look there, and run uetemu clean on it"
+        )
+
+    # Windows
+
+    @property
+    def in_window(self) -> bool:
+        """Return whether the present step is one after which all gather blocks."""
+        return self._what in WINDOWS
+
+    def share_window(self, what: str, times: WindowTimes, parcels: Mapping[int, object]) -> None:
+        """Let all others have ``times`` of this step, and send those in ``parcels`` theirs."""
+        self._begin(what)
+        for peer, parcel in parcels.items():
+            self._send(peer, (_STEP, self._step, what, None, parcel))
+            self._parcels[peer] += 1
+        self._gather(times, parcels)
+
+    def hear_window(self, peer: int) -> tuple[WindowTimes, Any]:
+        """Return the times of ``peer`` in the present step, and its parcel for this rank, or None.
+
+        Raises what :meth:`hear` raises.
+        """
+        if self._blocks is None:
+            self._blocks = self._await_blocks()
+        block = self._blocks[peer]
+        self._compare(peer, block.step, WINDOWS[block.which])
+        return block.times, self.hear(peer) if block.has_message_for(self.number) else None
+
+    def _gather(self, times: WindowTimes, receivers: Collection[int]) -> None:
+        self._blocks = None
+        self._gathers[self._what] += 1
+        self._sent_octets += self._form.octets
+        which = WINDOWS.index(self._what)
+        self._channel.gather(self._form.packed(self._step, which, times, receivers))
+
+    def _await_blocks(self) -> list[WindowBlock]:
+        """Wait for the blocks of all; what other messages say of a rank that gives none counts."""
+        patience, causes = Patience(self.patience_s), Patience(_CAUSE_S)
+        asked = False
+        while (octets := self._channel.gathered()) is None:
+            if patience.eager():
+                continue
+            self._see_death()
+            patience.look()
+            self._hear_failures()
+            ended = [peer for peer in self.others if self._has_left(peer)]
+            if not ended:
+                causes = Patience(_CAUSE_S)
+            else:
+                causes.look()
+                if causes.over:
+                    raise self._gone(ended[0])
+            if patience.half_over and not asked:
+                asked = True
+                self._here.clear()
+                self._tell((_ASK,))
+            if patience.over:
+                raise self._hanging([one for one in self.others if one not in self._here])
+            patience.pause()
+        return self._form.unpacked(octets)
+
+    def _hear_failures(self) -> None:
+        """Take all that has come; raise the failure of a rank, or that its run differs."""
+        self._poll_all()
+        for peer in self.others:
+            for _, step, what, failure, _ in list(self._early[peer])[:1]:
+                here = (step, what) == (self._step, self._what)
+                if step <= self._step and (failure is not None or not here):
+                    self.hear(peer)
+
+    def _poll_all(self) -> None:
+        for peer in self.others:
+            while self._poll(peer):
+                pass
 
     def _poll(self, peer: int) -> bool:
         """Take the next message of ``peer``; return whether there was one."""
@@ -292,6 +346,10 @@ class Ranks:
             self._left.setdefault(peer, content[0])
         elif kind == _PARTED:
             self._parted.add(peer)
+        elif kind == _ASK:
+            self._say(peer, (_HERE,))
+        elif kind == _HERE:
+            self._here.add(peer)
         else:
             self._early[peer].append(message)
         return True
@@ -325,11 +383,14 @@ class Ranks:
         for peer in self.others:
             if death is not None and peer == death.number:
                 continue  # MPI ends a rank that sends to a dead one
-            try:
-                self._channel.send(peer, pickle.dumps(message))
-            except OSError as error:
-                _log.info("%s gets no word: %s", self.name(peer), error)
-                self.silent.add(peer)
+            self._say(peer, message)
+
+    def _say(self, peer: int, message: tuple[object, ...]) -> None:
+        try:
+            self._channel.send(peer, pickle.dumps(message))
+        except OSError as error:
+            _log.info("%s gets no word: %s", self.name(peer), error)
+            self.silent.add(peer)
 
     @contextmanager
     def warned(self) -> Iterator[None]:
@@ -380,7 +441,7 @@ class Ranks:
 
         Where the launcher ends all ranks, these are the dead.
         """
-        return self._await(lambda peer: peer in self._left or peer in self._parted, budget_s)
+        return self._await(self._has_left, budget_s)
 
     def part(self, budget_s: float = PARTING_S) -> bool:
         """Wait until every rank has cleaned up, for ``budget_s`` at most (host s).
@@ -389,9 +450,12 @@ class Ranks:
         """
         self._tell((_PARTED,))
         _log.info(
-            "exchanged %d windows and %d messages with each other rank, to all of them %d octets",
-            self._windows,
-            self._step,
+            "exchanged %d windows and %d reports, each by a block of %d octets and messages to "
+            "ranks: %s; in other steps %d with each; to all of them %d octets",
+            *self._gathers.values(),
+            self._form.octets,
+            ", ".join(f"{peer}: {self._parcels[peer]}" for peer in self.others),
+            self._step - sum(self._gathers.values()),
             self._sent_octets,
         )
         self.silent.update(self._await(lambda peer: peer in self._parted, budget_s))
@@ -410,7 +474,7 @@ class Ranks:
                 self.silent.add(death.number)
             if not waiting or time.monotonic() > give_up:
                 return waiting
-            time.sleep(_LONGEST_PAUSE_S)
+            time.sleep(LONGEST_PAUSE_S)
 
     def abort(self, status: int) -> None:
         """Have the launcher end all ranks."""

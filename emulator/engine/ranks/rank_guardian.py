@@ -43,7 +43,8 @@ from emulator.engine.ranks.guardian_line import (
     line_pair,
     reach,
 )
-from emulator.engine.ranks.rank_exchange import RANK_NAME, Death
+from emulator.engine.ranks.rank_channel import Death
+from emulator.engine.ranks.rank_exchange import RANK_NAME
 from emulator.kernel.launcher import RankPlace
 from emulator.logs import plain_logger
 

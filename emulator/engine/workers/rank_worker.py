@@ -1,8 +1,8 @@
 """Workers that are ranks of a launcher, each with a lab on its own machine.
 
 Every rank drives the run, with the same calls. So a call that is given to another rank's worker
-needs no message: that rank gives it to itself.  Outcomes alone travel, one message to each other
-rank.
+needs no message: that rank gives it to itself.  Outcomes alone travel, in one message to each other
+rank.  Those of a window go to the ranks alone that they concern, and all gather the times.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.engine.workers.window_report import WindowReport
 from emulator.engine.workers.worker import LocalWorker
-from emulator.engine.workers.worker_part import Counted, EndedSchedules, WindowReport, WorkerPart
+from emulator.engine.workers.worker_part import Counted, EndedSchedules, WorkerPart
 
 
 class OwnRank:
@@ -39,9 +40,11 @@ class OwnRank:
         except Exception as failure:
             self._ranks.fail(what, failure)
             raise
-        if isinstance(value, Counted):
+        if isinstance(value, WindowReport):
+            self._ranks.share_window(what, value.times(), value.parcels(self._ranks.others))
+        elif isinstance(value, Counted):
             self._ranks.share_with_first(what, value)
-        elif isinstance(value, WindowReport | EndedSchedules):
+        elif isinstance(value, EndedSchedules):
             self._ranks.share(what, value.for_worker)
         else:
             self._ranks.share(what, lambda _: value)
@@ -63,6 +66,8 @@ class OtherRank:
 
     def answer(self, time_limit_s: float | None = None) -> Any:
         """Return what that rank has shared of the call that this one has just carried out."""
+        if self._ranks.in_window:
+            return WindowReport.heard(*self._ranks.hear_window(self.number), self._ranks.number)
         return self._ranks.hear(self.number)
 
     def close(self) -> None:

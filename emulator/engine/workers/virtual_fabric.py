@@ -32,20 +32,14 @@ from emulator.engine.network import Network, port_counters
 from emulator.engine.pfc.pause_watch import PauseWatch
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.port_settings import LineChange
-from emulator.engine.ranks.rank_exchange import WINDOW, Ranks
+from emulator.engine.ranks.rank_exchange import REPORT, WINDOW, Ranks
 from emulator.engine.ranks.ranked_ports import RankedPorts
 from emulator.engine.workers.forked_worker import ForkedWorker
 from emulator.engine.workers.partition import lookahead_ps
 from emulator.engine.workers.rank_worker import OtherRank, OwnRank
+from emulator.engine.workers.window_report import Crossing, News, WindowReport
 from emulator.engine.workers.worker import LocalWorker, Worker, call
-from emulator.engine.workers.worker_part import (
-    Counted,
-    Crossing,
-    News,
-    WindowReport,
-    WorkerPart,
-    uncollected,
-)
+from emulator.engine.workers.worker_part import Counted, WorkerPart, uncollected
 from emulator.kernel.port_counters import PortCounters
 from emulator.lab import Lab
 from topologies.model import CableEnd
@@ -274,7 +268,7 @@ class VirtualFabric:
     def following(self) -> int:
         """Return when something happens next at any worker (ps)."""
         if self._stale and not self.alone:
-            self._exchange("report", [()] * len(self.workers))  # news make events of the run
+            self._exchange(REPORT, [()] * len(self.workers))  # news make events of the run
         own = self.events.heap[0][0] if self.events.heap else NEVER
         return own if self.alone else min(own, self._all_over())
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from emulator.engine.workers.worker_part import Crossing, WorkerPart
+from emulator.engine.workers.window_report import Crossing
+from emulator.engine.workers.worker_part import WorkerPart
 
 #: Arguments of the call that calls another one at a time.
 _At = tuple[int, Sequence[Crossing], str, Sequence[object]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappush
 from typing import Any
 
@@ -28,67 +28,18 @@ from emulator.engine.gpu_endpoint import GpuEndpoint, WorkerSurroundings
 from emulator.engine.line_record import LineRecord
 from emulator.engine.link_layer.link_unit import LinkUnit
 from emulator.engine.network import Network
-from emulator.engine.port_capture import Block, PortTaps
+from emulator.engine.port_capture import PortTaps
 from emulator.engine.port_settings import Settings
 from emulator.engine.ranks.far_memory import FarCopy, far_memory
+from emulator.engine.workers.window_report import Crossing, News, WindowReport
 from emulator.lab import Lab
 from topologies.model import CableEnd
 
-#: A frame for the far end of a line, or a notice for a rank's scale-up ports: time (ps), order,
-#: number of the line or rank, and itself.
-Crossing = tuple[int, int, int, bytes | LinkUnit | CopyNotice | FarCopy]
 #: A rank's schedule, with the buffers of every rank that it writes to.
 Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
 
 #: PDCs or queue pairs beyond which the memory of an iteration's is worth a full collection.
 MANY_CONNECTIONS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """A rank has reached barriers at ``when_ps``, or has ended: then it has a brief ``result``.
-
-    Without a rank: nothing has left the lossless buffer of a port for a whole pause.
-    """
-
-    when_ps: int
-    rank: int | None = None
-    barriers: Sequence[str] = ()
-    result: RankResult | None = None
-
-
-@dataclass(slots=True)
-class WindowReport:
-    """A worker after a window: its time, and the time of its next event (ps).
-
-    It also has what goes to others by their number, what ranks have come to, and what was captured.
-    """
-
-    now: int
-    following: int
-    crossings: dict[int, list[Crossing]] = field(default_factory=dict)
-    news: list[News] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-
-    def for_worker(self, number: int) -> WindowReport:
-        """Return what worker ``number``, which drives the run as this one does, needs of it.
-
-        What others get is there by its time alone; the first one writes the capture.
-        """
-        away = [
-            one[0]
-            for owner, crossings in self.crossings.items()
-            if owner != number
-            for one in crossings
-        ]
-        own = self.crossings.get(number)
-        return WindowReport(
-            self.now,
-            min(self.following, min(away, default=NEVER)),
-            {} if own is None else {number: own},
-            self.news,
-            self.blocks if number == 0 else [],
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from emulator.engine.ranks import rank_exchange
-from emulator.engine.ranks.rank_exchange import Death, RankGone, Ranks
+from emulator.engine.ranks.rank_channel import Death
+from emulator.engine.ranks.rank_exchange import RankGone, Ranks
 from emulator.errors import UserError
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 
