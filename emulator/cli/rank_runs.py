@@ -40,6 +40,9 @@ from emulator.run.run_start import note_end
 RANKED_VERBS = ("run",)
 #: Loaded in a process that a launcher has started, and in no other.
 _CHANNEL = "emulator.engine.ranks.mpi_channel"
+#: Has Open MPI gather the blocks of N ranks in log2(N) rounds, where N is a power of two.  Without
+#: it, and for any other N, each rank sends its block to each other one.
+_ROUNDS = ("OMPI_MCA_coll_libnbc_iallgather_algorithm", "2")
 #: Letters of a scenario's name that the name of a lab has room for, beside the rank's number.
 _STEM = 10
 
@@ -51,6 +54,7 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
     end, the launcher is to end all, and this never returns.
     """
     watch = guarded(place, Aftermath(remove=cleanup.remove_left, note=note_end), _patience_s())
+    os.environ.setdefault(*_ROUNDS)  # a user's --mca is there already
     try:
         channel = importlib.import_module(_CHANNEL).MpiChannel()
     except ImportError as error:

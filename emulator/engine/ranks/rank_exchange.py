@@ -450,8 +450,8 @@ class Ranks:
         """
         self._tell((_PARTED,))
         _log.info(
-            "exchanged %d windows and %d reports, each by a block of %d octets and messages to "
-            "ranks: %s; in other steps %d with each; to all of them %d octets",
+            "exchanged %d windows and %d reports, with a block of %d octets for all, and with "
+            "messages to rank %s; %d other steps; to all of them %d octets",
             *self._gathers.values(),
             self._form.octets,
             ", ".join(f"{peer}: {self._parcels[peer]}" for peer in self.others),

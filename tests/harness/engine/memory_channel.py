@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,11 +29,14 @@ class MemoryChannel:
     deaf: set[int] = field(default_factory=set)
     #: gathers that this one has begun
     begun: int = 0
+    #: messages that this one has sent, by receiver
+    sent: Counter[int] = field(default_factory=Counter)
 
     def send(self, peer: int, octets: bytes) -> None:
         if peer in self.deaf:
             raise ConnectionError(f"{peer} is gone")
         self.queues[self.number, peer].append(octets)
+        self.sent[peer] += 1
 
     def poll(self, peer: int) -> bytes | None:
         waiting = self.queues[peer, self.number]
