@@ -2,9 +2,8 @@
 
 ``uetemu run allreduce`` on rails, ``--fabric model``, is run by one process and by 2 and 4 ranks on
 this machine.  Figures: processor seconds of all processes together, from the endpoints' start to
-the last row, and those over one process's; windows of virtual time; messages of all ranks for a
-window (those between windows included), and their octets; octets that cross the cut as the
-division of the fabric expects them.
+the last row, and those over one process's; windows of virtual time; messages in windows, for each,
+and octets in all, of rank 0; octets that cross the cut as the division of the fabric expects them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FABRIC = "rail_clos:hosts=8,gpus_per_host=4,spines=2"
 SIZE = "1MiB"
 RANKS = (1, 2, 4)
 #: What rank 0 logs at its end (:mod:`emulator.engine.ranks.rank_exchange`).
-_EXCHANGED = re.compile(r"exchanged (\d+) windows and (\d+) messages .* (\d+) octets")
+_EXCHANGED = re.compile(r"exchanged (\d+) windows .* messages to rank (.*?); .* (\d+) octets$")
 
 
 def run(ranks: int, size: str = SIZE, limits: Limits | None = None) -> dict[str, float]:
@@ -53,12 +52,12 @@ def run(ranks: int, size: str = SIZE, limits: Limits | None = None) -> dict[str,
     figures = {"processor_s": watched.processor_s - watched.started_s}
     if ranks > 1:
         (found,) = filter(None, map(_EXCHANGED.search, lines))
-        windows, messages, octets = map(int, found.groups())
-        # Ranks exchange in step: each sends as many messages to each other one as rank 0 does.
+        windows, octets = int(found[1]), int(found[3])
+        messages = sum(int(one.partition(":")[2]) for one in found[2].split(","))
         figures |= {
             "windows": windows,
-            "messages_per_window": messages * ranks * (ranks - 1) / windows,
-            "octets_per_message": octets / (messages * (ranks - 1)),
+            "messages_per_window": messages / windows,
+            "octets_per_window": octets / windows,
             "cut_octets": _cut_octets(ranks, size),
         }
     return figures
