@@ -63,8 +63,7 @@ class VirtualFabric:
         self._owner = wires.worker_of
         self._hear: Callable[[News], None] | None = None
         self._capture: PortCapture | None = None
-        #: an exchange was interrupted
-        self.broken = False
+        self._interrupted = False
         #: from the first time on that the switches pause
         self.pauses: PauseWatch | None = None
         self._looks: set[int] = set()
@@ -108,6 +107,11 @@ class VirtualFabric:
     def reports(self) -> bool:
         """Return whether this process has what all have counted: not if it is a later rank."""
         return self.ranks is None or self.ranks.number == 0
+
+    @property
+    def broken(self) -> bool:
+        """Return whether workers exchange nothing any more: one was interrupted, or has left."""
+        return self._interrupted or (self.ranks is not None and self.ranks.ended)
 
     @property
     def alone(self) -> bool:
@@ -252,7 +256,7 @@ class VirtualFabric:
         try:
             yield
         except BaseException:
-            self.broken = True
+            self._interrupted = True
             for worker in self._forked:
                 worker.close()
             raise
