@@ -23,6 +23,7 @@ from emulator.run.measurement import differences, summed
 from emulator.run.report.traffic import carried_gbps, measured, steady_part
 from emulator.scenario import Outcome
 from scenarios.workloads.flows import Flow, Traffic
+from tests.harness.runs.observed_messages import columns_of
 from topologies.catalogue import load
 
 TOPOLOGY = load("rail_clos:hosts=2,gpus_per_host=2,spines=2,uplinks_per_spine=1")
@@ -214,7 +215,7 @@ def test_a_steady_state_by_hand() -> None:
     """Two flows of four messages, one per 100 ns and one per 50 ns."""
     columns = [(0, 3, 1000, 0, 100 * k) for k in range(1, 6)]
     columns += [(1, 2, 1000, 0, 50 * k) for k in range(1, 11)]
-    one = Iteration(1000, *(np.array(column, np.int64) for column in zip(*columns, strict=True)))
+    one = columns_of(*zip(*columns, strict=True), origin_ns=1000)
     outcome = Outcome(
         times_ns=(500,),
         ideal_ns=250,
@@ -263,7 +264,7 @@ def test_goodput_is_what_the_ports_of_the_receivers_sent() -> None:
     columns = [(0, 3, 1000, 0, 100 * k) for k in range(1, 6)]
     columns += [(1, 2, 1000, 0, 50 * k) for k in range(1, 11)]
     columns += [(0, 2, 1000, 0, 100 * k) for k in range(1, 6)]
-    one = Iteration(1000, *(np.array(column, np.int64) for column in zip(*columns, strict=True)))
+    one = columns_of(*zip(*columns, strict=True), origin_ns=1000)
     moments = np.array([1000.0, 1300.0, 1500.0])
     ports = {rank: str(next(TOPOLOGY.neighbours(TOPOLOGY.gpus[rank].name))[2]) for rank in (2, 3)}
     outcome = Outcome(
@@ -289,7 +290,7 @@ def test_goodput_is_what_the_ports_of_the_receivers_sent() -> None:
 def test_victims_are_told_by_themselves() -> None:
     columns = [(0, 3, 1000, 0, 100 * k) for k in range(1, 6)]
     columns += [(1, 2, 10, 50 * k, 50 * k + 7) for k in range(1, 4)]
-    one = Iteration(1000, *(np.array(column, np.int64) for column in zip(*columns, strict=True)))
+    one = columns_of(*zip(*columns, strict=True), origin_ns=1000)
     victims, others = one.of({(1, 2)}), one.of({(1, 2)}, others=True)
     assert (len(victims), len(others)) == (3, 5)
     assert set(others.flows()) == {(0, 3)}

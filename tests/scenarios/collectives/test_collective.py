@@ -11,6 +11,7 @@ from emulator import scenario
 from emulator.errors import UserError
 from emulator.scenario import Outcome, Trial
 from scenarios.collectives.collective import fabric_octets
+from tests.harness.runs.observed_messages import iteration_of, observed_in
 from topologies.catalogue import load
 from topologies.model import TopologyError
 
@@ -28,7 +29,15 @@ def row(name: str, spec: str, counters: dict[str, int], **given: str) -> Any:
     chosen, topology = scenario.load(name), load(spec)
     parameters = chosen.parameters(given)
     (trial,) = chosen.schedules(parameters, topology, 1)
-    outcome = Outcome(times_ns=(9_000_000, 11_000_000), ideal_ns=1, wrong=0, counters=counters)
+    compiled = trial.compile()
+    observed = observed_in(trial, compiled, iteration_of(compiled, 0, 1))
+    outcome = Outcome(
+        times_ns=(9_000_000, 11_000_000),
+        ideal_ns=1,
+        wrong=0,
+        counters=counters,
+        observed=[observed],
+    )
     return chosen.measures(parameters, topology, trial, outcome)
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.schedule import Compute, WantedSchedules
+from emulator.endpoint.operations.schedule import Compute, Schedule, WantedSchedules
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_graph import MessageGraph
 from emulator.measures.message_times import Iteration
 from emulator.scenario import Outcome, Trial
 from scenarios.training_jobs.inference import Parameters
+from tests.harness.runs.observed_messages import iteration_of, observed_in
 from tests.harness.runs.schedule_executor import Executor, hazards
 from tests.harness.runs.wanted_parts import assert_parts
 from topologies.catalogue import load
@@ -91,9 +93,8 @@ def test_arrivals_are_drawn_by_the_seed_or_listed() -> None:
     assert listed.facts["rate"] is None
 
 
-def moments(trial: Trial, lengths_ns: int) -> Iteration:
+def moments(compiled: Sequence[Schedule], lengths_ns: int) -> Iteration:
     """Return an iteration in which each message takes ``lengths_ns``, and GPUs as they should."""
-    compiled = trial.compile()
     graph = MessageGraph(compiled)
     arrives = {
         int(receive): int(send) for receive, send in zip(graph.receive, graph.send, strict=True)
@@ -117,13 +118,10 @@ def moments(trial: Trial, lengths_ns: int) -> Iteration:
 
     for number in range(len(graph)):
         end(number)
-    return Iteration(
-        0,
-        graph.rank(graph.send),
-        graph.rank(graph.receive),
-        graph.column("near_octets")[graph.send],
-        np.array([begins[int(one)] for one in graph.send]),
-        np.array([ends[int(one)] for one in graph.receive]),
+    return iteration_of(
+        compiled,
+        [begins[int(one)] for one in graph.send],
+        [ends[int(one)] for one in graph.receive],
     )
 
 
@@ -131,9 +129,12 @@ def measured(trial: Trial, lengths_ns: int, **given: str) -> dict[str, object]:
     module = scenario.load("inference")
     parameters = module.parameters(FEW | given)
     topology = load(str(module.topology(parameters)))
+    compiled = trial.compile()
+    iteration = moments(compiled, lengths_ns)
     outcome = Outcome(
         times_ns=(1,), ideal_ns=1.0, wrong=0, counters={},
-        iterations=(moments(trial, lengths_ns),), wire=WIRE,
+        iterations=(iteration,), wire=WIRE,
+        observed=(observed_in(trial, compiled, iteration),),
     )  # fmt: skip
     return dict(module.measures(parameters, topology, trial, outcome))
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.measures.message_graph import MessageGraph
-from emulator.measures.message_times import Iteration
 from emulator.scenario import Outcome, Trial
+from tests.harness.runs.observed_messages import iteration_of, observed_in
 from topologies.catalogue import load
 from topologies.model import Topology
 
@@ -46,22 +44,15 @@ def test_aligned_jobs_stay_off_the_spine() -> None:
 
 def _outcome(trial: Trial, slow: int) -> Outcome:
     """Every message arrives ``slow`` ns after it could be sent at first."""
-    graph = MessageGraph(trial.compile())
-    count = len(graph.send)
-    iteration = Iteration(
-        0,
-        source=graph.rank(graph.send),
-        destination=graph.rank(graph.receive),
-        length=np.ones(count, np.int64),
-        start_ns=np.zeros(count, np.int64),
-        end_ns=np.full(count, slow, np.int64),
-    )
+    compiled = trial.compile()
+    iteration = iteration_of(compiled, 0, slow)
     return Outcome(
         times_ns=(slow,),
         ideal_ns=1,
         wrong=0,
         counters={"rx_message_octets": 17},
         iterations=[iteration],
+        observed=[observed_in(trial, compiled, iteration)],
     )
 
 

@@ -11,8 +11,8 @@ from emulator import scenario
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.measures.message_graph import MessageGraph
-from emulator.measures.message_times import Iteration
 from emulator.scenario import Outcome, Trial
+from tests.harness.runs.observed_messages import iteration_of, observed_in
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load
 from topologies.model import TopologyError
@@ -112,17 +112,14 @@ def test_exchanges_are_measured_beside_the_bound_of_their_busiest_nic() -> None:
     module = scenario.load("moe")
     (trial,) = trials(skew="1", dedup="none")
     topology = load(SMALL)
-    graph = MessageGraph(trial.compile())
-    count = len(graph.send)
+    compiled = trial.compile()
     # every message takes 1 us and starts a nanosecond after the one before
-    starts = np.arange(count)
-    iteration = Iteration(
-        0, graph.rank(graph.send), graph.rank(graph.receive),
-        graph.column("near_octets")[graph.send], starts, starts + 1000,
-    )  # fmt: skip
+    starts = np.arange(len(MessageGraph(compiled).send))
+    iteration = iteration_of(compiled, starts, starts + 1000)
     outcome = Outcome(
         times_ns=(10_000,), ideal_ns=1.0, wrong=0, counters={"rx_message_octets": 77},
         iterations=(iteration,), wire=WIRE,
+        observed=(observed_in(trial, compiled, iteration),),
     )  # fmt: skip
     row = module.measures(None, topology, trial, outcome)
     assert [one["name"] for one in row["exchanges"]] != []

@@ -11,7 +11,6 @@ import pytest
 from emulator.faults.episodes import episodes
 from emulator.faults.grammar import Moment, timeline
 from emulator.measures.ideal import WireCost
-from emulator.measures.message_times import Iteration
 from emulator.measures.queue_depths import QueueSeries
 from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation
@@ -20,6 +19,7 @@ from emulator.run.faults.restoration import WINDOW_RTTS, Goodput
 from emulator.run.pxn import Pxn
 from emulator.scenario import Outcome
 from scenarios.workloads.flows import Flow, Traffic
+from tests.harness.runs.observed_messages import columns_of
 from topologies.catalogue import load
 
 FABRIC = load("rail_clos:hosts=2,gpus_per_host=2,spines=2,uplinks_per_spine=1")
@@ -58,13 +58,13 @@ def outcome(*spans: tuple[int, float]) -> Outcome:
     """One iteration that delivers at (us, rate), one after the other."""
     octets = np.concatenate([[0.0], np.cumsum([us * rate for us, rate in spans])])
     times = 1000.0 * np.concatenate([[0.0], np.cumsum([us for us, _ in spans])])
-    none, nothing = np.zeros(len(times)), np.zeros(0, np.int64)
+    none = np.zeros(len(times))
     return Outcome(
         times_ns=(int(times[-1]),),
         ideal_ns=times[-1],
         wrong=0,
         counters={},
-        iterations=[Iteration(0, *[nothing] * 5)],
+        iterations=[columns_of()],
         queues={"rail0:down0": QueueSeries(times, none, octets, none)},
         wire=WIRE,
     )

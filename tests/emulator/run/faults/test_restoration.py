@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from emulator.measures.ideal import WireCost
-from emulator.measures.message_times import Iteration
 from emulator.measures.queue_depths import QueueSeries
 from emulator.run.faults.restoration import (
     WINDOW_RTTS,
@@ -20,6 +19,7 @@ from emulator.run.faults.restoration import (
     restored,
 )
 from emulator.scenario import Outcome
+from tests.harness.runs.observed_messages import columns_of
 from topologies.catalogue import load
 
 RTT = 400  # ns: one step of a curve is 100 ns
@@ -118,7 +118,7 @@ def observed(queues: dict[str, QueueSeries]) -> Outcome:
         ideal_ns=8000,
         wrong=0,
         counters={},
-        iterations=[Iteration(0, *[np.zeros(0, np.int64)] * 5)],
+        iterations=[columns_of()],
         queues=queues,
         wire=WireCost(100, 900),
     )
@@ -166,7 +166,7 @@ def test_of_some_flows_alone_messages_tell_what_was_delivered() -> None:
         ideal_ns=8000,
         wrong=0,
         counters={},
-        iterations=[Iteration(500, source, destination, np.full(4, 100), starts, ends)],
+        iterations=[columns_of(source, destination, np.full(4, 100), starts, ends, origin_ns=500)],
         queues={"rail0:down1": QueueSeries(times, none, np.array([0.0, 200.0]), none)},
         wire=WireCost(100, 900),
     )

@@ -8,6 +8,7 @@ import pytest
 from emulator.measures.message_times import Iteration
 from emulator.run.report.row_messages import MOST_FLOWS, SHARES, messages_of
 from emulator.scenario import Outcome
+from tests.harness.runs.observed_messages import columns_of
 from topologies import catalogue
 
 TOPOLOGY = catalogue.load("rail_clos:hosts=3,gpus_per_host=1,spines=1,uplinks_per_spine=1")
@@ -16,14 +17,7 @@ TOPOLOGY = catalogue.load("rail_clos:hosts=3,gpus_per_host=1,spines=1,uplinks_pe
 def iteration(*messages: tuple[int, int, int, int, int]) -> Iteration:
     """Messages as source, destination, octets, start and end (ns)."""
     columns = np.array(messages, dtype=np.int64).reshape(-1, 5).T
-    return Iteration(
-        origin_ns=0,
-        source=columns[0],
-        destination=columns[1],
-        length=columns[2],
-        start_ns=columns[3],
-        end_ns=columns[4],
-    )
+    return columns_of(*columns)
 
 
 def outcome(*iterations: Iteration, victims: tuple[Iteration, ...] = ()) -> Outcome:

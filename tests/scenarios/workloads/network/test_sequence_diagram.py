@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from emulator.measures.message_times import Iteration
 from scenarios.workloads.network.sequence_diagram import drawn
 from scenarios.workloads.network.tensors import Exchange
+from tests.harness.runs.observed_messages import columns_of
 
 #: The messages of two epochs: 1 to 0 twice, then 0 to 2 twice.
-ITERATION = Iteration(
-    origin_ns=0,
-    source=np.array([1, 1, 0, 0]),
-    destination=np.array([0, 0, 2, 2]),
-    length=np.array([8, 8, 16, 16]),
-    start_ns=np.array([2000, 5000, 1000, 4000]),
-    end_ns=np.array([2500, 5500, 1250, 4250]),
+ITERATION = columns_of(
+    [1, 1, 0, 0],
+    [0, 0, 2, 2],
+    [8, 8, 16, 16],
+    [2000, 5000, 1000, 4000],
+    [2500, 5500, 1250, 4250],
 )
 
 

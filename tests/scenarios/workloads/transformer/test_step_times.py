@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from emulator.endpoint.operations.schedule import Apply, Receive, Reduce, Region, Schedule, Write
-from emulator.measures.message_graph import MessageGraph
-from emulator.measures.message_times import Iteration
-from scenarios.workloads.transformer.step_times import StepTimes, step_times
+from scenarios.workloads.transformer.step_times import GpuOperations, StepTimes, gpu_times
+from tests.harness.runs.observed_messages import gpu_in, iteration_of
 
 HERE = Region("a", 0, 4)
 
@@ -39,17 +37,19 @@ def times(messages: dict[tuple[int, int], tuple[int, int]], label: str = "TP") -
             ),
         ),
     ]
-    graph = MessageGraph(schedules)
-    start, end = messages[0, 1]
-    iteration = Iteration(
-        0,
-        source=graph.rank(graph.send),
-        destination=graph.rank(graph.receive),
-        length=np.array([4]),
-        start_ns=np.array([start]),
-        end_ns=np.array([end]),
+    iteration = iteration_of(schedules, *messages[0, 1])
+    operations = [
+        GpuOperations({}, frozenset({0})),
+        GpuOperations({1: label}, frozenset({0, 3})),
+    ]
+    found = [
+        gpu_times(gpu_in(one, iteration), what, ["PP"])
+        for one, what in zip(schedules, operations, strict=True)
+    ]
+    return StepTimes(
+        {gpu: shares for gpu, (shares, _) in enumerate(found)},
+        {gpu: end for gpu, (_, end) in enumerate(found)},
     )
-    return step_times(schedules, iteration, [{}, {1: label}], {0: [0], 1: [0, 3]}, ["PP"])
 
 
 def test_a_wait_counts_as_what_was_waited_for() -> None:

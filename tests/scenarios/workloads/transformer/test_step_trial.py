@@ -67,7 +67,7 @@ def test_rows_of_scenarios_are_written_in_part(name: str, given: dict[str, str])
     fabric = load(str(chosen.topology(parameters)))
     for trial in chosen.schedules(parameters, fabric, 1):
         assert isinstance(trial, StepTrial)
-        assert set(vars(trial.run)) <= {"topology", "jobs", "scale", "choices", *KEPT}
+        assert set(vars(trial.run)) <= {"topology", "jobs", "scale", "choices", "compiled", *KEPT}
         _assert_written_in_part(trial.run)
         some = trial.compile(wanted=WantedSchedules(frozenset({1})))
         busy = any(1 in job.touched for job in trial.run.jobs)
