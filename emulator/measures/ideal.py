@@ -104,7 +104,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Crossings:
-    """What the writes of pairs of GPUs come to, an array element each.
+    """The sums and least times of what pairs of GPUs write, an array element for each pair.
 
     ``pair`` is source and destination as one number, and ``place`` that of its first message's
     receive.

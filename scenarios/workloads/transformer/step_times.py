@@ -56,7 +56,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class GpuOperations:
-    """What a GPU's operations are for: its receives by index, and those that compute."""
+    """The meaning of a GPU's operations: of receives by index, and which ones compute."""
 
     labels: Mapping[int, str]
     stream: frozenset[int]

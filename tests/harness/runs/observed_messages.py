@@ -11,9 +11,10 @@ import numpy.typing as npt
 from emulator.endpoint.operations.operation_table import WRITE
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
+from emulator.measures.gpu_execution import GpuExecution
 from emulator.measures.message_graph import MessageGraph
 from emulator.measures.message_times import Iteration
-from emulator.scenario import GpuExecution, Trial
+from emulator.scenario import Trial
 
 
 def columns_of(*columns: Any, origin_ns: int = 0) -> Iteration:
