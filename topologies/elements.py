@@ -65,7 +65,7 @@ END_ROLES = frozenset({Role.GPU, Role.SERVER})
 SWITCH_ROLES = frozenset({Role.RAIL, Role.LEAF, Role.ROUTER, Role.SPINE, Role.SUPER_SPINE})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
     """One network interface.  A port is either routed (it has an address) or a bridge member.
 
@@ -217,7 +217,7 @@ class Node:
         )
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class CableEnd:
     """One end of a cable, written ``node:port``."""
 
@@ -228,7 +228,7 @@ class CableEnd:
         return f"{self.node}:{self.port}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
     """A full-duplex cable.  ``buffer_bytes`` is the egress queue at each of its two ends.
 

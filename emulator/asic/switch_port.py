@@ -27,10 +27,11 @@ class SwitchPort:
 def switch_ports(topology: Topology, indices: Mapping[CableEnd, int]) -> Iterator[SwitchPort]:
     """Every port of every switch, in the order of the topology; ``indices`` are of interfaces."""
     for number, switch in enumerate(topology.switches):
-        cables = {ours: (link, far) for link, ours, far in topology.neighbours(switch.name)}
+        cables = {
+            ours.port: (ours, link, far) for link, ours, far in topology.neighbours(switch.name)
+        }
         for model in switch.ports:
-            end = CableEnd(switch.name, model.name)
-            cable, far = cables[end]
+            end, cable, far = cables[model.name]
             faces_nic = not topology.node(far.node).is_switch
             yield SwitchPort(
                 end=end,

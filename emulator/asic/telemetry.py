@@ -297,7 +297,8 @@ class Series:
         self._indices = indices[self._own]
         self._virtual = _table_of(asic.virtual)
         self._count = int(self._indices.max(initial=-1)) + 1
-        self._settings = bytearray(self._count * PORT_SETTINGS_BYTES)
+        of_kernel = self._count if self._virtual is None else 0
+        self._settings = bytearray(of_kernel * PORT_SETTINGS_BYTES)
         copied = self._count if asic.program.in_kernel else 0
         self._states = bytearray(copied * PORT_STATE_BYTES)
         self._dropped: Numbers = np.zeros((len(self._names), len(DropReason)), np.uint64)

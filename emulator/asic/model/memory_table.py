@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -18,7 +19,11 @@ class ArrayTable:
         self, entries: int, value_bytes: int, written: Callable[[int], None] | None = None
     ) -> None:
         self.entries, self.value_bytes = entries, value_bytes
-        self._octets = bytearray(entries * value_bytes)
+        # Pages take no room until they are written, unlike a bytearray's, which may be memory used
+        # before: of the ports of other MPI ranks most never are.
+        self._octets = mmap.mmap(
+            -1, max(1, entries * value_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
         self._written = written
 
     def get(self, key: bytes, *, flags: int = 0) -> bytes:
@@ -42,7 +47,7 @@ class ArrayTable:
 
     def first(self, count: int, *, flags: int = 0) -> bytearray:
         """The values of keys 0 to ``count`` - 1, one after the other."""
-        return self._octets[: count * self.value_bytes]
+        return bytearray(self._octets[: count * self.value_bytes])
 
     def read_first(self, count: int, values: bytearray, *, flags: int = 0) -> None:
         """Read entries into ``values`` as :meth:`first` does."""
@@ -56,7 +61,7 @@ class ArrayTable:
 
     def mapped(self) -> memoryview:
         """Return the memory itself: who writes there writes the table."""
-        return memoryview(self._octets)
+        return memoryview(self._octets)[: self.entries * self.value_bytes]
 
     def _number(self, key: bytes, absent: int = errno.ENOENT) -> int:
         number = int.from_bytes(key, sys.byteorder)

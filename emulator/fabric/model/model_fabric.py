@@ -50,7 +50,7 @@ class Explain(Protocol):
 class ModelFabric:
     """The nodes of ``topology``; switches work by ``program``, None without a switch ASIC.
 
-    Of another MPI rank's switches, by ``wires``, it makes none.
+    Of another MPI rank's nodes, by ``wires``, it makes nothing.
     ``taken`` has what has come out of nodes and nobody has taken yet, in order.
     """
 
@@ -68,6 +68,7 @@ class ModelFabric:
             )
             for link in topology.links
             for end in link.ends
+            if wires.here(end.node)
         }
         if program is not None:
             for port in switch_ports(topology, wires.indices):
@@ -100,6 +101,7 @@ class ModelFabric:
                 [self._interfaces[CableEnd(gpu.name, port.name)] for port in members]
             )
             for gpu in topology.gpus
+            if wires.here(gpu.name)
             for bond, members in gpu.bonds.items()
         }
         self._rings: dict[CableEnd, tuple[TransportFrames, deque[bytes]]] = {}
@@ -204,7 +206,8 @@ class ModelFabric:
     def _set_carrier(self, links: Iterable[Link], *, carrier: bool) -> None:
         for link in links:
             for end in link.ends:
-                self._interfaces[end].carrier = carrier
+                if end in self._interfaces:
+                    self._interfaces[end].carrier = carrier
                 if end.node in self.switches:
                     self.switches[end.node].carrier_changed()
 
