@@ -48,6 +48,7 @@ from scenarios.traces.trace_parameters import FACTOR, PATH, WORD
 from scenarios.traces.trace_report import (
     check_written,
     collective_rows,
+    observed_operations,
     recorded_rows,
     write_files,
 )
@@ -173,6 +174,7 @@ def _trial(parameters: Parameters, replay: Replay) -> Trial:
             "compute_us": replay.compute_ns() / 1000,
         },
         fresh=True,
+        observe=observed_operations if parameters.write else None,
     )
 
 

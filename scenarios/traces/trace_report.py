@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from emulator.endpoint.operations.schedule import (
     Compute,
@@ -16,7 +16,7 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.scenario import Outcome
+from emulator.scenario import GpuExecution, Outcome
 from scenarios.traces.bus_factor import bus_factor
 from scenarios.traces.format_registry import format_to_write
 from scenarios.traces.replay import Replay
@@ -97,12 +97,15 @@ def check_written(paths: Sequence[str], traces: int) -> None:
 def write_files(
     paths: Sequence[str], replay: Replay, runs: Sequence[CollectiveRun], outcome: Outcome
 ) -> list[str]:
-    """Write what ran into ``paths``, each in the format of its suffix; return the files."""
+    """Write what ran into ``paths``, each in the format of its suffix; return the files.
+
+    The trial has observed :func:`observed_operations`.
+    """
     if not paths:
         return []
     run = TraceRun(
         trace=replay.trace,
-        messages=as_messages(replay.trace.name, replay.compile()[: replay.trace.ranks]),
+        messages=Trace(replay.trace.name, _observed(outcome, replay.trace.ranks)),
         collectives=runs,
         servers=[str(gpu.server) for gpu in replay.topology.gpus],
         origin_us=outcome.iterations[-1].origin_ns // 1000 if outcome.iterations else 0,
@@ -125,18 +128,23 @@ def write_files(
     return written
 
 
-def as_messages(name: str, schedules: Sequence[Schedule]) -> Trace:
-    """Return ``schedules`` as a trace of messages and computations.
+def as_operations(schedule: Schedule) -> list[TraceOperation]:
+    """Return the messages and computations of ``schedule`` as operations of a trace.
 
     A sum in memory takes no time of the fabric, and is a computation of 0 ns.
     """
-    return Trace(
-        name,
-        tuple(
-            [_operation(index, one) for index, one in enumerate(schedule.operations)]
-            for schedule in schedules
-        ),
-    )
+    return [_operation(index, one) for index, one in enumerate(schedule.operations)]
+
+
+def observed_operations(gpu: GpuExecution) -> list[TraceOperation]:
+    """Return the operations of a GPU in an iteration, for :func:`write_files`."""
+    return as_operations(gpu.schedule)
+
+
+def _observed(outcome: Outcome, ranks: int) -> tuple[list[TraceOperation], ...]:
+    """Return the operations of each of ``ranks`` in the last iteration."""
+    observed = cast(Mapping[int, list[TraceOperation]], outcome.observed[-1])
+    return tuple(observed[rank] for rank in range(ranks))
 
 
 def _operation(index: int, one: Operation) -> TraceOperation:

@@ -14,7 +14,7 @@ from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import Trace, TraceCompute, TraceReceive, TraceRefusal, TraceSend
 from scenarios.traces.trace_order import in_order
-from scenarios.traces.trace_report import as_messages
+from scenarios.traces.trace_report import as_operations
 from scenarios.traces.trace_run import TraceRun
 from tests.harness.traces import outcome
 from topologies.catalogue import load
@@ -57,7 +57,7 @@ def test_what_is_written_is_read_as_the_same(tmp_path: Path) -> None:
     file.write_text("operation,size,ranks\nranks,,4\nall_reduce,4KiB,\nsend,100,0 3\n")
     (trace,) = load_traces([str(file)], "", ReadOptions())
     replay = Replay(trace, fabric, ReplayChoice(compute_scale=1, slice_bytes=512, seed=1))
-    messages = as_messages("list", replay.compile())
+    messages = Trace("list", tuple(map(as_operations, replay.compile())))
     run = TraceRun(trace=trace, messages=messages, collectives=(), servers=(), origin_us=0)
     assert GOAL.write is not None
     from_writer = GOAL.write(run)[""].decode()

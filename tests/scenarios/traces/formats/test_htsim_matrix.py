@@ -20,7 +20,7 @@ from scenarios.traces.trace_model import (
     TraceSend,
 )
 from scenarios.traces.trace_order import in_order
-from scenarios.traces.trace_report import as_messages
+from scenarios.traces.trace_report import as_operations
 from scenarios.traces.trace_run import TraceRun
 from tests.harness.traces import outcome
 from topologies.catalogue import load
@@ -129,7 +129,7 @@ def written(folder: Path, listed: str, ranks: int = 4) -> bytes:
     replay = Replay(trace, fabric, ReplayChoice(compute_scale=1, slice_bytes=64, seed=1))
     run = TraceRun(
         trace=trace,
-        messages=as_messages("list", replay.compile()),
+        messages=Trace("list", tuple(map(as_operations, replay.compile()))),
         collectives=(),
         servers=(),
         origin_us=0,
