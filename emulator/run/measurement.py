@@ -209,7 +209,7 @@ def measure(
             if trial.observe is not None and not latest.interrupted:
                 here = [one for one in whole[1] if one.rank in owners.own]
                 seen = _observed(trial.observe, compiled, here, messages)
-                observed.append(_joined(owners.peers.gather("observed", seen)))
+                observed.append(_joined(owners.peers.to_first("observed", seen)))
             if host is not None:
                 host.busy_s += busy
                 host.available_s += available

@@ -11,6 +11,7 @@ import pytest
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import (
     Copy,
+    Operation,
     Receive,
     Region,
     Schedule,
@@ -18,13 +19,14 @@ from emulator.endpoint.operations.schedule import (
     Write,
 )
 from emulator.engine.ranks.gpu_owners import GpuOwners
+from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.measures.message_graph import MessageGraph, longest_chain
 from emulator.measures.message_times import Iteration, Recorder
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.scenario import Trial
 from emulator.scenario import load as load_scenario
-from tests.harness.engine.memory_channel import in_ranks
+from tests.harness.engine.rank_threads import in_ranks
 from topologies.catalogue import load
 from topologies.model import Topology
 
@@ -84,8 +86,8 @@ def test_the_parts_come_to_the_whole(name: str, division: list[int]) -> None:
     recorder.add(results)
     recorder.add(results)
 
-    def part(ranks: object) -> tuple[float, int, list[Iteration], tuple[int, int], list[bool]]:
-        owners = GpuOwners(ranks, division)  # type: ignore[arg-type]
+    def part(ranks: Ranks) -> tuple[float, int, list[Iteration], tuple[int, int], list[bool]]:
+        owners = GpuOwners(ranks, division)
         own = WantedSchedules(owners.own).of(whole)
         of_own = [one if one.rank in owners.own else one.brief() for one in results]
         graph = MessageGraph(own, owners)
@@ -118,8 +120,8 @@ def test_the_parts_come_to_the_whole(name: str, division: list[int]) -> None:
 def test_loads_are_equal_and_the_first_has_the_traffic(name: str) -> None:
     whole = TrialLoad.of(trial_of(name), FABRIC, WIRE)
 
-    def part(ranks: object) -> TrialLoad:
-        owners = GpuOwners.in_blocks(ranks, 12)  # type: ignore[arg-type]
+    def part(ranks: Ranks) -> TrialLoad:
+        owners = GpuOwners.in_blocks(ranks, 12)
         return TrialLoad.of(trial_of(name), FABRIC, WIRE, None, owners)
 
     first, *others = in_ranks(3, part)
@@ -135,9 +137,9 @@ def test_loads_are_equal_and_the_first_has_the_traffic(name: str) -> None:
 REGION = Region("b", 0, 8)
 
 
-def schedules_of(*operations: Sequence[object]) -> list[Schedule]:
+def schedules_of(*operations: Sequence[Operation]) -> list[Schedule]:
     return [
-        Schedule(rank=rank, buffers={"b": 8}, operations=tuple(some))  # type: ignore[arg-type]
+        Schedule(rank=rank, buffers={"b": 8}, operations=tuple(some))
         for rank, some in enumerate(operations)
     ]
 
@@ -171,7 +173,7 @@ def test_parts_fail_with_the_sentence_of_the_whole(schedules: list[Schedule]) ->
             return str(wrong)
         return "sound"
 
-    def part(ranks: object) -> str:
+    def part(ranks: Ranks) -> str:
         owners = GpuOwners(ranks, [0, 1, 1])  # type: ignore[arg-type]
         return stated(WantedSchedules(owners.own).of(schedules), owners)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -27,10 +26,11 @@ from emulator.endpoint.operations.schedule import (
     Write,
 )
 from emulator.engine.ranks.gpu_owners import GpuOwners
+from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
 from emulator.run.pxn import Pxn, changed
 from emulator.run.relayed_writes import BUFFER, free_tags
-from tests.harness.engine.memory_channel import ranks_of
+from tests.harness.engine.rank_threads import in_ranks
 from tests.harness.runs.relayed_one_by_one import relayed_one_by_one
 from tests.harness.runs.wanted_parts import assert_parts
 from topologies.catalogue import load
@@ -96,16 +96,15 @@ def in_parts(pxn: Pxn, schedules: Sequence[Schedule], owner: Sequence[int]) -> l
     """Return what each process makes of the schedules of its own GPUs; ``owner`` by rank."""
     count = max(owner) + 1
 
-    def part(process: GpuOwners) -> list[Schedule]:
+    def part(ranks: Ranks) -> list[Schedule]:
+        process = GpuOwners(ranks, owner)
         own = WantedSchedules(process.own).of(schedules)
         relayed = pxn.relayed(own, process)
         counts.append(changed(own, relayed))
         return relayed
 
     counts: list[int] = []
-    processes = [GpuOwners(ranks, owner) for ranks in ranks_of(count, patience_s=20)]
-    with ThreadPoolExecutor(count) as pool:
-        made = list(pool.map(part, processes))
+    made = in_ranks(count, part)
     assert {type(one) for one in counts} == {int}
     assert sum(counts) == changed(schedules, pxn.relayed(schedules))
     return made
@@ -203,14 +202,13 @@ def test_all_processes_state_the_lowest_pair_that_nobody_can_relay() -> None:
         Pxn(topology).relayed(schedules)
     assert str(alone.value).startswith("h0g1 does not reach h1g0 ")
 
-    def stated(process: GpuOwners) -> str:
+    def stated(ranks: Ranks) -> str:
+        process = GpuOwners(ranks, [0, 1, 0, 0, 2, 2])
         with pytest.raises(UserError) as failure:
             Pxn(topology).relayed(WantedSchedules(process.own).of(schedules), process)
         return str(failure.value)
 
-    processes = [GpuOwners(ranks, [0, 1, 0, 0, 2, 2]) for ranks in ranks_of(3, patience_s=20)]
-    with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(stated, processes)) == [str(alone.value)] * 3
+    assert in_ranks(3, stated) == [str(alone.value)] * 3
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -18,7 +18,7 @@ from emulator.measures import message_graph
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, weighed
 from emulator.run.run_share import RunShare, compiled_for
-from tests.harness.engine.memory_channel import in_ranks
+from tests.harness.engine.rank_threads import in_ranks
 
 SPEC = "rail_clos:hosts=2,gpus_per_host=4,spines=2"
 #: Of which exchanges between rails need the GPUs of a server to relay them.

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from emulator.engine.ranks.rank_exchange import Ranks
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -66,17 +61,3 @@ def ranks_of(count: int, patience_s: float = 0.05) -> list[Ranks]:
     for one in made:
         one.machines = [chr(ord("a") + number) for number in range(count)]
     return made
-
-
-def in_ranks(count: int, act: Callable[[Ranks], T]) -> list[T]:
-    """Return what ``act`` returns in each of ``count`` ranks, all at the same time.
-
-    What one of them raises ends the others.
-    """
-
-    def acted(ranks: Ranks) -> T:
-        with ranks.warned():
-            return act(ranks)
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(acted, ranks_of(count, patience_s=60)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from emulator.engine.ranks.gpu_owners import Alone, GpuOwners
+from emulator.engine.ranks.rank_exchange import Ranks
 from tests.harness.engine.memory_channel import ranks_of
+from tests.harness.engine.rank_threads import in_ranks
 
 
 def test_a_process_alone_owns_all_and_gets_what_it_gives() -> None:
@@ -23,29 +23,19 @@ def test_blocks_are_equal_and_cover_all_gpus() -> None:
 
 
 def test_each_process_gets_the_parcels_for_it() -> None:
-    ranks = ranks_of(3, patience_s=20)
-    with ThreadPoolExecutor(3) as pool:
-        got = list(
-            pool.map(
-                lambda one: one.trade("parcels", [f"{one.number} to {to}" for to in range(3)]),
-                ranks,
-            )
-        )
+    got = in_ranks(
+        3, lambda one: one.trade("parcels", [f"{one.number} to {to}" for to in range(3)])
+    )
     assert got == [[f"{sender} to {to}" for sender in range(3)] for to in range(3)]
 
 
 def test_all_fail_with_the_failure_of_the_lowest_place() -> None:
-    ranks = ranks_of(3, patience_s=20)
     failures = [(5, "later"), None, (2, "first")]
-    with ThreadPoolExecutor(3) as pool:
-        stated = list(
-            pool.map(
-                lambda one: GpuOwners.in_blocks(one, 6).first_failure(
-                    "checked", failures[one.number]
-                ),
-                ranks,
-            )
-        )
+
+    def checked(ranks: Ranks) -> str | None:
+        return GpuOwners.in_blocks(ranks, 6).first_failure("checked", failures[ranks.number])
+
+    stated = in_ranks(3, checked)
     assert stated == ["first"] * 3
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -32,7 +32,7 @@ from emulator.endpoint.operations.schedule import (
 from emulator.engine.ranks.gpu_owners import GpuOwners, RunProcesses
 from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.run.report import timeline
-from tests.harness.engine.memory_channel import ranks_of
+from tests.harness.engine.rank_threads import in_ranks
 
 GPUS, PER_SERVER = 8, 2
 NAMES = [f"h{rank // PER_SERVER}g{rank % PER_SERVER}" for rank in range(GPUS)]
@@ -132,9 +132,7 @@ def traces_of(
         owners = GpuOwners(ranks, owner)
         return trace_of(known(execution, owners.own), owners)
 
-    ranks = ranks_of(1 + max(owner), patience_s=20)
-    with ThreadPoolExecutor(len(ranks)) as pool:
-        return list(pool.map(work, ranks))
+    return in_ranks(1 + max(owner), work)
 
 
 #: The owners of GPUs: parts in a row, unequal ones, parts of which none is in a row.
@@ -223,11 +221,9 @@ def test_operations_of_gpus_that_are_not_shown_stay_where_they_are(
         trace_of(own_part(execution, owners.own), owners)
         return listening.octets
 
-    with ThreadPoolExecutor(2) as pool:
-        for_small, for_large = (
-            list(pool.map(octets, ranks_of(2, patience_s=20), [execution] * 2))
-            for execution in (small, large)
-        )
+    for_small, for_large = (
+        in_ranks(2, partial(octets, execution=execution)) for execution in (small, large)
+    )
     assert for_small[1] == for_large[1]
 
 
