@@ -174,7 +174,7 @@ def test_parts_fail_with_the_sentence_of_the_whole(schedules: list[Schedule]) ->
         return "sound"
 
     def part(ranks: Ranks) -> str:
-        owners = GpuOwners(ranks, [0, 1, 1])  # type: ignore[arg-type]
+        owners = GpuOwners(ranks, [0, 1, 1])
         return stated(WantedSchedules(owners.own).of(schedules), owners)
 
     assert in_ranks(2, part) == [stated(schedules, None)] * 2
