@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.operation_table import COPY, RECEIVE, WRITE, Column
+from emulator.endpoint.operations.operation_table import RECEIVE, WRITE, Column
 from emulator.endpoint.operations.schedule_program import TAG_BITS
 from emulator.engine.ranks.gpu_owners import Alone, GpuOwners, RunProcesses
 
@@ -30,6 +30,7 @@ class NumberedOperations(Protocol):
     """Operations of several ranks, by number."""
 
     kind: Column
+    sends: Numbers
 
     def __len__(self) -> int: ...
 
@@ -117,7 +118,7 @@ class Messages:
     def of(cls, operations: NumberedOperations, owners: GpuOwners | None) -> Messages:
         """Match the sends and receives of ``operations``; all processes call it."""
         peers: RunProcesses = Alone() if owners is None else owners.peers
-        numbers = np.flatnonzero(np.isin(operations.kind, (WRITE, COPY))).astype(np.int32)
+        numbers = operations.sends
         own = _Sends.of(operations, numbers)
         leaving = _leaving(own, owners)
         offered = [(own.chosen(which), operations.index(numbers[which])) for which in leaving]

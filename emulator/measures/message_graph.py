@@ -80,7 +80,8 @@ class MessageGraph:
         self._firsts = np.concatenate([[0], np.cumsum(sizes)])
         self.kind = self.column("kind")
         self._rank = np.repeat(np.array([one.rank for one in schedules], np.int32), sizes)
-        self.sends = np.flatnonzero(np.isin(self.kind, (WRITE, COPY)))
+        sends = np.flatnonzero(np.isin(self.kind, (WRITE, COPY)))
+        self.sends: Numbers = sends.astype(np.int32)
         #: the messages that have a sender and a receiver, of which one at least is here
         self.messages = Messages.of(self, owners)
         self._waves: list[Wave] | None = None
@@ -152,15 +153,6 @@ class MessageGraph:
         if self._waves is None:
             self._waves = _Sorting(self).waves()
         return self._waves
-
-    def sent_in(self, level: Numbers, sending: Numbers) -> tuple[Numbers, Numbers]:
-        """Return those of ``level`` that send a message, and the messages.
-
-        ``sending`` has the message of each operation, or -1.
-        """
-        messages = sending[level]
-        sends = messages >= 0
-        return level[sends], messages[sends]
 
     def send_on(self, wave: Wave, values: npt.NDArray[_Scalar]) -> None:
         """Have ``values`` of the messages sent in ``wave`` where they are received."""
@@ -253,8 +245,8 @@ def longest_chain(graph: MessageGraph) -> int:
             receives = level[arrival[level] >= 0]
             carried = sent[arrival[receives]]
             before[receives] = np.maximum(before[receives], carried) + 1
-            sends, messages = graph.sent_in(level, sending)
-            sent[messages] = before[sends]
+            sends = level[sending[level] >= 0]
+            sent[sending[sends]] = before[sends]
         graph.send_on(wave, sent)
     longest = int(before.max(initial=0))
     return longest if graph.owners is None else max(graph.owners.peers.gather("chain", longest))

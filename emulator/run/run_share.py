@@ -32,11 +32,9 @@ class RunShare:
         """Return whether this process writes the run folder."""
         return self.ranks is None or self.ranks.number == 0
 
-    def from_first(
-        self, what: str, make: Callable[[], T], brief: Callable[[T], T] = lambda made: made
-    ) -> T:
-        """Return what ``make`` returns in the process that reports; others get it ``brief``."""
-        return make() if self.ranks is None else self.ranks.from_first(what, make, brief)
+    def from_first(self, what: str, make: Callable[[], T]) -> T:
+        """Return what ``make`` returns in the process that reports, which alone calls it."""
+        return make() if self.ranks is None else self.ranks.from_first(what, make)
 
     def blocks(self, gpus: int) -> GpuOwners:
         """Return equal parts of ``gpus`` GPUs for all processes, before the fabric is divided."""

@@ -16,7 +16,8 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.scenario import GpuExecution, Outcome
+from emulator.measures.gpu_execution import GpuExecution
+from emulator.scenario import Outcome
 from scenarios.traces.bus_factor import bus_factor
 from scenarios.traces.format_registry import format_to_write
 from scenarios.traces.replay import Replay

@@ -82,7 +82,7 @@ class GpuOwners:
 
     @property
     def wanted(self) -> WantedSchedules:
-        """The schedules whose operations this process needs."""
+        """The schedules that this process compiles: those of its own GPUs."""
         return WantedSchedules(self.own)
 
     def first_failure(self, what: str, failure: tuple[object, str] | None) -> str | None:

@@ -95,6 +95,7 @@ class TrialLoad:
         parts = owners.peers.gather(
             "work", (packets, len(graph), int(np.count_nonzero(traffic.written)))
         )
+        all_traffic = owners.peers.to_first("traffic", traffic)
         all_packets, operations, pairs = (sum(column) for column in zip(*parts, strict=True))
         return cls(
             size_bytes=size_bytes,
@@ -103,13 +104,6 @@ class TrialLoad:
             operations=operations,
             chain=chain,
             pairs=pairs,
-            traffic=_at_first(traffic, owners),
+            traffic=ExpectedTraffic.joined(all_traffic).by_sender() if all_traffic else None,
             memory_octets=tuple(Layout(schedule.buffers).octets for schedule in schedules),
         )
-
-
-def _at_first(traffic: ExpectedTraffic, owners: GpuOwners) -> ExpectedTraffic | None:
-    """Return the traffic of all at the first process, ordered by who sends it."""
-    nothing = [None] * (owners.peers.count - 1)
-    parts = owners.peers.trade("traffic", [traffic, *nothing])
-    return None if owners.peers.number else ExpectedTraffic.joined(parts).by_sender()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from emulator.engine.event_queue import NEVER
 from emulator.engine.port_capture import Block
 from emulator.engine.ranks.window_block import WindowTimes
@@ -30,7 +32,7 @@ def test_frames_go_where_they_arrive_and_nothing_to_anybody_else() -> None:
 
 
 def test_news_go_to_all_and_the_capture_to_the_first() -> None:
-    block: Block = object()  # type: ignore[assignment]
+    block = cast(Block, object())
     assert WindowReport(10, 50, {}, NEWS).parcels([0, 2]) == {0: ([], NEWS, []), 2: ([], NEWS, [])}
     assert WindowReport(10, 50, blocks=[block]).parcels([0, 2]) == {0: ([], [], [block])}
     told = WindowReport(10, 50, {}, NEWS, [block]).parcels([0, 2])

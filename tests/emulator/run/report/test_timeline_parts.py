@@ -98,14 +98,14 @@ def interrupted() -> Execution:
 
 
 def own_part(execution: Execution, own: frozenset[int]) -> Execution:
-    """What a process has that knows the operations of its ``own`` GPUs alone."""
+    """Return the part of an execution that a process has which knows its ``own`` GPUs alone."""
     schedules, results = execution
     brief = [one if one.rank in own else one.brief() for one in results]
     return WantedSchedules(own).of(schedules), brief
 
 
 def everything(execution: Execution, own: frozenset[int]) -> Execution:
-    """What a process has that knows the operations of all GPUs."""
+    """Return the whole of an execution, for a process that knows the operations of all GPUs."""
     return execution
 
 
