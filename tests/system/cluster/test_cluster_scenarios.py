@@ -72,7 +72,7 @@ def test_management_sees_nothing_of_other_networks(tmp_path: Path) -> None:
         assert octets > 100_000, network
 
 
-@pytest.mark.lengthy
+@pytest.mark.nightly
 def test_a_job_starts_over_management_and_says_who_is_missing(tmp_path: Path) -> None:
     status, out, err = cluster(
         "job_bootstrap",

@@ -80,28 +80,28 @@ def test_a_few_scenarios_have_the_kernels_frames(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.root
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_design_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same_on(tmp_path, name, "uet")
 
 
 @pytest.mark.root
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in DESIGNS if name not in WITHOUT_ROCEV2])
 def test_a_design_has_the_kernels_frames_of_rocev2(name: str, tmp_path: Path) -> None:
     same_on(tmp_path, name, ROCEV2.get(name, "rocev2"))
 
 
 @pytest.mark.root
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same_of(tmp_path, name)
 
 
 @pytest.mark.root
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.parametrize("transport", ["uet", "rocev2:pfc=off"])
 @pytest.mark.parametrize("name", STRETCHED)
 def test_a_stretched_design_has_the_kernels_frames(
@@ -111,7 +111,7 @@ def test_a_stretched_design_has_the_kernels_frames(
 
 
 @pytest.mark.root
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", TUNNELLED)
 def test_a_run_over_tunnels_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same(tmp_path, *TUNNELLED[name])

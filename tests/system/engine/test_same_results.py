@@ -127,7 +127,7 @@ def test_files_are_equal_for_parts_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MORE_RANKS)
 def test_files_of_more_ranks_are_equal(name: str, tmp_path: Path) -> None:
     scenario, *arguments = RUNS[name]

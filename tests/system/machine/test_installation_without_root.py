@@ -20,7 +20,7 @@ import pytest
 
 from tests import CHECKOUT, DATA
 
-pytestmark = pytest.mark.lengthy
+pytestmark = pytest.mark.nightly
 NOBODY = 65534
 FRR = Path("/usr/lib/frr")
 PYTHON = "/usr/bin/python3"

@@ -184,7 +184,7 @@ def test_fabrics_work_on_debians_kernel() -> None:
     assert_passed(stock_kernel.ended(boot), len(CHECKS))
 
 
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.timeout(BUDGET_S + 300)
 def test_segments_outlive_a_switch_on_debians_kernel() -> None:
     if reason := lacking():
@@ -192,7 +192,7 @@ def test_segments_outlive_a_switch_on_debians_kernel() -> None:
     assert_passed(stock_kernel.ended(boot_for_segments), 1)
 
 
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.timeout(BUDGET_S + 300)
 def test_tenants_have_vrf_devices_on_debians_kernel() -> None:
     if reason := lacking():
@@ -200,7 +200,7 @@ def test_tenants_have_vrf_devices_on_debians_kernel() -> None:
     assert_passed(stock_kernel.ended(boot_for_tenants), len(TENANTS_CHECKS))
 
 
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.timeout(BUDGET_S + 300)
 def test_bonds_and_vlans_have_the_digests_of_models_on_debians_kernel() -> None:
     if reason := lacking():
@@ -208,7 +208,7 @@ def test_bonds_and_vlans_have_the_digests_of_models_on_debians_kernel() -> None:
     assert_passed(stock_kernel.ended(boot_for_models), len(MODELLED))
 
 
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.timeout(BUDGET_S + 300)
 def test_segments_have_the_digests_of_models_on_debians_kernel() -> None:
     if reason := lacking():

@@ -202,7 +202,7 @@ def named(run: RunProcess, dead: int) -> str:
     return sentence.removeprefix("uetemu: ")
 
 
-@pytest.mark.parametrize("dead", [1, pytest.param(0, marks=pytest.mark.lengthy)])
+@pytest.mark.parametrize("dead", [1, pytest.param(0, marks=pytest.mark.nightly)])
 def test_a_killed_rank_is_named_and_leaves_nothing(dead: int, tmp_path: Path) -> None:
     run = ranked(tmp_path, 2, *ENDLESS)
     os.kill(process_of(run, dead), signal.SIGKILL)
@@ -212,7 +212,7 @@ def test_a_killed_rank_is_named_and_leaves_nothing(dead: int, tmp_path: Path) ->
     assert run.result["errors"] == [sentence]
 
 
-@pytest.mark.lengthy
+@pytest.mark.nightly
 def test_a_rank_killed_over_tcp_is_named_with_its_machine(tmp_path: Path) -> None:
     with machines(tmp_path) as launcher:
         run = RunProcess(tmp_path, "allreduce", *ENDLESS, checks=[held], launcher=launcher)
@@ -239,8 +239,8 @@ def _as_group(run: RunProcess, number: int) -> None:
     [
         (1, "kernel", _one_by_one),
         (0, "model", _as_group),
-        pytest.param(0, "kernel", _as_group, marks=pytest.mark.lengthy),
-        pytest.param(1, "model", _one_by_one, marks=pytest.mark.lengthy),
+        pytest.param(0, "kernel", _as_group, marks=pytest.mark.nightly),
+        pytest.param(1, "model", _one_by_one, marks=pytest.mark.nightly),
     ],
 )
 def test_a_rank_killed_with_its_guardian_is_named_and_leaves_nothing(
@@ -288,7 +288,7 @@ def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
     cleaned(run, 2)
 
 
-@pytest.mark.lengthy
+@pytest.mark.nightly
 def test_an_interrupt_of_one_rank_ends_all(tmp_path: Path) -> None:
     run = ranked(tmp_path, 2, *ENDLESS)
     os.kill(process_of(run, 1), signal.SIGTERM)

@@ -116,7 +116,7 @@ def boot() -> list[Outcome]:
         return list(pool.map(machine, range(2)))
 
 
-@pytest.mark.lengthy
+@pytest.mark.nightly
 @pytest.mark.timeout(BUDGET_S + 300)
 def test_two_kernels_come_to_the_files_of_one_machine(tmp_path: Path) -> None:
     if reason := lacking():
