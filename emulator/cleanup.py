@@ -234,7 +234,7 @@ def remove(lab: str, *, ended: int = 0) -> Removed:
         return removed
 
 
-def require_root(purpose: str, *, remedy: str = "run with sudo") -> None:
+def require_root(purpose: str, *, remedy: str = "run as root") -> None:
     """Raise UserError unless this is root, and not one that a container took its rights from.
 
     ``remedy`` is what another user can do.

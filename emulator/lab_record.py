@@ -177,7 +177,7 @@ def register(record: LabRecord, topology: Topology) -> Lock:
         unfinished = STATE / f"{UNFINISHED}{record.lab}-{os.getpid()}-{time.monotonic_ns()}"
         unfinished.mkdir(mode=0o755)
     except PermissionError:
-        raise UserError(f"only root can build a lab: run with sudo ({STATE} is not ours)") from None
+        raise UserError(f"only root can build a lab: run as root ({STATE} is not ours)") from None
     try:
         (unfinished / "processes").mkdir()
         (unfinished / "topology.json").write_text(to_json(topology))

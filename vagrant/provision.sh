@@ -1,8 +1,10 @@
 #!/bin/bash
 # The one installer of uetemu: for the Vagrant machine, for a bare Debian machine and for CI.
 #
-#   sudo vagrant/provision.sh                       install what is missing
-#   sudo vagrant/provision.sh uetemu run allreduce  ... and then run a command
+#   vagrant/provision.sh                       install what is missing
+#   vagrant/provision.sh uetemu run allreduce  ... and then run a command
+#
+# It calls itself with sudo where its caller is not root.
 #
 # Everything this script says goes to stderr and to the log; stdout belongs to the command.
 
@@ -90,17 +92,17 @@ readonly stock_kernel=/var/cache/uetemu/stock-kernel
 
 usage() {
     cat <<END
-Usage: sudo vagrant/provision.sh [--with mpi] [COMMAND [ARGUMENT...]]
+Usage: vagrant/provision.sh [--with mpi] [COMMAND [ARGUMENT...]]
 
 Installs what uetemu needs on $debian, then runs COMMAND with uetemu's Python first on PATH,
 in the directory it was called from.  Without COMMAND it only installs.  When everything is in
-place already, the check takes a fraction of a second.
+place already, the check takes a fraction of a second.  It needs root: it calls sudo if it is not.
 
-  sudo vagrant/provision.sh uetemu run allreduce
-  sudo vagrant/provision.sh pytest
-  sudo vagrant/provision.sh bash          a shell with uetemu on PATH
-  sudo vagrant/provision.sh --check       exit status 0 if all is in place; installs nothing
-  sudo vagrant/provision.sh --with mpi    also ${packages_for_mpi[*]}
+  vagrant/provision.sh uetemu run allreduce
+  vagrant/provision.sh pytest
+  vagrant/provision.sh bash          a shell with uetemu on PATH
+  vagrant/provision.sh --check       exit status 0 if all is in place; installs nothing
+  vagrant/provision.sh --with mpi    also ${packages_for_mpi[*]}
 
 pytest that is called from outside the checkout, and not on files found there, runs in the checkout.
 
@@ -422,6 +424,7 @@ go_where_pytest_finds_tests() {
 
 # --- the call ---------------------------------------------------------------------------------
 
+readonly call=("$@")
 check=
 for_mpi=
 while (($#)); do
@@ -446,7 +449,11 @@ while (($#)); do
     shift
 done
 
-((EUID == 0)) || fail "installing and building namespaces need root: sudo $0 $*"
+if ((EUID != 0)); then
+    command -v sudo >/dev/null ||
+        fail "installing and building namespaces need root, and there is no sudo here: call this as root"
+    exec sudo -- bash "$0" "${call[@]}"
+fi
 
 checkout=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly checkout
@@ -463,7 +470,7 @@ readonly for_tests for_mpi packages
 
 if [[ $check ]]; then
     (prepare && in_place) && exit
-    fail "not all is in place: run sudo $0${for_mpi:+ --with mpi}"
+    fail "not all is in place: run $0${for_mpi:+ --with mpi}"
 fi
 
 # In a subshell: the umask and environment of installing are not for the command.

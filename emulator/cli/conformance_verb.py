@@ -25,8 +25,8 @@ SCHEMA = "uetemu.conformance/1"
 MUTATION = "mutation.json"
 MUTATION_SCHEMA = "uetemu.mutation/1"
 
-_HOW = "sudo vagrant/provision.sh pytest"
-_MUTATE = "sudo vagrant/provision.sh python -m tests.mutation"
+_HOW = "vagrant/provision.sh pytest"
+_MUTATE = "vagrant/provision.sh python -m tests.mutation"
 
 #: What a statement can come to -> how the table states it.
 RESULTS = {

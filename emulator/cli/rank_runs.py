@@ -60,7 +60,7 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
     except ImportError as error:
         click.echo(
             f"uetemu: MPI rank {place.number} on {platform.node()} has no mpi4py ({error}): run "
-            "sudo vagrant/provision.sh --with mpi there",
+            "vagrant/provision.sh --with mpi there",
             err=True,
         )
         watch.over()

@@ -234,7 +234,7 @@ def _machine(
 FEATURES: Mapping[str, Feature] = {
     feature.name: feature
     for feature in (
-        _machine("root", "building fabrics", _root, "run it with sudo", needed=True),
+        _machine("root", "building fabrics", _root, "run it as root", needed=True),
         _machine("cores", "one process per GPU", _cores, "give the machine more", needed=False),
         _machine("memory", "data and agents", _memory, "give the machine more", needed=False),
         _machine(

@@ -38,8 +38,7 @@ def _need_root(config: pytest.Config) -> None:
     if config.getoption("uetemu_without_root") == "skip":
         pytest.skip(reason)
     pytest.fail(
-        f"{reason}, such as sudo python -m pytest; --uetemu-without-root=skip skips what needs a "
-        "fabric",
+        f"{reason}; --uetemu-without-root=skip skips what needs a fabric",
         pytrace=False,
     )
 

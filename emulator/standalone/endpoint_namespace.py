@@ -20,7 +20,7 @@ def enter_namespace(name: str) -> None:
         known = f"there are {', '.join(there[:8])}" if there else "there is none"
         raise UserError(f"there is no network namespace {name!r}; {known}") from None
     except PermissionError:
-        raise UserError(f"only root may enter the namespace {name}; use sudo") from None
+        raise UserError(f"only root may enter the namespace {name}; run as root") from None
     except OSError as error:
         reason = error.strerror
         if error.errno == errno.EINVAL:

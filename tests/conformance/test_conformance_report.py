@@ -404,7 +404,7 @@ def test_exit_status_when_something_is_not_proven(project: Project, body: str, s
 
 def test_the_score_of_mutants_stands_below_the_table(project: Project) -> None:
     project.pytest()
-    assert "mutants: none tried; try some: sudo vagrant" in shown(project).output
+    assert "mutants: none tried; try some: vagrant" in shown(project).output
     score = {"schema": "uetemu.mutation/1", "written": "now", "commit": None, "places": ["uet"]}
     score |= {"seed": 7, "mutants": 900, "tried": 8, "killed": 6, "survivors": ["uet/a.py:3: x"]}
     beside = project.report.with_name("mutation.json")
@@ -436,10 +436,10 @@ def test_the_report_is_found_from_inside_a_checkout(
         verb.find(None, project.root / "tests")
     assert str(project.report) in str(caught.value)
     assert str(project.root / "other" / verb.PLACE) in str(caught.value)
-    assert "sudo vagrant/provision.sh pytest" in str(caught.value)
+    assert "vagrant/provision.sh pytest" in str(caught.value)
     project.pytest()
     assert verb.find(None, project.root / "tests") == project.report
-    with pytest.raises(UserError, match=r"sudo vagrant/provision\.sh pytest --conformance-file"):
+    with pytest.raises(UserError, match=r"vagrant/provision\.sh pytest --conformance-file"):
         verb.find(project.root / "none.json")
 
 
@@ -447,5 +447,5 @@ def test_the_report_is_found_from_inside_a_checkout(
 def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "report.json"
     path.write_text(text)
-    with pytest.raises(UserError, match=r"run the tests again: sudo vagrant/provision\.sh"):
+    with pytest.raises(UserError, match=r"run the tests again: vagrant/provision\.sh"):
         verb.load(path)

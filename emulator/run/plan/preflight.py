@@ -46,7 +46,7 @@ def check(
     """
     cleanup.require_root(
         "run a scenario in namespaces",
-        remedy="run with sudo, or take --fabric model, which any user can",
+        remedy="run as root, or take --fabric model, which any user can",
     )
     check_name(lab)
     found = probe()

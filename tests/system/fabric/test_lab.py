@@ -197,7 +197,7 @@ def test_only_root_can() -> None:
         )
         assert answer.returncode == 1
         assert "only root can" in answer.stderr
-        assert "sudo" in answer.stderr
+        assert "run as root" in answer.stderr
         assert len(answer.stderr.splitlines()) == 1
 
 

@@ -13,7 +13,8 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,12 @@ from tests import CHECKOUT
 INSTALLER = CHECKOUT / "vagrant" / "provision.sh"
 SCRIPTS = (INSTALLER, CHECKOUT / ".ci" / "run")
 NOBODY = 65534
+CompletedProcess = subprocess.CompletedProcess[str]
 
 
 def call(
     *arguments: str, cwd: Path = CHECKOUT, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+) -> CompletedProcess:
     return run([str(INSTALLER), *arguments], cwd=cwd, env=env)
 
 
@@ -38,7 +40,7 @@ def run(
     cwd: Path = CHECKOUT,
     env: Mapping[str, str] | None = None,
     user: int | None = None,
-) -> subprocess.CompletedProcess[str]:
+) -> CompletedProcess:
     return subprocess.run(
         argv,
         cwd=cwd,
@@ -77,7 +79,7 @@ def test_script_is_executable_bash(script: Path) -> None:
 def test_help_goes_to_stdout() -> None:
     done = call("--help")
     assert done.returncode == 0
-    assert done.stdout.startswith("Usage: sudo vagrant/provision.sh")
+    assert done.stdout.startswith("Usage: vagrant/provision.sh")
     assert done.stderr == ""
 
 
@@ -89,17 +91,44 @@ def test_unknown_option_is_refused_in_one_sentence() -> None:
     assert "--formt" in done.stderr
 
 
-def test_without_root_it_says_how_to_call_it() -> None:
-    # From standard input: an ordinary user may not be able to read this checkout.
-    done = run(
-        ["bash", "-c", INSTALLER.read_text(), "vagrant/provision.sh", "pytest", "-x"],
-        cwd=Path("/"),
-        user=NOBODY if os.geteuid() == 0 else None,
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
+@pytest.fixture(name="called_by_user")
+def call_of_an_ordinary_user() -> Iterator[tuple[Path, Callable[[], CompletedProcess]]]:
+    """The folder of the commands of a machine, and a call there by one who is not root.
+
+    The text of the installer is an argument: he may not be able to read this checkout.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        commands = Path(made)
+        commands.chmod(0o755)
+        path = re.compile(r"^readonly system_path=.*$", re.M)
+        text = path.sub(f"readonly system_path={commands}", INSTALLER.read_text())
+
+        def called() -> CompletedProcess:
+            words = ["bash", "-c", text, "vagrant/provision.sh", "--with", "mpi", "pytest", "-x"]
+            return run(words, cwd=Path("/"), user=NOBODY if os.geteuid() == 0 else None)
+
+        yield commands, called
+
+
+def test_who_is_not_root_gets_there_by_sudo(
+    called_by_user: tuple[Path, Callable[[], CompletedProcess]],
+) -> None:
+    commands, called = called_by_user
+    sudo = commands / "sudo"
+    sudo.write_text('#!/bin/sh\necho "$@"\n')
+    sudo.chmod(0o755)
+    done = called()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "-- bash vagrant/provision.sh --with mpi pytest -x\n"
+
+
+def test_who_is_not_root_where_there_is_no_sudo_learns_what_is_missing(
+    called_by_user: tuple[Path, Callable[[], CompletedProcess]],
+) -> None:
+    done = called_by_user[1]()
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
-    assert "sudo vagrant/provision.sh pytest -x" in done.stderr
+    assert "need root, and there is no sudo here" in done.stderr
 
 
 def functions(*names: str) -> str:
