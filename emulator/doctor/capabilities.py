@@ -303,7 +303,7 @@ FEATURES: Mapping[str, Feature] = {
         _tool("tshark", "tshark", "reading captures"),
         _tool("dot", "graphviz", "uetemu graph as SVG", stands_in="--format text, dot or mermaid"),
         _tool("mnexec", "mininet", "Mininet's own command mn"),
-        _tool("clang", "clang", "switch ASIC", stands_in="--switch none"),
+        _tool("clang", "clang", "changed switch programs, homing=esi", stands_in="homing=bond"),
         _tool("bpftool", "bpftool", "switch ASIC", stands_in="--switch none"),
         _tool("vtysh", "frr", "routing protocols", stands_in="--control-plane static"),
         *(

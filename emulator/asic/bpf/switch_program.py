@@ -1,4 +1,4 @@
-"""The program's way into the kernel: compiled by clang, loaded and pinned by bpftool.
+"""The program's way into the kernel: shipped as an object, loaded and pinned by bpftool.
 
 Pins live in ``/sys/fs/bpf/uetemu/<lab>/``: ``programs/`` and ``maps/``.  They outlive the process,
 so that any other reads the counters; :func:`remove` takes them away by the lab's name, whatever
@@ -6,7 +6,8 @@ state they are in.  A port that the program is attached to keeps it alive beyond
 
 There are two variants of the program, by the clock of the lab: with the host's it keeps time and
 queues itself, with a virtual one an engine does (``virtual.h``), which maps the tables of
-:mod:`emulator.asic.virtual_state`.
+:mod:`emulator.asic.virtual_state`.  The object of each serves tables of every size.  Where the
+sources are not those that it was made of, clang compiles them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import os
 import platform
 import re
 import shutil
+import struct
 import subprocess
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +41,24 @@ CACHE = compiler.CACHE / "asic"
 TIMEOUT_S = 120
 LOG_LINES = 3  # of the verifier's, in an error message
 FLAGS_OF_CLOCK: dict[Clock, tuple[str, ...]] = {"host": (), "virtual": ("-DVIRTUAL_TIME",)}
-FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-c")
+FLAGS = (
+    "-O2",
+    "-g",
+    "-fdebug-compilation-dir=.",
+    "-target",
+    "bpf",
+    "-mcpu=v3",
+    "-Wall",
+    "-Werror",
+    "-c",
+)
+
+#: The objects, by clock and sources; ``python -m emulator.asic.bpf.ship`` makes them.
+SHIPPED = SOURCES / "shipped"
+#: The numbers of entries in them, which stand for others: primes, found again in each multiple.
+PLACEHOLDERS: Mapping[str, int] = {"PORTS": 1048573, "SWITCHES": 1048391, "PREFIXES": 1048447}
+#: How the types of a program begin (magic, version, flags, octets of this header): BTF.
+_BTF = struct.pack("<HBBI", 0xEB9F, 1, 0, 24)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,9 +76,10 @@ class Size:
     switches: int = 16
     prefixes: int = 1024
 
-    def definitions(self) -> tuple[str, ...]:
+    def entries(self) -> dict[str, int]:
+        """Return the number of entries by the macro that the program has it from."""
         sizes = {"PORTS": self.ports, "SWITCHES": self.switches, "PREFIXES": self.prefixes}
-        return tuple(f"-D{name}={_power_of_two(size)}" for name, size in sizes.items())
+        return {name: _power_of_two(size) for name, size in sizes.items()}
 
 
 class SwitchProgram:
@@ -127,14 +148,18 @@ class SwitchProgram:
         self.close()
 
 
-def require() -> None:
+def require(*, clock: Clock = "host", sources: Path = SOURCES) -> None:
     """Raise UserError if this machine can not run the program.  Makes nothing."""
-    for command, package in (("clang", "clang"), ("bpftool", "bpftool")):
-        if shutil.which(command) is None:
-            raise UserError(
-                f"the switch program needs the command {command}: install the Debian package "
-                f"{package}, or run vagrant/provision.sh; switches without need --switch none"
-            )
+    if shutil.which("bpftool") is None:
+        raise UserError(
+            "the switch program needs the command bpftool: run vagrant/provision.sh; switches "
+            "without need --switch none"
+        )
+    if not shipped(clock, sources).exists() and shutil.which("clang") is None:
+        raise UserError(
+            "the sources of the switch program have changed, and there is no clang to compile "
+            "them: run vagrant/provision.sh --with compiler"
+        )
     try:
         available()
     except OSError as error:
@@ -157,7 +182,7 @@ def load(
     Raises UserError: a tool or eBPF is missing, or the compiler or the kernel refuses the program;
     nothing of the lab is left then.
     """
-    require()
+    require(clock=clock, sources=sources)
     with built(size or Size(), clock=clock, sources=sources, cache=cache) as target:
         mount()
         remove(lab)
@@ -216,16 +241,57 @@ def labs() -> list[str]:
 def built(
     size: Size, *, clock: Clock = "host", sources: Path = SOURCES, cache: Path = CACHE
 ) -> Iterator[Path]:
-    """The object file: from the cache, or made now and kept there if the cache can be written.
+    """Yield the object file: the shipped one with tables of ``size``.
 
-    Raises UserError with the compiler's first error.
+    Where the sources have changed since, it is from the cache, or made now and kept there if the
+    cache can be written; raises UserError with the compiler's first error.
     """
-    flags = (*FLAGS, *size.definitions(), *FLAGS_OF_CLOCK[clock])
+    ready = shipped(clock, sources)
+    if not ready.exists():
+        with compiled(size.entries(), clock=clock, sources=sources, cache=cache) as target:
+            yield target
+        return
+    with os.fdopen(os.memfd_create("asic"), "wb") as file:
+        file.write(_sized(ready.read_bytes(), size))
+        file.flush()
+        yield Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+
+
+def shipped(clock: Clock, sources: Path = SOURCES) -> Path:
+    """Return where the object that is made of these sources has its place."""
+    return SHIPPED / f"{clock}-{compiler.digest_of(_parts(sources))}.o"
+
+
+def _parts(sources: Path) -> list[Path]:
+    return [*sources.glob("*.c"), *sources.glob("*.h")]
+
+
+def _sized(program: bytes, size: Size) -> bytes:
+    """Return ``program`` with tables of ``size``: their lengths are those of arrays in its BTF."""
+    start = program.index(_BTF)
+    offset, octets = struct.unpack_from("<II", program, start + 8)
+    first = start + 24 + offset
+    words = array("I", program[first : first + octets])
+    for name, entries in size.entries().items():
+        for place, word in enumerate(words):
+            if word and word % PLACEHOLDERS[name] == 0:
+                words[place] = word // PLACEHOLDERS[name] * entries
+    return program[:first] + words.tobytes() + program[first + octets :]
+
+
+@contextmanager
+def compiled(
+    entries: Mapping[str, int], *, clock: Clock, sources: Path = SOURCES, cache: Path = CACHE
+) -> Iterator[Path]:
+    """Yield what clang makes of the sources, with these numbers of entries in the tables."""
+    macros = (f"-D{name}={number}" for name, number in entries.items())
+    # Paths stand in the line information: as seen from the sources, they are the same everywhere.
+    flags = (*FLAGS, *macros, *FLAGS_OF_CLOCK[clock], f"-ffile-prefix-map={sources}=.")
     flags = (*flags, "-idirafter", f"/usr/include/{_multiarch()}")
     with compiler.compiled(
         sources / MAIN_SOURCE,
         flags,
-        parts=[*sources.glob("*.c"), *sources.glob("*.h")],
+        parts=_parts(sources),
         suffix=".o",
         cache=cache,
         subject="the switch program",

@@ -98,7 +98,12 @@ def _fingerprint(parts: Iterable[Path], flags: Sequence[str]) -> str:
     version = subprocess.run(
         ["clang", "--version"], capture_output=True, text=True, timeout=TIMEOUT_S
     ).stdout
-    digest = hashlib.sha256("\0".join((*flags, version)).encode())
+    return digest_of(parts, *flags, version)
+
+
+def digest_of(parts: Iterable[Path], *words: str) -> str:
+    """Return a name for the content of the files ``parts`` and for ``words``."""
+    digest = hashlib.sha256("\0".join(words).encode())
     for path in sorted(parts):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:32]

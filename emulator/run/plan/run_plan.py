@@ -267,7 +267,7 @@ def drafted(request: RunRequest) -> RunPlan:
     else:
         found = preflight.check(lab, taps, trials, least, request.clock)
     if not modelled and any(stage.switch is not None for stage in planned):
-        asic_program.require()
+        asic_program.require(clock=request.clock)
         if not (tried := found["switch-asic"]).present:
             raise UserError(f"the switch ASIC does not work here: {tried.detail}")
     plan = RunPlan(

@@ -520,7 +520,7 @@ def test_what_the_machine_cannot_is_refused_before_a_namespace_exists(
 
     monkeypatch.setattr("emulator.fabric.build.build_fabric", no_build)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="needs the command clang"):
+    with pytest.raises(UserError, match="needs the command bpftool"):
         Lab.create(
             lab_name,
             catalogue.load(SMALL),

@@ -16,7 +16,7 @@ from pyroute2.netlink.rtnl import RTM_GETTFILTER
 from emulator.asic.balancing import LoadBalancing
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import VALUE_BYTES, Balancing
+from emulator.asic.bpf.layout import FLOWLETS, VALUE_BYTES, Balancing
 from emulator.asic.bpf.switch_program import Size, SwitchProgram
 from emulator.asic.switch_profile import port_settings
 from emulator.errors import UserError
@@ -35,6 +35,16 @@ char _license[] SEC("license") = "GPL";
 SEC("tc") int asic_egress(struct __sk_buff *skb) { return *(__u8 *)(long)skb->data; }
 SEC("tc") int asic_ingress(struct __sk_buff *skb) { return skb->len; }
 """
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """Sources of the program that differ from those of the shipped objects."""
+    sources = tmp_path / "sources"
+    shutil.copytree(asic_program.SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__"))
+    with (sources / "random.h").open("a") as file:
+        file.write("/* changed */\n")
+    return sources
 
 
 def filters(kernel: RouteSocket, index: int) -> int:
@@ -86,31 +96,54 @@ def test_detach_from_a_port_that_never_had_it() -> None:
         far.close()
 
 
-def test_second_load_is_cached(program_lab: str, tmp_path: Path) -> None:
+def test_nothing_is_compiled_for_an_unchanged_program(
+    program_lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bpftool = shutil.which("bpftool")
+    assert bpftool is not None
+    (tmp_path / "bpftool").symlink_to(bpftool)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    size = Size(ports=100, switches=5, prefixes=30)
+    with asic_program.load(program_lab, size, cache=tmp_path / "cache") as loaded:
+        assert loaded.settings.entries == 128
+        assert loaded.pause_counts.entries == 128
+        assert loaded.routes.entries == 32
+        assert loaded.flowlets.entries == 8 * FLOWLETS
+    assert not (tmp_path / "cache").exists()
+
+
+def test_second_load_of_a_changed_program_is_cached(
+    program_lab: str, changed: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+
+    def load(ports: int) -> None:
+        asic_program.load(program_lab, Size(ports=ports), sources=changed, cache=cache).close()
+
     for _ in range(2):
-        asic_program.load(program_lab, Size(ports=100), cache=tmp_path).close()
-        (kept,) = tmp_path.iterdir()
+        load(100)
+        (kept,) = cache.iterdir()
     first = kept.stat().st_mtime_ns
-    asic_program.load(program_lab, Size(ports=128), cache=tmp_path).close()  # rounds up alike
-    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [first]
-    asic_program.load(program_lab, Size(ports=129), cache=tmp_path).close()
-    assert len(list(tmp_path.iterdir())) == 2
+    load(128)  # rounds up alike
+    assert [path.stat().st_mtime_ns for path in cache.iterdir()] == [first]
+    load(129)
+    assert len(list(cache.iterdir())) == 2
 
 
-def test_changed_source_is_compiled_anew(tmp_path: Path) -> None:
-    sources, cache = tmp_path / "sources", tmp_path / "cache"
-    shutil.copytree(asic_program.SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__"))
-    with asic_program.built(Size(), sources=sources, cache=cache) as first:
+def test_changed_source_is_compiled_anew(changed: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with asic_program.built(Size(), sources=changed, cache=cache) as first:
         assert first.exists()
-    with (sources / "random.h").open("a") as file:
-        file.write("/* changed */\n")
-    with asic_program.built(Size(), sources=sources, cache=cache) as second:
+    with (changed / "random.h").open("a") as file:
+        file.write("/* changed again */\n")
+    with asic_program.built(Size(), sources=changed, cache=cache) as second:
         assert second.name != first.name
 
 
-def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_cache_that_cannot_be_written(changed: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with asic_program.built(Size(), cache=tmp_path / "file" / "cache") as target:
+    cache = tmp_path / "file" / "cache"
+    with asic_program.built(Size(), sources=changed, cache=cache) as target:
         assert target.exists()
 
 
@@ -147,17 +180,25 @@ def test_compiler_errors(program_lab: str, tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize("command", ["clang", "bpftool"])
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [("clang", "no clang .*: run .* --with compiler"), ("bpftool", "needs the command bpftool")],
+)
 def test_missing_tool(
-    command: str, program_lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    told: str,
+    changed: Path,
+    program_lab: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in {"clang", "bpftool"} - {command}:
         found = shutil.which(name)
         assert found is not None
         (tmp_path / name).symlink_to(found)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=f"needs the command {command}"):
-        asic_program.load(program_lab, cache=tmp_path / "cache")
+    with pytest.raises(UserError, match=told):
+        asic_program.load(program_lab, sources=changed, cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 

@@ -80,13 +80,6 @@ def test_program_of_the_hosts_clock_shares_nothing(program_lab: str, cache: Path
             VirtualState(host)
 
 
-def test_two_variants_are_two_objects_of_the_cache(tmp_path: Path) -> None:
-    with asic_program.built(Size(), cache=tmp_path) as one:
-        pass
-    with asic_program.built(Size(), clock="virtual", cache=tmp_path) as other:
-        assert one.name != other.name
-
-
 def test_tables_outlive_the_program(program_lab: str, cache: Path) -> None:
     with asic_program.load(program_lab, Size(ports=64), clock="virtual", cache=cache) as loaded:
         state = VirtualState(loaded)
