@@ -89,6 +89,7 @@ class Parameters:
     gathered: str = parameter(
         "unstated", choices=("unstated", "whole", "part"), help="what sizes of all-gathers are"
     )
+    unpacked: int = parameter(0, SIZE, help="most octets of a file, unpacked, in place of bounds")
     size_scale: float = parameter(1.0, FACTOR, help="factor of the sizes of all messages")
     compute_scale: float = parameter(1.0, FACTOR, help="factor of all computations")
     slice_bytes: int = parameter(64 * 2**10, SIZE, help="pieces in which a collective moves on")
@@ -104,6 +105,7 @@ class Parameters:
             timeless=not self.compute_scale,
             root=None if self.root < 0 else self.root,
             gathered=self.gathered,
+            unpacked=self.unpacked,
         )
         traces = load_traces(self.files, self.format, options)
         return [with_sizes(trace, self.size_scale) for trace in traces]

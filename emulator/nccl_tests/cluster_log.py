@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ COLLECTIVES: Mapping[str, CollectiveForm] = {
     "reduce": CollectiveForm(scenario="reduce", factor=_whole),
     "sendrecv": CollectiveForm(scenario="sendrecv", factor=_whole),
 }
+_TEST = re.compile(r"\b([a-z_]{2,32}?)_perf(?:_mpi)?\b")
 #: Octets of an element of each type, by nccl-tests' names.
 ELEMENT_BYTES: Mapping[str, int] = {
     "int8": 1, "char": 1, "uint8": 1, "int32": 4, "int": 4, "uint32": 4, "int64": 8, "uint64": 8,
@@ -52,13 +54,37 @@ LARGEST_BYTES = 2**50
 LARGEST_TIME_US = 1e12
 
 
+def test_in(text: str) -> str | None:
+    """Return the test that a command in ``text`` starts, less ``_perf``; None if it is none.
+
+    Packages that build the tests with MPI call them ``all_reduce_perf_mpi``.
+    """
+    found = _TEST.search(text)
+    return found[1] if found else None
+
+
 @dataclass(frozen=True)
 class ClusterTimes:
-    """A time (us), and the bandwidths (GB/s) of one placement of the buffers."""
+    """A time (us), and the bandwidths (GB/s) of one placement of the buffers.
+
+    ``wrong`` is the number of elements that the cluster found wrong, None if it did not say.  The
+    steps are units of the last digit that was printed, 0 where a value is not rounded.
+    """
 
     time_us: float
     algbw_gbps: float
     busbw_gbps: float
+    wrong: int | None = field(default=None, kw_only=True)
+    time_step_us: float = field(default=0.0, kw_only=True)
+    algbw_step_gbps: float = field(default=0.0, kw_only=True)
+
+    def agree(self, size: int) -> bool:
+        """Return whether ``size`` (octets) over the time is algbw, as far as digits say it."""
+        least = size / (self.time_us + self.time_step_us / 2) / 1000
+        short = self.time_us - self.time_step_us / 2
+        most = size / short / 1000 if short > 0 else math.inf
+        slack = self.algbw_step_gbps / 2 + 0.005 * self.algbw_gbps
+        return least - slack <= self.algbw_gbps <= most + slack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +126,13 @@ class ClusterRow:
                 f"{self.where}: bandwidths of {times.algbw_gbps} and {times.busbw_gbps} GB/s are "
                 "no measurement; take the row out of the log"
             )
+        if not times.agree(self.size):
+            raise UserError(
+                f"{self.where}: {self.size} B in {times.time_us} us are "
+                f"{self.size / times.time_us / 1000:.4g} GB/s, and algbw is "
+                f"{times.algbw_gbps:.4g}; is the time not in us, or is algbw counted otherwise, as "
+                "by the all_gather and reduce_scatter of nccl-tests 2.0?"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +140,8 @@ class ClusterLog:
     """A log of one test.
 
     ``collective`` and ``ranks`` are None if the log does not name them. ``hosts`` are the ranks on
-    each host, by its name, as far as the log lists them.
+    each host, by its name, as far as the log lists them.  ``failed``: the test itself says that
+    results were out of bounds.
     """
 
     source: str
@@ -118,6 +152,17 @@ class ClusterLog:
     version: str | None = None
     iterations: int | None = None
     aggregated: int = 1
+    failed: bool = False
+
+    @property
+    def wrong_sizes(self) -> Mapping[int, int]:
+        """The sizes in which the cluster found wrong elements, and how many at most."""
+        found: dict[int, int] = {}
+        for row in self.rows:
+            for times in (row.out_of_place, row.in_place):
+                if times is not None and times.wrong:
+                    found[row.size] = max(times.wrong, found.get(row.size, 0))
+        return found
 
     def named(self, collective: str | None) -> str:
         """Return the collective: that of the log, or else the user's ``collective``."""

@@ -10,7 +10,13 @@ from pathlib import PurePath
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.nccl_tests.cluster_log import COLLECTIVES, ClusterLog, ClusterRow, ClusterTimes
+from emulator.nccl_tests.cluster_log import (
+    COLLECTIVES,
+    ClusterLog,
+    ClusterRow,
+    ClusterTimes,
+    test_in,
+)
 
 MOST_RESULTS = 10_000
 
@@ -48,6 +54,7 @@ def read(source: str, text: str) -> ClusterLog:
         hosts=hosts,
         iterations=_positive(config.get("iterations")),
         aggregated=_positive(config.get("aggregated_iterations")) or 1,
+        failed=_object(content.get("out_of_bounds")).get("okay") == "false",
     )
 
 
@@ -59,9 +66,8 @@ def _collective(arguments: object) -> str | None:
     """Return the collective that the command names: a test, or a scenario of uetemu."""
     words = [one for one in _list(arguments) if isinstance(one, str)]
     for word in words:
-        name = PurePath(word).name
-        if name.endswith("_perf"):
-            return name.removesuffix("_perf")
+        if (test := test_in(PurePath(word).name)) is not None:
+            return test
     scenarios = {form.scenario: name for name, form in COLLECTIVES.items()}
     if "run" in words[:-1]:
         return scenarios.get(words[words.index("run") + 1])
@@ -125,8 +131,10 @@ def _times(where: str, found: object) -> ClusterTimes | None:
             f"{where}: these are CPU times (-C 1), which end before the operation does; "
             "run the test without -C"
         )
+    wrong = times.get("nwrong")
     return ClusterTimes(
-        *(_number(f"{where}.{key}", times.get(key)) for key in ("time", "alg_bw", "bus_bw"))
+        *(_number(f"{where}.{key}", times.get(key)) for key in ("time", "alg_bw", "bus_bw")),
+        wrong=None if wrong is None else int(_number(f"{where}.nwrong", wrong)),
     )
 
 

@@ -1,40 +1,37 @@
-"""A file with the output of nccl-tests: its table, or the JSON of ``-J``."""
+"""A file with the output of a test: the table or ``-J`` of nccl-tests, or ``-Z`` of rccl-tests."""
 
 from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
 
+from emulator import packed_file
 from emulator.errors import UserError
-from emulator.nccl_tests import json_log, text_log
+from emulator.nccl_tests import json_log, rccl_output, text_log
 from emulator.nccl_tests.cluster_log import ClusterLog
 
 #: Octets that a log has at most: with NCCL's own messages it has a few million.
 LARGEST_LOG_BYTES = 64 * 2**20
-#: Octets of JSON: every value takes many times as much memory.
+#: Octets of JSON or CSV: every value takes many times as much memory.
 LARGEST_JSON_BYTES = 16 * 2**20
 
 
 def read(path: Path) -> ClusterLog:
     """Return the log at ``path``; UserError, one sentence, if it cannot be read."""
+    octets = packed_file.content(path, most=LARGEST_LOG_BYTES)
     try:
-        with path.open("rb") as stream:
-            octets = stream.read(LARGEST_LOG_BYTES + 1)
-    except OSError as error:
+        text = packed_file.text_of(octets)
+    except UnicodeDecodeError:
+        text = octets.decode("utf-8-sig", "replace")  # what a program printed in between
+    if rccl_output.recognises(text):
+        reader = rccl_output.read
+    elif text.lstrip()[:1] == "{":
+        reader = json_log.read
+    else:
+        return text_log.read(str(path), StringIO(text))
+    if len(octets) > LARGEST_JSON_BYTES:
         raise UserError(
-            f"cannot read {path}: {error.strerror}; give a file with the output of nccl-tests"
-        ) from None
-    if len(octets) > LARGEST_LOG_BYTES:
-        raise UserError(
-            f"{path} has more than {LARGEST_LOG_BYTES // 2**20} MiB; cut it to the lines of one "
-            "test of nccl-tests"
+            f"{path} has more than {LARGEST_JSON_BYTES // 2**20} MiB of results; cut it to one "
+            "test, or give what the test printed"
         )
-    text = octets.decode("utf-8-sig", "replace")
-    if text.lstrip()[:1] == "{":
-        if len(octets) > LARGEST_JSON_BYTES:
-            raise UserError(
-                f"{path} has more than {LARGEST_JSON_BYTES // 2**20} MiB of JSON; cut its results, "
-                "or give what the test printed"
-            )
-        return json_log.read(str(path), text)
-    return text_log.read(str(path), StringIO(text))
+    return reader(str(path), text)

@@ -19,6 +19,7 @@ class ReadOptions:
     ``timeless``: computations take no time, so that a file need not state their durations.
     ``groups`` is the path of the file with the ranks of each group.  ``root`` is the position of
     the root in its group.  ``gathered`` is what sizes of all-gathers mean: ``whole`` or ``part``.
+    ``unpacked`` is the bound of a file's content (octets; 0: what memory and ratio allow).
     """
 
     ranks: int = 0
@@ -26,6 +27,7 @@ class ReadOptions:
     timeless: bool = False
     root: int | None = None
     gathered: str = ""
+    unpacked: int = 0
 
 
 #: A reader makes one trace of the files of all ranks, or of the one file that has them all.
@@ -38,7 +40,8 @@ Writer = Callable[[TraceRun], Mapping[str, bytes]]
 class TraceFormat:
     """A format by ``name``; ``suffixes`` of files choose it, and among several ``recognises``.
 
-    ``recognises`` is given the first octets of a file.  ``per_rank``: each rank has a file.
+    ``recognises`` is given the first octets of a file.  ``per_rank``: each rank has a file.  Its
+    reader takes about ``weight`` octets of memory for each octet of a file.
     """
 
     name: str
@@ -48,6 +51,7 @@ class TraceFormat:
     read: Reader | None = None
     write: Writer | None = None
     per_rank: bool = False
+    weight: int = 40
 
 
 #: The formats by name, in the order of their modules; each registers itself.

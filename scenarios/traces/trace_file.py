@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
 
+from emulator import packed_file
+from emulator.errors import UserError
 from scenarios.traces.trace_model import TraceRefusal
 
-#: Octets of a file, unpacked: what is larger is refused before it fills the memory.
-LARGEST_FILE = 256 * 2**20
 #: First octets, by which a format recognises its files.
 HEAD = 4096
-_GZIP = b"\x1f\x8b"
-#: Octets that are unpacked at a time to count them.
-_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
 class TraceFile:
-    """The file at ``path``, which may be packed by gzip."""
+    """The file at ``path``, which may be packed by gzip.
+
+    A reader takes about ``weight`` octets of memory for each octet of it.  ``unpacked`` is the
+    user's own bound of its content (octets; 0: none).
+    """
 
     path: Path
+    weight: int = 40
+    unpacked: int = 0
 
     @property
     def name(self) -> str:
@@ -44,26 +45,24 @@ class TraceFile:
 
     @cached_property
     def head(self) -> bytes:
-        """The first octets."""
-        return self._read(HEAD)
+        """The first octets; text that begins as UTF-16 is UTF-8 here."""
+        with _refusing():
+            octets = packed_file.head(self.path, HEAD)
+        if octets.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return octets.decode("utf-16", "ignore").encode()
+        return octets
 
     @cached_property
     def content(self) -> bytes:
         """All octets; TraceRefusal if they are too many, before they are in memory."""
-        octets = self._octets()
-        if octets > LARGEST_FILE:
-            raise TraceRefusal(
-                f"{self.name} has more than {LARGEST_FILE >> 20} MiB"
-                f"{' when it is unpacked' if self._packed else ''}; cut out the iterations that "
-                "matter"
-            )
-        return self._read(octets)
+        with _refusing():
+            return packed_file.content(self.path, self.weight, self.unpacked)
 
     @cached_property
     def text(self) -> str:
         """The content as text; TraceRefusal if it is none."""
         try:
-            return self.content.decode("utf-8-sig")
+            return packed_file.text_of(self.content)
         except UnicodeDecodeError as error:
             line = 1 + self.content.count(b"\n", 0, error.start)
             raise self.wrong(
@@ -79,44 +78,10 @@ class TraceFile:
         """Return the error that ``line`` of the file is ``stated`` to have."""
         return TraceRefusal(f"{self.name}, line {line}: {stated}")
 
-    @cached_property
-    def _packed(self) -> bool:
-        with self._opened() as file:
-            return file.read(2) == _GZIP
 
-    def _octets(self) -> int:
-        """Return the number of octets, or one beyond the limit."""
-        if not self._packed:
-            return self.path.stat().st_size
-        octets = 0
-        with self._unpacked() as file:
-            while octets <= LARGEST_FILE and (found := len(file.read(_AT_ONCE))):
-                octets += found
-        return octets
-
-    def _read(self, octets: int) -> bytes:
-        if self._packed:
-            with self._unpacked() as unpacked:
-                return unpacked.read(octets)
-        with self._opened() as file:
-            return file.read(octets)
-
-    @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
-        try:
-            with self.path.open("rb") as file:
-                yield file
-        except OSError as error:
-            raise TraceRefusal(
-                f"{self.path} cannot be read ({error.strerror}); give the path of a trace"
-            ) from None
-
-    @contextmanager
-    def _unpacked(self) -> Iterator[gzip.GzipFile]:
-        try:
-            with gzip.open(self.path, "rb") as file:
-                yield file
-        except (OSError, EOFError, zlib.error):
-            raise TraceRefusal(
-                f"{self.path} begins as a gzip file and cannot be unpacked; fetch it again"
-            ) from None
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise TraceRefusal(str(error)) from None

@@ -45,6 +45,10 @@ def _load(
 ) -> list[Trace]:
     files = [TraceFile(Path(path)) for path in paths]
     chosen = [named(form) if form else format_of(file) for file in files]
+    files = [
+        TraceFile(file.path, one.weight, options.unpacked)
+        for file, one in zip(files, chosen, strict=True)
+    ]
     for file, one in zip(files, chosen, strict=True):
         if one.read is None:
             raise TraceRefusal(f"{file.name}: {one.name} is written only; give another file")

@@ -187,4 +187,5 @@ def _mean(times: Sequence[ClusterTimes]) -> ClusterTimes:
         sum(one.time_us for one in times) / number,
         sum(one.algbw_gbps for one in times) / number,
         sum(one.busbw_gbps for one in times) / number,
+        wrong=max((one.wrong for one in times if one.wrong is not None), default=None),
     )

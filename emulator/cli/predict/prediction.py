@@ -63,6 +63,7 @@ def row_of(size: TestSize, measured: Mapping[str, object]) -> dict[str, object]:
         "cluster_time_us": cluster.time_us,
         "cluster_algbw_gbps": cluster.algbw_gbps,
         "cluster_busbw_gbps": cluster.busbw_gbps,
+        "cluster_wrong": cluster.wrong,
         "time_us": time_us,
         "algbw_gbps": measured["algbw_gbps"],
         "busbw_gbps": busbw,
@@ -151,6 +152,19 @@ def closing_lines(
             "Ratio log/here",
             f"median {median(known.values()):.2f}, least {known[least]:.2f} at {least} B, most "
             f"{known[most]:.2f} at {most} B",
+        )
+    if wrong := log.wrong_sizes:
+        size = min(wrong)
+        yield from wrapped(
+            "Wrong in the log",
+            f"the cluster's own results were wrong in {len(wrong)} of its sizes, such as "
+            f"{wrong[size]} elements of {size} B: its times prove little",
+        )
+    elif log.failed:
+        yield from wrapped(
+            "Wrong in the log",
+            "the cluster's own results were out of bounds, as its last lines say: its times prove "
+            "little",
         )
     shares = ((row, row["cluster_efficiency"]) for row in rows)
     beaten = [row for row, share in shares if isinstance(share, float) and share > 1]

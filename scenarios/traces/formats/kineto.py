@@ -30,8 +30,6 @@ from scenarios.traces.trace_model import (
     TraceSend,
 )
 
-#: Octets of a file: as Python objects it takes many times that.
-_LARGEST = 64 * 2**20
 _COLLECTIVES = {
     "allreduce": Collective.ALL_REDUCE,
     "all_reduce": Collective.ALL_REDUCE,
@@ -108,10 +106,6 @@ class _KinetoReader:
         return found
 
     def _content(self) -> dict[str, Any]:
-        if len(self._file.content) > _LARGEST:
-            raise self._wrong(
-                f"more than {_LARGEST >> 20} MiB; record fewer steps, or without shapes and stacks"
-            )
         try:
             content = json.loads(self._file.text)
         except (ValueError, RecursionError) as error:
@@ -299,5 +293,6 @@ KINETO = register(
         recognises=lambda head: b'"coll_perf"' not in head and b'"inspector_output' not in head,
         read=_read,
         per_rank=True,
+        weight=20,
     )
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from pathlib import Path
@@ -119,6 +120,7 @@ def test_factors_are_those_of_nccl_tests() -> None:
         ("   -1 ", "   -x ", "'-x' stands where root should"),
         ("65536 ", "999999999999999999 ", "a size of 999999999999999999 is none"),
         ("    24.02    2.73    4.09      0", "", "the row has 9 values and its heading 13"),
+        ("24.51", "24510", "65536 B in 24510.0 us are 0.002674 GB/s, and algbw is 2.67"),
     ],
 )
 def test_a_bad_row_is_named(old: str, new: str, sentence: str) -> None:
@@ -153,7 +155,12 @@ def test_json_reads_like_the_table() -> None:
     assert dict(read.hosts) == {"host-0": 2, "host-1": 2}
     (row,) = read.rows
     (other, _) = text(log_2_17()).rows
-    assert (row.out_of_place, row.in_place) == (other.out_of_place, other.in_place)
+    for found, printed in ((row.out_of_place, other.out_of_place), (row.in_place, other.in_place)):
+        assert found is not None
+        assert printed is not None
+        assert (found.time_us, found.algbw_gbps, found.busbw_gbps, found.wrong) == (
+            printed.time_us, printed.algbw_gbps, printed.busbw_gbps, printed.wrong,
+        )  # fmt: skip
     assert (row.size, row.count, row.type, row.redop, row.root) == (
         65536, 16384, "float", "sum", -1,
     )  # fmt: skip
@@ -222,7 +229,7 @@ def test_a_file_is_read_by_its_content(tmp_path: Path) -> None:
     assert len(log_file.read(path).rows) == 2
     path.write_text("\n " + json.dumps(document()))
     assert log_file.read(path).collective == "all_reduce"
-    with pytest.raises(UserError, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(UserError, match=r"cannot be read \(Is a directory\)"):
         log_file.read(tmp_path)
     with path.open("wb") as stream:
         stream.truncate(log_file.LARGEST_LOG_BYTES + 1)
@@ -231,5 +238,104 @@ def test_a_file_is_read_by_its_content(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         stream.write(b'{"results": [')
         stream.truncate(log_file.LARGEST_JSON_BYTES + 1)
-    with pytest.raises(UserError, match="more than 16 MiB of JSON"):
+    with pytest.raises(UserError, match="more than 16 MiB of results"):
+        log_file.read(path)
+
+
+#: Logs as other people have them, cut short.
+LOGS = Path(__file__).parents[2] / "data" / "nccl_tests"
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "first"),
+    [
+        ("nccl_debug_in_each_row.log", "all_reduce", (65536, "sum", -1, 40.0, 40.8)),
+        ("nccl_debug_in_first_row.log", "all_reduce", (65536, "sum", -1, 40.0, 40.8)),
+        ("alltoall_blank_redop.log", "alltoall", (2**20, "none", -1, 620.0, 626.0)),
+        ("reduce_of_2_0.log", "reduce", (2**20, "sum", 0, 320.0, 323.0)),
+        ("no_hashes.log", "all_reduce", (2**20, "sum", -1, 620.0, 626.0)),
+        ("rccl.json", "all_reduce", (65536, "sum", -1, 40.0, 40.0)),
+        ("rccl.csv", "all_reduce", (65536, "sum", -1, 40.0, 40.0)),
+        ("all_reduce_perf_mpi.log", "all_reduce", (65536, "sum", -1, 40.0, 40.8)),
+        ("wrong.log", "all_reduce", (65536, "sum", -1, 41.0, 41.82)),
+    ],
+)
+def test_logs_of_others_are_read(
+    name: str, collective: str, first: tuple[int, str, int, float, float]
+) -> None:
+    log = log_file.read(LOGS / name)
+    assert (log.named(None), log.ranks) == (collective, 8)
+    log.check_factor(collective, 8)
+    log.check_sizes(collective, 8)
+    row = log.rows[0]
+    assert row.out_of_place is not None
+    assert row.in_place is not None
+    times = row.out_of_place.time_us, row.in_place.time_us
+    assert (row.size, row.redop, row.root, *times) == first
+    assert bool(log.wrong_sizes) == log.failed == (name == "wrong.log")
+    assert set(log.hosts.values()) <= {4}
+
+
+def test_the_sizes_that_a_cluster_got_wrong_are_known() -> None:
+    log = log_file.read(LOGS / "wrong.log")
+    assert log.wrong_sizes == {65536: 128}
+    assert log.rows[1].out_of_place is not None
+    assert log.rows[1].out_of_place.wrong == 0
+
+
+def test_tests_without_mpi_are_named() -> None:
+    with pytest.raises(UserError, match=r"rank 0 twice, on ip-10-0-0-20 and on .*MPI=1"):
+        log_file.read(LOGS / "two_singletons.log")
+
+
+def test_a_row_is_put_together_again_wherever_nccl_speaks() -> None:
+    row = ROWS[0].split()
+    for at in (5, 9):  # before the times of either placement
+        head, tail = " ".join(row[:at]), " ".join(row[at:])
+        for message in (
+            "[2025-05-01 12:00:00] node-1:40:41 [0] NCCL INFO Connected all rings",
+            "NCCL version 2.21.5+cuda12.4",
+            "\nnode-1:40:41 [0] NCCL WARN 3 4 nodes\n",
+        ):
+            log = text(log_2_17([f"{head}{message}", "node-2:4:5 [3] NCCL INFO x", tail]))
+            assert log.rows == text(log_2_17([ROWS[0]])).rows
+    cut = log_2_17([" ".join(row[:5]) + "node-1:40:41 [0] NCCL INFO lost", ROWS[1]])
+    with pytest.raises(UserError, match=r"line 13: the row has 5 values .* NCCL_DEBUG_FILE"):
+        text(cut)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_log_of_any_encoding_may_be_packed(tmp_path: Path, encoding: str, packed: bool) -> None:
+    path = tmp_path / "a.log"
+    octets = log_2_17().encode(encoding)
+    path.write_bytes(gzip.compress(octets) if packed else octets)
+    assert len(log_file.read(path).rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("records", "sentence"),
+    [
+        ('{"algBw": 1}', "record 1: nodes is 'None'"),
+        ('{"algBw": 1\n', "line 1: not JSON"),
+        ('{"algBw": 1}\n7', "record 1: nodes|line 2: a record is no object"),
+        ("name, algBw\n", "has no record of rccl-tests"),
+    ],
+)
+def test_a_bad_record_of_rccl_tests_is_named(tmp_path: Path, records: str, sentence: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(records)
+    with pytest.raises(UserError, match=sentence):
+        log_file.read(path)
+
+
+def test_a_list_of_rccl_tests_is_read_as_its_lines(tmp_path: Path) -> None:
+    lines = (LOGS / "rccl.json").read_text().splitlines()
+    path = tmp_path / "a.json"
+    path.write_text(f"[{','.join(lines)}]")
+    listed = log_file.read(path)
+    assert [row.size for row in listed.rows] == [65536, 131072]
+    other = lines[0].replace("AllReduce", "AllGather")
+    path.write_text("\n".join([*lines, other]))
+    with pytest.raises(UserError, match="record 5: another test"):
         log_file.read(path)

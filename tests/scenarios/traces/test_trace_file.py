@@ -6,10 +6,12 @@ import gzip
 import tracemalloc
 from pathlib import Path
 
+import psutil
 import pytest
 
+from emulator.packed_file import ALWAYS
 from scenarios.traces.format_registry import ReadOptions
-from scenarios.traces.trace_file import LARGEST_FILE, TraceFile
+from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import TraceRefusal
 
@@ -36,23 +38,34 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     assert len(load_traces([str(path)], "", ReadOptions())[0]) == 2
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_file_that_is_too_large_takes_no_memory(tmp_path: Path, packed: bool) -> None:
+def test_a_file_that_memory_does_not_hold_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "bomb.et"
-    if packed:
-        with gzip.open(path, "wb", compresslevel=1) as file:
-            for _ in range(LARGEST_FILE >> 20):
-                file.write(bytes(2**20))
-            file.write(b"1")
-    else:
-        with path.open("wb") as file:
-            file.truncate(LARGEST_FILE + 1)
+    with path.open("wb") as file:
+        file.truncate(psutil.virtual_memory().total)  # a hole, which takes no room on the disk
+    with pytest.raises(
+        TraceRefusal, match=r"bomb\.et has more than .* of memory are free.*unpacked"
+    ):
+        load_traces([str(path)], "", ReadOptions())
+
+
+def test_a_packed_file_is_refused_at_its_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.goal.gz"
+    path.write_bytes(gzip.compress(TEXT + b" " * ALWAYS, compresslevel=1))
     tracemalloc.start()
-    with pytest.raises(TraceRefusal, match=r"bomb\.et has more than 256 MiB"):
+    with pytest.raises(TraceRefusal, match="unpacks to more than 16 MiB, 200 times"):
         load_traces([str(path)], "", ReadOptions())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < LITTLE
+    assert peak < 3 * ALWAYS
+    with pytest.raises(TraceRefusal, match="more than 4096 B, which --param unpacked allows"):
+        load_traces([str(path)], "", ReadOptions(unpacked=4096))
+    assert load_traces([str(path)], "", ReadOptions(unpacked=2**30))[0].ranks == 1
+
+
+def test_text_may_be_utf_16(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("operation,size,ranks\nranks,,2\nsend,4KiB,0 1\n", encoding="utf-16")
+    assert load_traces([str(path)], "", ReadOptions())[0].ranks == 2
 
 
 def test_nodes_without_end_are_refused_early(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def test_sizes_are_limited_only_as_the_user_says() -> None:
 
 def test_a_size_of_nothing_is_left_out_and_rows_of_one_size_are_one() -> None:
     empty = " 0  0 float sum -1  5.0 0.00 0.00 0 5.0 0.00 0.00 0"
-    log = read(log_2_17([empty, *ROWS, ROWS[0].replace("24.51", "26.51")]))
+    log = read(
+        log_2_17([empty, *ROWS, ROWS[0].replace("24.51    2.67    4.01", "26.51    2.47    3.71")])
+    )
     first, second = sizes_of(log, Limit())
     assert (first.size, len(first.rows), len(second.rows)) == (65536, 2, 1)
     times, in_place = first.times(in_place=False)
@@ -163,6 +165,17 @@ def test_the_algorithm_and_the_model_have_columns_where_they_are_known() -> None
     assert (chosen["algorithm"], chosen["model_us"]) == ("ring", 16.0)
     assert [one.key for one in prediction.columns_for([plain])][-1] == "wrong"
     assert [one.key for one in prediction.columns_for([chosen])][-2:] == ["model_us", "algorithm"]
+
+
+def test_what_the_cluster_got_wrong_is_a_line() -> None:
+    log = read(log_2_17([ROWS[0].replace("4.01      0", "4.01    128"), ROWS[1]]))
+    sizes = sizes_of(log, Limit(octets=65536))
+    row = prediction.row_of(sizes[0], measured(65536, 30.0, 25.0))
+    assert row["cluster_wrong"] == 128
+    below = " ".join(" ".join(prediction.closing_lines(log, sizes, [row])).split())
+    assert "wrong in 1 of its sizes, such as 128 elements of 65536 B" in below
+    failed = read(log_2_17().replace("values : 0 OK", "values : 1 FAILED"))
+    assert "out of bounds" in " ".join(prediction.closing_lines(failed, sizes, [row]))
 
 
 def test_the_lines_say_what_is_not_alike() -> None:
