@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import CHECKOUT
 from tests.harness.lab import stock_kernel
 
 #: Which statements the tests prove (``uetemu conformance`` shows it), and the package's own plugin.
@@ -26,6 +30,17 @@ SYSTEM = Path(__file__).parent / "system"
 # No drawn example fails by time: a busy machine is slow.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session")
+def readable_sources() -> Iterator[Path]:
+    """A copy of the packages for tests as another user: the checkout may lie in root's home."""
+    with tempfile.TemporaryDirectory(prefix="uetemu-sources-") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        for package in ("uet", "emulator", "topologies", "scenarios"):
+            shutil.copytree(CHECKOUT / package, folder / package)
+        yield folder
 
 
 def pytest_configure() -> None:

@@ -25,7 +25,7 @@ readonly policy_mark='# made by uetemu while it installs'
 readonly wireshark_defaults=/usr/share/wireshark/init.lua
 readonly guard=/run/lock/uetemu-provision.guard # locked as long as services must not start
 
-# Debian's packages, and what each is for.
+# Debian's packages for runs and labs, and what each is for.
 packages=(
     ca-certificates # pip's trust in its index
     python3         # the interpreter of everything below
@@ -40,21 +40,39 @@ packages=(
     tcpdump         # captures
     wireshark-common # dumpcap and mergecap: captures of many ports in one pcapng
     tshark          # dissection of captures
-    graphviz        # dot: fabrics as SVG
-    clang           # compiles the switch ASIC program to eBPF
-    libbpf-dev      # the headers that program includes
-    bpftool         # a look at loaded programs and maps
-    dnsmasq-base    # DNS and DHCP of a cluster's management network
+    bpftool         # loads the switch ASIC program
+)
+
+# What `--with NAME` adds, and what commands add that need it (see `implied`).
+readonly names='drawings|compiler|cluster|mpi|tests'
+readonly packages_for_drawings=(
+    graphviz        # dot: fabrics as SVG, also in reports
+)
+readonly packages_for_compiler=(
+    clang           # a switch ASIC program that was changed, and what zebra preloads with homing=esi
+    libbpf-dev      # the headers of that program
+    libc6-dev       # those of that library
+)
+readonly packages_for_cluster=(
+    curl            # an HTTP client of its users
+    dnsmasq-base    # DNS and DHCP of its management network
     lldpd           # its LLDP
     openssh-server  # its logins
     rpcbind         # the ports of NFSv3
     nfs-ganesha-vfs # the file system that its machines share
     libnfs-utils    # a client of that
-    linuxptp        # PTP of a cluster
+    linuxptp        # its PTP
     nbdkit          # its block devices by NBD
     libnbd-bin      # clients of those
     fio             # a load generator of its users
 )
+readonly packages_for_mpi=(
+    openmpi-bin     # mpirun and its daemon: ranks of one run on several machines
+    openssh-client  # by which it reaches the other machines
+    python3-mpi4py  # Open MPI from Python
+)
+# What Python's packages add to it: extras of setup.cfg.
+readonly -A extra_for=([cluster]=s3 [tests]=test)
 
 # Services that Debian's packages enable, each of a package above.  They run in namespaces of labs
 # only: where the package was not there before, the machine's own is kept from starting.
@@ -62,9 +80,13 @@ readonly -A service_of=(["frr"]=frr ["chrony"]=chrony ["lldpd"]=lldpd ["openssh-
     ["rpcbind"]=rpcbind ["nfs-ganesha-vfs"]=nfs-ganesha ["prometheus"]=prometheus
     ["slurmctld"]=slurmctld ["slurmd"]=slurmd ["munge"]=munge)
 
-# What the tests need beyond that: Debian's own kernel in a virtual machine, for what the running
-# kernel may lack.  The kernel is unpacked, never installed: this machine goes on booting its own.
-readonly packages_for_tests=(
+# The tests need all of that and more.  Debian's own kernel in a virtual machine has what the running
+# kernel may lack: it is unpacked, never installed, so that this machine goes on booting its own.
+packages_for_tests=(
+    shellcheck      # reads this script
+    lua5.4          # luac: the dissector's syntax
+)
+[[ $HOSTTYPE != x86_64 ]] || packages_for_tests+=(
     qemu-system-x86 # the machine, emulated in software
     busybox-static  # its first process
     kmod            # its modules
@@ -81,18 +103,16 @@ readonly packages_for_tests=(
     munge           # which its packages demand
     libpmix-dev     # libpmix.so, under the name that srun --mpi=pmix looks for
 )
-
-# What `--with mpi` adds, and what the tests use too: ranks of one run on several machines.
-readonly packages_for_mpi=(
-    openmpi-bin     # mpirun and its daemon
-    openssh-client  # by which it reaches the other machines
-    python3-mpi4py  # Open MPI from Python
-)
+readonly packages_for_tests
+# MB of Python packages, by extra, and of the kernel; MB that a slow machine installs in a minute.
+readonly -A python_fetched=([uetemu]=62 [s3]=20 [test]=45)
+readonly -A python_taken=([uetemu]=250 [s3]=90 [test]=190)
+readonly kernel_fetched=70 kernel_taken=110 mb_a_minute=500
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
 
 usage() {
     cat <<END
-Usage: vagrant/provision.sh [--with mpi] [COMMAND [ARGUMENT...]]
+Usage: vagrant/provision.sh [--with NAME,...] [COMMAND [ARGUMENT...]]
 
 Installs what uetemu needs on $debian, then runs COMMAND with uetemu's Python first on PATH,
 in the directory it was called from.  Without COMMAND it only installs.  When everything is in
@@ -102,17 +122,37 @@ place already, the check takes a fraction of a second.  It needs root: it calls 
   vagrant/provision.sh pytest
   vagrant/provision.sh bash          a shell with uetemu on PATH
   vagrant/provision.sh --check       exit status 0 if all is in place; installs nothing
-  vagrant/provision.sh --with mpi    also ${packages_for_mpi[*]}
+  vagrant/provision.sh --with mpi    also what ranks on several machines need
 
 pytest that is called from outside the checkout, and not on files found there, runs in the checkout.
 
 What is installed: Debian packages (${packages[*]})
 and a Python environment in $venv.  No service is enabled or started.
-For pytest on x86-64 also ${packages_for_tests[*]}
-${packages_for_mpi[*]},
-and Debian's kernel, unpacked in $stock_kernel.
+With NAME also these, which the commands beside it bring by themselves:
+  drawings     ${packages_for_drawings[*]} (uetemu graph, report, top, run --report)
+  compiler     ${packages_for_compiler[*]} (homing=esi)
+  cluster      ${packages_for_cluster[*]}, moto
+               (uetemu up cluster, cluster, services)
+  mpi          ${packages_for_mpi[*]} (mpirun, srun)
+  tests        all of these, ${packages_for_tests[*]},
+               on x86-64 Debian's kernel, unpacked in $stock_kernel (pytest)
 Messages go to stderr, details to $log.
 END
+}
+
+# The names of what the command "$@" needs beyond the main job.
+implied() {
+    case " $* " in
+    ' pytest '* | ' ruff '* | ' mypy '* | ' lint-imports '* | ' python -m '*) echo tests ;;
+    ' mpirun '* | ' srun '*) echo mpi ;;
+    esac
+    case " $* " in
+    *' up cluster'* | *' uetemu cluster '* | *' services '* | *' --services'*) echo cluster ;;
+    esac
+    case " $* " in
+    *' graph '* | *' report '* | *' --report '* | *' top '*) echo drawings ;;
+    esac
+    [[ " $* " != *homing=esi* ]] || echo compiler
 }
 
 say() {
@@ -154,24 +194,36 @@ fingerprint() {
         "$checkout/pyproject.toml"
 }
 
+# python_packages_in_place EXTRA...
 python_packages_in_place() {
-    [[ -x $venv/bin/uetemu && -x $venv/bin/pytest ]] &&
-        "$venv/bin/python" -I - <<'END' >>"$log" 2>&1
+    [[ -x $venv/bin/uetemu ]] && "$venv/bin/python" -I - "$@" <<'END' >>"$log" 2>&1
 import re
+import sys
 from importlib.metadata import distribution
 
 for requirement in distribution("uetemu").requires or ():
-    if "extra ==" not in requirement or re.search(r"""extra == ['"]test['"]""", requirement):
+    extra = re.search(r"""extra == ['"](\w+)['"]""", requirement)
+    if extra is None or extra[1] in sys.argv[1:]:
         distribution(re.match(r"[\w.-]+", requirement).group())
 END
 }
 
+# The extras that $venv has, if it was made from what is here.
+present_extras() {
+    [[ -r $stamp && $(head -n 1 "$stamp") == "$(fingerprint | sha256sum)" ]] && tail -n +2 "$stamp"
+}
+
 environment_in_place() {
-    [[ -r $stamp && $(<"$stamp") == "$(fingerprint | sha256sum)" ]] && python_packages_in_place
+    local present extra
+    present=$(present_extras) || return
+    for extra in "${extras[@]}"; do
+        grep -qx "$extra" <<<"$present" || return
+    done
+    python_packages_in_place "${extras[@]}"
 }
 
 stock_kernel_in_place() {
-    [[ -z $for_tests ]] || {
+    [[ -z $for_machine ]] || {
         grep -qs '/rdma_rxe[.]ko' "$stock_kernel"/lib/modules/*/modules.dep &&
             grep -qs '/nvmet-tcp[.]ko' "$stock_kernel"/lib/modules/*/modules.dep
     }
@@ -316,9 +368,45 @@ let_root_run_lua() {
     printf 'run_user_scripts_when_superuser = true\n' >"$folder/init.lua"
 }
 
+# How many packages the packages "$@" come to, MB to fetch and MB on disk, as apt says.
+debian_sizes() {
+    { LC_ALL=C apt-get --no-install-recommends --assume-no install "$@" 2>/dev/null || true; } | awk '
+        function mb(number, unit) {
+            gsub(",", "", number)
+            return unit ~ /^G/ ? number * 1000 : unit ~ /^M/ ? number : unit ~ /^k/ ? number / 1000 : 0
+        }
+        / newly installed/ { packages = $3 }
+        /^Need to get/ { fetched = mb($4, $5) }
+        /^After this operation/ { taken = mb($4, $5) }
+        END { printf "%d %d %d\n", packages, fetched, taken }'
+}
+
+# announce PACKAGE...: what is missing, how large that is, and how long it takes.
+announce() {
+    local parts=() what=() list number fetched=0 taken=0 part present
+    if (($#)); then
+        read -r number fetched taken < <(debian_sizes "$@")
+        what+=("$number Debian packages")
+    fi
+    environment_in_place || parts=(uetemu "${extras[@]}")
+    present=$(present_extras) || present=
+    for part in "${parts[@]}"; do
+        grep -qx "$part" <<<"${present:+uetemu$'\n'}$present" && continue
+        ((fetched += ${python_fetched[$part]-0})) || true
+        ((taken += ${python_taken[$part]-0})) || true
+    done
+    ((! ${#parts[@]})) || what+=("Python packages")
+    if ! stock_kernel_in_place; then
+        what+=("Debian's kernel")
+        ((fetched += kernel_fetched, taken += kernel_taken))
+    fi
+    printf -v list '%s, ' "${what[@]}"
+    say "to be installed: ${list%, } ($fetched MB to fetch, $taken MB on disk);" \
+        "that takes about $(((taken + mb_a_minute - 1) / mb_a_minute)) min beside fetching"
+}
+
 install_missing_packages() {
-    local missing package unwanted=()
-    mapfile -t missing < <(missing_packages)
+    local missing=("$@") package unwanted=()
     ((${#missing[@]})) || return 0
     for package in "${missing[@]}"; do
         [[ -z ${service_of[$package]:-} ]] || unwanted+=("${service_of[$package]}")
@@ -327,7 +415,6 @@ install_missing_packages() {
     if [[ ! -e $policy ]] || grep -q "$policy_mark" "$policy"; then
         forbid_services
     fi
-    have_package_lists || step "reading Debian's package lists" apt_update
     step "installing Debian packages: ${missing[*]}" install_packages "${missing[@]}"
     ((! ${#unwanted[@]})) ||
         step "keeping services from starting: ${unwanted[*]}" disable_services "${unwanted[@]}"
@@ -361,19 +448,25 @@ unpack_stock_kernel() {
 }
 
 make_environment() {
+    local all=("${extras[@]}") present list
+    if present=$(present_extras); then
+        mapfile -t all < <(printf '%s\n' "$present" "${extras[@]}" | sort -u)
+    fi
     rm -f "$stamp"
     if ! "$venv/bin/python" -I -c 'import pip' >>"$log" 2>&1 ||
         [[ $("$venv/bin/python" --version) != "$("$python" --version)" ]]; then
         step "making a Python environment in $venv" \
             "$python" -m venv --clear --system-site-packages "$venv"
     fi
-    step "installing uetemu and its Python packages" \
+    list=$(IFS=,; printf '%s' "${all[*]}")
+    step "installing uetemu and its Python packages ($list)" \
         "$venv/bin/python" -m pip --no-input --disable-pip-version-check install \
-        --constraint "$constraints" --editable "${checkout}[test]"
+        --constraint "$constraints" --editable "${checkout}[$list]"
     # Not root's: its owner may want to install the checkout elsewhere too.
     chown -R --reference "$checkout" "$checkout"/*.egg-info
-    python_packages_in_place || fail "uetemu does not run in $venv; the reason is at the end of $log"
-    fingerprint | sha256sum >"$stamp"
+    python_packages_in_place "${all[@]}" ||
+        fail "uetemu does not run in $venv; the reason is at the end of $log"
+    { fingerprint | sha256sum && printf '%s\n' "${all[@]}"; } >"$stamp"
 }
 
 prepare() {
@@ -397,13 +490,17 @@ provision() {
     drop_expired_policy
     if ! in_place; then
         trap tidy EXIT
-        local start=$SECONDS
-        install_missing_packages
+        local start=$SECONDS missing
+        mapfile -t missing < <(missing_packages)
+        if ((${#missing[@]})) || ! stock_kernel_in_place; then
+            have_package_lists || step "reading Debian's package lists" apt_update
+        fi
+        announce "${missing[@]}"
+        install_missing_packages "${missing[@]}"
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
             fail "$python is older than Python 3.11, which $debian has: use that, or vagrant/Vagrantfile"
         environment_in_place || make_environment
         if ! stock_kernel_in_place; then
-            have_package_lists || step "reading Debian's package lists" apt_update
             step "unpacking Debian's kernel for the tests" unpack_stock_kernel
         fi
         say "ready after $((SECONDS - start)) s"
@@ -426,7 +523,7 @@ go_where_pytest_finds_tests() {
 
 readonly call=("$@")
 check=
-for_mpi=
+with=
 while (($#)); do
     case $1 in
     -h | --help)
@@ -437,8 +534,9 @@ while (($#)); do
         check=1
         ;;
     --with)
-        [[ ${2-} == mpi ]] || fail "--with takes mpi, which runs one fabric on several machines"
-        for_mpi=1
+        with=${2-}
+        [[ $with =~ ^($names)(,($names))*$ ]] ||
+            fail "--with takes names out of ${names//|/, }, with commas between"
         shift
         ;;
     -*)
@@ -459,18 +557,24 @@ checkout=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly checkout
 readonly constraints=$checkout/vagrant/constraints.txt # the versions that were tested
 
-for_tests=
-if [[ ${1-} == pytest && $(uname -m) == x86_64 ]]; then
-    for_tests=1
-    for_mpi=1
-    packages+=("${packages_for_tests[@]}")
-fi
-[[ -z $for_mpi ]] || packages+=("${packages_for_mpi[@]}")
-readonly for_tests for_mpi packages
+extras=(tensorboard)
+for_machine=
+declare -A asked=()
+for name in ${with//,/ } $(implied "$@"); do
+    asked[$name]=1
+done
+for name in ${names//|/ }; do
+    [[ -v asked[$name] || -v asked[tests] ]] || continue
+    declare -n more=packages_for_$name
+    packages+=("${more[@]}")
+    [[ ! -v extra_for[$name] ]] || extras+=("${extra_for[$name]}")
+    [[ $name != tests || $HOSTTYPE != x86_64 ]] || for_machine=1
+done
+readonly extras for_machine packages
 
 if [[ $check ]]; then
     (prepare && in_place) && exit
-    fail "not all is in place: run $0${for_mpi:+ --with mpi}"
+    fail "not all is in place: run $0${with:+ --with $with}"
 fi
 
 # In a subshell: the umask and environment of installing are not for the command.

@@ -26,10 +26,7 @@ from topologies.multihoming import segments_of
 SOURCE = Path(__file__).with_suffix(".c")
 CACHE = compiler.CACHE / "zebra"
 FLAGS = ("-O2", "-shared", "-fPIC", "-Wall", "-Werror")
-REMEDY = (
-    "install the Debian packages clang and libc6-dev, or run vagrant/provision.sh; homing=bond "
-    "does without"
-)
+REMEDY = "run vagrant/provision.sh --with compiler; homing=bond does without"
 
 
 def needed(topology: Topology) -> bool:

@@ -207,13 +207,22 @@ def _kernel(
     )
 
 
-def _tool(command: str, package: str, used_for: str, *, stands_in: str | None = None) -> Feature:
+def _tool(
+    command: str,
+    package: str,
+    used_for: str,
+    *,
+    stands_in: str | None = None,
+    installer: str = "vagrant/provision.sh",
+) -> Feature:
+    """Return a tool of ``package``, and of a call of the ``installer`` unless that is empty."""
+    by_installer = f", or run {installer}" if installer else ""
     return Feature(
         name=command,
         kind=CapabilityKind.TOOL,
         used_for=used_for,
         stands_in=stands_in,
-        remedy=f"install the Debian package {package}, or run vagrant/provision.sh",
+        remedy=f"install the Debian package {package}{by_installer}",
         look=partial(_command, command),
     )
 
@@ -301,22 +310,40 @@ FEATURES: Mapping[str, Feature] = {
         _tool("tcpdump", "tcpdump", "captures without dumpcap", stands_in="dumpcap"),
         _tool("mergecap", "wireshark-common", "captures of several nodes"),
         _tool("tshark", "tshark", "reading captures"),
-        _tool("dot", "graphviz", "uetemu graph as SVG", stands_in="--format text, dot or mermaid"),
+        _tool(
+            "dot",
+            "graphviz",
+            "uetemu graph as SVG",
+            stands_in="--format text, dot or mermaid",
+            installer="vagrant/provision.sh --with drawings",
+        ),
         _tool("mnexec", "mininet", "Mininet's own command mn"),
-        _tool("clang", "clang", "changed switch programs, homing=esi", stands_in="homing=bond"),
+        _tool(
+            "clang",
+            "clang",
+            "changed switch programs, homing=esi",
+            stands_in="homing=bond",
+            installer="vagrant/provision.sh --with compiler",
+        ),
         _tool("bpftool", "bpftool", "switch ASIC", stands_in="--switch none"),
         _tool("vtysh", "frr", "routing protocols", stands_in="--control-plane static"),
         *(
-            _tool(command, package, f"service {name} of a cluster", stands_in="its other services")
-            for name, command, package in (
-                ("dns", "dnsmasq", "dnsmasq-base"),
-                ("ntp", "chronyd", "chrony"),
-                ("ptp", "ptp4l", "linuxptp"),
-                ("lldp", "lldpd", "lldpd"),
-                ("ssh", "sshd", "openssh-server"),
-                ("nfs", "ganesha.nfsd", "nfs-ganesha-vfs"),
-                ("nbd", "nbdkit", "nbdkit"),
-                ("prometheus", "prometheus", "prometheus"),
+            _tool(
+                command,
+                package,
+                f"service {name} of a cluster",
+                stands_in="its other services",
+                installer="" if own else "vagrant/provision.sh --with cluster",
+            )
+            for name, command, package, own in (
+                ("dns", "dnsmasq", "dnsmasq-base", False),
+                ("ntp", "chronyd", "chrony", True),
+                ("ptp", "ptp4l", "linuxptp", False),
+                ("lldp", "lldpd", "lldpd", False),
+                ("ssh", "sshd", "openssh-server", False),
+                ("nfs", "ganesha.nfsd", "nfs-ganesha-vfs", False),
+                ("nbd", "nbdkit", "nbdkit", False),
+                ("prometheus", "prometheus", "prometheus", True),
             )
         ),
     )

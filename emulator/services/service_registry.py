@@ -18,17 +18,20 @@ from emulator.services.machine_map import MachineMap
 
 @dataclass(frozen=True, kw_only=True)
 class NeededProgram:
-    """A program that a service needs, and the package that has it: Debian's, or one of PyPI."""
+    """A program that a service needs, and the package of Debian's, or of PyPI, that has it.
+
+    ``provisioned``: it comes with the installer's ``--with cluster``.
+    """
 
     command: str
     package: str
-    pip: bool = False
+    provisioned: bool = True
 
     @property
     def advice(self) -> str:
         """Return how to install it, as an imperative."""
-        if self.pip:
-            return f"run pip install '{self.package}'"
+        if self.provisioned:
+            return "run vagrant/provision.sh --with cluster"
         return f"install Debian's package {self.package}"
 
 

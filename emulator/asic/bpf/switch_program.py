@@ -295,7 +295,7 @@ def compiled(
         suffix=".o",
         cache=cache,
         subject="the switch program",
-        remedy="install the Debian packages libbpf-dev and linux-libc-dev",
+        remedy="run vagrant/provision.sh --with compiler",
     ) as target:
         yield target
 

@@ -310,8 +310,8 @@ def svg(source: str, name: str) -> str:
         )
     except FileNotFoundError:
         raise UserError(
-            "SVG needs the program dot, which is not installed: install the package graphviz, "
-            "or take --format dot or mermaid"
+            "SVG needs the program dot, which is not installed: run vagrant/provision.sh --with "
+            "drawings, or take --format dot or mermaid"
         ) from None
     except subprocess.CalledProcessError as error:
         raise UserError(

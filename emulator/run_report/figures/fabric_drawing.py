@@ -65,7 +65,11 @@ def drawing_figure(record: RunRecord) -> Figure:
             svg = _drawn(to_dot(run.topology, heat=row_heat.heat(run, row, "utilisation")))
         except (OSError, subprocess.SubprocessError, ElementTree.ParseError):
             return Figure.none(
-                name, title, point, "Graphviz's program dot is not installed, or could not draw it"
+                name,
+                title,
+                point,
+                "Graphviz's program dot is missing, or could not draw it: "
+                "vagrant/provision.sh --with drawings brings it",
             )
         octets += len(svg)
         if drawings and octets > MOST_OCTETS:

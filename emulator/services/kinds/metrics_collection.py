@@ -63,6 +63,6 @@ PROMETHEUS = register(
         machines=lambda machines: machines.named(TELEMETRY),
         command=_prometheus,
         port=PROMETHEUS_PORT,
-        programs=(NeededProgram(command="prometheus", package="prometheus"),),
+        programs=(NeededProgram(command="prometheus", package="prometheus", provisioned=False),),
     )
 )

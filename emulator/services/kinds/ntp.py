@@ -42,6 +42,6 @@ NTP = register(
         network=MANAGEMENT,
         machines=lambda machines: machines.within(MANAGEMENT),
         command=_command,
-        programs=(NeededProgram(command="chronyd", package="chrony"),),
+        programs=(NeededProgram(command="chronyd", package="chrony", provisioned=False),),
     )
 )

@@ -30,6 +30,6 @@ OBJECT_STORE = register(
         machines=lambda machines: machines.named("storage")[:1],
         command=_command,
         port=PORT,
-        programs=(NeededProgram(command=str(MOTO), package="uetemu[s3]", pip=True),),
+        programs=(NeededProgram(command=str(MOTO), package="uetemu[s3]"),),
     )
 )

@@ -179,9 +179,9 @@ def test_bad_requests_are_user_errors(tmp_path: Path) -> None:
     assert "cannot be written" in str(nowhere)
 
 
-def test_without_graphviz_svg_names_the_package(
+def test_without_graphviz_svg_names_the_command(
     topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(UserError, match="install the package graphviz"):
+    with pytest.raises(UserError, match=r"run vagrant/provision\.sh --with drawings"):
         graph_verb.render(topology, "svg")

@@ -129,5 +129,5 @@ def test_kernel_that_needs_the_library_is_named_where_none_can_be_made(
     static_entries.require(homed)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     static_entries.require(catalogue.load(STRETCHED))
-    with pytest.raises(UserError, match=r"only if they are static .*: install .* clang"):
+    with pytest.raises(UserError, match=r"only if they are static .*: run .* --with compiler"):
         static_entries.require(homed)

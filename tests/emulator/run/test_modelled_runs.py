@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import CHECKOUT, DATA
+from tests import DATA
 from tests.harness.runs.processes import refused
 
 RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
@@ -43,7 +43,7 @@ NOBODY = 65534
 PROGRAM = "import sys; sys.modules['mininet'] = None; from emulator.cli.main import main; main()"
 
 
-def uetemu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def uetemu(sources: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run uetemu in ``folder`` as a user without any rights; as this user, if that is not root."""
     folder.chmod(0o777)
     changed: dict[str, object] = {}
@@ -52,7 +52,7 @@ def uetemu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-B", "-c", PROGRAM, *arguments],
         cwd=folder,
-        env={"PATH": "/usr/bin", "HOME": str(folder), "PYTHONPATH": str(CHECKOUT)},
+        env={"PATH": "/usr/bin", "HOME": str(folder), "PYTHONPATH": str(sources)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -70,18 +70,22 @@ def folder_of_anybody(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", MODELLED)
-def test_a_listed_run_has_the_kernels_digest(name: str, folder: Path) -> None:
+def test_a_listed_run_has_the_kernels_digest(
+    name: str, readable_sources: Path, folder: Path
+) -> None:
     listed = RUNS[name]
     arguments = shlex.split(listed["command"])
     run = ("--fabric", "model", "--capture", "none", "--output", "run")
-    done = uetemu(folder, "run", *arguments, *run, "--check-digest", listed["digest"])
+    done = uetemu(
+        readable_sources, folder, "run", *arguments, *run, "--check-digest", listed["digest"]
+    )
     assert done.returncode == 0, done.stderr
     assert "# Fabric               : model" in done.stdout
     assert json.loads((folder / "run" / "result.json").read_text())["fabric"] == "model"
 
 
-def test_doctor_names_what_runs_without_root(folder: Path) -> None:
-    done = uetemu(folder, "doctor")
+def test_doctor_names_what_runs_without_root(readable_sources: Path, folder: Path) -> None:
+    done = uetemu(readable_sources, folder, "doctor")
     assert "uetemu run allreduce --fabric model can run here" in done.stdout
 
 

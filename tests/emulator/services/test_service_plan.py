@@ -62,5 +62,5 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyP
     )
     service_kinds()
     monkeypatch.setitem(service_registry._KINDS, "moon", kind)
-    with pytest.raises(UserError, match="install Debian's package moon"):
+    with pytest.raises(UserError, match=r"run vagrant/provision\.sh --with cluster"):
         plan_services("moon", MACHINES)

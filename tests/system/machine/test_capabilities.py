@@ -25,11 +25,14 @@ from tests import CHECKOUT
 NOBODY = 65534
 
 
-def uetemu(*arguments: str, user: int | None = None) -> subprocess.CompletedProcess[str]:
-    program = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); "
+def uetemu(
+    *arguments: str, sources: Path = CHECKOUT, user: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    program = f"import sys; sys.path.insert(0, {str(sources)!r}); "
     program += "from emulator.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
+        cwd="/",
         capture_output=True,
         text=True,
         user=user,
@@ -96,16 +99,19 @@ def test_require_names_the_missing_thing_and_the_way_out(
     assert "wireshark-common" in str(refusal.value)
 
 
-def test_trials_without_rights_are_refusals_and_no_errors() -> None:
+def test_trials_without_rights_are_refusals_and_no_errors(readable_sources: Path) -> None:
     program = (
-        f"import sys, json; sys.path.insert(0, {str(CHECKOUT)!r})\n"
+        f"import sys, json; sys.path.insert(0, {str(readable_sources)!r})\n"
         "from emulator.doctor import probes as trials\n"
         "print(json.dumps(trials.refusals(trials.TRIALS)))"
     )
-    # as root: give the rights away after the imports, which may lie where only root can read
-    if os.geteuid() == 0:
-        program = program.replace("print", f"import os; os.setuid({NOBODY})\nprint")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd="/",
+        user=NOBODY if os.geteuid() == 0 else None,
+        capture_output=True,
+        text=True,
+    )
     answers = json.loads(done.stdout)
     assert all(answers.values()), answers
 
@@ -195,14 +201,8 @@ class TestAsRoot:
         kernel = [name for name in trials.TRIALS if name in outside]
         assert {name: inside[name] for name in kernel} == {name: outside[name] for name in kernel}
 
-    def test_doctor_without_root_says_what_is_missing(self) -> None:
-        program = (
-            f"import os, sys; sys.path.insert(0, {str(CHECKOUT)!r})\n"
-            "import emulator.cli.doctor_verb\n"
-            "from emulator.cli.main import main\n"
-            f"os.setuid({NOBODY}); sys.argv = ['uetemu', 'doctor']; main()"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    def test_doctor_without_root_says_what_is_missing(self, readable_sources: Path) -> None:
+        done = uetemu("doctor", sources=readable_sources, user=NOBODY)
         assert done.returncode == 1
         assert "root is missing" in done.stderr
         assert done.stderr.count("\n") == 1

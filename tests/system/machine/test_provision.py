@@ -197,6 +197,66 @@ def test_root_runs_lua_already_where_wireshark_has_defaults(tmp_path: Path) -> N
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("uetemu run allreduce", ""),
+        ("uetemu run incast --topology clos:homing=esi,segments=2", "compiler"),
+        ("uetemu run incast --report", "drawings"),
+        ("uetemu graph rail_clos -o x.svg", "drawings"),
+        ("uetemu up rail_clos --name clusters", ""),
+        ("uetemu up cluster:tenants=0 --services all", "cluster"),
+        ("uetemu cluster job_bootstrap --report", "cluster drawings"),
+        ("mpirun -n 2 uetemu run allreduce", "mpi"),
+        ("pytest -x", "tests"),
+        ("python -m tests.bench turns", "tests"),
+    ],
+)
+def test_commands_bring_what_they_need(command: str, more: str) -> None:
+    done = run(["bash", "-c", f"{functions('implied')}implied {command}"])
+    assert done.stdout.split() == more.split()
+
+
+@pytest.mark.parametrize("words", [(), ("moon",), ("mpi,",), ("mpi,moon",)])
+def test_what_with_does_not_know_is_refused_in_one_sentence(words: tuple[str, ...]) -> None:
+    done = call("--with", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "provision: --with takes names out of drawings, compiler, cluster, mpi, tests, "
+        "with commas between\n"
+    )
+
+
+APT = """
+apt-get() {
+    echo '3 upgraded, 42 newly installed, 0 to remove and 1 not upgraded.'
+    echo 'Need to get 59.4 MB/1,200 kB of archives.'
+    echo 'After this operation, 1,249 MB of additional disk space will be used.'
+    return 1
+}
+"""
+
+
+def test_size_and_time_are_said_before_anything_is_installed() -> None:
+    script = (
+        f"set -euo pipefail\n{APT}"
+        + functions("say", "debian_sizes", "announce")
+        + (
+            "environment_in_place() { false; }\npresent_extras() { printf 'tensorboard\\n'; }\n"
+            "stock_kernel_in_place() { false; }\nextras=(tensorboard test)\nmb_a_minute=500\n"
+            "declare -A python_fetched=([uetemu]=60 [test]=30)\n"
+            "declare -A python_taken=([uetemu]=250 [test]=90)\n"
+            "kernel_fetched=70 kernel_taken=110\nannounce frr clang\n"
+        )
+    )
+    done = run(["bash", "-c", script])
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == (
+        "provision: to be installed: 42 Debian packages, Python packages, Debian's kernel "
+        "(159 MB to fetch, 1449 MB on disk); that takes about 3 min beside fetching\n"
+    )
+
+
 def test_no_failure_is_silent() -> None:
     script = functions("say", "fail", "unforeseen") + (
         "log=/nowhere/log\nprovision() {\n"
@@ -219,7 +279,13 @@ def test_tested_versions_are_within_the_projects_bounds() -> None:
     }
     settings = configparser.ConfigParser()
     settings.read(CHECKOUT / "setup.cfg")
-    asked = settings["options"]["install_requires"] + settings["options.extras_require"]["test"]
+    extras = settings["options.extras_require"]
+    asked = "\n".join(
+        (
+            settings["options"]["install_requires"],
+            *(extras[x] for x in ("s3", "tensorboard", "test")),
+        )
+    )
     names = {re.match(r"[\w.-]+", line)[0] for line in asked.split("\n") if line.strip()}  # type: ignore[index]
     assert {canonicalize_name(name) for name in names} <= pinned
 
