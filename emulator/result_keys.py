@@ -110,6 +110,8 @@ TRAFFIC_ROW: Mapping[str, str] = {
     "goodput_share": "its share of what the links could carry",
     "message_p50_us": "median time from a message's start until its receiver has verified it",
     "message_p99_us": "99th percentile of these times",
+    "message_mean_us": "of `trace`: their mean, the flow completion times of its messages",
+    "message_max_us": "of `trace`: the largest of them",
     "victim_p50_us": "the median over the victims' messages, where there are victims",
     "victim_p99_us": "the 99th percentile over the victims' messages",
     "converged_us": "of `onset`: from the onset until all flows stay near their mean rate",

@@ -134,6 +134,8 @@ class Trial:
 
     ``observe`` returns what ``measures`` needs of a GPU that only the process which has the GPU
     knows.  It is called after each iteration that counts, and what it returns can be pickled.
+
+    ``warnings`` are sentences for the user, which the result has and the table ends with.
     """
 
     collective: str
@@ -155,6 +157,7 @@ class Trial:
     victims: Collection[tuple[int, int]] = ()
     recover: Callable[[Sequence[JobExecution]], Resumption] | None = None
     observe: Callable[[GpuExecution], object] | None = None
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

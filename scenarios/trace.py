@@ -22,7 +22,9 @@ file leaves open is refused with its place (the manual of the formats is
 Measured: the time from a common start until the last rank is done; the ideal, a lower bound from
 the dependencies, durations, link rates and delays (``emulator.measures.ideal``), and how close the
 run came to it; the computing of the busiest rank, and the share of the time that is not computing
-of that rank (``exposed``).  ``result.json`` has each collective with its start, end and bandwidth.
+of that rank (``exposed``).  Of messages that the trace itself has, such as the flows of a matrix:
+mean, p50, p99 and the largest of their completion times, from the start of a message until its data
+are verified in memory.  ``result.json`` has each collective with its start, end and bandwidth.
 
 What should be seen: with ``compute_scale=0`` only communication is left, and the time is that of
 the fabric.  With 1 the time is at least the longest chain of computations and messages.
@@ -38,6 +40,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.errors import UserError
+from emulator.measures.metrics import percentile
 from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.traces.format_registry import ReadOptions
@@ -52,7 +56,7 @@ from scenarios.traces.trace_report import (
     recorded_rows,
     write_files,
 )
-from scenarios.traces.trace_scaling import with_sizes
+from scenarios.traces.trace_scaling import with_sizes, without_idle_ranks
 from scenarios.workloads.flows import WARMUPS
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
@@ -68,6 +72,10 @@ COLUMNS = (
     TableColumn("compute_scale", "compute", "scale", 8, digits=3),
     TableColumn("compute_us", "compute", "(us)"),
     TableColumn("time_us", "time", "(us)"),
+    TableColumn("message_mean_us", "FCT", "mean", 8),
+    TableColumn("message_p50_us", "FCT", "p50", 8),
+    TableColumn("message_p99_us", "FCT", "p99", 8),
+    TableColumn("message_max_us", "FCT", "max us", 8),
     *FABRIC_COLUMNS[:2],
     TableColumn("exposed", "exposed", "(%)", 8, 1, percent=True),
     *FABRIC_COLUMNS[2:],
@@ -75,6 +83,8 @@ COLUMNS = (
 )
 #: From so many ranks on, a server of the default fabric has four GPUs.
 SEVERAL = 8
+#: Hosts for which the default fabric has addresses as it is.
+MOST_HOSTS = 253
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +95,15 @@ class Parameters:
     format: str = parameter("", WORD, help="their format, if their names do not say it")
     groups: str = parameter("", PATH, help="JSON file with the ranks of each group")
     ranks: int = parameter(0, NUMBER, help="number of ranks, if the file does not say it")
+    idle_ranks: str = parameter(
+        "keep", choices=("keep", "drop"), help="ranks that do nothing; drop: others are renumbered"
+    )
     root: int = parameter(-1, NUMBER, help="position of roots, if the file does not say it")
     gathered: str = parameter(
         "unstated", choices=("unstated", "whole", "part"), help="what sizes of all-gathers are"
+    )
+    ctrl_deps: str = parameter(
+        "ignore", choices=("ignore", "wait"), help="of Chakra: wait for data_deps alone, or these"
     )
     unpacked: int = parameter(0, SIZE, help="most octets of a file, unpacked, in place of bounds")
     size_scale: float = parameter(1.0, FACTOR, help="factor of the sizes of all messages")
@@ -106,17 +122,29 @@ class Parameters:
             root=None if self.root < 0 else self.root,
             gathered=self.gathered,
             unpacked=self.unpacked,
+            ctrl_deps=self.ctrl_deps == "wait",
         )
         traces = load_traces(self.files, self.format, options)
+        if self.idle_ranks == "drop":
+            traces = [without_idle_ranks(trace) for trace in traces]
         return [with_sizes(trace, self.size_scale) for trace in traces]
 
 
 def topology(parameters: Parameters) -> str:
     """The fabric has a GPU for each rank: one in each host below 8 ranks, else four."""
-    ranks = max(trace.ranks for trace in parameters.traces())
+    largest = max(parameters.traces(), key=lambda trace: trace.ranks)
+    ranks, busy = largest.ranks, len(largest.busy_ranks)
     if ranks < SEVERAL:
         return f"rail_clos:hosts={max(2, ranks)},gpus_per_host=1"
-    return f"rail_clos:hosts={-(-ranks // 4)},gpus_per_host=4"
+    hosts = -(-ranks // 4)
+    if hosts <= MOST_HOSTS:
+        return f"rail_clos:hosts={hosts},gpus_per_host=4"
+    if busy <= ranks // 2:
+        raise UserError(
+            f"{largest.name} has {ranks} ranks and {busy} of them do anything; take "
+            f"--param idle_ranks=drop for these alone, or name a --topology with {ranks} GPUs"
+        )
+    return f"rail_clos:hosts={hosts},gpus_per_host=4,subnet_prefix=/20"
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
@@ -140,9 +168,25 @@ def measures(
     written = write_files(parameters.write, replay, runs, outcome)
     busy = float(replay.compute_ns())
     return {
+        **_flow_times(replay, outcome),
         "exposed": 1 - busy / outcome.mean_ns,
         "collective_times": collective_rows(runs),
         "written": written,
+    }
+
+
+def _flow_times(replay: Replay, outcome: Outcome) -> Mapping[str, object]:
+    """Return the flow completion times of the trace's messages, over all iterations (us)."""
+    times = [replay.flow_times_ns(one) / 1000 for one in outcome.iterations if replay.messages]
+    found = sorted(float(time) for each in times for time in each)
+    if not found:
+        return {}
+    return {
+        "flows": len(times[-1]),
+        "message_mean_us": sum(found) / len(found),
+        "message_p50_us": percentile(found, 0.5),
+        "message_p99_us": percentile(found, 0.99),
+        "message_max_us": found[-1],
     }
 
 
@@ -176,6 +220,7 @@ def _trial(parameters: Parameters, replay: Replay) -> Trial:
             "compute_us": replay.compute_ns() / 1000,
         },
         fresh=True,
+        warnings=replay.warnings,
         observe=observed_operations if parameters.write else None,
     )
 

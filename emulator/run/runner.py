@@ -221,6 +221,9 @@ class _Run:
         if lab.routing is not None:
             stack.callback(self._end_routing, lab.routing)
             self.environment["control_plane"] = lab.routing.facts()
+        self.result.warnings += dict.fromkeys(
+            one for trial in plan.trials for one in trial.warnings
+        )
         for stage in plan.stages:
             if stage.switch is not None:
                 clock = plan.request.clock

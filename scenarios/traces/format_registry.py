@@ -20,6 +20,7 @@ class ReadOptions:
     ``groups`` is the path of the file with the ranks of each group.  ``root`` is the position of
     the root in its group.  ``gathered`` is what sizes of all-gathers mean: ``whole`` or ``part``.
     ``unpacked`` is the bound of a file's content (octets; 0: what memory and ratio allow).
+    ``ctrl_deps``: operations wait for these, too.
     """
 
     ranks: int = 0
@@ -28,6 +29,7 @@ class ReadOptions:
     root: int | None = None
     gathered: str = ""
     unpacked: int = 0
+    ctrl_deps: bool = False
 
 
 #: A reader makes one trace of the files of all ranks, or of the one file that has them all.
@@ -40,14 +42,16 @@ Writer = Callable[[TraceRun], Mapping[str, bytes]]
 class TraceFormat:
     """A format by ``name``; ``suffixes`` of files choose it, and among several ``recognises``.
 
-    ``recognises`` is given the first octets of a file.  ``per_rank``: each rank has a file.  Its
-    reader takes about ``weight`` octets of memory for each octet of a file.
+    ``recognises`` is given the first octets of a file; ``begins`` says what it looks for.
+    ``per_rank``: each rank has a file.  Its reader takes about ``weight`` octets of memory for
+    each octet of a file.
     """
 
     name: str
     title: str
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
+    begins: str = "is of any content"
     read: Reader | None = None
     write: Writer | None = None
     per_rank: bool = False
@@ -89,9 +93,26 @@ def format_of(file: TraceFile) -> TraceFormat:
             f"{file.name} has no suffix of a trace; known are {', '.join(suffixes)}: rename it, or "
             "say what it is with --param format=NAME"
         )
-    names = ", ".join(one.name for one in chosen or named_so)
-    problem = "could be any of" if chosen else "does not begin as a file of"
-    raise TraceRefusal(f"{file.name} {problem} {names}; say what it is with --param format=NAME")
+    if chosen:
+        names = ", ".join(one.name for one in chosen)
+        raise TraceRefusal(
+            f"{file.name} could be any of {names}; say what it is with --param format=NAME"
+        )
+    due = ", or ".join(f"{one.title} ({one.begins})" for one in named_so)
+    binary = "is binary and " if _is_binary(file.head) else ""
+    raise TraceRefusal(
+        f"{file.name} {binary}does not begin as its name says: {due}; say what it is with "
+        "--param format=NAME, or give another file"
+    )
+
+
+def _is_binary(head: bytes) -> bool:
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 3:  # else the head ends within a character
+            return True
+    return b"\0" in head
 
 
 def format_to_write(path: Path, name: str = "") -> TraceFormat:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from emulator.endpoint.operations.schedule import (
     ALL_SCHEDULES,
@@ -71,9 +72,16 @@ class Replay:
     def __init__(self, trace: Trace, topology: Topology, choice: ReplayChoice) -> None:
         gpus = len(topology.gpus)
         if trace.ranks > gpus:
+            busy = len(trace.busy_ranks)
+            way_out = f"take a fabric with {trace.ranks} or more, or leave --topology out"
+            if busy <= gpus:
+                way_out = (
+                    f"take --param idle_ranks=drop for the {busy} that do anything, or a fabric "
+                    f"with {trace.ranks}"
+                )
             raise UserError(
                 f"{trace.name} has {trace.ranks} ranks and topology {topology.name} has {gpus} "
-                f"GPUs; take a fabric with {trace.ranks} or more, or leave --topology out"
+                f"GPUs; {way_out}"
             )
         self.trace, self.topology, self.choice = trace, topology, choice
         self._order = in_order(trace)
@@ -95,6 +103,20 @@ class Replay:
     def empty_messages(self) -> int:
         """Return the number of messages without any octet, which carry one here."""
         return sum(not self._send(at).octets for at in self._order.receive_of)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences on what the trace has and nobody would expect."""
+        alone = sum(
+            len(self.trace.groups[self._collective(at).group]) < 2 for at in self.collectives
+        )
+        if not alone:
+            return self.trace.warnings
+        stated = (
+            f"{self.trace.name}: {alone} of {len(self.collectives)} collectives are of groups of "
+            "one rank and move nothing; if they should, give the trace more ranks"
+        )
+        return (*self.trace.warnings, stated)
 
     def compute_ns(self) -> int:
         """Return the time for which the busiest stream of all ranks computes."""
@@ -199,6 +221,26 @@ class Replay:
             for span, begin, end in zip(spans, begins, ends, strict=True)
             if begin
         ]
+
+    def flow_times_ns(self, iteration: Iteration) -> npt.NDArray[np.int64]:
+        """Return the completion times of the trace's own messages in ``iteration``.
+
+        One is from the start of its send until the data are in the receiver's memory and verified.
+        Messages of collectives are not among them.
+        """
+        of_collective = np.zeros(len(iteration), bool)
+        spans = self._written(NO_SCHEDULES)[1] if self.collectives else []
+        by_rank: dict[int, list[tuple[int, int]]] = {}
+        for span in spans:
+            for rank, ends in span.spans.items():
+                by_rank.setdefault(rank, []).append(ends)
+        for rank, ends_of in by_rank.items():
+            here = np.flatnonzero(iteration.source == rank)
+            firsts, behinds = np.array(sorted(ends_of)).T
+            at = np.searchsorted(firsts, iteration.send[here], "right") - 1
+            of_collective[here] = (at >= 0) & (iteration.send[here] < behinds[at])
+        own = ~of_collective & (iteration.end_ns >= 0)
+        return iteration.end_ns[own] - iteration.start_ns[own]
 
     # -- how it is made --------------------------------------------------------------------------
 

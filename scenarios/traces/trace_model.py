@@ -124,16 +124,25 @@ class TraceCollective(TraceOperation):
 
 @dataclass(frozen=True)
 class Trace:
-    """The operations of each rank, and the ranks of each group by its name."""
+    """The operations of each rank, and the ranks of each group by its name.
+
+    ``warnings`` are sentences on what the file has and nobody would expect.
+    """
 
     name: str
     operations: tuple[Sequence[TraceOperation], ...]
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
         """Return the number of ranks."""
         return len(self.operations)
+
+    @property
+    def busy_ranks(self) -> list[int]:
+        """Return the ranks that do anything."""
+        return [rank for rank, operations in enumerate(self.operations) if operations]
 
     def __len__(self) -> int:
         return sum(map(len, self.operations))

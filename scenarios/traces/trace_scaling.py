@@ -30,6 +30,31 @@ def with_sizes(trace: Trace, factor: float) -> Trace:
     return replace(trace, operations=tuple(lists))
 
 
+def without_idle_ranks(trace: Trace) -> Trace:
+    """Return ``trace`` with the ranks that do anything alone, numbered anew in their order."""
+    place = {rank: number for number, rank in enumerate(trace.busy_ranks)}
+    if len(place) == trace.ranks:
+        return trace
+
+    def moved(one: TraceOperation) -> TraceOperation:
+        match one:
+            case TraceSend(peer=peer) | TraceReceive(peer=peer):
+                return replace(one, peer=place.get(peer, peer))
+            case TraceCollective(root=int() as root):
+                return replace(one, root=place.get(root, root))
+        return one
+
+    return replace(
+        trace,
+        operations=tuple([moved(one) for one in trace.operations[rank]] for rank in place),
+        groups={
+            name: tuple(place[rank] for rank in ranks)
+            for name, ranks in trace.groups.items()
+            if all(rank in place for rank in ranks)
+        },
+    )
+
+
 def _scaled(trace: Trace, one: TraceOperation, factor: float) -> TraceOperation:
     match one:
         case TraceSend(octets=octets) | TraceReceive(octets=octets) if octets:

@@ -16,6 +16,9 @@ def parameters(file: Path, **given: str) -> object:
     return scenario.load("trace").parameters({"files": str(file), **given})
 
 
+DATA = Path(__file__).parents[1] / "data" / "traces"
+
+
 @pytest.fixture
 def listed(tmp_path: Path) -> Path:
     file = tmp_path / "a.csv"
@@ -29,11 +32,41 @@ def listed(tmp_path: Path) -> Path:
         ("1", "rail_clos:hosts=2,gpus_per_host=1"),
         ("7", "rail_clos:hosts=7,gpus_per_host=1"),
         ("9", "rail_clos:hosts=3,gpus_per_host=4"),
+        ("2048", "rail_clos:hosts=512,gpus_per_host=4,subnet_prefix=/20"),
     ],
 )
 def test_the_fabric_has_a_gpu_for_each_rank(listed: Path, ranks: str, spec: str) -> None:
     trace = scenario.load("trace")
     assert trace.topology(parameters(listed, ranks=ranks)) == spec
+
+
+def test_idle_ranks_are_told_and_left_out_on_request() -> None:
+    trace = scenario.load("trace")
+    matrix = DATA / "3_of_8192_nodes.cm"
+    with pytest.raises(UserError, match="has 8192 ranks and 3 of them do anything"):
+        trace.topology(parameters(matrix))
+    with pytest.raises(UserError, match="has 2 GPUs; take a fabric with 8192 or more"):
+        trace.schedules(parameters(matrix), load("rail_clos:hosts=2,gpus_per_host=1"), 1)
+    with pytest.raises(UserError, match=r"4 GPUs; take --param idle_ranks=drop for the 3"):
+        trace.schedules(parameters(matrix), load("rail_clos:hosts=4,gpus_per_host=1"), 1)
+    dropped = parameters(matrix, idle_ranks="drop")
+    assert trace.topology(dropped) == "rail_clos:hosts=3,gpus_per_host=1"
+    (trial,) = trace.schedules(dropped, load("rail_clos:hosts=4,gpus_per_host=1"), 1)
+    assert trial.facts["ranks"] == 3
+
+
+def test_collectives_of_one_rank_are_warned_of() -> None:
+    trace = scenario.load("trace")
+    layers = parameters(DATA / "groups_of_one_rank.txt", ranks="8")
+    (trial,) = trace.schedules(layers, load("rail_clos:hosts=2,gpus_per_host=4"), 1)
+    (warning,) = trial.warnings
+    assert "24 of 24 collectives are of groups of one rank and move nothing" in warning
+    (more,) = trace.schedules(
+        parameters(DATA / "groups_of_one_rank.txt", ranks="16"),
+        load("rail_clos:hosts=4,gpus_per_host=4"),
+        1,
+    )
+    assert not more.warnings
 
 
 def test_scales_are_facts_of_the_row(listed: Path) -> None:

@@ -162,6 +162,10 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
         yield "#   not repeatable: the host's clock decided when routes had settled"
     if fidelity.get("kernel_hash"):
         yield "#   the kernel's own hash chose paths: another kernel may choose others"
+    warnings = result.get("warnings") or ()
+    assert isinstance(warnings, Sequence)
+    for warning in warnings:
+        yield from wrapped("Warning", str(warning))
     if result.get("digest") is not None:
         yield f"# Digest               : {result['digest']}"
     errors = result["errors"]

@@ -1,7 +1,9 @@
-"""Chakra execution traces of MLCommons (``.et``, schema 0.0.4): one file for each rank.
+"""Chakra execution traces of MLCommons (``.et``, schemas 0.0.4 and 1.0.0): a file for each rank.
 
 A file holds messages of protocol buffers, each behind its length: the metadata of the trace, then
-its nodes.  ``ctrl_deps`` and ``data_deps`` both mean that a node starts when others are over.
+its nodes.  The two schemas have the same messages.  As in Chakra's own feeder a node starts when
+its ``data_deps`` are over.  ``ctrl_deps`` are its parents in the call tree of PyTorch, which begin
+before it and need not be in the file; ``--param ctrl_deps=wait`` lets it wait for them too.
 ``job.3.et`` is rank 3.  Groups of ranks (``pg_name``) come from metadata nodes as PyTorch writes
 them. Or they come from a JSON file of group names and ranks as ASTRA-sim takes it (``--param
 groups=FILE``).
@@ -65,6 +67,7 @@ class _Node:
     name: str = ""
     kind: int = INVALID
     waits: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
     duration_us: int = 0
     inputs: str = ""
     attributes: dict[str, Value] = field(default_factory=dict)
@@ -76,7 +79,9 @@ class _RankReader:
     def __init__(self, file: TraceFile, rank: int, ranks: int, options: ReadOptions) -> None:
         self._file, self._rank, self._ranks, self._options = file, rank, ranks, options
         self.groups: dict[str, tuple[int, ...]] = {}
-        self._dependencies = 0
+        #: No node waits for another, and there are ctrl_deps, which are not followed.
+        self.only_parents = False
+        self._dependencies = self._parents = 0
         self._places: dict[int, int] = {}
 
     def _note(self, node: _Node, place: int) -> None:
@@ -112,10 +117,12 @@ class _RankReader:
             for one in node.waits:
                 if one not in places:
                     raise self._wrong_at(
-                        node, f"it waits for node {one}, which the file does not have; add it"
+                        node, f"its data_deps name node {one}, which the file has not; add it"
                     )
-            after = tuple(dict.fromkeys(places[one] for one in node.waits))
+            there = (one for one in (*node.waits, *node.parents) if one in places)
+            after = tuple(dict.fromkeys(places[one] for one in there))
             found.append(self._operation(node, after))
+        self.only_parents = self._parents > 0 and not any(node.waits for node in nodes)
         return found
 
     def _node(self, message: memoryview) -> _Node:
@@ -128,14 +135,17 @@ class _RankReader:
                     node.name = _text(value)
                 case 3, int():
                     node.kind = value
+                case 4, _ if not self._options.ctrl_deps:
+                    self._parents += 1
                 case 4 | 5, _:
+                    waits = node.waits if number == 5 else node.parents
                     for one in wire.varints(value):
                         self._dependencies += 1
                         if self._dependencies > 4 * MOST_OPERATIONS:
                             raise self._wrong(
                                 f"more than {4 * MOST_OPERATIONS} dependencies; cut the trace"
                             )
-                        node.waits.append(one)
+                        waits.append(one)
                 case 7, int():
                     node.duration_us = value
                 case 8, memoryview():
@@ -311,6 +321,7 @@ def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
         )
     groups = read_groups(Path(options.groups)) if options.groups else {}
     lists: list[list[TraceOperation]] = []
+    warnings: list[str] = []
     total = 0
     for rank in range(ranks):
         reader = _RankReader(by_rank[rank], rank, ranks, options)
@@ -321,13 +332,18 @@ def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
                     f"{by_rank[rank].name}: group {name!r} has other ranks than in the files "
                     "before; make them equal"
                 )
+        if reader.only_parents and not warnings:
+            warnings.append(
+                f"{by_rank[rank].name}: no node has data_deps, so that all begin at once; if its "
+                "ctrl_deps are meant, take --param ctrl_deps=wait"
+            )
         total += len(lists[-1])
         if total > MOST_OPERATIONS:
             raise TraceRefusal(
                 f"{by_rank[rank].name}: more than {MOST_OPERATIONS} nodes in all; cut the trace"
             )
     stem = _RANK.sub("", files[0].stem)
-    return Trace(stem, tuple(lists), groups)
+    return Trace(stem, tuple(lists), groups, tuple(warnings))
 
 
 def _write(run: TraceRun) -> Mapping[str, bytes]:

@@ -170,6 +170,7 @@ GOAL_BINARY = register(
         title="GOAL binary of LogGOPSim",
         suffixes=(".bin", ".goal"),
         recognises=lambda head: head[:_BASE] == MAGIC.to_bytes(_BASE, "little"),
+        begins="begins with 4223",
         read=_read,
     )
 )

@@ -278,6 +278,7 @@ GOAL = register(
         title="GOAL text of LogGOPSim and ATLAHS",
         suffixes=(".goal",),
         recognises=lambda head: b"num_ranks" in head,
+        begins="begins with 'num_ranks'",
         read=_read,
         write=_write,
     )

@@ -9,6 +9,9 @@
     1->2 id 2 trigger 1 size 2000000
     trigger id 1 oneshot
 
+Lines of one id with the word ``msg``, and a number of the message or none, are messages of one
+flow, which its source hands over in their order.
+
 Start times are ps, sizes octets.  A trigger fires where it is: what it starts must leave the node
 at which the flow that fires it begins (``send_done_trigger``) or ends (``recv_done_trigger``).  A
 ``send_done_trigger`` of what the flow's destination sends on fires when the data are there.
@@ -71,6 +74,8 @@ class _MatrixReader:
         self._headers: dict[str, int] = {}
         self._flows: list[_Flow] = []
         self._triggers: dict[int, _Trigger] = {}
+        #: by id of a flow of several messages: its ends
+        self._messages: dict[int, tuple[int, int]] = {}
 
     def read(self) -> Trace:
         for number, text in enumerate(self._file.text.splitlines(), 1):
@@ -101,12 +106,13 @@ class _MatrixReader:
         source, _, destination = words[0].partition("->")
         start: int | None = None
         numbers: dict[str, int] = {}
-        rest = iter(words[1:])
+        message = "msg" in words
+        rest = iter(_without_messages(words[1:]))
         for word in rest:
             if word != "start" and word not in _NUMBERS:
                 raise self._wrong(
                     line,
-                    f"{word[:40]!r} is none of start, {', '.join(_NUMBERS)}; take it out",
+                    f"{word[:40]!r} is none of start, msg, {', '.join(_NUMBERS)}; take it out",
                 )
             if word in numbers or (word == "start" and start is not None):
                 raise self._wrong(line, f"{word} is given twice; keep one of them")
@@ -128,6 +134,9 @@ class _MatrixReader:
             start,
             numbers,
         )
+        ends = flow.source, flow.destination
+        if message and self._messages.setdefault(numbers.get("id", 0), ends) != ends:
+            raise self._wrong(line, "messages of one id have the same ends; give this flow its own")
         self._flows.append(flow)
         if len(self._flows) > MOST_OPERATIONS // 2:
             raise self._wrong(line, f"more than {MOST_OPERATIONS // 2} flows; cut the matrix")
@@ -281,6 +290,15 @@ class _MatrixReader:
         return self._file.wrong(line, stated)
 
 
+def _without_messages(words: Sequence[str]) -> list[str]:
+    """Return ``words`` less each ``msg`` and the number behind it, if there is one."""
+    return [
+        word
+        for before, word in zip(("", *words), words, strict=False)
+        if word != "msg" and not (before == "msg" and word.isdecimal())
+    ]
+
+
 def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
     return _MatrixReader(files[0]).read()
 
@@ -395,6 +413,7 @@ HTSIM_MATRIX = register(
         title="connection matrix of htsim",
         suffixes=(".cm",),
         recognises=lambda head: b"Nodes" in head,
+        begins="has 'Nodes'",
         read=_read,
         write=_write,
     )

@@ -55,6 +55,11 @@ _SIZES = {
     **dict.fromkeys(("Float", "Int"), 4),
     **dict.fromkeys(("Double", "Long"), 8),
 }
+#: JSON of others by a key of it.
+_OTHERS = {
+    "workload_graph": "Chakra's trace as JSON",
+    "nodes": "an execution trace of PyTorch, of which Chakra's converter makes a trace",
+}
 #: Times of a file end here: they are microseconds since 1970, or less.
 _LATEST_US = 2**53
 _NUMBER = re.compile(r"\d+")
@@ -112,6 +117,9 @@ class _KinetoReader:
             line = getattr(error, "lineno", 1)
             raise self._file.wrong(line, "not JSON; is the file whole?") from None
         if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
+            for key, what in _OTHERS.items():
+                if isinstance(content, dict) and key in content:
+                    raise self._wrong(f"this is {what}; give its .et, or a trace of Kineto")
             raise self._wrong("it has no traceEvents; is it a trace of Kineto?")
         return content
 
@@ -291,6 +299,7 @@ KINETO = register(
         title="Kineto trace of PyTorch with arguments of NCCL",
         suffixes=(".json",),
         recognises=lambda head: b'"coll_perf"' not in head and b'"inspector_output' not in head,
+        begins="has no 'coll_perf'",
         read=_read,
         per_rank=True,
         weight=20,

@@ -412,6 +412,7 @@ LAYER_TEXT = register(
         title="workload text of ASTRA-sim 1.0, SimAI and AICB",
         suffixes=(".txt",),
         recognises=_recognises,
+        begins="begins with a policy in capitals",
         read=_read,
     )
 )

@@ -338,6 +338,7 @@ NCCL_INSPECTOR = register(
         title="records of the NCCL Inspector",
         suffixes=(".jsonl", ".log", ".json"),
         recognises=lambda head: b'"coll_perf"' in head or b'"inspector_output' in head,
+        begins="has 'coll_perf'",
         read=_read,
         write=_write,
         per_rank=True,

@@ -276,8 +276,18 @@ def _csv_rows(file: TraceFile) -> Iterator[_Row]:
         raise file.wrong(lines.line_num, f"not CSV: {error}; correct the line") from None
 
 
+def _is_of_aicb(head: bytes) -> bool:
+    return head.lstrip(b"\xef\xbb\xbf").startswith(b"comm_type,comm_group")
+
+
 def _read_csv(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
     file = files[0]
+    if _is_of_aicb(file.head):
+        raise file.wrong(
+            1,
+            "a CSV of AICB (comm_type, comm_group), which has a line for each call and no ranks; "
+            "give the .txt that AICB writes for SimAI",
+        )
     # The number of ranks may stand anywhere, and a list that is too long is never in memory.
     ranks, count = "", 0
     for row in _csv_rows(file):
@@ -301,6 +311,7 @@ register(
         title="plain list of collectives as YAML",
         suffixes=(".yaml", ".yml"),
         recognises=lambda head: b"operations" in head,
+        begins="has 'operations'",
         read=_read_yaml,
     )
 )
@@ -309,7 +320,10 @@ register(
         name="csv",
         title="plain list of collectives as CSV",
         suffixes=(".csv",),
-        recognises=lambda head: head.lstrip(b"\xef\xbb\xbf").startswith(b"operation"),
+        recognises=lambda head: (
+            head.lstrip(b"\xef\xbb\xbf").startswith(b"operation") or _is_of_aicb(head)
+        ),
+        begins="has a heading with 'operation' first",
         read=_read_csv,
     )
 )

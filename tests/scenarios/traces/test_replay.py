@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.endpoint.operations.schedule import Compute
+from emulator.endpoint.operations.schedule import Compute, Copy, Write
 from emulator.errors import UserError
+from emulator.measures.message_times import Iteration
 from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_model import (
     Collective,
@@ -198,3 +199,38 @@ def jobs(draw: st.DrawFn) -> Trace:
 @given(jobs(), st.integers(0, 1000))
 def test_any_job_ends_with_every_element_right(trace: Trace, order: int) -> None:
     prove(Replay(trace, FABRIC, CHOICE), order)
+
+
+def test_completion_times_are_those_of_the_traces_own_messages() -> None:
+    lists: list[list[TraceOperation]] = [
+        [
+            TraceCollective(where="a", kind=Collective.ALL_REDUCE, octets=64, group="g"),
+            TraceSend(where="b", peer=1, octets=8)
+            if rank == 0
+            else TraceReceive(where="b", peer=0, octets=8),
+            TraceCollective(where="c", kind=Collective.ALL_REDUCE, octets=64, group="g"),
+        ]
+        for rank in range(2)
+    ]
+    replay = Replay(Trace("t", tuple(lists), {"g": (0, 1)}), FABRIC, CHOICE)
+    ends = []
+    for rank, schedule in enumerate(replay.compile()[:2]):
+        for index, one in enumerate(schedule.operations):
+            if isinstance(one, Write | Copy):
+                ends.append((rank, one.peer, one.local.length, index))
+    source, destination, length, send = np.array(ends).T
+    start = np.arange(len(ends))
+    took = np.where(length == 8, 70, 500)
+    iteration = Iteration(
+        origin_ns=0,
+        source=source,
+        destination=destination,
+        length=length,
+        start_ns=start,
+        end_ns=start + took,
+        send=send,
+        receive=send,
+        writes=np.ones(len(ends), bool),
+    )
+    assert len(ends) > 1
+    assert replay.flow_times_ns(iteration).tolist() == [70]

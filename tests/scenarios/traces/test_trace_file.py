@@ -103,6 +103,24 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, name: str, stated: str) -> 
         load_traces([str(tmp_path / name)] if name else [], "", ReadOptions())
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "stated"),
+    [
+        ("bin.yaml", b"\0\1\2", r"is binary and does not begin as .* YAML \(has 'operations'\)"),
+        ("bin.yaml", bytes(range(128, 256)), "is binary and does not begin"),
+        ("a.yaml", b"name: x", r"a\.yaml does not begin as its name says"),
+        ("a.goal", b"rank 0", r"begins with 4223\), or GOAL text .*begins with 'num_ranks'"),
+        ("a.txt", b"18 8 1", r"begins with a policy in capitals"),
+    ],
+)
+def test_what_does_not_begin_as_named_is_told(
+    tmp_path: Path, name: str, content: bytes, stated: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TraceRefusal, match=stated):
+        load_traces([str(tmp_path / name)], "", ReadOptions())
+
+
 def test_the_user_may_name_the_format(tmp_path: Path) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(TEXT)

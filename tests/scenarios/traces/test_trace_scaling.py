@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from emulator.errors import UserError
@@ -14,7 +16,7 @@ from scenarios.traces.trace_model import (
     TraceSend,
     check,
 )
-from scenarios.traces.trace_scaling import with_sizes
+from scenarios.traces.trace_scaling import with_sizes, without_idle_ranks
 
 
 def trace(octets: int, kind: Collective) -> Trace:
@@ -55,3 +57,22 @@ def test_one_leaves_everything_and_nothing_is_refused() -> None:
     assert with_sizes(whole, 1) is whole
     with pytest.raises(UserError, match="leaves nothing to send"):
         with_sizes(whole, 0)
+
+
+def test_idle_ranks_are_left_out() -> None:
+    whole = trace(12, Collective.BROADCAST)
+    moved = [[], *([] for _ in range(4)), *whole.operations]
+    for rank, operations in enumerate(moved):
+        moved[rank] = [
+            replace(one, root=7)
+            if isinstance(one, TraceCollective)
+            else replace(one, peer=one.peer + 5)  # type: ignore[attr-defined]
+            for one in operations
+        ]
+    groups = {"g": (5, 6, 7), "of others": (0, 1)}
+    kept = without_idle_ranks(Trace("t", tuple(moved), groups))
+    check(kept)
+    assert kept.groups == {"g": (0, 1, 2)}
+    assert [one[0].root for one in kept.operations] == [2] * 3  # type: ignore[attr-defined]
+    assert kept.operations[0][1].peer == 1  # type: ignore[attr-defined]
+    assert without_idle_ranks(kept) is kept

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.pytest_plugin.run_process import RunProcess
+from tests import DATA
 
 pytestmark = pytest.mark.root
 
@@ -47,6 +48,8 @@ def test_lists_and_goal_are_replayed(
     for row in rows:
         assert row["wrong"] == 0
         assert row["time_us"] >= row["ideal_us"] > row["compute_us"]
+        assert row["flows"] == 1
+        assert 0 < row["message_max_us"] < row["time_us"] - row["compute_us"]
     kinds = [one["collective"] for one in rows[0]["collective_times"]]
     assert sorted(kinds) == ["all_gather", "all_reduce", "all_to_all", "reduce"]
     for one in rows[0]["collective_times"]:
@@ -86,3 +89,19 @@ def test_formats_of_other_tools_are_written_and_replayed(
         assert row["wrong"] == 0
         assert row["data_packets"] == run.result["rows"][0]["data_packets"]
         assert row["ideal_us"] == pytest.approx(run.result["rows"][0]["ideal_us"], rel=0.05)
+
+
+def test_flows_of_a_matrix_have_completion_times(start: Callable[..., RunProcess]) -> None:
+    matrix = DATA / "traces" / "messages_of_one_flow.cm"
+    run = start(str(matrix), "--fabric", "model", scenario="trace")
+    status, out, errors = run.communicate()
+    assert status == 0, errors
+    (row,) = run.result["rows"]
+    assert row["flows"] == 3
+    # Each of the messages takes 40,000 B of the link, and the headers, longer than the one before.
+    middle, mean, most = row["message_p50_us"], row["message_mean_us"], row["message_max_us"]
+    assert row["message_p99_us"] == most
+    assert most - middle == pytest.approx(0.825, abs=0.01)
+    assert mean == pytest.approx(middle, abs=0.001)
+    assert most < row["time_us"]
+    assert "FCT" in out

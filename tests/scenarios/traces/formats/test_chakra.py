@@ -71,7 +71,7 @@ def test_the_octets_of_a_published_sample_are_read(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_node_is_read(tmp_path: Path) -> None:
-    deps = wire.field(4, wire.varint(3)) + wire.field(5, wire.varint(300) + wire.varint(3))
+    deps = wire.field(4, wire.varint(7)) + wire.field(5, wire.varint(300) + wire.varint(3))
     first = HEAD + b"".join(
         [
             node(300, 4, wire.field(7, 20), num_ops=5),
@@ -95,7 +95,7 @@ def test_every_kind_of_node_is_read(tmp_path: Path) -> None:
     gpu, cpu, send, load, gathered, root = trace.operations[0]
     assert gpu == TraceCompute(where="node 300", name="n300", duration_ns=20_000, stream=0)
     assert cpu == TraceCompute(where="node 3", name="n3", duration_ns=2000, stream=1)
-    assert send == TraceSend(where="node 4", name="n4", after=(1, 0), peer=1, octets=9, tag=7)
+    assert send == TraceSend(where="node 4", name="n4", after=(0, 1), peer=1, octets=9, tag=7)
     assert load == TraceCompute(where="node 5", name="n5", duration_ns=1000, stream=2)
     assert isinstance(gathered, TraceCollective)
     assert gathered.octets == 8  # the file states the part of a rank
@@ -103,6 +103,51 @@ def test_every_kind_of_node_is_read(tmp_path: Path) -> None:
     assert (root.root, root.octets) == (1, 4)
     assert isinstance(trace.operations[1][0], TraceReceive)
     in_order(trace)
+
+
+KEPT: Mapping[str, int] = {"comm_type": 0, "comm_size": 8}
+DATA = Path(__file__).parents[3] / "data" / "traces"
+
+
+@pytest.mark.parametrize(
+    ("name", "waits", "after"),
+    [
+        ("parent_is_absent", False, [(), (0,)]),
+        ("parent_is_absent", True, [(), (0,)]),
+        ("parent_is_present", False, [(), (), (1,)]),
+        ("parent_is_present", True, [(), (0,), (1,)]),
+    ],
+)
+def test_parents_in_the_call_tree_are_waited_for_on_request(
+    name: str, waits: bool, after: list[tuple[int, ...]]
+) -> None:
+    paths = [str(DATA / f"{name}.{rank}.et") for rank in range(2)]
+    (trace,) = load_traces(paths, "", ReadOptions(ctrl_deps=waits))
+    in_order(trace)
+    assert [[one.after for one in each] for each in trace.operations] == [after] * 2
+    assert not trace.warnings
+
+
+def test_a_trace_with_parents_alone_is_warned_of(tmp_path: Path) -> None:
+    one = HEAD + node(1, 4) + node(2, 4, wire.field(4, 1))
+    (warning,) = read(tmp_path, one, one).warnings
+    assert "job.0.et: no node has data_deps" in warning
+    assert "--param ctrl_deps=wait" in warning
+    assert not read(tmp_path, one, one, ctrl_deps=True).warnings
+
+
+def test_schema_1_0_has_the_messages_of_0_0_4(tmp_path: Path) -> None:
+    """Chakra 1.0's text converter writes no version, but the schema and its input as attributes."""
+    stated = {"schema": "1.0.2-chakra.1.0.0", "input_file": "MICRO\n1\n" * 30}
+    metadata = b"".join(
+        wire.field(2, wire.field(1, name) + wire.field(29, text)) for name, text in stated.items()
+    )
+    for version in (b"", wire.field(1, "1.0.0")):
+        head = wire.varint(len(version + metadata)) + version + metadata
+        one = head + node(0, 4, wire.field(7, 5)) + node(1, 7, wire.field(5, 0), **KEPT)
+        trace = read(tmp_path, one, one)
+        assert [operation.after for operation in trace.operations[0]] == [(), (0,)]
+        assert trace.operations[1][1].octets == 8  # type: ignore[attr-defined]
 
 
 def test_process_groups_of_pytorch_are_read(tmp_path: Path) -> None:
@@ -186,7 +231,7 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "node 1 .n1.: its comm_type 11 is unknown": lambda: node(1, 7, comm_type=11, comm_size=5),
     "node 1 .n1.: its type 8 is unknown": lambda: node(1, 8),
     "it has num_ops and no duration": lambda: node(1, 4, num_ops=5),
-    "it waits for node 9, which the file does not have": lambda: node(1, 4, wire.field(5, 9)),
+    "its data_deps name node 9, which the file has not": lambda: node(1, 4, wire.field(5, 9)),
     "another node has the same id": lambda: node(1, 4) + node(1, 4),
     "it has no comm_src": lambda: node(1, 6, comm_size=5),
     "has no whole number as comm_size": lambda: node(1, 5, comm_dst=1, comm_size="5"),
@@ -200,7 +245,7 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "it ends in the middle of a number": lambda: b"\x80",
     "wire type 3 of field 1 is unknown": lambda: b"\x01\x0b",
     "field 1 of a node has wire type 2": lambda: b"\x03\x0a\x01a",
-    "circle": lambda: node(1, 4, wire.field(5, 2)) + node(2, 4, wire.field(4, 1)),
+    "circle": lambda: node(1, 4, wire.field(5, 2)) + node(2, 4, wire.field(5, 1)),
 }
 
 
@@ -238,9 +283,6 @@ def test_a_wrong_file_of_groups_is_refused(tmp_path: Path, text: str, stated: st
     groups.write_text(text)
     with pytest.raises(TraceRefusal, match=f"groups.json.*{stated}"):
         read(tmp_path, HEAD + node(1, 4), groups=str(groups))
-
-
-KEPT: Mapping[str, int] = {"comm_type": 0, "comm_size": 8}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

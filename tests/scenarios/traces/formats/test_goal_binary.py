@@ -107,7 +107,7 @@ REFUSED = {
     "names 4000000000 dependencies and 2 are there": changed(NODES + 23, "<I", 4_000_000_000),
     "operation 0: its dependencies lie behind": changed(NODES + 27, "<I", 77),
     "operation 0: there is no operation 50": changed(NODES + 3 * 39, "<I", 50),
-    "does not begin as a file of goal-binary": changed(0, "<Q", 4224),
+    "does not begin as its name says: GOAL binary": changed(0, "<Q", 4224),
     "it waits for 7 others, and 0 name it": whole(FIRST, SECOND).replace(
         struct.pack("<IBIQ", 0, 2, 0, 65536), struct.pack("<IBIQ", 7, 2, 0, 65536)
     ),

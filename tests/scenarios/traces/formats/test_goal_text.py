@@ -95,7 +95,7 @@ REFUSED = {
     "num_ranks 4000000000\n": "give a number from 1 to",
     "num_ranks 1\nrank 0 { }\nrank 0 { }": "rank 0 has a block already",
     "num_ranks 1\nrank 3 { }": "there is no rank 3",
-    "": "job.goal does not begin as a file of goal",
+    "": "job.goal does not begin as its name says: GOAL",
 }
 
 

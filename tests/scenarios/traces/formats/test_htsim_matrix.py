@@ -25,6 +25,7 @@ from scenarios.traces.trace_run import TraceRun
 from tests.harness.traces import outcome
 from topologies.catalogue import load
 
+DATA = Path(__file__).parents[3] / "data" / "traces"
 TEXT = """\
 # flows that start each other
 Nodes 3
@@ -65,6 +66,16 @@ def test_flows_and_triggers_are_read(tmp_path: Path) -> None:
     ]
     # A sender's trigger for what the receiver sends on fires with the arrival.
     assert third[3] == TraceSend(where="line 9", name="5", after=(0, 1), peer=0, octets=500)
+
+
+def test_messages_of_one_flow_are_read(tmp_path: Path) -> None:
+    text = (DATA / "messages_of_one_flow.cm").read_text()
+    trace = read(tmp_path, text)
+    in_order(trace)
+    assert [one.octets for one in trace.operations[0]] == [40000] * 3  # type: ignore[attr-defined]
+    assert trace.operations == read(tmp_path, text.replace("msg", "msg 7")).operations
+    with pytest.raises(TraceRefusal, match="line 5: messages of one id have the same ends"):
+        read(tmp_path, text.replace("0->1", "1->0", 1))
 
 
 def wrong(*lines: str, nodes: int = 2, triggers: int | None = None) -> str:

@@ -190,3 +190,17 @@ def test_any_values_are_a_trace_or_one_sentence(
     event["args"].update(changed)
     for one in (event, {**event, "ts": 5, "dur": 1}):
         assert "\n" not in outcome(lambda one=one: in_order(both(tmp_path, kernel(), one)))
+
+
+@pytest.mark.parametrize(
+    ("content", "stated"),
+    [
+        ({"workload_graph": []}, "this is Chakra's trace as JSON; give its .et"),
+        ({"schema": "1.1.0-chakra.0.0.4", "nodes": []}, "this is an execution trace of PyTorch"),
+    ],
+)
+def test_json_of_others_is_named(tmp_path: Path, content: object, stated: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(TraceRefusal, match=stated):
+        load_traces([str(path)], "", ReadOptions())

@@ -155,3 +155,9 @@ CELLS = st.sampled_from(
 def test_any_cells_are_a_trace_or_one_sentence(tmp_path: Path, rows: list[list[str]]) -> None:
     text = HEAD + "\n".join(",".join(row) for row in rows)
     assert "\n" not in outcome(lambda: in_order(read(tmp_path, "a.csv", text)))
+
+
+def test_a_csv_of_aicb_is_named() -> None:
+    path = Path(__file__).parents[3] / "data" / "traces" / "aicb.csv"
+    with pytest.raises(TraceRefusal, match=r"line 1: a CSV of AICB .* give the \.txt"):
+        load_traces([str(path)], "", ReadOptions())
