@@ -68,7 +68,9 @@ COLUMNS = (
     TableColumn("trim", "trim", "", 5),
     TableColumn("senders", "senders", "", 8),
     *TRAFFIC_COLUMNS[:5],
-    TableColumn("goodput_share", "of link", "(%)", 8, 1, percent=True),
+    TableColumn(
+        "goodput_share", "of link", "(%)", 8, 1, percent=True, words="goodput was {} % of the link"
+    ),
     TableColumn("steady_queue_bytes", "steady q", "(KB)", 8, 1, divisor=1000),
     *TRAFFIC_COLUMNS[5:],
 )

@@ -43,7 +43,14 @@ COLUMNS = (
     TableColumn("load", "KV load", "(%)", 7),
     TableColumn("dispatch", "dispatch", "(B)", 8),
     TableColumn("victim_p50_us", "dispatch", "p50 us", 8, 2),
-    TableColumn("victim_p99_us", "dispatch", "p99 us", 8, 2),
+    TableColumn(
+        "victim_p99_us",
+        "dispatch",
+        "p99 us",
+        8,
+        2,
+        words="99 % of the dispatches took at most {} us",
+    ),
     *TRAFFIC_COLUMNS,
 )
 _OCTETS = replace(SIZE, minimum=0)

@@ -33,7 +33,7 @@ avoid.  With 4 MiB, of which start and end are a smaller part, 96.4 % and 87 to 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emulator.asic.balancing import METHODS
 from emulator.run.report import traffic
@@ -46,10 +46,11 @@ from scenarios.workloads.places import captured_uplinks
 from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 
+_SUBJECT = ("links_max_mean", "reordered_packets")
 COLUMNS = (
     TableColumn("spray", "spray", "", 11),
     TableColumn("balance", "balance", "", 12),
-    *TRAFFIC_COLUMNS,
+    *(replace(one, rank=0) if one.key in _SUBJECT else one for one in TRAFFIC_COLUMNS),
     TableColumn("links_jain", "Jain", "links", 6, 3),
 )
 BALANCES = tuple(METHODS)

@@ -48,7 +48,7 @@ from topologies.parts.design_parameters import COUNT, SIZE, TIME
 
 COLUMNS = (
     TableColumn("senders", "flows", "", 6),
-    TableColumn("converged_us", "fair in", "(us)", 8),
+    TableColumn("converged_us", "fair in", "(us)", 8, words="shares were fair after {} us"),
     *TRAFFIC_COLUMNS,
 )
 

@@ -60,7 +60,15 @@ from topologies.parts.design_parameters import COUNT, SIZE
 
 COLUMNS = (
     TableColumn("senders", "senders", "", 8),
-    TableColumn("hot_share", "hot", "(%)", 8, 1, percent=True),
+    TableColumn(
+        "hot_share",
+        "hot",
+        "(%)",
+        8,
+        1,
+        percent=True,
+        words="the flow to the hot receiver had {} % of its fair rate",
+    ),
     TableColumn("free_share", "free", "(%)", 8, 1, percent=True),
     TableColumn("incast_share", "incast", "(%)", 8, 1, percent=True),
     *TRAFFIC_COLUMNS,

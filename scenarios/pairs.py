@@ -43,7 +43,15 @@ from topologies.parts.attachment import nic_rate_bps
 COLUMNS = (
     TableColumn("flows", "flows", "", 6),
     *TRAFFIC_COLUMNS[:5],
-    TableColumn("goodput_share", "of NICs", "(%)", 8, 1, percent=True),
+    TableColumn(
+        "goodput_share",
+        "of NICs",
+        "(%)",
+        8,
+        1,
+        percent=True,
+        words="goodput was {} % of what the NICs carry",
+    ),
     *TRAFFIC_COLUMNS[5:],
 )
 #: Octets of a probe.

@@ -52,7 +52,15 @@ from topologies.parts.design_parameters import SIZE
 COLUMNS = (
     TableColumn("flows", "flows", "", 6),
     *TRAFFIC_COLUMNS[:5],
-    TableColumn("goodput_share", "of NICs", "(%)", 8, 1, percent=True),
+    TableColumn(
+        "goodput_share",
+        "of NICs",
+        "(%)",
+        8,
+        1,
+        percent=True,
+        words="goodput was {} % of what the NICs carry",
+    ),
     *TRAFFIC_COLUMNS[5:],
 )
 

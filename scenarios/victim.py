@@ -63,7 +63,15 @@ from topologies.parts.design_parameters import COUNT, SIZE
 COLUMNS = (
     TableColumn("senders", "senders", "", 8),
     TableColumn("victim_gbps", "victim", "(GB/s)", 8),
-    TableColumn("victim_share", "of fair", "(%)", 8, 1, percent=True),
+    TableColumn(
+        "victim_share",
+        "of fair",
+        "(%)",
+        8,
+        1,
+        percent=True,
+        words="the victim had {} % of its fair rate",
+    ),
     TableColumn("incast_share", "incast", "(%)", 8, 1, percent=True),
     *TRAFFIC_COLUMNS,
 )

@@ -38,6 +38,9 @@ VERBS = {
         "emulator.cli.reports.compare_verb",
         "compare runs with each other, or with a cluster's measurements",
     ),
+    "explain": Verb(
+        "emulator.cli.explain_verb", "say what a column, a key of result.json or a counter means"
+    ),
     "follow": Verb(
         "emulator.cli.reports.follow_verb", "follow one packet through every hop of a run"
     ),

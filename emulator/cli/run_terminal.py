@@ -16,7 +16,7 @@ from emulator.control_plane import control_plane_choice as control_plane
 from emulator.kernel import launcher
 from emulator.results import Result, RunFolder
 from emulator.run.rank_folder import RankFolder
-from emulator.run.report import comparison, differences
+from emulator.run.report import comparison, differences, outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.runner import RunPlan
 
@@ -130,16 +130,21 @@ def _seeds(result: Result) -> str:
     return f"{result.seed} to {last}; all below are medians but least, most and #wrong"
 
 
+def run_facts(plan: RunPlan) -> list[dict[str, object]]:
+    """Return what is known of each row of ``plan`` before it runs."""
+    return [{"size_bytes": trial.size_bytes, **trial.facts} for trial in plan.trials]
+
+
 class Terminal:
     """Prints the table as it grows, or at the end the JSON object and nothing else."""
 
     def __init__(
         self,
-        columns: Sequence[table.TableColumn] | None,
+        rows: table.ResultTable | None,
         bar: Bar,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        self._columns = columns
+        self._rows = rows
         self._names = names or {}
         self._bar = bar
         self._result: Result | None = None
@@ -151,7 +156,7 @@ class Terminal:
         self._compares = plan.compares
         if plan.compares:
             self._differences = differences.report(plan, result.dilation or 1.0)
-        if self._columns is None:
+        if self._rows is None:
             return
         fabric = plan.topology
         parts = (
@@ -161,8 +166,8 @@ class Terminal:
             (len(fabric.links), "link"),
         )
         self._print(
-            f"# uetemu run {result.scenario}: {plan.request.scenario.title}",
-            f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
+            *table.title(result.scenario, plan.request.scenario.title),
+            *table.wrapped("Topology", f"{plan.spec} ({', '.join(_counted(*p) for p in parts)})"),
             *([f"# Fabric               : {MODELLED}"] if result.fabric == "model" else []),
             f"# Transport            : {result.transport}",
             f"# Switch               : {_switch(plan, result)}",
@@ -172,24 +177,23 @@ class Terminal:
             f"# Start                : {plan.request.start}",
             f"# Seed                 : {_seeds(result)}",
             "#",
-            *table.heading(self._columns),
         )
 
     def progress(self, what: str, share: float | None) -> None:
         self._bar.show(what, share)
 
     def row(self, row: Mapping[str, object]) -> None:
-        if self._columns is not None:
+        if self._rows is not None:
             name = self._names.get(str(row["transport"]))
-            self._print(table.line(self._columns, {**row, "name": name}))
+            self._print(*self._rows.lines({**row, "name": name}))
 
     def close(self, folder: RunFolder | RankFolder | None, result: Result | None = None) -> None:
         """Print the last lines of a run; both arguments are None if it was cut short."""
         result = result or self._result
-        if result is None or (self._result is None and self._columns is not None):
+        if result is None or (self._result is None and self._rows is not None):
             return  # there is no table to end
         content = result.as_dict()
-        if self._columns is None:
+        if self._rows is None:
             click.echo(json.dumps(content, indent=1, allow_nan=False))
         else:
             if self._compares:
@@ -199,6 +203,11 @@ class Terminal:
                     *comparison.summary(result.rows),
                 )
                 self._print(*(part for line in lines for part in table.wrapped("Comparison", line)))
+            elif rows := result.summary or result.rows:
+                words = outcome_sentence.sentence(rows, self._rows, result.rows)
+                self._print(*table.wrapped("Came out", words))
+            if result.rows:
+                self._print(*table.wrapped("Columns", self._rows.explained()))
             self._print(*table.trailer(content, folder.path if folder else None))
 
     def _print(self, *lines: str) -> None:

@@ -24,7 +24,7 @@ from emulator.cli.run_options import (
     parse_workers,
     timed_frames,
 )
-from emulator.cli.run_terminal import Terminal, progress_bar
+from emulator.cli.run_terminal import Terminal, progress_bar, run_facts
 from emulator.cli.scenario_choice import chosen
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
@@ -210,6 +210,7 @@ from emulator.transports import describe_options, is_secured
     show_default=True,
     help="json: what result.json holds, also of a run that failed, and nothing if none began",
 )
+@click.option("--wide", is_flag=True, help="show all columns of the table, however long its lines")
 @click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="of the scenario")
 @click.option("--sizes", metavar="SIZE,...", help="same as --param sizes=...")
 @click.option("--iterations", metavar="N", help="same as --param iterations=...")
@@ -264,6 +265,7 @@ def _run(
     pairs: Sequence[str],
     sizes: str | None,
     iterations: str | None,
+    wide: bool,
 ) -> None:
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
     loaded, given = chosen(scenario, given, transport)
@@ -312,7 +314,8 @@ def _run(
         columns = spread.columns(columns)
     with progress_bar() as bar:
         names = comparison.short_names(labels)
-        terminal = Terminal(columns if form == "table" else None, bar, names)
+        rows = table.ResultTable(columns, run_facts(plan), wide=wide) if form == "table" else None
+        terminal = Terminal(rows, bar, names)
         try:
             if farm is None:
                 result, folder = execute(plan, terminal, ranks)

@@ -44,7 +44,7 @@ from topologies.model import Topology
 COLUMNS = (
     *NCCL_COLUMNS,
     *FABRIC_COLUMNS,
-    TableColumn("fabric_bytes", "S_fabric", "(MB)", 9, divisor=1e6),
+    TableColumn("fabric_bytes", "S_fabric", "(MB)", 9, divisor=1e6, rank=3),
     TableColumn("algorithm", "algorithm", "", 18),
 )
 #: The columns of collectives whose result may replace the source.

@@ -64,10 +64,12 @@ COLUMNS = (
     TableColumn("time_us", "time", "(us)", 9),
     TableColumn("ideal_us", "ideal", "(us)", 9),
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    TableColumn("bubble", "bubble", "(%)", 7, 1, percent=True),
+    TableColumn(
+        "bubble", "bubble", "(%)", 7, 1, percent=True, words="the bubble was {} % of the time"
+    ),
     TableColumn("bubble_formula", "formula", "(%)", 7, 1, percent=True),
     TableColumn("fabric_bytes", "fabric", "(B)", 9, 0),
-    TableColumn("fabric_messages", "messages", "(fabric)", 8),
+    TableColumn("fabric_messages", "messages", "(fabric)", 8, rank=1),
     TableColumn("retransmitted_packets", "resent", "", 6),
     TableColumn("wrong", "#wrong", "", 6),
 )

@@ -151,12 +151,12 @@ def command(
     if form == "json":
         click.echo(json.dumps(content, indent=1, allow_nan=False))
     else:
-        columns = prediction.columns_for(rows)
+        shown = prediction.table_of(rows)
         click.echo(f"# uetemu predict: {scenario.title}")
         _echo(prediction.cluster_lines(log, which, fabric, rows))
         _echo((*table.wrapped("Topology", plan.spec), *table.wrapped("Transport", plan.transport)))
-        _echo((*table.wrapped("Switch", str(result.switch)), "#", *table.heading(columns)))
-        _echo(table.line(columns, row) for row in rows)
+        _echo((*table.wrapped("Switch", str(result.switch)), "#"))
+        _echo(line for row in rows for line in shown.lines(row))
         _echo(prediction.closing_lines(log, sizes, rows))
         _echo(table.trailer(result.as_dict() | {"rows": result.rows}, folder.path))
     if not result.succeeded:

@@ -7,29 +7,29 @@ from statistics import median
 
 from emulator.cli.predict.cluster_test import TestSize
 from emulator.nccl_tests.cluster_log import ClusterLog
-from emulator.run.report.result_table import TableColumn, wrapped
+from emulator.run.report.result_table import ResultTable, TableColumn, wrapped
 from topologies.model import Topology
 from topologies.units import format_size
 
 SCHEMA = "uetemu.prediction/1"
 
-_SIZE = TableColumn("size_bytes", "size", "(B)", 11)
-_RUN_SIZE = TableColumn("run_bytes", "run with", "(B)", 11)
-_COLUMNS = (
-    TableColumn("type", "type", "", 7),
-    TableColumn("redop", "redop", "", 6),
+COLUMNS = (
+    TableColumn("size_bytes", "size", "(B)", 11),
+    TableColumn("run_bytes", "run with", "(B)", 11),
+    TableColumn("type", "type", "", 7, rank=6),
+    TableColumn("redop", "redop", "", 6, rank=5),
     TableColumn("cluster_time_us", "time", "log (us)", 10),
     TableColumn("cluster_busbw_gbps", "busbw", "log (GB/s)", 10),
     TableColumn("time_us", "time", "here (us)", 10),
     TableColumn("busbw_gbps", "busbw", "here (GB/s)", 11),
     TableColumn("ratio", "ratio", "log/here", 8),
-    TableColumn("ideal_us", "ideal", "(us)", 9),
+    TableColumn("ideal_us", "ideal", "(us)", 9, rank=4),
     TableColumn("cluster_efficiency", "of ideal", "log (%)", 8, 1, percent=True),
     TableColumn("efficiency", "of ideal", "here (%)", 8, 1, percent=True),
-    TableColumn("wrong", "#wrong", "here", 7),
+    TableColumn("wrong", "#wrong", "here", 7, rank=3),
+    TableColumn("model_us", "model", "(us)", 9, rank=2),
+    TableColumn("algorithm", "algorithm", "here", 18, rank=1),
 )
-_MODEL = TableColumn("model_us", "model", "(us)", 9)
-_ALGORITHM = TableColumn("algorithm", "algorithm", "here", 18)
 
 
 def row_of(size: TestSize, measured: Mapping[str, object]) -> dict[str, object]:
@@ -99,14 +99,14 @@ def content(
     }
 
 
-def columns_for(rows: Sequence[Mapping[str, object]]) -> tuple[TableColumn, ...]:
-    """Return the columns of the table, those without any value left out.
-
-    The size that was run has one if it is another.
-    """
+def table_of(rows: Sequence[Mapping[str, object]]) -> ResultTable:
+    """Return the table for ``rows``; the size that was run has a column if it is another."""
     cut = any(row["run_bytes"] != row["size_bytes"] for row in rows)
-    last = (one for one in (_MODEL, _ALGORITHM) if any(row[one.key] is not None for row in rows))
-    return (_SIZE, *((_RUN_SIZE,) if cut else ()), *_COLUMNS, *last)
+    columns = [one for one in COLUMNS if cut or one.key != "run_bytes"]
+    known = [
+        {key: row[key] for key in ("size_bytes", "type", "redop", "algorithm")} for row in rows
+    ]
+    return ResultTable(columns, known)
 
 
 def cluster_lines(

@@ -20,6 +20,7 @@ and those of :mod:`emulator.run.report.traffic`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from emulator.measures.metrics import percentile
@@ -29,7 +30,6 @@ from emulator.run.report.result_table import (
     FABRIC_COLUMNS,
     NCCL_COLUMNS,
     TRAFFIC_COLUMNS,
-    WIDTH,
     TableColumn,
 )
 from emulator.run.report.spread import Range
@@ -92,19 +92,16 @@ def columns(
     names = short_names(transports).values()
     name = TableColumn("name", "transport", "", max(map(len, ("transport", *names))))
     own = [column for column in own if column.key not in _ELSEWHERE]
-    parting = [column for column in own if column.key in facts]
+    parting = [replace(column, rank=0) for column in own if column.key in facts]
+    measured = [column for column in own if column.key not in facts]
+    order = iter(measured)
+    first = [next(order, name).key if key == OWN else key for key in FIRST]
     measures = spread.columns(MEASURES) if seeds > 1 else MEASURES
-    ordered = [name, *parting, *(column for column in own if column not in parting), *measures]
-    shown = [name, *parting]
-    for key in FIRST:
-        fitting = (column for column in ordered if column not in shown and _fits(shown, column))
-        found = (one for one in fitting if (one in own if key == OWN else one.key == key))
-        shown += [*found][:1]
-    return tuple(column for column in ordered if column in shown)
-
-
-def _fits(shown: Sequence[TableColumn], column: TableColumn) -> bool:
-    return sum(1 + one.width for one in (*shown, column)) <= WIDTH
+    ranked = [
+        replace(column, rank=first.index(column.key) + 1 if column.key in first else len(first))
+        for column in (*measured, *measures)
+    ]
+    return (name, *parting, *ranked)
 
 
 def short_names(transports: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The table that a run prints, laid out like that of the NCCL tests, with fabric columns beside it.
 
-Lines that start with ``#`` are comments; every other line has one field for each column, so the
-output can be read by whatever reads that of nccl-tests.
+Lines that start with ``#`` are comments; every other line has one field for each column of the
+heading before it.  The columns of nccl-tests come first and are always there, so the output can be
+read by whatever reads that of nccl-tests.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emulator.run.faults import disturbance, unfinished
 from emulator.run.report.link_footer import link_lines
@@ -26,6 +27,11 @@ class TableColumn:
 
     ``percent`` shows a ratio as per cent, ``divisor`` a value in a larger unit.  With ``digits`` a
     fraction has so many significant digits instead of ``decimals``, however small it is.
+
+    Where a line would be longer than :data:`WIDTH`, columns with a ``rank`` leave it, those with
+    the largest first.  A ``fixed`` one stays even where it is N/A in every row.  The first one with
+    ``words`` is what the sentence below the table is about: ``{}`` is the range of its values,
+    ``{most}`` the largest.
     """
 
     key: str
@@ -36,6 +42,9 @@ class TableColumn:
     percent: bool = False
     divisor: float = 1
     digits: int = 0
+    rank: int = 0
+    fixed: bool = False
+    words: str = ""
 
     def cell(self, row: Mapping[str, object]) -> str:
         value = row.get(self.key)
@@ -52,44 +61,47 @@ class TableColumn:
         return f" {text:>{self.width}}"
 
 
+#: Readers of nccl-tests' output know these by their places.
 NCCL_COLUMNS = (
-    TableColumn("size_bytes", "size", "(B)", 11),
-    TableColumn("count", "count", "(elements)", 11),
-    TableColumn("type", "type", "", 7),
-    TableColumn("redop", "redop", "", 6),
-    TableColumn("root", "root", "", 5),
-    TableColumn("time_us", "time", "(us)"),
-    TableColumn("algbw_gbps", "algbw", "(GB/s)", 8),
-    TableColumn("busbw_gbps", "busbw", "(GB/s)", 8),
-    TableColumn("wrong", "#wrong", "", 7),
+    TableColumn("size_bytes", "size", "(B)", 11, fixed=True),
+    TableColumn("count", "count", "(elements)", 11, fixed=True),
+    TableColumn("type", "type", "", 7, fixed=True),
+    TableColumn("redop", "redop", "", 6, fixed=True),
+    TableColumn("root", "root", "", 5, fixed=True),
+    TableColumn("time_us", "time", "(us)", fixed=True),
+    TableColumn("algbw_gbps", "algbw", "(GB/s)", 8, fixed=True),
+    TableColumn("busbw_gbps", "busbw", "(GB/s)", 8, fixed=True),
+    TableColumn("wrong", "#wrong", "", 7, fixed=True),
 )
 FABRIC_COLUMNS = (
-    TableColumn("ideal_us", "ideal", "(us)"),
+    TableColumn("ideal_us", "ideal", "(us)", rank=2),
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    TableColumn("data_packets", "packets", "(data)", 9),
-    TableColumn("retransmitted_packets", "resent", "(data)", 7),
+    TableColumn("data_packets", "packets", "(data)", 9, rank=4),
+    TableColumn("retransmitted_packets", "resent", "(data)", 7, rank=1),
 )
 #: What traffic scenarios print behind the columns of their own
 #: (:mod:`emulator.run.report.traffic`).
 TRAFFIC_COLUMNS = (
-    TableColumn("size_bytes", "size", "(B)", 9),
+    TableColumn("size_bytes", "size", "(B)", 9, rank=1),
     TableColumn("time_us", "time", "(us)", 8),
-    TableColumn("ideal_us", "ideal", "(us)", 8),
+    TableColumn("ideal_us", "ideal", "(us)", 8, rank=13),
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    TableColumn("goodput_gbps", "goodput", "(GB/s)", 8),
-    TableColumn("message_p50_us", "p50", "(us)", 8),
-    TableColumn("message_p99_us", "p99", "(us)", 8),
-    TableColumn("jain", "Jain", "", 6, 3),
-    TableColumn("marked_packets", "marks", "", 7),
-    TableColumn("trimmed_packets", "trims", "", 7),
-    TableColumn("dropped_packets", "drops", "", 6),
-    TableColumn("pauses", "pauses", "", 6),
-    TableColumn("paused_us", "paused", "(us)", 8, 1),
-    TableColumn("retransmitted_packets", "resent", "", 6),
-    TableColumn("timeouts", "RTOs", "", 5),
-    TableColumn("max_queue_bytes", "queue", "(KB)", 7, 1, divisor=1000),
-    TableColumn("links_max_mean", "max/mean", "links", 8),
-    TableColumn("reordered_packets", "reord", "", 6),
+    TableColumn("goodput_gbps", "goodput", "(GB/s)", 8, rank=10),
+    TableColumn("message_p50_us", "p50", "(us)", 8, rank=14),
+    TableColumn(
+        "message_p99_us", "p99", "(us)", 8, rank=1, words="99 % of the messages took at most {} us"
+    ),
+    TableColumn("jain", "Jain", "", 6, 3, rank=12),
+    TableColumn("marked_packets", "marks", "", 7, rank=7),
+    TableColumn("trimmed_packets", "trims", "", 7, rank=4),
+    TableColumn("dropped_packets", "drops", "", 6, rank=2),
+    TableColumn("pauses", "pauses", "", 6, rank=8),
+    TableColumn("paused_us", "paused", "(us)", 8, 1, rank=9),
+    TableColumn("retransmitted_packets", "resent", "", 6, rank=3),
+    TableColumn("timeouts", "RTOs", "", 5, rank=5),
+    TableColumn("max_queue_bytes", "queue", "(KB)", 7, 1, divisor=1000, rank=6),
+    TableColumn("links_max_mean", "max/mean", "links", 8, rank=15),
+    TableColumn("reordered_packets", "reord", "", 6, rank=16),
     TableColumn("wrong", "#wrong", "", 6),
 )
 
@@ -98,7 +110,14 @@ def heading(columns: Sequence[TableColumn]) -> Iterator[str]:
     """The comment lines above the rows."""
     for part in ("heading", "unit"):
         cells = "".join(f" {getattr(column, part):>{column.width}}" for column in columns)
-        yield "#" + cells[1:]
+        yield f"#{cells[1:]}".rstrip()
+
+
+def title(scenario: str, text: str) -> list[str]:
+    """Return the first comment, on what runs."""
+    return textwrap.wrap(
+        f"# uetemu run {scenario}: {text}", WIDTH, subsequent_indent="#   ", break_on_hyphens=False
+    )
 
 
 def wrapped(what: str, text: str) -> list[str]:
@@ -117,6 +136,74 @@ def wrapped(what: str, text: str) -> list[str]:
 
 def line(columns: Sequence[TableColumn], row: Mapping[str, object]) -> str:
     return "".join(column.cell(row) for column in columns)
+
+
+class ResultTable:
+    """Lays out a table while its rows come: at most :data:`WIDTH` characters in a line.
+
+    It has the columns that have had a value in any row so far; those that find no room leave by
+    their rank.  Where a later row changes that, the heading comes again.  ``wide`` shows all.
+    ``known`` are values of rows to come, from which columns of facts have their widths.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[TableColumn],
+        known: Sequence[Mapping[str, object]] = (),
+        *,
+        wide: bool = False,
+    ) -> None:
+        stated = {key for row in known for key in row}
+        self.columns = [
+            _as_wide_as(column, known, first=not place) if column.key in stated else column
+            for place, column in enumerate(columns)
+        ]
+        #: the columns of what is known beforehand, which part the rows
+        self.labels = [column for column in self.columns if column.key in stated]
+        self._wide = wide
+        self._valued: set[str] = set()
+        self._shown: list[TableColumn] = []
+
+    def lines(self, row: Mapping[str, object]) -> Iterator[str]:
+        """Yield the lines of ``row``, below a heading where it needs one."""
+        self.columns = [
+            replace(column, width=max(column.width, len(column.cell(row)) - 1))
+            for column in self.columns
+        ]
+        self._valued |= {column.key for column in self.columns if row.get(column.key) is not None}
+        shown = self._fitting()
+        if shown != self._shown:
+            self._shown = shown
+            yield from heading(shown)
+        yield line(shown, row)
+
+    def explained(self) -> str:
+        """Return what else there is to see, and where columns are explained."""
+        hidden = [
+            column.heading
+            for column in self.columns
+            if column.key in self._valued and column not in self._shown
+        ]
+        more = f"--wide shows {', '.join(hidden)} as well; " if hidden else ""
+        return f"{more}uetemu explain NAME says what a column means"
+
+    def _fitting(self) -> list[TableColumn]:
+        if self._wide:
+            return self.columns
+        wanted = [one for one in self.columns if one.fixed or one.key in self._valued]
+        shown: list[TableColumn] = []
+        for column in sorted(wanted, key=lambda one: one.rank):
+            if not column.rank or sum(1 + one.width for one in (*shown, column)) <= WIDTH:
+                shown.append(column)
+        return [column for column in wanted if column in shown]
+
+
+def _as_wide_as(
+    column: TableColumn, rows: Sequence[Mapping[str, object]], *, first: bool
+) -> TableColumn:
+    """Return ``column`` just wide enough for ``rows``; a ``first`` one is behind a ``#``."""
+    texts = [column.heading, column.unit, *(column.cell(row).strip() for row in rows)]
+    return replace(column, width=max(map(len, texts)) + first)
 
 
 def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tests.harness.runs.processes import begun
 
 FEW = "rail_clos:hosts=2,gpus_per_host=2,spines=2"
 _SIZES = ("--topology", FEW, "--sizes", "16KiB", "--iterations", "1")
-_TRACE = """\
+TRACE = """\
 operation,size,ranks,root,duration,name,after
 ranks,,4
 compute,,,,3us
@@ -165,7 +165,7 @@ def outcomes(folder: Path, scenario: str, *arguments: str) -> list[dict[str, obj
     AssertionError has what a run that failed said.
     """
     if scenario == "trace":
-        (folder / "step.csv").write_text(_TRACE)
+        (folder / "step.csv").write_text(TRACE)
         arguments = tuple(str(folder / word) if word == "step.csv" else word for word in arguments)
     results = []
     for fabric in ("kernel", "model"):

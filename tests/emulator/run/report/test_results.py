@@ -11,6 +11,7 @@ import pytest
 from emulator.errors import UserError
 from emulator.results import ROW_KEYS, SCHEMA, Result, RunFolder
 from emulator.run import fidelity
+from emulator.run.report import outcome_sentence
 from emulator.run.report import result_table as table
 
 CALM = fidelity.Slip(wakeups=1000, p99_ns=20, max_ns=300)
@@ -116,8 +117,57 @@ def test_the_table_reads_like_that_of_the_nccl_tests() -> None:
     titles, units = table.heading(columns)
     assert titles.startswith("#")
     assert units.startswith("#")
-    assert len(table.line(columns, row())) == len(titles) == len(units)
+    assert len(table.line(columns, row())) == len(titles) >= len(units)
     assert table.line(columns, row()).split()[-3:] == ["75.0", "N/A", "N/A"]
+
+
+def test_a_heading_comes_again_where_a_column_has_its_first_value() -> None:
+    columns = (table.TableColumn("a", "a"), table.TableColumn("b", "b"))
+    shown = table.ResultTable(columns)
+    assert [line.split() for line in shown.lines({"a": 1})] == [["#", "a"], ["#"], ["1"]]
+    assert [line.split() for line in shown.lines({"a": 2})] == [["2"]]
+    again, _, line = shown.lines({"a": 3, "b": 4})
+    assert (again.split(), line.split()) == (["#", "a", "b"], ["3", "4"])
+
+
+def test_columns_of_the_largest_rank_leave_a_full_line() -> None:
+    columns = [table.TableColumn(f"k{n}", f"k{n}", width=29, rank=n % 5) for n in range(6)]
+    shown = table.ResultTable(columns)
+    heading, *_ = shown.lines({one.key: 1 for one in columns})
+    assert heading.split() == ["#", "k0", "k1", "k2", "k5"]
+    assert "--wide shows k3, k4 as well" in shown.explained()
+    wide, *_ = table.ResultTable(columns, wide=True).lines({})
+    assert wide.split()[1:] == [one.key for one in columns]
+
+
+def test_the_sentence_states_the_fastest_and_what_was_lost() -> None:
+    columns = (
+        *table.NCCL_COLUMNS,
+        *table.FABRIC_COLUMNS,
+        table.TableColumn("algorithm", "algorithm"),
+    )
+    rows = [
+        row(algorithm=name, time_us=time, size_bytes=size, retransmitted_packets=2)
+        for size, name, time in [(8, "ring", 1.0), (16, "ring", 3.0), (16, "tree", 2.0)]
+    ]
+    shown = table.ResultTable(
+        columns, [{key: one[key] for key in ("size_bytes", "algorithm")} for one in rows]
+    )
+    assert outcome_sentence.sentence(rows, shown, rows) == (
+        "Of the largest size, 16 B, fastest was algorithm=tree with 2.00 us (75.0 % of ideal, bus "
+        "bandwidth 9.83 GB/s), slowest algorithm=ring with 3.00 us (75.0 % of ideal, bus bandwidth "
+        "9.83 GB/s); 6 packets were sent again."
+    )
+    moved = {
+        "size_bytes": 1,
+        "time_us": 1.0,
+        "dropped_packets": 0,
+        "trimmed_packets": 3,
+        "timeouts": 1,
+    }
+    assert outcome_sentence.sentence([moved], table.ResultTable(()), [moved]) == (
+        "It took 1.00 us; 3 packets were trimmed, none dropped, 1 retransmission timer expired."
+    )
 
 
 def test_the_trailer_says_what_disqualifies_the_numbers() -> None:

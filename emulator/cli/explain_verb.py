@@ -1,0 +1,101 @@
+"""``uetemu explain``: what a column of a table, a key of ``result.json`` or a counter means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+from emulator import result_keys, scenario
+from emulator.cli.predict import prediction
+from emulator.errors import UserError
+from emulator.rocev2 import rocev2_counters
+from emulator.run.report import comparison
+from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
+from topologies.advice import near
+from uet import counter_meanings
+
+#: Where a name can stand, and the meanings of the names there.
+PLACES: Sequence[tuple[str, Mapping[str, str]]] = (
+    (
+        "key of a row",
+        {
+            **result_keys.ROW,
+            **result_keys.COLLECTIVE_ROW,
+            **result_keys.TRAFFIC_ROW,
+            **result_keys.SCENARIO_ROW,
+            **result_keys.FAULT_ROW,
+        },
+    ),
+    ("key of result.json", result_keys.RESULT),
+    ("counter of a GPU", result_keys.ENDPOINT),
+    ("counter of UET", counter_meanings.COUNTERS),
+    ("counter of RoCEv2", rocev2_counters.COUNTERS),
+    ("counter of a port", result_keys.PORT),
+    ("counter of a traffic class", result_keys.SWITCH_CLASS),
+    ("depth of a queue", result_keys.SWITCH_QUEUE),
+    ("counter of PFC", result_keys.PAUSE),
+    ("counter of the link layer", result_keys.LINK),
+)
+
+
+@click.command("explain")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+def command(names: Sequence[str]) -> None:
+    """Say what a column of a table, a key of result.json, or a counter means.
+
+    NAME is a column's heading, such as busbw or "of ideal", or a key, such as busbw_gbps.
+    """
+    headings = headed()
+    for name in names:
+        lines = list(explained(name, headings))
+        if not lines:
+            known = {*headings, *(key for _, meanings in PLACES for key in meanings)}
+            hint = near(name, sorted(known)).partition(";")[0]
+            raise UserError(
+                f"there is no column, key or counter {name!r}{hint}; the keys are listed in "
+                "emulator/README.md"
+            )
+        for line in lines:
+            click.echo(line)
+
+
+def table_columns() -> Iterator[TableColumn]:
+    """Yield the columns of all tables that ``uetemu run`` and ``uetemu predict`` print."""
+    yield from (*NCCL_COLUMNS, *FABRIC_COLUMNS, *comparison.MEASURES, *prediction.COLUMNS)
+    for name in scenario.names():
+        yield from getattr(scenario.load(name).module, "COLUMNS", ())
+
+
+def headed() -> dict[str, dict[str, str]]:
+    """Return the units of each key that a heading stands for, by heading."""
+    found: dict[str, dict[str, str]] = {}
+    for column in table_columns():
+        found.setdefault(column.heading, {}).setdefault(column.key, column.unit)
+    return found
+
+
+def explained(name: str, headings: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Yield a line for each meaning of ``name``."""
+    shown = {
+        f"{head} {unit}".strip(): head for head, keys in headings.items() for unit in keys.values()
+    }
+    head = name if name in headings else shown.get(name)
+    columns = headings.get(head, {}) if head else {}
+    for key, unit in columns.items():
+        beside = f" {unit}" if unit else ""
+        yield f"{head}{beside}: {_plain(_row_meanings()[key])} (key {key})"
+    for place, meanings in PLACES:
+        for keys, text in meanings.items():
+            if name in keys.split(", ") and name not in columns:
+                yield f"{name}, {place}: {_plain(text)}"
+
+
+def _row_meanings() -> Mapping[str, str]:
+    return PLACES[0][1]
+
+
+def _plain(text: str) -> str:
+    """Return ``text`` without links and marks of Markdown."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")
