@@ -22,6 +22,7 @@ from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import Misfit, UserError
 from topologies import catalogue
 from topologies.advice import question
+from topologies.imports import other_tools
 from topologies.imports.infragraph_file import LARGEST_JSON, is_infragraph, read_infragraph
 from topologies.model import Topology
 from topologies.profile import fabric_file
@@ -84,6 +85,8 @@ def choose(what: str) -> FabricChoice:
     Raises UserError or TopologyError, one sentence; of a file with its name and line.
     """
     if not is_file(what):
+        if what.partition(":")[0].strip() not in catalogue.DESIGNS and Path(what).is_file():
+            raise UserError(other_tools.told_of_file(Path(what)))
         topology = catalogue.load(what)
         return FabricChoice(spec=what, label=topology.name, topology=topology)
     name = what.strip()
@@ -91,7 +94,10 @@ def choose(what: str) -> FabricChoice:
         topology = read_infragraph(_text(name, LARGEST_JSON), name)
         label = Path(name).name.lower().rpartition(".infragraph.")[0]
         return FabricChoice(spec=name, label=label or "infragraph", topology=topology)
-    read = fabric_file.read(_text(name), name)
+    text = _text(name)
+    if (stated := other_tools.told(name, text)) is not None:
+        raise UserError(stated)
+    read = fabric_file.read(text, name)
     label = Path(name).stem.lower()
     chosen = FabricChoice(
         spec=name, label=label, topology=read.topology, switch=read.switch, file=read

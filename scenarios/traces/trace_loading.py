@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scenarios.traces.format_registry import FORMATS, ReadOptions, format_of, named
 from scenarios.traces.formats import FORMATS as _ALL
+from scenarios.traces.formats.chakra import CHAKRA
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import Trace, TraceRefusal
 
@@ -52,6 +53,10 @@ def _load(
     for file, one in zip(files, chosen, strict=True):
         if one.read is None:
             raise TraceRefusal(f"{file.name}: {one.name} is written only; give another file")
+    if options.ctrl_deps and all(one.name != CHAKRA.name for one in chosen):
+        raise TraceRefusal(
+            f"ctrl_deps=wait is for traces of Chakra, and {files[0].name} is none; leave it out"
+        )
     traces: list[Trace] = []
     rest = []
     for file, one in zip(files, chosen, strict=True):

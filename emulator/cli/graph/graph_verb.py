@@ -224,6 +224,8 @@ def find_topology(what: str) -> Topology:
     if name in catalogue.DESIGNS or is_file(what):
         return choose(what).topology
     labs = lab_record.recorded()
+    if what not in labs and Path(what).is_file():
+        return choose(what).topology
     if what not in labs:
         asked = question(name, [*catalogue.DESIGNS, *labs])
         hint = f"{asked} " if asked else ""
