@@ -85,6 +85,7 @@ readonly -A service_of=(["frr"]=frr ["chrony"]=chrony ["lldpd"]=lldpd ["openssh-
 packages_for_tests=(
     shellcheck      # reads this script
     lua5.4          # luac: the dissector's syntax
+    debootstrap     # a bare root, on which README's commands are tried
 )
 [[ $HOSTTYPE != x86_64 ]] || packages_for_tests+=(
     qemu-system-x86 # the machine, emulated in software

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from tests import CHECKOUT
 
 INSTALLER = CHECKOUT / "vagrant" / "provision.sh"
-SCRIPTS = (INSTALLER, CHECKOUT / ".ci" / "run")
+SCRIPTS = (INSTALLER, INSTALLER.with_name("bare_root.sh"), CHECKOUT / ".ci" / "run")
 NOBODY = 65534
 CompletedProcess = subprocess.CompletedProcess[str]
 
