@@ -20,9 +20,10 @@
 ====================  =========================================================================
 
 The ports of a NIC with a FEP each have one MAC, the first port's.
-MAC addresses are locally administered unicast (first octet 02), and read left to right:
+MAC addresses are locally administered unicast. The first octet is 12, which no maker has (Wireshark
+knows 02:01 to 02:20 as servers of Microsoft's load balancer). The rest reads left to right:
 role, node (16 bits), then local rank and port for a GPU, or port (16 bits) for a switch:
-``02:01:00:05:03:00`` is host 5, local rank 3, first port; ``02:11:00:02:00:07`` is rail switch 2,
+``12:01:00:05:03:00`` is host 5, local rank 3, first port; ``12:11:00:02:00:07`` is rail switch 2,
 port 7.
 """
 
@@ -142,7 +143,7 @@ def segment_mac(*, switch: int) -> str:
 def _mac(kind: int, node: int, port: int) -> str:
     _bounded("node number", node, 1 << 16, "servers or switches")
     _bounded("port number", port, 1 << 16, "ports")
-    return f"02:{kind:02x}:{node >> 8:02x}:{node & 255:02x}:{port >> 8:02x}:{port & 255:02x}"
+    return f"12:{kind:02x}:{node >> 8:02x}:{node & 255:02x}:{port >> 8:02x}:{port & 255:02x}"
 
 
 def _bounded(what: str, value: int, limit: int, fewer: str) -> None:

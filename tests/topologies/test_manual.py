@@ -111,8 +111,8 @@ def test_the_gpus_of_a_shared_nic_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("spec", "mac"),
     [
-        ("clos:subnets=stretched,segments=2,hosts=2", "02:10:ff:ff:00:01"),
-        ("clos:nic_ports=2,homing=bond,hosts=2,spines=0", "02:10:00:01:00:01"),
+        ("clos:subnets=stretched,segments=2,hosts=2", "12:10:ff:ff:00:01"),
+        ("clos:nic_ports=2,homing=bond,hosts=2,spines=0", "12:10:00:01:00:01"),
     ],
 )
 def test_several_switches_have_one_gateway_mac_for_a_rail(spec: str, mac: str) -> None:

@@ -68,5 +68,5 @@ class InnerEnds:
 
 
 def _mac(index: int) -> str:
-    """A locally administered address (IEEE 802, 8.4) of no node: those begin with 02."""
+    """A locally administered address (IEEE 802, 8.4) of no node: those begin with 12."""
     return bytes((0x06, *index.to_bytes(5, "big"))).hex(":")

@@ -49,11 +49,11 @@ def test_switches_of_a_gpu_pose_as_one_system_and_number_their_segments(homed: T
     assert first == Segment(
         gpu=CableEnd("h0g0", "bond0"),
         number=1,
-        system_mac="02:20:00:00:00:00",
+        system_mac="12:20:00:00:00:00",
         ports=(CableEnd("rail0", "down0"), CableEnd("rail1", "down0")),
     )
     assert (second.gpu.node, second.number, second.system_mac) == ("h0g1", 2, first.system_mac)
-    assert (third.gpu.node, third.number, third.system_mac) == ("h1g0", 3, "02:20:00:02:00:00")
+    assert (third.gpu.node, third.number, third.system_mac) == ("h1g0", 3, "12:20:00:02:00:00")
     assert homed.node("rail1").port("down0").interface == "es0"
     assert not homed.standby_ends
     assert len(set(interface_indices(homed).values())) == len(interface_indices(homed))
@@ -231,7 +231,7 @@ class TestWithSegments:
         within(60, lambda: self._reach(made) == {0}, "all GPUs reach each other without rail1")
         assert self._arrived(made, "h1g0") == [self.FLOWS, 0]
 
-    ESI = "03:02:20:00:00:00:00:00:00:01"  # of type 3: the pair's system MAC, h0g0's number
+    ESI = "03:12:20:00:00:00:00:00:00:01"  # of type 3: the pair's system MAC, h0g0's number
 
     def _switches(self, lab: Lab, switch: str) -> set[str]:
         """Return who else has the segment of h0g0, as ``switch`` sees it: the last column."""

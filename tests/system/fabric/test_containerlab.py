@@ -156,7 +156,7 @@ def test_rails_are_vlans_of_one_bridge_where_the_fabric_wants_it() -> None:
     topology = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,rails_per_switch=2,vlans=on")
     commands = loaded(topology)["topology"]["nodes"]["rail0"]["exec"]
     assert [words for words in commands if "type bridge" in words] == [
-        "ip link add name br0 address 02:10:00:00:00:00 type bridge vlan_filtering 1"
+        "ip link add name br0 address 12:10:00:00:00:00 type bridge vlan_filtering 1"
         " vlan_default_pvid 0"
     ]
     for vlan in (101, 102):

@@ -64,8 +64,8 @@ def test_macs_are_locally_administered_unicast_and_tell_the_position(reference: 
     for node in reference.nodes:
         for item in (*node.ports, *node.bridges):
             assert int(item.mac[:2], 16) & 3 == 2
-    assert reference.node("h5g3").port("eth0").mac == "02:01:00:05:03:00"
-    assert reference.node("rail2").port("up1").mac == "02:11:00:02:00:07"
+    assert reference.node("h5g3").port("eth0").mac == "12:01:00:05:03:00"
+    assert reference.node("rail2").port("up1").mac == "12:11:00:02:00:07"
 
 
 def test_switch_links_are_slash_31_outside_the_rails(reference: Topology) -> None:

@@ -191,7 +191,7 @@ def with_bridge(topology: Topology, switch: str, **changes: object) -> Topology:
     ("changes", "stated"),
     [
         ({"vni": None}, "rail2:rail0 has the MAC address of rail0:rail0"),
-        ({"mac": "02:10:00:00:00:77"}, "rail2:rail0 has the address of rail0:rail0"),
+        ({"mac": "12:10:00:00:00:77"}, "rail2:rail0 has the address of rail0:rail0"),
         ({"vni": 10_102}, "VNI 10102 is used twice, for the subnet of rail1:rail1 and for the"),
     ],
 )

@@ -247,6 +247,47 @@ end)
 
 local ports, protocols = DissectorTable.get("udp.port"), DissectorTable.get("ip.proto")
 
+-- Trimming leaves the UDP length, which Wireshark's dissector of UDP calls malformed.
+local wireshark_udp = Dissector.get("udp")
+local udp_of_trimmed = Proto("uet_udp", "User Datagram Protocol of a trimmed packet")
+
+local function trimmed_udp(tvb, pinfo)
+  local length = tvb:len() >= 8 and tvb(4, 2):uint() or 0
+  if length <= tvb:reported_len() or tvb(2, 2):uint() ~= port or pinfo.in_error_pkt then
+    return false
+  end
+  local ip = innermost_ip(tvb:offset())
+  return ip and (trimmed_dscp and ip.marked or not trimmed_dscp and tvb:offset() + length > ip.stop)
+end
+
+local function draw_udp(tvb, root)
+  local source, destination = tvb(0, 2), tvb(2, 2)
+  local item = root:add(plain.udp, tvb(0, 8))
+  item:set_text(format("User Datagram Protocol, Src Port: %d, Dst Port: %d", source:uint(),
+    destination:uint()))
+  item:add(plain.udp_source, source)
+  item:add(plain.udp_destination, destination)
+  item:add(plain.udp_port, source):set_hidden()
+  item:add(plain.udp_port, destination):set_hidden()
+  item:add(plain.udp_length, tvb(4, 2)):append_text(format(" (%d octets are left)",
+    tvb:reported_len()))
+  item:add(plain.udp_checksum, tvb(6, 2))
+end
+
+function udp_of_trimmed.dissector(tvb, pinfo, root)
+  if not trimmed_udp(tvb, pinfo) then
+    -- What a cut or wrong packet raises stands in the tree by then.
+    local done, taken = pcall(wireshark_udp.call, wireshark_udp, tvb, pinfo, root)
+    return done and taken or tvb:len()
+  end
+  pinfo.src_port, pinfo.dst_port = tvb(0, 2):uint(), port
+  draw_udp(tvb, root)
+  ports:try(port, tvb(8):tvb(), pinfo, root)
+  return tvb:len()
+end
+
+protocols:add(17, udp_of_trimmed)
+
 local function apply_preferences()
   read_dscp()
   crc_mode, linking, reference_provider = prefs.crc, prefs.links, prefs.reference_provider

@@ -79,6 +79,12 @@ local plain = {
   icv = ProtoField.bytes("uet.tss.icv", "Authentication tag (ICV)"),
   truncated = ProtoField.bytes("uet.truncated", "Truncated"),
   trimmed = ProtoField.bool("uet.trimmed", "Trimmed by a switch"),
+  udp = ProtoField.protocol("udp", "User Datagram Protocol"), -- names of Wireshark's dissector
+  udp_source = ProtoField.uint16("udp.srcport", "Source Port"),
+  udp_destination = ProtoField.uint16("udp.dstport", "Destination Port"),
+  udp_port = ProtoField.uint16("udp.port", "Source or Destination Port"),
+  udp_length = ProtoField.uint16("udp.length", "Length"),
+  udp_checksum = ProtoField.uint16("udp.checksum", "Checksum", base.HEX),
   crc = ProtoField.uint32("uet.crc", "CRC", base.HEX),
   crc_status = ProtoField.uint8("uet.crc.status", "CRC status", base.DEC,
     { [0] = "Bad", [1] = "Good", [2] = "Unverified" }),

@@ -18,6 +18,7 @@ from tests.harness.wire.tshark import (
     number,
     read_pcap,
     rows,
+    tshark,
     value,
     write,
 )
@@ -126,7 +127,26 @@ def test_packets_trimmed_at_every_length(lua: Path, tmp_path: Path) -> None:
     ]
     decoded = [decode_frame(frame) for frame in frames]
     assert all(packet.trimmed for packet in decoded)
-    compare(lua, write(tmp_path / "trimmed.pcap", frames), decoded)
+    capture = write(tmp_path / "trimmed.pcap", frames)
+    compare(lua, capture, decoded)
+    assert tshark(lua, capture, "-Y", "udp.length.bad") == ""
+    udp = rows(lua, capture, ["udp.length"], "-Y", "udp.dstport == 4793 && udp.srcport")
+    assert [number(row["udp.length"][-1]) for row in udp] == [
+        int.from_bytes(frame[at + 4 : at + 6], "big") for frame in frames if (at := udp_at(frame))
+    ]
+
+
+def test_a_udp_length_beyond_ip_is_malformed_where_code_points_mark_trimming(
+    lua: Path, tmp_path: Path
+) -> None:
+    """So it is in a packet for another port, and in one that ends before its IP length does."""
+    (vector, *_) = (v for v in SHAPES if udp_at(v.frame) == 34)
+    frame = shortened(vector.frame, 70, trimmed=True)
+    other = frame[:36] + (4794).to_bytes(2, "big") + frame[38:]
+    shown = ("-Y", "udp.length.bad")
+    assert len(rows(lua, write(tmp_path / "o", [other, vector.frame[:70]]), [], *shown)) == 2
+    assert len(rows(lua, write(tmp_path / "t", [frame]), [], *shown, "-o", "uet.dscp:1")) == 1
+    assert rows(lua, tmp_path / "t", [], *shown) == []
 
 
 def test_frames_that_the_capture_cut(lua: Path, tmp_path: Path) -> None:
