@@ -3,8 +3,11 @@
 ========  ==================  =====================================================
 rates     bit/s               ``400G`` ``400Gbps`` ``3.2Tb/s`` ``450GB/s`` (octets, x8)
 times     ns of fabric time   ``600ns`` ``1.2us`` ``3ms`` ``2s``
-sizes     octets              ``9000`` ``64KiB`` ``1MiB`` ``1MB`` (a bare number is octets)
+sizes     octets              ``9000`` ``64KiB`` ``64k`` ``4M`` ``1MB``
 ========  ==================  =====================================================
+
+A bare number of a size is octets.  A letter alone, or with ``i``, is a power of 1024, as NCCL's
+tests and fio read it; ``kB`` and ``MB`` are powers of 1000.
 
 Everything is computed in exact fractions: a value that is no whole number of bit/s, ns or octets
 is refused instead of rounded.  Quantities of the general unit libraries (pint, QuantiPhy,
@@ -28,9 +31,15 @@ _RATES = {
     for unit, weight in {"b/s": 1, "bps": 1, "bit/s": 1, "bit": 1, "B/s": 8}.items()
 } | {prefix: factor for prefix, factor in _DECIMAL.items() if prefix}
 _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZES = (
     {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()}
-    | {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+    | {f"{prefix}iB": factor for prefix, factor in _BINARY.items()}
+    | {
+        form: factor
+        for prefix, factor in _BINARY.items()
+        for form in (prefix, prefix.lower(), f"{prefix}i", f"{prefix.lower()}i")
+    }
     | {"": 1}
 )
 
@@ -59,8 +68,8 @@ def parse_time_ns(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """``text`` in octets; a bare K, M or G is refused, since it is read as 1000 and as 1024."""
-    return _parse(text, _SIZES, "a size", "9000, 64KiB, 1MiB or 1MB", "octets")
+    """``text`` in octets; a bare k, M or G is a power of 1024."""
+    return _parse(text, _SIZES, "a size", "9000, 64KiB, 4M or 1MB", "octets")
 
 
 def _parse(text: str, units: Mapping[str, int], what: str, examples: str, base: str) -> int:

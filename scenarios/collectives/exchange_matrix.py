@@ -10,6 +10,7 @@ import numpy as np
 
 from emulator.errors import UserError
 from scenarios.collectives.size_sweep import PART_OCTETS
+from topologies.units import UnitError, parse_size
 
 #: Octets from member i, a row, to member j, a column.
 Matrix = tuple[tuple[int, ...], ...]
@@ -88,8 +89,8 @@ def read_matrix(path: Path, members: int) -> Matrix:
 
 def _octets(where: str, word: str) -> int:
     try:
-        value = float(word)
-    except ValueError:
+        value = float(parse_size(word) if word[-1:].isalpha() else word)
+    except (ValueError, UnitError):
         value = math.nan
     if not 0 <= value < 2**40:
         raise UserError(f"{where}: {word!r} is no number of octets; write such as 65536")

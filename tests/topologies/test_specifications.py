@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator import scenario
+from emulator.standalone.script.phrases import number
 from topologies import catalogue, units
 from topologies.designs.rail_clos import rail_clos
 from topologies.model import TopologyError
@@ -60,10 +62,24 @@ def test_bad_times_are_refused(text: str) -> None:
         units.parse_time_ns(text)
 
 
-@pytest.mark.parametrize("text", ["1M", "64K", "1.5B", "1ns", "1MiB/s"])
-def test_sizes_that_could_mean_two_things_are_refused(text: str) -> None:
-    with pytest.raises(units.UnitError, match=r"1MiB or 1MB"):
+@pytest.mark.parametrize("text", ["1.5B", "1ns", "1MiB/s", "1mib", "M", "1e6", "4Mb"])
+def test_bad_sizes_are_refused(text: str) -> None:
+    with pytest.raises(units.UnitError, match=r"4M or 1MB"):
         units.parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "octets"),
+    [
+        *[(text, 4 * 2**20) for text in ("4M", "4m", "4Mi", "4mi", "4MiB", "4096k", "4194304")],
+        *[("64k", 65536), ("64K", 65536), ("64KiB", 65536), ("64kB", 64_000), ("64KB", 64_000)],
+        *[("1G", 2**30), ("1GB", 10**9), ("1.5k", 1536), ("1T", 2**40)],
+    ],
+)
+def test_sizes_are_read_alike_everywhere(text: str, octets: int) -> None:
+    assert units.parse_size(text) == octets
+    assert number(text, "a size") == octets
+    assert scenario.load("allreduce").parameters({"sizes": text}).sizes == (octets,)
 
 
 @given(st.integers(0, 10**17))

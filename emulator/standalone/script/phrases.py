@@ -11,8 +11,8 @@ from ipaddress import ip_address
 
 from emulator.errors import UserError
 from topologies.advice import question
+from topologies.units import UnitError, parse_size
 
-_MULTIPLES = {"k": 2**10, "ki": 2**10, "m": 2**20, "mi": 2**20, "g": 2**30, "gi": 2**30}
 _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _WORDS = {"true": True, "yes": True, "on": True, "1": True}
 _WORDS |= {"false": False, "no": False, "off": False, "0": False}
@@ -56,18 +56,15 @@ def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
 
 
 def number(value: object, what: str, *, low: int = 0, high: int = 2**64 - 1) -> int:
-    """A whole number: decimal, ``0x...``, or with a multiple of octets (``4k``, ``1M``)."""
+    """A whole number: decimal, ``0x...``, or a size with its unit (``4k``, ``1MiB``)."""
     if isinstance(value, int) and not isinstance(value, bool):
         result = value
     else:
-        text = str(value).strip().lower().replace("_", "")
-        digits = text.rstrip("kmgi")
-        factor = 1
-        if digits != text and not text.startswith("0x"):
-            factor = _MULTIPLES.get(text[len(digits) :], 0)
+        text = str(value).strip().replace("_", "")
         try:
-            result = int(digits if factor != 1 else text, 0) * factor if factor else int("")
-        except ValueError:
+            sized = text[-1:].isalpha() and not text.lower().startswith("0x")
+            result = parse_size(text) if sized else int(text, 0)
+        except (ValueError, UnitError):
             raise UserError(
                 f"{what} is {str(value)!r}; give a whole number, such as 3000, 0xbeef or 64k"
             ) from None
