@@ -453,7 +453,7 @@ class RequestDestination:
 
     def _apply_clear(self, psn: int) -> None:
         for unanswered in self.busy:  # nobody can have a response that there is not
-            if ((psn - unanswered) & MASK) < HALF:
+            if ((psn - unanswered) & MASK) < self.window.size:
                 psn = (unanswered - 1) & MASK
         stored = self.stored
         news = (psn - self.window.max_clear) & MASK

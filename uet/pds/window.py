@@ -109,13 +109,12 @@ class ReceiveWindow:
 
     def clear(self, psn: int) -> bool:
         """Clear the responses up to ``psn``, which the source has; return whether that was news."""
-        news = (psn - self.max_clear) & MASK
-        if not 0 < news < HALF:
+        run = _run(self.received)
+        arrived = (self.base + run - 1 - self.max_clear) & MASK  # nobody has a response to the rest
+        if not 0 < ((psn - self.max_clear) & MASK) <= arrived:
             return False
         ahead = (psn - self.base) & MASK
-        if ahead < HALF:
-            if ahead >= _run(self.received):
-                return False  # nobody can have the response to what has not arrived
+        if ahead < run:
             self.guaranteed = self.guaranteed >> ahead + 1 << ahead + 1
             self._advance()
         self.max_clear = psn

@@ -11,7 +11,7 @@ from uet.pds.pdc.life import PdcLife
 from uet.pds.pdc.pdc_parts import PdcParts
 from uet.pds.pdc.pdc_probes import PdcProbes
 from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.psn import HALF, MASK
+from uet.pds.psn import MASK, after
 from uet.wire import headers
 from uet.wire.codes import AckFlag, NackCode, NackFlag, NextHeader, PacketType
 
@@ -100,7 +100,7 @@ class PdcFeedback:
         if word & _ACK_P:
             self._probes.on_answer(packet, at, kind, ack_offset & 0xFFFF, cack, now)
             return
-        if acks.acknowledges_the_future(cack) or acks.acknowledges_the_future(ack_psn):
+        if acks.is_invalid(cack) or acks.is_invalid(ack_psn):
             self._counts["rx_drop_ack_of_unsent"] += 1
             return
         end = at + _ACK.size
@@ -220,7 +220,7 @@ class PdcFeedback:
             source.recovery.out_of_order(psn, payload, resent, now)
             return
         if what is Reaction.RESEND_AFTER_ACK:
-            if not 0 < ((psn - source.requests.max_cack) & MASK) < HALF:
+            if not after(psn, source.requests.max_cack):
                 return
         elif code is NackCode.PKT_NOT_RCVD:
             source.window.withdraw(psn)

@@ -50,7 +50,7 @@ class PdcProbes:
         if not self._probes or opaque != self._probes & 0xFFFF:
             self._counts["rx_drop_unexpected_probe_ack"] += 1
             return
-        if self._source.acks.acknowledges_the_future(cack):
+        if self._source.acks.is_invalid(cack):
             self._counts["rx_drop_ack_of_unsent"] += 1
             return
         self._counts["rx_probe_acks"] += 1

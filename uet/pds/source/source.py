@@ -463,7 +463,6 @@ class RequestSource:
         self.controls.renumber((start_psn - requests.start_psn) & MASK)
         requests.renumber(start_psn)
         self.recovery.renumber(start_psn)
-        self.acks.renumber()
         self._syn_end = window.next
         psn = window.base
         while psn != window.next:

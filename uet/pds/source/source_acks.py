@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from uet.congestion.signals import NO_SAMPLE, rtt_sample
-from uet.pds.psn import HALF, MASK
+from uet.pds.psn import MASK, after
 from uet.pds.recovery.open_requests import RING, OpenRequests
 from uet.pds.recovery.repair import LossRecovery
 from uet.pds.recovery.tail_loss import TailLoss
 from uet.pds.semantics import Outbound
 from uet.wire.codes import MPR_UNIT
+
+
+#: So far behind the newest PSN an ACK may lie that others have overtaken: as far as the 16 bits of
+#: its ack_psn_offset reach, and much further than packets are in flight.
+_REACH = 1 << 16
 
 
 class SourceAcks:
@@ -37,7 +42,6 @@ class SourceAcks:
         "_heard",
         "_index",
         "_message",
-        "_mpr_cack",
         "_requests",
         "_settled",
         "_size",
@@ -73,22 +77,19 @@ class SourceAcks:
         self._finished = finished
         self._drained = drained
         self._settled = 0  # octets that the present ACK has settled
-        self._mpr_cack = requests.max_cack
 
-    def renumber(self) -> None:
-        """Take the new first PSN of the PDC: older maximum PSN ranges count no more."""
-        self._mpr_cack = self._requests.max_cack
+    def is_invalid(self, psn: int) -> bool:
+        """Return whether an ACK names a PSN that was not sent, or long ago (UES 3.5.12).
 
-    def acknowledges_the_future(self, cack: int) -> bool:
-        """Return whether an ACK names a PSN that was never sent: it is invalid (UES 3.5.12)."""
-        return 0 < ((cack - self._window.next + 1) & MASK) < HALF
+        What passes lies close to the PSNs in flight, wherever they are in the number space.
+        """
+        return ((self._window.next - 1 - psn) & MASK) >= _REACH
 
     def on_range(self, mpr: int, cack: int) -> None:
-        """Take the maximum PSN range of the newest ACK with one; 0 means none (UES 3.5.11)."""
-        newer = (cack - self._mpr_cack) & MASK
-        if mpr and (newer == 0 or newer < HALF):
-            self._mpr_cack = cack
-            self._requests.peer_range = min(mpr * MPR_UNIT, RING)
+        """Take the maximum PSN range of an ACK that none has overtaken; 0 is none (UES 3.5.11)."""
+        requests = self._requests
+        if mpr and not after(requests.max_cack, cack):
+            requests.peer_range = min(mpr * MPR_UNIT, RING)
 
     def sample(self, psn: int, cack: int, resent: int, service_time: int, now: int) -> int:
         """Return the RTT that the ACK caused by ``psn`` shows (ns), before it is settled.
@@ -99,7 +100,8 @@ class SourceAcks:
         window, sent_at = self._window, self._timer.sent_at
         base = window.base
         slot = base & self._requests.slot_mask
-        if base != psn and ((cack - base) & MASK) < HALF and not window.is_delivered(base):
+        is_passed = ((cack - base) & MASK) < ((window.next - base) & MASK)
+        if base != psn and is_passed and not window.is_delivered(base):
             copies = self._copies[slot]
             self._timed(rtt_sample(now, sent_at[slot], copies, 0, service_time), now)
         if psn in self._controls or not window.is_open(psn):
@@ -123,8 +125,7 @@ class SourceAcks:
             window.finish(ack_psn)
             if self._arrived is not None:
                 self._arrived(ack_psn)
-        progress = (cack - requests.max_cack) & MASK
-        if 0 < progress < HALF:
+        if after(cack, requests.max_cack):
             requests.max_cack = cack
         psn = window.base
         ahead = ((cack - psn) & MASK) + 1
