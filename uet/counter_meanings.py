@@ -86,7 +86,7 @@ COUNTERS: Mapping[str, str] = {
     "rx_drop_ack_before_establishment": "dropped: an ACK left over from an older PDC",
     "rx_drop_ack_of_other_pdc": "dropped: an ACK from another PDC of the peer",
     "rx_drop_ack_of_unknown_pdc": "dropped: an ACK for a PDC that is not there",
-    "rx_drop_ack_of_unsent": "dropped: an ACK for packets that were not sent, or 65,536 packets ago",
+    "rx_drop_ack_of_unsent": "dropped: an ACK for packets that were not sent, or long ago",
     "rx_drop_nack_of_other_pdc": "dropped: a NACK from another PDC of the peer",
     "rx_drop_nack_of_unknown_pdc": "dropped: a NACK for a PDC that is not there",
     "rx_drop_syn_of_closed_pdc": "dropped: the first packet of a PDC that is closed",

@@ -17,7 +17,6 @@ from uet.pds.recovery.tail_loss import TailLoss
 from uet.pds.semantics import Outbound
 from uet.wire.codes import MPR_UNIT
 
-
 #: So far behind the newest PSN an ACK may lie that others have overtaken: as far as the 16 bits of
 #: its ack_psn_offset reach, and much further than packets are in flight.
 _REACH = 1 << 16
