@@ -138,11 +138,14 @@ class FepArrivals:
             nacks,
         ).receive
         self._reception = Reception()
+        #: the PDC that the newest frame is for, once that is known
+        self.pdc: Pdc | None = None
 
     # -- frames and packets --------------------------------------------------------------------
 
     def receive(self, frame: memoryview, now: int) -> None:
         """Take a whole Ethernet frame."""
+        self.pdc = None
         opened = self._open(frame)
         if isinstance(opened, str):
             self._counts[opened] += 1
@@ -199,6 +202,7 @@ class FepArrivals:
                 self._counts["rx_drop_ack_of_unknown_pdc"] += 1
                 return
             self._counts["rx_acks"] += 1
+            self.pdc = pdc
             pdc.feedback.on_ack(packet, at, entropy, now)
             self._endpoint.activate(pdc)
             return
@@ -271,6 +275,7 @@ class FepArrivals:
                 reception.spdcid = spdcid
                 self._refuse(reception, NackCode.PDC_HDR_MISMATCH)
                 return
+        self.pdc = pdc
         if pdc.sdi != sdi:
             self._counts["rx_drop_other_domain"] += 1
             return
@@ -379,6 +384,7 @@ class FepArrivals:
             self._counts["rx_drop_nack_of_unknown_pdc"] += 1
             return
         self._counts["rx_nacks"] += 1
+        self.pdc = pdc
         pdc.feedback.on_nack(packet, at, entropy, now)
         self._endpoint.activate(pdc)
 
@@ -417,6 +423,7 @@ class FepArrivals:
         elif pdc.sdi != sdi:
             self._counts["rx_drop_other_domain"] += 1
         else:
+            self.pdc = pdc
             pdc.controls.on_control(reception, kind, payload, opaque)
             self._endpoint.activate(pdc)
 

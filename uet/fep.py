@@ -368,6 +368,13 @@ class FabricEndpoint:
             except SealError:
                 continue  # counted: its answer must not leave without a fresh counter
 
+    def contain_error(self) -> None:
+        """Count an error of this stack at the newest frame, and end the PDC that it was for."""
+        self.counts["internal_error"] += 1
+        pdc = self._arrivals.pdc
+        if pdc is not None and pdc.state is not PdcState.CLOSED:
+            pdc.life.fail("INTERNAL_ERROR", self.time.now, notify=False)
+
     # -- what SES calls of PDS -----------------------------------------------------------------
 
     def carry(self, message: Outbound, peer: str, delivery: str) -> Context | None:

@@ -274,6 +274,12 @@ class HostChannelAdapter:
         self._now = now
         self._arrivals.receive(frames, now)
 
+    def contain_error(self) -> None:
+        """Count an error of this stack at the newest frame, and end its queue pair."""
+        self.counts["internal_error"] += 1
+        if self._arrivals.queue_pair is not None:
+            self._arrivals.queue_pair.fail()
+
     # -- what queue pairs call of it -----------------------------------------------------------
 
     def complete(self, completion: Completion) -> None:

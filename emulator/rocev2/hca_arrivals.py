@@ -72,11 +72,14 @@ class HcaArrivals:
         self._counts = hca.counts
         self._datagrams = datagrams
         self._opener = PacketDecapsulator(encapsulation)
+        #: the queue pair that the newest packet is for, if there is one
+        self.queue_pair: QueuePair | None = None
 
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         """Take whole Ethernet frames."""
         opening, counts, queue_pair = self._opener.open, self._counts, self._hca.queue_pair
         for frame in frames:
+            self.queue_pair = None
             flow = opening(frame)
             if isinstance(flow, str):
                 counts[flow] += 1
@@ -85,7 +88,7 @@ class HcaArrivals:
                 _, crc_at, extensions_at, at, end, _, opcode, pkey, dqpn, source, _,
                 traffic_class, _,
             ) = flow  # fmt: skip
-            qp = queue_pair(dqpn)
+            self.queue_pair = qp = queue_pair(dqpn)
             if qp is None:
                 self._other(opcode, dqpn, pkey, source, frame, extensions_at, at, end)
                 continue

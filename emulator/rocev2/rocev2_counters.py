@@ -31,6 +31,7 @@ COUNTERS: Mapping[str, str] = {
     "rx_broken_messages": "messages of an unreliable connection that lack a packet",
     "rto_expirations": "retry timers that expired",
     "qp_errors": "queue pairs that went into the error state",
+    "internal_error": "frames that met an error of uetemu itself: their queue pair ended",
     "qps_open": "queue pairs that can send now",
     "rx_drop_not_rocev2": "dropped: no RoCEv2 packet",
     "rx_drop_other_address": "dropped: for another address",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -90,6 +91,9 @@ class PeerLearner(Transport, Protocol):
     def add_peer(self, address: str, mac: str) -> object:
         """Learn how to reach a peer; ``ValueError`` if that cannot be."""
 
+    def contain_error(self) -> None:
+        """Count an error of the stack itself, and end what the newest frame was for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manners:
@@ -167,7 +171,13 @@ class EndpointSession:
             if self._capture is not None:
                 self._capture.received(frames)
             self._learn(frames)
-        endpoint.receive(frames, now)  # without frames too: it passes the time
+        if not frames:
+            endpoint.receive(frames, now)  # it passes the time
+        for frame in frames:
+            try:
+                endpoint.receive((frame,), now)
+            except Exception:  # noqa: BLE001  # whatever it is, other peers are served on
+                self._contain_error()
         self._post(now)
         out = endpoint.transmit(now, nic.room())
         if out or nic.backlog:
@@ -180,6 +190,15 @@ class EndpointSession:
         answered = self._answer is not None and self._answered(now)
         self._refusals.look(frames)
         return bool(frames or out or done or answered)
+
+    def _contain_error(self) -> None:
+        """End what raised, and no more of the endpoint; the first time, show where it was."""
+        if not self._endpoint.counts["internal_error"]:
+            self._tally.errors.append(
+                "an error of uetemu itself ended a PDC or queue pair; please report the traceback"
+            )
+            traceback.print_exc()
+        self._endpoint.contain_error()
 
     def _wait(self, now: int) -> None:
         end = min((at for at in self._own_deadlines(now) if at is not None), default=None)

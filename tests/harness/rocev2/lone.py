@@ -114,6 +114,7 @@ class Lone:
         return self.frame(0x0A, psn, reth, payload=payload, ask=ask, **bth)
 
     def done(self) -> list[Completion]:
+        assert not self.hca.counts["internal_error"]
         return self.hca.completions()
 
     def state(self) -> str:

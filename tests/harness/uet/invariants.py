@@ -64,6 +64,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
             assert peer.congestion.inflight == flying[peer.key]
     assert len(fep.initiator._ids) >= messages
     assert len(fep.counts) < 100
+    assert not fep.counts["internal_error"]
 
 
 def check_turns(fep: FabricEndpoint) -> None:

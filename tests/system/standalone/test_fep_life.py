@@ -29,6 +29,8 @@ from tests.harness.lab.fep_wire import (
     ip,
     target,
 )
+from uet.pds.destination import RequestDestination
+from uet.pds.reception import Reception
 
 pytestmark = [
     pytest.mark.root,
@@ -74,6 +76,27 @@ def _icmp_errors(wire: Wire) -> list[str]:
             if line.startswith(("Icmp:", "Icmp6OutDestUnreachs", "Icmp6OutParmProblems"))
         ]
     return shown
+
+
+def test_an_error_of_its_own_ends_one_pdc(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted, shown once and in the exit status; others are served on."""
+    take = RequestDestination.on_request
+
+    def broken(self: RequestDestination, reception: Reception) -> None:
+        if reception.packet[-6:] == b"poison":
+            raise IndexError("as a mistake of ours would")
+        take(self, reception)
+
+    monkeypatch.setattr(RequestDestination, "on_request", broken)
+    with target(wire, "--region", "default:4k") as there:
+        for _ in range(2):
+            here = initiate(wire, "write:6,pattern=text:poison")
+            assert here.completions()[0]["error"] == "CLOSING"
+        assert_all_ok(initiate(wire, "write:1000"))
+        assert there.end(signal.SIGTERM) == 1
+    assert there.counters["internal_error"] == there.counters["pdc_errors"] == 2
+    assert there.error.count("IndexError: as a mistake of ours would") == 1
+    assert there.error.count("uetemu: ") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

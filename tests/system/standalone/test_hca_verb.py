@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import emulator.standalone.hca.hca_run
+from emulator.rocev2.connection.responder import Responder
 from tests.harness.lab.endpoint_process import Endpoint
 from tests.harness.lab.fep_wire import ADDRESSES, Wire, assert_all_ok, filters
 
@@ -132,6 +133,26 @@ def test_an_error_that_is_expected_ends_the_connection(wire: Wire) -> None:
     assert here.events[-1]["qp"]["state"] == "ERR"
     there.end(signal.SIGTERM)
     assert [event["what"] for event in there.events if event["event"] == "refused"] == ["qp_errors"]
+
+
+def test_an_error_of_its_own_ends_the_queue_pair(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is counted and shown once, the report is whole, and the exit status tells."""
+
+    def broken(self: Responder, *packet: object) -> None:
+        raise IndexError("as a mistake of ours would")
+
+    monkeypatch.setattr(Responder, "on_request", broken)
+    there = serve(wire, "--listen", *OFFERS)
+    here = ask(wire, "--connect", ADDRESSES[4][1], "write:100")
+    assert here.end() == 1
+    assert here.completions()[0]["error"] == "RETRY_EXC_ERR"
+    assert there.end(signal.SIGTERM) == 1
+    assert there.counters["internal_error"] == 1
+    assert there.events[-1]["qp"]["state"] == "ERR"
+    assert there.error.count("IndexError: as a mistake of ours would") == 1
+    assert there.error.count("uetemu: ") == 1
 
 
 def test_a_signal_ends_the_wait_for_a_peer(wire: Wire) -> None:
