@@ -361,6 +361,8 @@ class FepArrivals:
             # The pool is exhausted: close something that is not in use.
             for idle in self._table.reclaim(reception.now):
                 self._endpoint.activate(idle)
+        elif sdi is not None:
+            self._endpoint.secure.opened(peer.key, spdcid, sdi)
         return pdc
 
     # -- refusals ------------------------------------------------------------------------------

@@ -143,6 +143,29 @@ def test_with_1rtt_every_start_is_named_by_the_target() -> None:
 
 
 @pytest.mark.conformance("C-062")
+def test_a_start_that_was_demanded_stands_until_there_is_room() -> None:
+    """Else each attempt without room would end in another demand, and soon in an error."""
+    script = SecureScript(
+        secure_start="1rtt", new_pdc_time=5 * MS, max_pdcs=2, close_req_time=100 * MS
+    )
+    for spdcid in (1, 2):
+        (nack,) = script.give(opening(START, spdcid=spdcid))
+        (answer,) = script.give(opening(nack.payload_word, spdcid=spdcid))
+        assert answer.is_ack
+    (nack,) = script.give(opening(START, spdcid=3))
+    requested = nack.payload_word
+    for _ in range(3):
+        script.wait(4 * MS)
+        refused = script.give(opening(requested, spdcid=3))[0]
+        assert refused.nack is NackCode.NO_PDC_AVAIL
+    script.pdcs[0].life.closed()
+    (answer,) = script.give(opening(requested, spdcid=3))
+    assert answer.is_ack
+    assert "pending_pdcs_expired" not in script.counters
+    assert not script.fep.secure.next_deadline()
+
+
+@pytest.mark.conformance("C-062")
 def test_half_open_pdcs_are_limited() -> None:
     """They cost no PDC, and the oldest makes room."""
     script = SecureScript(secure_start="1rtt")

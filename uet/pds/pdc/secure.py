@@ -22,6 +22,7 @@ from uet.timekeeper import Timekeeper
 
 #: Half-open PDCs remembered; beyond that, a new one takes the place of the oldest.
 _MOST_PENDING = 1_024
+_HalfOpen = tuple[bytes, int, int]  # peer, its PDC id, SDI
 
 
 class SecureStarts:
@@ -41,23 +42,27 @@ class SecureStarts:
         if config.expected_psn is not None:
             self._expected = {domain.sdi: config.expected_psn for domain in config.domains}
         self._reported: dict[tuple[bytes, int], int] = {}  # by (peer, SDI)
-        # (peer, its PDC id, SDI) -> (first PSN named, until when); the oldest first
-        self._pending: dict[tuple[bytes, int, int], tuple[int, int]] = {}
+        # (first PSN named, until when); the oldest first
+        self._pending: dict[_HalfOpen, tuple[int, int]] = {}
 
     # -- the target's side ---------------------------------------------------------------------
 
     def refuse(self, peer_key: bytes, peer_id: int, sdi: int, start: int, now: int) -> int | None:
-        """Return the first PSN to demand in place of ``start``, or ``None`` to accept it."""
+        """Return the first PSN to demand in place of ``start``, or ``None`` to accept it.
+
+        A demand stands until :meth:`opened`: what meets it may find no room for a PDC, and comes
+        again.
+        """
         key = (peer_key, peer_id, sdi)
         self.expire(now)
         pending = self._pending.get(key)
         if pending is not None:
             requested = pending[0]
-            if start == requested:
-                del self._pending[key]
-                self._keeper.stopped()
-                return None
-            return requested
+            if start != requested:
+                return requested
+            self._forget(key)
+            self._demand(key, requested, now)  # who meets it has New_PDC_Time anew
+            return None
         expected = self._expected.get(sdi)
         if self._zero_rtt and expected is not None:
             beyond = (start - expected) & MASK
@@ -67,12 +72,24 @@ class SecureStarts:
         else:
             requested = self._rng.randrange(START_FIRST, START_END)
         if len(self._pending) >= _MOST_PENDING:
-            del self._pending[next(iter(self._pending))]
-            self._keeper.stopped()
+            self._forget(next(iter(self._pending)))
             self._counts["pending_pdcs_expired"] += 1
+        self._demand(key, requested, now)
+        return requested
+
+    def opened(self, peer_key: bytes, peer_id: int, sdi: int) -> None:
+        """Forget what was demanded of a PDC, which is there now."""
+        key = (peer_key, peer_id, sdi)
+        if key in self._pending:
+            self._forget(key)
+
+    def _demand(self, key: _HalfOpen, requested: int, now: int) -> None:
         self._pending[key] = (requested, now + self._time)
         self._keeper.started(now + self._time)
-        return requested
+
+    def _forget(self, key: _HalfOpen) -> None:
+        del self._pending[key]
+        self._keeper.stopped()
 
     def ended(self, sdi: int | None, start: int) -> int | None:
         """Return the domain's Expected_PSN, as a secured PDC that began at ``start`` ends."""
@@ -90,8 +107,7 @@ class SecureStarts:
             key = next(iter(self._pending))
             if self._pending[key][1] > now:
                 return
-            del self._pending[key]
-            self._keeper.stopped()
+            self._forget(key)
             self._counts["pending_pdcs_expired"] += 1
 
     def next_deadline(self) -> int | None:
