@@ -63,6 +63,9 @@ ROW: Mapping[str, str] = {
     "wrong": "elements that are not what numpy computes; null where nothing is compared",
     "data_packets": "data packets sent for the first time",
     "retransmitted_packets": "data packets sent again",
+    "frames_lost": "frames that switches dropped or trimmed, or bit errors took",
+    "rto_wait_us": "of RoCEv2: the longest (of an iteration) that an endpoint waited for retry "
+    "timers that expired",
     "relayed_messages": "writes that took another GPU's NIC ([PXN](#pxn))",
     "algbw_gbps": "of collectives: algorithm bandwidth as nccl-tests defines it",
     "busbw_gbps": "of collectives: bus bandwidth as nccl-tests defines it",

@@ -70,6 +70,13 @@ class PortRecord:
         return sum(self.drops.values())
 
     @property
+    def frames_lost(self) -> int:
+        """Frames that did not go on whole: dropped, trimmed, or taken by bit errors."""
+        kernel = self.kernel.data.drops + self.kernel.control.drops
+        errors = 0 if self.link is None else self.link.lost_frames
+        return kernel + self.trimmed + self.dropped + errors
+
+    @property
     def max_queue_bytes(self) -> int:
         """The deepest that the queue of data was, in octets on the wire."""
         return self.asic.queues[Queue.LOW].max_bytes if self.asic else 0

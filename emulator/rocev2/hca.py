@@ -67,6 +67,7 @@ class HostChannelAdapter:
         self._answering: dict[int, QueuePair] = {}
         self._ready: dict[int, QueuePair] = {}  # may have something to send
         self._timers: list[tuple[int, int]] = []  # when to look at a QP; it may be too early
+        self._waited_until = 0
         self._closing = False
         self.peers.expect(config.neighbours, self._encapsulation)
 
@@ -291,6 +292,11 @@ class HostChannelAdapter:
 
     def activate(self, qp: QueuePair) -> None:
         self._ready[qp.qpn] = qp
+
+    def waited(self, since: int, now: int) -> None:
+        """Count time that queue pairs waited for a retry timer, together or by themselves."""
+        self.counts["rto_wait_ns"] += now - max(since, self._waited_until)
+        self._waited_until = now
 
     def answers(self, qp: QueuePair) -> None:
         self._answering[qp.qpn] = qp

@@ -30,6 +30,7 @@ COUNTERS: Mapping[str, str] = {
     "rx_out_of_order": "packets that arrived behind a gap in the PSNs",
     "rx_broken_messages": "messages of an unreliable connection that lack a packet",
     "rto_expirations": "retry timers that expired",
+    "rto_wait_ns": "time that queue pairs, one or more at once, waited for timers that expired",
     "qp_errors": "queue pairs that went into the error state",
     "internal_error": "frames that met an error of uetemu itself: their queue pair ended",
     "qps_open": "queue pairs that can send now",

@@ -68,7 +68,8 @@ FREE: Mapping[str, str] = {
     "qps=N": "queue pairs to each peer, which messages take in turn [default: 1]",
     "mtu=N": f"path MTU, one of {', '.join(map(str, PATH_MTUS))} [default: what fits]",
     "timeout=N": "retry timer of 4.096 us * 2^N in fabric time, 0..31 (NCCL: 20)",
-    "": f"[default: the least N of at least {RTO_BASE_RTTS} base round trips]",
+    "": f"[default: {HcaConfig.timeout}; where switches do not pause, the least N of at least "
+    f"{RTO_BASE_RTTS} base round trips]",
     "reorder=N": "packets that may overtake one before it is lost [default: 0, or with "
     "placement=direct a fully marked queue and a BDP]",
     "rto=TIME": "the same as the least N that makes it at least so long",
@@ -139,6 +140,7 @@ def _fit(
             "(homing=planes), which is Ultra Ethernet's; take homing=paths, where queue pairs hash "
             "over both ports, or transport uet"
         )
+    pauses = chosen["pfc"] == "on" if switch is None else switch.pausing is not None
     qps = _whole(requested, options, "qps", 1, _MOST_QPS, 1)
     mtu = _mtu(requested, options, topology)
     each = headers.RETH.size if chosen["placement"] == "direct" else 0
@@ -147,7 +149,7 @@ def _fit(
     base_rtt = base_rtt_ns(topology, packet)
     fields: dict[str, object] = {
         "mtu": mtu,
-        "timeout": _timeout(requested, options, base_rtt),
+        "timeout": _timeout(requested, options, base_rtt, pauses),
         "retry_cnt": _whole(requested, options, "retry_cnt", 0, 7, HcaConfig.retry_cnt),
         "recovery": chosen["recovery"],
         "placement": chosen["placement"],
@@ -244,14 +246,20 @@ def _mtu(requested: str, options: Options, topology: Topology) -> int:
     return fitting[-1]
 
 
-def _timeout(requested: str, options: Options, base_rtt: int) -> int:
-    """The exponent of the retry timer."""
+def _timeout(requested: str, options: Options, base_rtt: int, pauses: bool) -> int:
+    """The exponent of the retry timer.
+
+    Where switches pause, a packet may wait for as long as its whole path does, and is not lost:
+    only a timer that outlasts that, as NICs have it, sends nothing again in vain.
+    """
     if "timeout" in options:
         if "rto" in options:
             raise UserError(
                 f"transport {requested!r}: timeout and rto say the same; keep one of them"
             )
         return _whole(requested, options, "timeout", 0, MAX_TIMEOUT_EXPONENT, 0)
+    if pauses and "rto" not in options:
+        return HcaConfig.timeout
     least = rto_ns(requested, options, base_rtt)
     exponents = range(1, MAX_TIMEOUT_EXPONENT + 1)
     return next((x for x in exponents if timeout_ns(x) >= least), MAX_TIMEOUT_EXPONENT)

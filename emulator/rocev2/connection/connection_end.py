@@ -28,6 +28,9 @@ class Host(Protocol[Q]):
     def answers(self, qp: Q) -> None:
         """Note that ``qp`` has an answer to send, which does not wait for room."""
 
+    def waited(self, since: int, now: int) -> None:
+        """Note that a retry timer expired ``now`` that had run ``since`` (ns)."""
+
     def take_receive(self) -> ReceiveRequest | None:
         """The next posted receive."""
 

@@ -16,6 +16,7 @@ from emulator.rocev2.wire.rocev2_codes import (
     SYNDROME_VALUE,
     BthOperation,
     Syndrome,
+    timeout_ns,
 )
 
 #: Completion errors, as verbs name them.
@@ -41,6 +42,7 @@ class Requester:
         self.post, self.transmit = queue.post, queue.transmit
         self._counts = qp.host.counts
         self._mtu = config.mtu
+        self._timeout = timeout_ns(config.timeout)
         self._selective = config.recovery == "selective_repeat"
         self._tolerant = config.reorder_tolerance > 0
         self._recover = first_psn  # what had been sent at the last timeout ends here
@@ -195,6 +197,7 @@ class Requester:
         if queue.deadline is None or now < queue.deadline:
             return
         self._counts["rto_expirations"] += 1
+        self._qp.host.waited(queue.deadline - self._timeout, now)
         if self._retries == 0:
             self._fail(RETRY_EXCEEDED)
             return

@@ -30,9 +30,17 @@ def measured_row(
         "wrong": outcome.wrong if trial.checked else None,
         "data_packets": outcome.counters.get(transport.data_packets, 0),
         "retransmitted_packets": outcome.counters.get(transport.retransmitted, 0),
+        "frames_lost": sum(port.frames_lost for port in outcome.ports.values()),
+        "rto_wait_us": waited_us(outcome),
         **plan.request.start.as_dict(),
         "began_us": [one.origin_ns / 1000 for one in outcome.iterations],
         **(comparison.measured(topology, outcome) if plan.compares else {}),
         **trial.facts,
         **request.scenario.measures(request.parameters, topology, trial, outcome),
     }
+
+
+def waited_us(outcome: Outcome) -> float:
+    """Return the longest (us, of an iteration) that an endpoint waited for its retry timer."""
+    waited = [counters.get("rto_wait_ns", 0) for counters in outcome.endpoints.values()]
+    return max(waited, default=0) / len(outcome.times_ns) / 1000

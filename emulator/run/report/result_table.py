@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from emulator.run.faults import disturbance, unfinished
 from emulator.run.report.link_footer import link_lines
+from emulator.run.report.resent_footer import resent_lines
 
 _ABSENT = "N/A"
 _NO_BLANK = "\0"  # before a blank that is only there for a line to end
@@ -226,6 +227,8 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
             yield f"# Faults               : {line}"
         for line in link_lines(row, _transport(result, row)):
             yield from wrapped("Link layer", line)
+    for line in resent_lines(rows, lambda row: _transport(result, row)):
+        yield from wrapped("Sent again", line)
     if isinstance(left := result.get("unfinished"), Mapping):
         yield f"# Unfinished           : {unfinished.footer(left, _transport(result, left))}"
     fidelity = result["fidelity"]

@@ -154,6 +154,13 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     "victim": _set("size=64KiB", "senders=4"),
 }
 
+#: What scenarios need besides for a transport that keeps each flow on one path.
+ONE_PATH: Mapping[str, Sequence[str]] = {
+    "ccsweep": _set("cc=default"),
+    "lbsweep": _set("sprays=default", "balances=flow"),
+    "linkfail": _set("sprays=default", "fail=slow"),
+}
+
 #: Names of either registry that have no comparison, and why.
 APART: Mapping[str, str] = {}
 
