@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.harness.nightly import nightly_beyond
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import MACS, Impairment, Network, endpoint
 from tests.harness.uet.script import ELSEWHERE, HERE, KEY, MS, THERE
@@ -436,7 +437,7 @@ def test_hostile_frames(block: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", nightly_beyond(2, range(10)))
 def test_a_million_hostile_frames(block: int) -> None:
     for seed in range(1_000 + 25 * block, 1_025 + 25 * block):
         play(seed, 4_000, verify_every=500)

@@ -13,8 +13,14 @@ from tests.harness.runs.processes import SMALL
 
 pytestmark = pytest.mark.root
 
-#: Each collective with each of its algorithms; with the first of them over both transports.
-RUNS = [(name, one, "uet,rocev2" if FIRST[name] == one else "uet") for name, one in ALL]
+#: Each collective over both transports; its other algorithms, whose schedules are executed in
+#: memory by other tests, are nightly.
+RUNS = [
+    (name, one, "uet,rocev2")
+    if FIRST[name] == one
+    else pytest.param(name, one, "uet", marks=pytest.mark.nightly)
+    for name, one in ALL
+]
 
 
 @pytest.mark.parametrize(("scenario", "algorithm", "transports"), RUNS)

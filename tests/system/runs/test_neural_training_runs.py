@@ -23,10 +23,16 @@ TRAININGS = {
     "recurrent": (),
     "attention": (),
 }
+#: Operations are the same over either transport: RoCEv2's runs are nightly, but for one.
+RUNS = [(scenario, "uet") for scenario in TRAININGS] + [
+    pytest.param(
+        scenario, "rocev2", marks=[pytest.mark.nightly] if scenario != "data_parallel" else []
+    )
+    for scenario in TRAININGS
+]
 
 
-@pytest.mark.parametrize("transport", ["uet", "rocev2"])
-@pytest.mark.parametrize("scenario", TRAININGS)
+@pytest.mark.parametrize(("scenario", "transport"), RUNS)
 def test_weights_and_losses_are_those_of_one_gpu(
     start: Callable[..., RunProcess], scenario: str, transport: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
+from tests.harness.nightly import nightly_beyond
 from tests.harness.rocev2.rate_bottleneck import Marking, Measured, RateBottleneck
 
 US, MS = 1_000, 1_000_000
@@ -51,7 +52,7 @@ def fair_and_full(measured: Measured, pfc_threshold: int, full: float = 0.97) ->
 
 
 @pytest.mark.conformance("R-041")
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", nightly_beyond(1, [1, 2, 3]))
 def test_two_flows_share_with_the_paper_s_parameters(seed: int) -> None:
     """The second comes 10 ms late and finds the line taken; PFC would begin at 400 kB."""
     fair_and_full(at_40(2, seed=seed, gap=10 * MS), 400_000)
@@ -59,7 +60,7 @@ def test_two_flows_share_with_the_paper_s_parameters(seed: int) -> None:
 
 @pytest.mark.conformance("R-041")
 @pytest.mark.parametrize(("name", "full"), [("mlx", 0.94), ("simai", 0.97)])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", nightly_beyond(1, [1, 2, 3]))
 def test_two_flows_share_with_the_parameters_of_nics(name: str, full: float, seed: int) -> None:
     """Rises by octets bring more CNPs, and so a queue that runs empty now and then."""
     fair_and_full(at_100(name, 2, seed=seed, gap=5 * MS), 1_600_000, full)
@@ -78,7 +79,7 @@ def steady_incast(unit: int, seed: int) -> Measured:
     return bottleneck.run(4 * MS, MS, 50 * US)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", nightly_beyond(1, [1, 2, 3]))
 def test_the_unit_of_the_byte_counter_decides_over_a_steady_incast(seed: int) -> None:
     """32767 octets bring a rate back in microseconds, 2 MB later than the timer does."""
     by_octets, by_64 = steady_incast(1, seed), steady_incast(64, seed)
