@@ -8,7 +8,8 @@
     that of all pairs but those of ``goodput_without``, which had no way then: how many there are,
     and at most 16 of them, senders first.  A flap has so many ``steps``; ``at_us`` is the first of
     them, GPUs that any of them cut off count, and goodput is that from the last one on, which came
-    at ``judged_us`` (None if every iteration had ended before).
+    at ``judged_us`` (None if every iteration had ended before).  ``idle``: no cable that it strikes
+    carried a frame, in these iterations or in the undisturbed one.
 ``undisturbed_us``, ``slowdown``
     completion time of an iteration of the same seed without the faults, and how many times as long
     the disturbed ones took.
@@ -40,7 +41,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from statistics import fmean
 
+from emulator.faults.condition import SOUND, Condition
 from emulator.faults.episodes import episodes
+from emulator.faults.grammar import Moment
 from emulator.faults.reach import Pair
 from emulator.measures.port_record import PortRecord
 from emulator.run.faults import restoration
@@ -49,7 +52,7 @@ from emulator.run.faults.fault_timeline import Applied
 from emulator.run.faults.restoration import Curve, Goodput, Verdict
 from emulator.run.pxn import Pxn
 from emulator.scenario import Outcome
-from topologies.model import Topology
+from topologies.model import Link, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 
 #: So many pairs of GPUs are named in ``result.json``.
@@ -122,6 +125,7 @@ def reported(
             "iterations": len(came(one.began)),
             **restoration.reported(list(verdicts(one.judged))),
             "goodput_without": reported_pairs(sorted(expected.lacking[one.judged])),
+            "idle": _idle(one.places, expected.moments, topology, (undisturbed, disturbed)),
         }
         for one in episodes(expected.moments)
     ]
@@ -136,6 +140,38 @@ def reported(
         "cut_off_gpus": expected.ever_cut_off,
         "cut_off_pairs": reported_pairs(expected.ever_cut_pairs),
     }
+
+
+def _idle(
+    places: Sequence[int],
+    moments: Sequence[Moment],
+    topology: Topology,
+    outcomes: Sequence[Outcome],
+) -> bool:
+    """Return whether the cables that the moments at ``places`` strike have sent nothing."""
+    struck: set[Link] = set()
+    for place in places:
+        before = moments[place - 1].condition if place else SOUND
+        struck.update(_struck(before, moments[place].condition, topology))
+    ends = {str(end) for link in struck for end in link.ends}
+    carried = [
+        port.kernel.tx_packets + port.dropped
+        for outcome in outcomes
+        for name, port in outcome.ports.items()
+        if name in ends
+    ]
+    return bool(carried) and not any(carried)
+
+
+def _struck(before: Condition, after: Condition, topology: Topology) -> Iterator[Link]:
+    """Yield the cables of what differs between two conditions; those of a GPU that dies, too."""
+    for element in {*before.down} ^ {*after.down}:
+        yield from element.links
+        for gpu in element.gpus:
+            yield from (link for link, _, _ in topology.neighbours(gpu))
+    for link in {*before.faults, *after.faults}:
+        if before.faults.get(link) != after.faults.get(link):
+            yield link
 
 
 def _others(topology: Topology, pxn: Pxn, without: frozenset[Pair]) -> Callable[[int, int], bool]:
@@ -226,6 +262,11 @@ def _summary(row: Mapping[str, object]) -> str:
 def _moment(fault: Mapping[str, object]) -> str:
     if fault["at_us"] is None:
         return f"{fault['said']}: never came, as the iteration had ended"
+    if fault.get("idle"):
+        return (
+            f"{fault['said']}: what it strikes carries nothing in this run; strike a cable that "
+            "flows take, or run permutation, which uses all uplinks"
+        )
     gone, whose = fault["cut_off_gpus"], ""
     unparted = (Goodput.CUT, Goodput.RESTARTED)
     if fault["goodput"] not in unparted and stated_pairs(fault.get("goodput_without")):

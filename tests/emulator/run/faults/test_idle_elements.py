@@ -1,0 +1,40 @@
+"""A fault of what carries nothing in a run is told in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.runs.processes import uetemu
+
+UPLINK = "t=5us link rail0:up0 down"
+
+
+def struck(folder: Path, scenario: str, fault: str, *given: str) -> tuple[list[Any], str]:
+    """Return the faults of the only row, and the table."""
+    process = uetemu(
+        *("run", scenario, "--fabric", "model", "--capture", "none", "--fault", fault, *given),
+        *("--output", str(folder / "run")),
+    )
+    table, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (row,) = json.loads((folder / "run" / "result.json").read_text())["rows"]
+    return row["faults"], table
+
+
+@pytest.mark.parametrize(
+    "fault", [UPLINK, "t=5us link rail0:up0 loss=1%; t=8us heal", "t=5us switch spine0 down"]
+)
+def test_a_link_that_the_ring_never_takes_is_named(fault: str, tmp_path: Path) -> None:
+    faults, table = struck(tmp_path, "allreduce", fault, "--sizes", "64KiB")
+    assert all(one["idle"] for one in faults)
+    assert table.count("what it strikes carries nothing in this run") == len(faults)
+
+
+def test_an_uplink_that_flows_take_is_not(tmp_path: Path) -> None:
+    faults, table = struck(tmp_path, "permutation", UPLINK, "--sizes", "256KiB")
+    assert [one["idle"] for one in faults] == [False]
+    assert "carries nothing" not in table
