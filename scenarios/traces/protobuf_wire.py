@@ -32,24 +32,32 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
     """Yield the number, wire type and value of every field of a message."""
-    at = 0
-    while at < len(data):
-        key, at = read_varint(data, at)
+    at, end = 0, len(data)
+    while at < end:
+        key = data[at]  # nearly all numbers have one octet, which is read here
+        if key < 0x80:
+            at += 1
+        else:
+            key, at = read_varint(data, at)
         number, kind = key >> 3, key & 7
         value: int | memoryview
         if kind == VARINT:
-            value, at = read_varint(data, at)
+            if at < end and (octet := data[at]) < 0x80:
+                value, at = octet, at + 1
+            else:
+                value, at = read_varint(data, at)
         else:
             if kind == OCTETS:
-                length, at = read_varint(data, at)
+                if at < end and (octet := data[at]) < 0x80:
+                    length, at = octet, at + 1
+                else:
+                    length, at = read_varint(data, at)
             elif kind in (EIGHT, FOUR):
                 length = 8 if kind == EIGHT else 4
             else:
                 raise WireError(f"wire type {kind} of field {number} is unknown")
-            if length > len(data) - at:
-                raise WireError(
-                    f"field {number} claims {length} octets and {len(data) - at} are left"
-                )
+            if length > end - at:
+                raise WireError(f"field {number} claims {length} octets and {end - at} are left")
             value, at = data[at : at + length], at + length
         yield number, kind, value
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from scenarios.traces.format_registry import FORMATS, ReadOptions, format_of, named
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat, format_of, named
 from scenarios.traces.formats import FORMATS as _ALL
 from scenarios.traces.formats.chakra import CHAKRA
 from scenarios.traces.trace_file import TraceFile
@@ -57,6 +59,25 @@ def _load(
         raise TraceRefusal(
             f"ctrl_deps=wait is for traces of Chakra, and {files[0].name} is none; leave it out"
         )
+    with _uncollected():
+        return _read(files, chosen, options)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect no garbage while millions of objects are made, none of which is any."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _read(
+    files: Sequence[TraceFile], chosen: Sequence[TraceFormat], options: ReadOptions
+) -> list[Trace]:
     traces: list[Trace] = []
     rest = []
     for file, one in zip(files, chosen, strict=True):

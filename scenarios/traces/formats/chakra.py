@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from emulator.packed_file import Pace
 from scenarios.traces import protobuf_wire as wire
 from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
 from scenarios.traces.group_file import read_groups
@@ -56,8 +57,15 @@ _NUMBERS = {kind: number for number, kind in reversed(_COLLECTIVES.items())}
 #: The streams of a rank: operations of the GPU, of the CPU, and of memories.
 _GPU, _CPU, _MEMORY = 0, 1, 2
 _VERSION = "0.0.4"
+MOST_DEPENDENCIES = 4 * MOST_OPERATIONS
 #: Attributes that Chakra's feeder reads as int32; it takes other numbers as int64.
 _SHORT = ("comm_src", "comm_dst", "comm_tag")
+#: The wire type of each field of a node that is read, and fields that are numbers.
+_KINDS_OF_FIELDS = {
+    **dict.fromkeys((1, 3, 7), wire.VARINT),
+    **dict.fromkeys((2, 8, 10), wire.OCTETS),
+}
+_PLAIN = {1: "number", 3: "kind", 7: "duration_us"}
 Value = int | float | str | list[int] | None
 
 
@@ -91,8 +99,11 @@ class _RankReader:
 
     def nodes(self) -> list[_Node]:
         nodes: list[_Node] = []
+        pace = Pace(f"reading {self._file.name}")
         try:
             for number, message in enumerate(wire.delimited(memoryview(self._file.content))):
+                if not number % 4096:
+                    pace.at(f"{number} nodes")
                 if number:
                     nodes.append(self._node(message))
                     self._note(nodes[-1], number - 1)
@@ -128,33 +139,28 @@ class _RankReader:
     def _node(self, message: memoryview) -> _Node:
         node = _Node()
         for number, kind, value in wire.fields(message):
-            match number, value:
-                case 1, int():
-                    node.number = value
-                case 2, memoryview():
-                    node.name = _text(value)
-                case 3, int():
-                    node.kind = value
-                case 4, _ if not self._options.ctrl_deps:
+            if number in (4, 5):
+                if number == 4 and not self._options.ctrl_deps:
                     self._parents += 1
-                case 4 | 5, _:
-                    waits = node.waits if number == 5 else node.parents
-                    for one in wire.varints(value):
-                        self._dependencies += 1
-                        if self._dependencies > 4 * MOST_OPERATIONS:
-                            raise self._wrong(
-                                f"more than {4 * MOST_OPERATIONS} dependencies; cut the trace"
-                            )
-                        waits.append(one)
-                case 7, int():
-                    node.duration_us = value
-                case 8, memoryview():
-                    node.inputs = _inputs(value)
-                case 10, memoryview():
-                    name, content = _attribute(value)
-                    node.attributes[name] = content
-                case (1 | 3 | 7, _) | (2 | 8 | 10, _):
-                    raise wire.WireError(f"field {number} of a node has wire type {kind}")
+                    continue
+                found = list(wire.varints(value))
+                self._dependencies += len(found)
+                if self._dependencies > MOST_DEPENDENCIES:
+                    raise self._wrong(
+                        f"more than {4 * MOST_OPERATIONS} dependencies; cut the trace"
+                    )
+                (node.waits if number == 5 else node.parents).extend(found)
+            elif number in _KINDS_OF_FIELDS and kind != _KINDS_OF_FIELDS[number]:
+                raise wire.WireError(f"field {number} of a node has wire type {kind}")
+            elif number == 10:
+                name, content = _attribute(value)  # type: ignore[arg-type]
+                node.attributes[name] = content
+            elif number in _PLAIN:
+                setattr(node, _PLAIN[number], value)
+            elif number == 2:
+                node.name = _text(value)  # type: ignore[arg-type]
+            elif number == 8:
+                node.inputs = _inputs(value)  # type: ignore[arg-type]
         return node
 
     def _operation(self, node: _Node, after: tuple[int, ...]) -> TraceOperation:

@@ -23,6 +23,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from emulator.packed_file import Pace
 from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
 from scenarios.traces.goal_starts import start_together
 from scenarios.traces.trace_file import TraceFile
@@ -37,7 +38,7 @@ from scenarios.traces.trace_model import (
 )
 from scenarios.traces.trace_run import TraceRun
 
-_TOKEN = re.compile(r"\n|//[^\n]*|/\*|[{}]|[^\s{}/]+|/")
+_TOKEN = re.compile(r"\n|//[^\n]*|/\*(?:[\s\S]*?\*/)?|[{}]|[^\s{}/]+|/")
 _OPTIONS = ("tag", "cpu", "nic")
 _LONGEST_NUMBER = 20
 
@@ -182,17 +183,18 @@ def _shown(text: str) -> str:
 
 def _tokens(file: TraceFile) -> Iterator[tuple[int, str]]:
     """Yield every token of ``file`` with its line; comments are left out."""
-    text, line, at = file.text, 1, 0
-    while (found := _TOKEN.search(text, at)) is not None:
-        token, at = found.group(), found.end()
+    line = 1
+    pace = Pace(f"reading {file.name}")
+    for found in _TOKEN.finditer(file.text):
+        token = found.group()
         if token == "\n":
             line += 1
-        elif token == "/*":
-            end = text.find("*/", at)
-            if end < 0:
+            if not line % 4096:
+                pace.at(f"line {line}")
+        elif token.startswith("/*"):
+            if token == "/*":
                 raise file.wrong(line, "a comment begins with /* and does not end; add */")
-            line += text.count("\n", at, end)
-            at = end + 2
+            line += token.count("\n")
         elif not token.startswith("//"):
             yield line, token
 

@@ -87,7 +87,7 @@ HEAD = "operation,size,ranks,root,duration,stream,name,after\nranks,,4\n"
 REFUSED = {
     HEAD + "all_reduse,8\n": r"line 3: operation 'all_reduse' \(did you mean all_reduce",
     HEAD + "all_reduce\n": "line 3: it has no size; give one, such as 1MiB",
-    HEAD + "all_reduce,8K\n": "line 3: size: '8K' has the unknown unit",
+    HEAD + "all_reduce,8Q\n": "line 3: size: '8Q' has the unknown unit",
     HEAD + "compute,8,,,1us\n": "line 3: a compute has no size; leave it out",
     HEAD + "compute,,,,20\n": "line 3: duration: '20' has no unit",
     HEAD + "all_reduce,8,0-4\n": "line 3: ranks 0-4 are not among 0 to 3",
