@@ -57,6 +57,8 @@ _NUMBERS = {kind: number for number, kind in reversed(_COLLECTIVES.items())}
 #: The streams of a rank: operations of the GPU, of the CPU, and of memories.
 _GPU, _CPU, _MEMORY = 0, 1, 2
 _VERSION = "0.0.4"
+#: Attributes of what moves data.
+_MOVES = {"comm_type", "comm_size", "comm_src", "comm_dst"}
 MOST_DEPENDENCIES = 4 * MOST_OPERATIONS
 #: Attributes that Chakra's feeder reads as int32; it takes other numbers as int64.
 _SHORT = ("comm_src", "comm_dst", "comm_tag")
@@ -167,9 +169,13 @@ class _RankReader:
         where, name = f"node {node.number}", node.name[:80]
         if node.kind in (INVALID, METADATA):
             return TraceCompute(where=where, name=name, after=after, duration_ns=0, stream=None)
-        if node.kind in (LOAD, STORE, COMPUTE):
+        # The call on the CPU that launches a collective is a node of its kind, and moves nothing.
+        launches = "is_cpu_op" in node.attributes and not _MOVES & node.attributes.keys()
+        if node.kind in (LOAD, STORE, COMPUTE) or (
+            launches and node.attributes["is_cpu_op"] and node.kind in (SEND, RECEIVE, COLLECTIVE)
+        ):
             stream = _MEMORY
-            if node.kind == COMPUTE:
+            if node.kind not in (LOAD, STORE):
                 stream = _CPU if node.attributes.get("is_cpu_op") else _GPU
             return TraceCompute(
                 where=where, name=name, after=after, duration_ns=self._duration(node), stream=stream
@@ -221,7 +227,7 @@ class _RankReader:
             octets *= len(self.groups.get(group, ()))
         root = None
         if kind.rooted:
-            root = self._number(node, "root" if "root" in node.attributes else "comm_src")
+            root = self._root(node, self.groups.get(group, ()))
         return TraceCollective(
             where=f"node {node.number}",
             name=node.name[:80],
@@ -231,6 +237,17 @@ class _RankReader:
             group=group,
             root=root,
         )
+
+    def _root(self, node: _Node, members: tuple[int, ...]) -> int:
+        for name in ("root", "comm_src"):
+            if name in node.attributes:
+                return self._number(node, name)
+        position = self._options.root
+        if position is None or position >= len(members):
+            raise self._wrong_at(
+                node, "it has neither root nor comm_src; add one, or take --param root=N"
+            )
+        return members[position]
 
     def _read_groups(self, node: _Node) -> None:
         """Take the process groups that PyTorch has written into a metadata node."""

@@ -150,6 +150,18 @@ def test_schema_1_0_has_the_messages_of_0_0_4(tmp_path: Path) -> None:
         assert trace.operations[1][1].octets == 8  # type: ignore[attr-defined]
 
 
+def test_a_launch_on_the_cpu_is_no_collective(tmp_path: Path) -> None:
+    """PyTorch's own collectives are nodes of their kind on the CPU, beside those of NCCL."""
+    launch = node(1, 7, wire.field(7, 5), is_cpu_op=1)
+    broadcast = {"comm_type": 5, "comm_size": 8, "is_cpu_op": 0}
+    one = HEAD + launch + node(2, 7, wire.field(5, 1), **broadcast)
+    trace = read(tmp_path, one, one, root=1)
+    first, second = trace.operations[0]
+    assert first == TraceCompute(where="node 1", name="n1", duration_ns=5000, stream=1)
+    assert isinstance(second, TraceCollective)
+    assert (second.root, second.after) == (1, (0,))
+
+
 def test_process_groups_of_pytorch_are_read(tmp_path: Path) -> None:
     listed = json.dumps([{"pg_name": "7", "ranks": []}, {"pg_name": "8", "ranks": [1]}])
     metadata = node(9, 1, wire.field(8, wire.field(1, f"['{listed}']")))
@@ -235,7 +247,9 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "another node has the same id": lambda: node(1, 4) + node(1, 4),
     "it has no comm_src": lambda: node(1, 6, comm_size=5),
     "has no whole number as comm_size": lambda: node(1, 5, comm_dst=1, comm_size="5"),
-    "it has no comm_src; add": lambda: node(1, 7, comm_type=5, comm_size=5),
+    "it has neither root nor comm_src; add one, or take --param root=N": lambda: node(
+        1, 7, comm_type=5, comm_size=5
+    ),
     "nothing says which ranks the group '44' has": lambda: node(
         1, 7, comm_type=0, comm_size=5, pg_name="44"
     ),
