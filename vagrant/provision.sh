@@ -384,15 +384,14 @@ debian_sizes() {
 
 # announce PACKAGE...: what is missing, how large that is, and how long it takes.
 announce() {
-    local parts=() what=() list number fetched=0 taken=0 part present
+    local parts=() what=() list number fetched=0 taken=0 part
     if (($#)); then
         read -r number fetched taken < <(debian_sizes "$@")
         what+=("$number Debian packages")
     fi
     environment_in_place || parts=(uetemu "${extras[@]}")
-    present=$(present_extras) || present=
     for part in "${parts[@]}"; do
-        grep -qx "$part" <<<"${present:+uetemu$'\n'}$present" && continue
+        python_packages_in_place "$part" && continue # made anew of what is there
         ((fetched += ${python_fetched[$part]-0})) || true
         ((taken += ${python_taken[$part]-0})) || true
     done

@@ -242,9 +242,9 @@ def test_size_and_time_are_said_before_anything_is_installed() -> None:
         f"set -euo pipefail\n{APT}"
         + functions("say", "debian_sizes", "announce")
         + (
-            "environment_in_place() { false; }\npresent_extras() { printf 'tensorboard\\n'; }\n"
-            "stock_kernel_in_place() { false; }\nextras=(tensorboard test)\nmb_a_minute=500\n"
-            "declare -A python_fetched=([uetemu]=60 [test]=30)\n"
+            "environment_in_place() { false; }\npython_packages_in_place() { [[ $1 == s3 ]]; }\n"
+            "stock_kernel_in_place() { false; }\nextras=(tensorboard s3 test)\nmb_a_minute=500\n"
+            "declare -A python_fetched=([uetemu]=60 [s3]=9 [test]=30)\n"
             "declare -A python_taken=([uetemu]=250 [test]=90)\n"
             "kernel_fetched=70 kernel_taken=110\nannounce frr clang\n"
         )
