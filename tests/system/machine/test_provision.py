@@ -253,7 +253,7 @@ def test_size_and_time_are_said_before_anything_is_installed() -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
         "provision: to be installed: 42 Debian packages, Python packages, Debian's kernel "
-        "(159 MB to fetch, 1449 MB on disk); that takes about 3 min beside fetching\n"
+        "(219 MB to fetch, 1699 MB on disk); that takes about 4 min beside fetching\n"
     )
 
 
