@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import click
 from rich.console import Console
@@ -15,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.kernel import launcher
 from emulator.results import Result, RunFolder
+from emulator.run.plan.effort import effort
 from emulator.run.rank_folder import RankFolder
 from emulator.run.report import comparison, differences, outcome_sentence
 from emulator.run.report import result_table as table
@@ -24,8 +28,10 @@ from emulator.run.runner import RunPlan
 MODELLED = "model: switches are computed in this process, no frame passes a kernel"
 #: A bar appears once a run has taken this long (s).
 TIME_LIMIT_S = 2.0
-#: Seconds between two lines of progress where a launcher passes them on, which shows no bar.
+#: Seconds between two lines of progress where there is no terminal for a bar.
 LINE_S = 10.0
+#: Work beyond so many seconds comes with a hint.
+LONG_S = 60.0
 
 
 def _counted(number: int, thing: str) -> str:
@@ -44,19 +50,40 @@ def _reported(spec: str, plan: RunPlan) -> Sequence[str]:
     return lines
 
 
+@contextmanager
+def _called_every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
+    """Call ``report`` by SIGALRM in the main thread, whatever that computes meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, lambda *_: report())
+    signal.siginterrupt(signal.SIGALRM, False)
+    before = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
+        signal.signal(signal.SIGALRM, handler)
+
+
 class Bar:
-    """A progress bar on standard error, if that is a terminal and the run takes its time."""
+    """A progress bar on standard error if a run takes its time; a line now and then elsewhere."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._shown: Progress | None = None
         self._task = TaskID(0)
         self._requested = sys.stderr.isatty()
-        self._next_line = self._began + LINE_S if launcher.place() is not None else None
+        self._now: tuple[str, float | None] = ("", None)
+        place = launcher.place()
+        with ExitStack() as stack:
+            if not self._requested and (place is None or place.number == 0):
+                stack.enter_context(_called_every(LINE_S, self._show_line))
+            self._lines = stack.pop_all()
 
     def show(self, what: str, share: float | None) -> None:
+        self._now = what, share
         if not self._requested:
-            self._show_line(what)
             return
         if self._shown is None:
             if time.monotonic() - self._began < TIME_LIMIT_S:
@@ -75,10 +102,13 @@ class Bar:
         if share is not None:
             self._shown.update(self._task, completed=share)
 
-    def _show_line(self, what: str) -> None:
-        if self._next_line is not None and time.monotonic() > self._next_line:
-            self._next_line = time.monotonic() + LINE_S
-            click.echo(f"uetemu: {what}", err=True)
+    def _show_line(self) -> None:
+        """Write what is under way; called by a timer, as an iteration may take minutes."""
+        what, share = self._now
+        done = "" if share is None else f", {100 * share:.0f} % of the run is done"
+        if what:
+            line = f"uetemu: {what}{done} after {time.monotonic() - self._began:.0f} s\n"
+            os.write(2, line.encode())  # the stream may be in the middle of another line
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -91,6 +121,7 @@ class Bar:
 
     def end(self) -> None:
         """Take the bar away for good."""
+        self._lines.close()
         if self._shown is not None:
             self._shown.stop()
         self._shown = None
@@ -128,6 +159,17 @@ def _seeds(result: Result) -> str:
         return str(result.seed)
     last = result.seed + result.seeds - 1
     return f"{result.seed} to {last}; all below are medians but least, most and #wrong"
+
+
+def _work(plan: RunPlan) -> str:
+    """Return how much the run has to do, and what makes it less where that is much."""
+    work = effort(plan)
+    less = ""
+    if work.seconds > LONG_S:
+        scenario = plan.request.scenario
+        taken = [one for one in ("sizes", "size", "iterations") if scenario.takes(one)]
+        less = f"; less with another {' or '.join(taken)}" if taken else ""
+    return f"{work} on a quiet machine{less}"
 
 
 def run_facts(plan: RunPlan) -> list[dict[str, object]]:
@@ -176,6 +218,7 @@ class Terminal:
             f"# Clock                : {_clock(plan, result)}",
             f"# Start                : {plan.request.start}",
             f"# Seed                 : {_seeds(result)}",
+            *(table.wrapped("Work", _work(plan)) if plan.request.clock == "virtual" else ()),
             "#",
         )
 
