@@ -59,6 +59,7 @@ class _Reading:
     test: str | None = None
     tests: dict[str, str] = field(default_factory=dict)
     ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
+    #: A rank that stands at two places, and these.
     apart: tuple[int, str, str] | None = None
     groups: set[str] = field(default_factory=set)
     rows: list[ClusterRow] = field(default_factory=list)
@@ -104,7 +105,7 @@ class _Reading:
         """Take the place of ``rank``; at two places before any row it is of two tests."""
         known = self.ranks.setdefault(rank, (host, process))
         if known != (host, process) and (not self.rows or len(self.ranks) == 1):
-            self.apart = rank, known[0], host
+            self.apart = rank, _place(*known), _place(host, process)
 
     def _begin(self, where: str, values: Sequence[str], mixed: bool) -> None:
         """Take the first values of a row; ``mixed``: a message of NCCL stands behind them."""
@@ -201,9 +202,9 @@ class _Reading:
         """Return all of it; UserError if it is not the log of one test."""
         self._end_of_row()
         if self.apart is not None:
-            rank, *hosts = self.apart
+            rank, *places = self.apart
             raise UserError(
-                f"{self.source} lists rank {rank} twice, on {hosts[0]} and on {hosts[1]}: "
+                f"{self.source} lists rank {rank} twice, as {places[0]} and {places[1]}: "
                 "several tests ran beside each other, each of its own ranks alone; build "
                 "nccl-tests with MPI=1, so that mpirun starts one of all ranks"
             )
@@ -300,6 +301,10 @@ def _taken(columns: Sequence[str], words: Sequence[str]) -> list[str]:
         if found[0] != word:
             break
     return taken
+
+
+def _place(host: str, process: str) -> str:
+    return f"process {process} on {host}" if process else f"a process on {host}"
 
 
 def _step(number: str) -> float:

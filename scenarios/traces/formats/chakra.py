@@ -349,6 +349,7 @@ def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
     for rank in range(ranks):
         reader = _RankReader(by_rank[rank], rank, ranks, options)
         lists.append(reader.operations(groups))
+        by_rank[rank].release()
         for name, members in reader.groups.items():
             if groups.setdefault(name, members) != members:
                 raise TraceRefusal(

@@ -284,8 +284,16 @@ def test_the_sizes_that_a_cluster_got_wrong_are_known() -> None:
 
 
 def test_tests_without_mpi_are_named() -> None:
-    with pytest.raises(UserError, match=r"rank 0 twice, on ip-10-0-0-20 and on .*MPI=1"):
+    with pytest.raises(
+        UserError, match=r"rank 0 twice, as process 1320 on ip-10-0-0-20 and .*MPI=1"
+    ):
         log_file.read(LOGS / "two_singletons.log")
+    alone = "".join(
+        f"{line}\n" for line in log_2_17().splitlines() if "Rank" not in line or "Rank  0" in line
+    )
+    again = alone.replace("4000", "4001")  # one test after the other, as pipes deliver them
+    with pytest.raises(UserError, match="as process 4000 on host-0 and process 4001 on host-0"):
+        text(alone + again)
 
 
 def test_a_row_is_put_together_again_wherever_nccl_speaks() -> None:
