@@ -27,7 +27,7 @@ from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.secure import SecureStarts
 from uet.pds.pdc_table import PdcTable
 from uet.pds.semantics import Context, Outbound, Semantics
-from uet.pds.turns import QUANTUM_PACKETS, Turns
+from uet.pds.turns import Turns
 from uet.peer import NOMINAL_OVERHEAD, Peer, Peers
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
@@ -128,7 +128,7 @@ class FabricEndpoint:
             config, self, self.counts, rng, self.ports, self.time
         )
         self._arrivals = FepArrivals(self, encapsulation)
-        self.turns = Turns(QUANTUM_PACKETS * self.full_size)
+        self.turns = Turns(self.full_size)
         self._short = config.second_pdc_packets
         self._closing = False
         self._quiesced = False

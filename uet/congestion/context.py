@@ -95,6 +95,7 @@ class CongestionContext:
         "ccc_id",
         "credit",
         "credit_timeout",
+        "deficit",
         "full_size",
         "line",
         "max_wnd",
@@ -149,10 +150,11 @@ class CongestionContext:
         self.probes = adaptive
         #: octets that wait in all flows, as they reported last
         self.backlog = 0
-        #: PDCs that have something to send, the one whose turn it is first (uet.pds.turns), and
-        #: whether one of them may be able to
+        #: PDCs that have something to send, the one whose turn it is first (uet.pds.turns),
+        #: whether one of them may be able to, and octets that the context may send in its own turn
         self.line: deque[Any] = deque()
         self.offered = False
+        self.deficit = 0
 
     def flow(self, paths: PathSelection | None = None) -> PdcFlow:
         """Return a flow for one direction of one PDC; an ordered one brings its path."""

@@ -1,9 +1,10 @@
 """Turns: which PDC may send next, and when each must be polled.
 
-PDCs of one congestion control context share its window and its credit by deficit round robin:
-each may send a quantum of octets before the next one has its turn, whatever ended the last one's:
-the limit of a call, the window, credit.  Requests and return data take part alike.  Contexts take
-turns the same way, so that no peer's PDCs keep another peer's waiting.
+Contexts, and so peers, take turns packet by packet: whoever sends several to one peer in a row
+makes the bursts of many senders meet at its port.  PDCs of one congestion control context share its
+turns, its window and its credit by deficit round robin: each may send a quantum of octets before
+the next one follows, whatever ended the last one's turn: the limit of a call, the window, credit.
+Requests and return data take part alike.
 
 A turn costs what is done in it.  Idle PDCs, and those that wait for an answer or for a window, are
 not looked at: something that happens to them wakes them, or their deadline does.
@@ -21,7 +22,7 @@ from uet.pds.source.source import EVERYTHING, FINISHED, HELD
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError
 
-#: Full packets that a PDC sends before it is another one's turn.
+#: Full packets that a PDC sends before another one of its context follows.
 QUANTUM_PACKETS = 4
 #: So often a call looks at those that others have woken; what is left has a deadline, which is now.
 _MOST_ROUNDS = 8
@@ -30,10 +31,11 @@ _LEAST_SWEPT = 256
 
 
 class Turns:
-    """Serves the PDCs of one endpoint; ``quantum`` is in octets of nominal size (UES 3.6.12)."""
+    """Serves the PDCs of one endpoint; ``packet`` is a full packet's nominal size (UES 3.6.12)."""
 
-    def __init__(self, quantum: int) -> None:
-        self._quantum = quantum
+    def __init__(self, packet: int) -> None:
+        self._packet = packet
+        self._quantum = QUANTUM_PACKETS * packet
         #: something may have changed for them
         self.woken: dict[Pdc, None] = {}
         self._contexts: deque[CongestionContext] = deque()  # in which somebody may send
@@ -123,38 +125,42 @@ class Turns:
                 continue
             pdc: Pdc = line[0]
             turn, sender = pdc.turn, pdc.sender
-            alone = len(line) == 1 and len(contexts) == 1
             if turn.deficit <= 0:
                 turn.deficit += self._quantum
+            alone, rivals = len(line) == 1, len(contexts) > 1
+            octets = 1 if rivals else EVERYTHING if alone else turn.deficit  # 1: a packet
             flow = pdc.source.flow
             before = flow.unsettled
             keeps_deadline = before > 0 and sender.keeps_deadline(now)
             try:
-                stop = sender.send(out, now, limit, EVERYTHING if alone else turn.deficit)
+                stop = sender.send(out, now, limit, octets)
             except SealError as error:
                 pdc.life.fail(error.reason.upper(), now, notify=False)
             if pdc.life.state is PdcState.CLOSED:
                 continue
             if not keeps_deadline or stop == FINISHED:
                 self._served[pdc] = None
-            turn.deficit -= flow.unsettled - before
+            sent = flow.unsettled - before
+            turn.deficit -= sent
             if stop == FINISHED:
                 line.popleft()
                 turn.in_line = False
             elif turn.deficit <= 0:
                 if alone:
                     turn.deficit = 0
-                line.rotate(-1)
-            elif stop != HELD:
-                return  # the limit: its turn is not over
+                else:
+                    line.rotate(-1)
             if stop == HELD:
                 self._leave(context)
                 if context.credit is not None:  # all of them have become in need of it
                     self._served.update(dict.fromkeys(line))
             elif not line:
                 self._leave(context)
-            elif len(contexts) > 1:
-                contexts.rotate(-1)
+            elif rivals:
+                context.deficit -= sent
+                if 0 < sent > context.deficit:  # another such packet does not fit
+                    context.deficit += self._packet
+                    contexts.rotate(-1)
 
     def _leave(self, context: CongestionContext) -> None:
         """Remove the context whose turn it is, as nobody can send in it."""

@@ -74,8 +74,18 @@ def test_a_clean_ev_is_used_once_more_oldest_first() -> None:
 
 
 @pytest.mark.conformance("C-111")
-def test_a_clean_ev_is_used_for_as_many_packets_as_its_answer_stands_for() -> None:
+def test_a_clean_ev_is_used_once() -> None:
+    """Though its answer stands for more packets: chance would pile them onto some paths."""
     policy = reps()
+    policy.on_feedback(1, CLEAN, 0, 3)
+    policy.on_feedback(2, CLEAN, 0)
+    assert [policy.pick() for _ in range(2)] == [1, 2]
+    assert policy.pick() not in (1, 2)
+
+
+def test_where_a_path_was_bad_a_clean_ev_is_used_for_as_many_as_its_answer_stands_for() -> None:
+    policy = reps()
+    policy.on_feedback(9, ECN, 0)
     policy.on_feedback(1, CLEAN, 0, 3)
     policy.on_feedback(2, CLEAN, 0)
     policy.on_feedback(3, CLEAN, 0, 2)

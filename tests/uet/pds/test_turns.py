@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import pytest
 
 from tests.harness.uet.exchange import KEY, MS, US, Exchange, Wire
 from tests.harness.uet.network import MACS, endpoint
-from tests.harness.uet.script import ELSEWHERE, HERE, THERE, Script, ack, refusal
+from tests.harness.uet.script import (
+    ELSEWHERE,
+    HERE,
+    MTU,
+    REGION,
+    THERE,
+    Script,
+    ack,
+    refusal,
+)
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.fep import FabricEndpoint
 from uet.pds.pdc.pdc_state import PdcState
@@ -150,11 +160,38 @@ def test_peers_get_equal_shares_whatever_a_call_may_send(limit: int) -> None:
         sent += [frame[0][30:34] for frame in fep.transmit(1, limit)]
     shares = Counter(sent[:640])
     assert len(shares) == len(peers)
-    assert max(shares.values()) - min(shares.values()) <= QUANTUM_PACKETS
-    # and no peer waits for more than one turn of each other one
-    most = QUANTUM_PACKETS + 1  # the last packet of a turn may go beyond the quantum
-    for first in range(640 - 5 * most):
-        assert len(set(sent[first : first + 5 * most])) == 5
+    assert set(shares.values()) == {128}
+    # and after a packet to one peer all others have their turns
+    for first in range(0, 640, 5):
+        assert len(set(sent[first : first + 5])) == 5
+
+
+@pytest.mark.conformance("C-211")
+def test_a_peer_with_several_pdcs_has_no_more_turns_than_others() -> None:
+    """PDCs of one context share its turns, several packets each."""
+    script = Script(window_bytes=1 << 30, mpr=255)
+    for peer, delivery in ((THERE, "rud"), (THERE, "rod"), (ELSEWHERE, "rud")):
+        script.post(bytes(40 * MTU), peer=peer, delivery=delivery)
+    sent = [(seen.decoded.envelope.destination, seen.name) for seen in script.take(1)][:64]
+    assert [peer for peer, _ in sent] == [THERE, ELSEWHERE] * 32
+    turns = [len(list(turn)) for _, turn in groupby(name for peer, name in sent if peer == THERE)]
+    assert set(turns[:-1]) <= {
+        QUANTUM_PACKETS,
+        QUANTUM_PACKETS + 1,
+    }  # one may go beyond the quantum
+
+
+@pytest.mark.parametrize("control", ["nscc", "both"])
+def test_the_packet_that_uses_up_the_window_requests_an_ack(control: str) -> None:
+    """And no other one, though each is the last of its turn (UES 3.6.13)."""
+    script = Script(cc=control, base_rtt=12 * US, link_rate=16 * 10**9)
+    for peer in (THERE, ELSEWHERE):
+        script.post(bytes(REGION), peer=peer)
+    sent = script.take(1)
+    for peer in (THERE, ELSEWHERE):
+        asked = [seen.ar for seen in sent if seen.decoded.envelope.destination == peer]
+        assert len(asked) > 20
+        assert asked == [0] * (len(asked) - 1) + [1]
 
 
 def test_a_peer_whose_window_is_used_up_keeps_no_other_waiting() -> None:

@@ -1,4 +1,4 @@
-"""Recycled entropy (REPS): a path that was clean is used again, once for each packet answered.
+"""Recycled entropy (REPS): a path that was clean is used again.
 
 UES 3.6.16 (path-aware spraying).  Good EVs come back with the ACKs and wait in a small ring; while
 it is empty EVs are random, so new paths are always being tried.  When a packet times out some path
@@ -42,6 +42,7 @@ class Reps:
         "_thaw_at",
         "_turn",
         "_warm_up",
+        "_wary_until",
         "_window",
         "frozen",
     )
@@ -68,6 +69,7 @@ class Reps:
         self._warm_up = window_packets  # packets until the cache is looked at
         self._explore = 0  # packets left of the exploration that follows a freeze
         self._thaw_at = 0
+        self._wary_until = 0  # some path was bad not long before (ns)
         #: whether only EVs that were good are used
         self.frozen = False
 
@@ -91,8 +93,9 @@ class Reps:
     def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
         """``packets`` were answered by what came back with ``ev``, or one was lost.
 
-        An answer that stands for several packets has the EV of one of them only.  It is used for
-        as many as it answers, or most packets would have to take their chance.
+        An answer that stands for several packets has the EV of one of them only.  It is used once:
+        more would let chance pile packets onto some paths of many.  Only where paths were bad of
+        late it is used for as many as it answers, or most packets would have to take their chance.
         """
         if how == CLEAN:
             if self.frozen and now >= self._thaw_at:
@@ -105,11 +108,13 @@ class Reps:
                 return
             head = self._head
             self._ring[head] = ev
-            self._left[head] = packets
+            self._left[head] = packets if now < self._wary_until else 1
             self._head = (head + 1) & _SLOT
             if self._fresh < CACHE_SIZE:
                 self._fresh += 1
-        elif how == TIMEOUT:
+            return
+        self._wary_until = now + self._freeze_time
+        if how == TIMEOUT:
             self._forget(ev)
             self._freeze(now)
         elif how == LOST or (how != ECN and self.frozen):

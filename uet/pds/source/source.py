@@ -253,9 +253,13 @@ class RequestSource:
         psn, clear_offset, slot_mask = first, -outstanding, requests.slot_mask
         state = context.credit_word() if self.credited else None
         request_ack = self._ack_per_packet or context.wants_ack(self._trigger)
-        # Where the window is shared or shrinks, the last packet of a turn requests the ACK that
-        # opens it again.
-        asks_at_end = self.adaptive or context.inflight > flow.inflight
+        # Where the window is shared or shrinks, the packet that uses it up requests the ACK that
+        # opens it again (UES 3.6.13).
+        ask_below = -1
+        if self.adaptive or context.inflight > flow.inflight:
+            ask_below = requests.largest
+            if self.credited:  # the window may be larger than what credit leaves
+                ask_below -= context.window_room() - before
         end = credit - octets if credit > octets else 0
         stop = USED_UP
         while room > 0 and credit > end and len(out) < limit:
@@ -279,10 +283,7 @@ class RequestSource:
             ev = pick()
             # At the end of the range one ACK that is still to come moves it on.
             asks = (
-                last
-                or request_ack
-                or (asks_at_end and credit - end <= requests.largest)
-                or not (room or requests.awaits_answer)
+                last or request_ack or credit <= ask_below or not (room or requests.awaits_answer)
             )
             if asks:
                 requests.asked = psn
