@@ -109,6 +109,7 @@ COLLECTIVE_ROW: Mapping[str, str] = {
 TRAFFIC_ROW: Mapping[str, str] = {
     "flows": "flows of the pattern, victims not included",
     "total_bytes": "octets of all flows together",
+    "held_writes": "writes that `in_flight` had wait for an earlier one's acknowledgement",
     "goodput_gbps": "payload delivered while all flows were under way",
     "goodput_at": "where it was observed: `fabric boundary` (receivers' ports) or `endpoint`",
     "goodput_share": "its share of what the links could carry",

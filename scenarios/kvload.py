@@ -11,7 +11,8 @@
             +------- spine0 -------+           the uplink that both of them need
 
 Traffic: one GPU writes ``transfers`` times ``message`` octets to a GPU of another server on another
-rail; the next transfer starts when the one before is acknowledged.  Meanwhile another pair of the
+rail; the next transfer starts when the one before is acknowledged (``in_flight`` counts transfers
+here, which are whole messages: it is the load, not a window).  Meanwhile another pair of the
 same two rail switches gets ``background`` octets at fixed times, ``load`` per cent of a NIC's rate.
 Its messages leave whatever became of those before, and last for three times as long as the
 transfers take on an idle fabric.  Every octet is compared with what was sent.

@@ -60,7 +60,6 @@ _OCTETS = replace(SIZE, minimum=0)
 class Parameters(WriteParameters):
     """The parameters of ``kvmix``."""
 
-    message: int = parameter(64 * 2**10, SIZE, help="octets of a message of keys and values")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     load: tuple[int, ...] = parameter(
         (0, 50, 75), LOAD, many=True, help="keys and values in per cent of a NIC's rate, a row each"

@@ -25,8 +25,8 @@ short queues little reordering, whoever sprays. UES 3.6.16 therefore advises not
 path-aware spraying with switches that spray by themselves.
 
 Came out (seed 1, defaults): round-robin and least-loaded switches 93.8 % of the ideal, whoever
-sprays, with never more than a frame in a queue; the others 84 to 89 %, the worst uplink at 1.04 to
-1.11 of the mean, REPS and oblivious spraying alike: four paths are few, and REPS had no bad one to
+sprays, with never more than a frame in a queue; the others 86 to 90 %, the worst uplink at 1.03 to
+1.10 of the mean, REPS and oblivious spraying alike: four paths are few, and REPS had no bad one to
 avoid.  With 4 MiB, of which start and end are a smaller part, 96.4 % and 87 to 93.
 """
 

@@ -29,7 +29,7 @@ uplinks alike, and completes close to the ideal.
 Expected from public work: the REPS paper (arXiv 2407.21625) reports ECMP up to six times slower
 than spraying. On symmetric fabrics oblivious spraying is up to 1.25 times slower than REPS.
 
-Came out (seed 1, defaults): 64 % of the ideal with 256 KiB, where two round trips are most of it.
+Came out (seed 1, defaults): 66 % of the ideal with 256 KiB, where two round trips are most of it.
 With 4 MiB 89 %, NICs 93 % busy, worst uplink at 1.06 of the mean.  With four hosts of two GPUs,
 four spines and 2 MiB (medians of seeds 1 and 2): 87 %, on one path each (rod) 35; RoCEv2 42 % with
 one queue pair, whose hash puts several flows on one uplink, and 65 % with eight.

@@ -106,6 +106,13 @@ def steady_interval(flows: Sequence[FlowProgress]) -> tuple[float, float] | None
     return (begin, end) if end > settled else None
 
 
+def together(flows: Sequence[FlowProgress]) -> tuple[float, float] | None:
+    """While all flows are under way: all have begun, and none has ended; None if never."""
+    begin = max((flow.points[0][0] for flow in flows), default=0.0)
+    end = min((flow.end for flow in flows), default=0.0)
+    return (begin, end) if end > begin else None
+
+
 def rates_between(flows: Sequence[FlowProgress], begin: float, end: float) -> list[float]:
     """The rate of each flow from ``begin`` to ``end``."""
     return [(flow.delivered(end) - flow.delivered(begin)) / (end - begin) for flow in flows]

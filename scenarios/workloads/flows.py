@@ -1,8 +1,9 @@
 """Flows: so many octets from one GPU to another, as several messages, checked octet for octet.
 
 A flow is a chain of RDMA writes of ``message`` octets each, ``in_flight`` of them at a time. Write
-k starts when write k - ``in_flight`` is acknowledged. The payload is random and follows from the
-seed, so that a receiver's final memory is predictable.
+k starts when write k - ``in_flight`` is acknowledged: a window beside the transport's own, which
+the default keeps larger than most flows are.  The payload is random and follows from the seed, so
+that a receiver's final memory is predictable.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ MAX_MESSAGES = 1_000_000
 class WriteParameters:
     """The parameters of all scenarios whose flows are writes, whatever decides their length."""
 
-    message: int = parameter(32 * 2**10, SIZE, help="octets of each write")
-    in_flight: int = parameter(16, COUNT, help="writes of a flow that may be under way")
+    message: int = parameter(64 * 2**10, SIZE, help="octets of each write")
+    in_flight: int = parameter(128, COUNT, help="writes of a flow that may be under way")
     warmups: int = parameter(1, WARMUPS, help="iterations before those that count")
     iterations: int = parameter(1, COUNT, help="iterations that count, for each row")
 
@@ -107,6 +108,12 @@ class Traffic:
     def octets(self) -> int:
         """Return what all flows carry together."""
         return sum(flow.length for flow in self.flows)
+
+    @property
+    def held_writes(self) -> int:
+        """Return how many writes wait for the acknowledgement of an earlier one (``in_flight``)."""
+        bulk = [flow for flow in self.flows if not flow.is_paced]
+        return sum(max(0, -(-flow.length // self._message(flow)) - self.in_flight) for flow in bulk)
 
     def _message(self, flow: Flow) -> int:
         return flow.message or self.message
@@ -210,6 +217,7 @@ class Traffic:
             facts={
                 "flows": sum(not flow.is_victim for flow in self.flows),
                 "total_bytes": self.octets,
+                "held_writes": self.held_writes,
                 **(facts or {}),
             },
             transport=transport,

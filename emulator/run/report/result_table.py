@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from emulator.run.faults import disturbance, unfinished
 from emulator.run.report.link_footer import link_lines
-from emulator.run.report.resent_footer import resent_lines
+from emulator.run.report.waiting_footer import held_line, resent_lines
 
 _ABSENT = "N/A"
 _NO_BLANK = "\0"  # before a blank that is only there for a line to end
@@ -229,6 +229,9 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
             yield from wrapped("Link layer", line)
     for line in resent_lines(rows, lambda row: _transport(result, row)):
         yield from wrapped("Sent again", line)
+    parameters = result.get("parameters")
+    if isinstance(parameters, Mapping) and (held := held_line(rows, parameters)):
+        yield from wrapped("Window", held)
     if isinstance(left := result.get("unfinished"), Mapping):
         yield f"# Unfinished           : {unfinished.footer(left, _transport(result, left))}"
     fidelity = result["fidelity"]

@@ -43,7 +43,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import fmean
 
 from emulator.measures.message_times import Iteration
-from emulator.measures.metrics import jain, percentile, rates_between, steady_interval
+from emulator.measures.metrics import jain, percentile, rates_between, steady_interval, together
 from emulator.measures.port_record import balance
 from emulator.measures.queue_depths import QueueSeries
 from emulator.scenario import Outcome
@@ -80,7 +80,8 @@ def measured(
     row: dict[str, object] = {
         "goodput_gbps": goodput,
         "goodput_at": observed if goodput is not None else None,
-        "goodput_share": goodput / capacity_gbps if goodput and capacity_gbps else None,
+        # Samples know octets to a frame: a link that is never idle may seem to carry 0.1 % more.
+        "goodput_share": min(1.0, goodput / capacity_gbps) if goodput and capacity_gbps else None,
         "message_p50_us": _us(percentile(durations, 0.5)),
         "message_p99_us": _us(percentile(durations, 0.99)),
         "jain": fairness(outcome),
@@ -110,12 +111,15 @@ def receivers(outcome: Outcome) -> set[int]:
     return {to for iteration in outcome.iterations for _, to in iteration.flows()}
 
 
-def carried_gbps(topology: Topology, outcome: Outcome, ranks: Collection[int]) -> float | None:
+def carried_gbps(
+    topology: Topology, outcome: Outcome, ranks: Collection[int], *, steady: bool = True
+) -> float | None:
     """Payload (GB/s) that the switch ports of ``ranks`` sent to them together, in steady state.
 
-    It is counted where it leaves the fabric, so that it never exceeds what the links carry.  None
-    where the telemetry has no samples of it, or where PCIe behind a shared NIC takes in less than
-    that.
+    Unless it must be ``steady``, what lacks such a state counts from when all flows have begun
+    until one ends: several queue pairs bring the first messages of a flow late. It is counted where
+    it leaves the fabric, so that it never exceeds what the links carry. None where the telemetry
+    has no samples of it, or where PCIe behind a shared NIC takes in less than that.
     """
     if outcome.wire is None or not ranks:
         return None
@@ -126,7 +130,7 @@ def carried_gbps(topology: Topology, outcome: Outcome, ranks: Collection[int]) -
     if taken < sum(topology.link_at(end).rate_bps for end in ends):
         return None
     for end in sorted(ends):
-        rate = _steady(outcome, str(end), QueueSeries.rate)
+        rate = _steady(outcome, str(end), QueueSeries.rate, brief=not steady)
         if rate is None:
             return None
         rates.append(rate)
@@ -134,15 +138,23 @@ def carried_gbps(topology: Topology, outcome: Outcome, ranks: Collection[int]) -
 
 
 def _steady(
-    outcome: Outcome, port: str, of: Callable[[QueueSeries, float, float], float | None]
+    outcome: Outcome,
+    port: str,
+    of: Callable[[QueueSeries, float, float], float | None],
+    *,
+    brief: bool = False,
 ) -> float | None:
-    """Return the mean over iterations of ``of`` at ``port`` while all flows were under way."""
+    """Return the mean over iterations of ``of`` at ``port`` while all flows were under way.
+
+    With ``brief`` that need not be a steady state.
+    """
     series = outcome.queues.get(port)
     if series is None:
         return None
     found = []
     for iteration in outcome.iterations:
-        interval = steady_interval(list(iteration.flows().values()))
+        flows = list(iteration.flows().values())
+        interval = steady_interval(flows) or (together(flows) if brief else None)
         if interval is not None:
             begin, end = (iteration.origin_ns + moment for moment in interval)
             found.append(of(series, begin, end))

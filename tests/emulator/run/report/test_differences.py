@@ -52,7 +52,7 @@ def test_subjects_appear_where_transports_differ() -> None:
     held = lines["data that one egress holds at most"]
     bdp = plane_bdp_bytes(FABRIC, mtu_frame_bytes(FABRIC))
     assert held == f"uet {bdp / 1000:.0f} KB; all others {10 * 2**20 / 1000:.0f} KB"
-    assert "8 writes of 16 KiB" in lines["application"]
+    assert "128 writes of 64 KiB" in lines["application"]
 
 
 def test_acks_behind_data_are_a_difference() -> None:

@@ -1,4 +1,4 @@
-"""What was sent again below a table: time that timers took, and repeats of what was not lost."""
+"""What transports did not decide, below a table: waits for timers and windows, needless repeats."""
 
 from __future__ import annotations
 
@@ -23,6 +23,18 @@ def resent_lines(rows: Sequence[Row], name: Callable[[Row], str | None]) -> Iter
     if worst is not None and _needless(worst) > 0:
         again, lost = round(_number(worst, "retransmitted_packets")), _lost(worst)
         yield f"WARNING: {_what(worst, name)}: {again} packets were sent again and {lost} were lost"
+
+
+def held_line(rows: Sequence[Row], parameters: Mapping[str, object]) -> str | None:
+    """Return a sentence on ``in_flight``, where it held writes of a row back."""
+    held = max((_number(row, "held_writes") for row in rows), default=0)
+    if not held:
+        return None
+    most = f"{parameters.get('in_flight')} writes of {parameters.get('message')} B"
+    return (
+        f"in_flight binds: flows have at most {most} under way, and {held:.0f} more wait for an "
+        "earlier one's acknowledgement: a window beside the transport's; in_flight= raises it"
+    )
 
 
 def _needless(row: Row) -> int:
