@@ -35,7 +35,7 @@ Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 u
 5 times (ECMP) and 2 times (oblivious) shorter completion on asymmetric fabrics, and much more with
 failures.
 
-Came out (4 MiB): with the black link REPS needs 1.17 times the ideal of the remaining capacity
+Came out (4 MiB): with the black link REPS needs 1.22 times the ideal of the remaining capacity
 (seed 1). Four round trips of silence go by before anybody detects it, and again where the last
 packets were lost. With the slow link it needs 1.66 to 1.92 times the ideal (seeds 1 to 8, median
 1.82): the queue before the slow link is trimmed, windows shrink there, and the flow with the most

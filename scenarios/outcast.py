@@ -32,10 +32,10 @@ What should be seen, and why: two things can go wrong here.
   hot receiver would hold back the others.  UET has a congestion control context for each
   destination, so ``free_share`` should stay near 1 whatever N is.
 
-Came out (seed 1, NSCC with REPS): ``hot_share`` 0.97, 0.69 and 0.77, ``free_share`` 0.99, 1.08 and
-1.03 for N = 1, 4 and 8: no blackout, no collateral damage.  From N = 4 on the one flow gets two
-thirds of what those have that share the uplinks.  With a fixed window of one BDP (``uet:cc=none``)
-it gets half at N = 4, and ``free_share`` falls to 0.94.
+Came out (seed 1, NSCC with REPS): ``hot_share`` 0.98, 0.83 and 0.77, ``free_share`` 0.98, 1.04 and
+1.03 for N = 1, 4 and 8: no blackout, no collateral damage. From N = 4 on the one flow gets less
+than those that share the uplinks. With a fixed window of one BDP (``uet:cc=none``) it gets half at
+N = 4, and ``free_share`` falls to 0.94.
 """
 
 from __future__ import annotations
