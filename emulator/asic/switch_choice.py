@@ -52,7 +52,9 @@ OF_BDP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*bdp", re.IGNORECASE)
 #: What ``trim=on`` sets where the profile does not trim (UES 4.1, in units of the BDP).
 TRIM_DATA, TRIM_RETRANSMISSION = Fraction(1), Fraction(3, 2)
 TRIMMING = ("data.trim_bytes", "retransmission.trim_bytes")
-LATENCY = "latency"
+#: What holds of packets that are trimmed.
+OF_TRIMMING = ("trim_size", "trimmed_queue")
+TRIM, LATENCY = "trim", "latency"
 LONGEST_LATENCY_NS = 1_000_000
 
 
@@ -160,6 +162,12 @@ class SwitchChoice:
         for key in self.changes:
             if key not in CHANGES:
                 raise UserError(f"a switch has no parameter {key!r}{_near(key, CHANGES)}")
+        for key in OF_TRIMMING:
+            if key in self.changes and not self.trims:
+                raise UserError(
+                    f"{key} says nothing of the switch {self.profile} without trimming: "
+                    "say trim=on, or leave it out"
+                )
         object.__setattr__(self, "changes", MappingProxyType(dict(self.changes)))
 
     @property
@@ -320,8 +328,8 @@ def _written(value: object) -> str:
 def _changes(profile: str, written: Mapping[str, str]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     rest = dict(written)
-    if "trim" in rest:
-        trim = rest.pop("trim")
+    if TRIM in rest:
+        trim = rest.pop(TRIM)
         if trim not in ("on", "off"):
             raise UserError(f"trim is {trim!r}: a switch takes trim=on or trim=off")
         for key in TRIMMING:
@@ -436,7 +444,7 @@ CHANGES: dict[str, Callable[[str, str], Any]] = {
 CHANGES |= {f"{name}.{rule}": reader for name in CLASS_NAMES for rule, reader in _RULES.items()}
 CHANGES |= {f"{DSCP}{number}": _class_queue for number in range(CODE_POINTS)}
 PARAMETERS = (
-    *("balance", "flowlet_gap", LATENCY, "trim", "pfc", *PAUSING),
+    *("balance", "flowlet_gap", LATENCY, TRIM, "pfc", *PAUSING),
     *LINK_PARAMETERS,
     *CHANGES,
 )
@@ -451,7 +459,7 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "balance": ("METHOD", f"the next hop of a packet: {', '.join(METHODS)}; default flow"),
     "flowlet_gap": ("TIME", "balance=flowlet: pause that ends a burst; default one base RTT"),
     LATENCY: ("TIME", "of the pipeline, before a frame is queued; virtual clock only; default 0"),
-    "trim": ("on|off", "cut packets that find no room, or drop them at the limit"),
+    TRIM: ("on|off", "cut packets that find no room, or drop them at the limit"),
     "trim_size": (
         "SIZE",
         "octets of IP payload that trimming leaves; default 24, more if secured",

@@ -336,7 +336,7 @@ def _paused(choice: SwitchChoice, name: str, changes: Mapping[str, Any]) -> bool
     return (
         (choice.pausing is not None or choice.cbfc is not None)
         and name in LOSSLESS_CLASSES
-        and (f"{name}.limit_bytes" not in changes)
+        and changes.get(f"{name}.limit_bytes") is None
     )
 
 
@@ -344,12 +344,13 @@ def _check_marks(name: str, rules: ClassRules, changes: Mapping[str, Any]) -> No
     """Whoever chose when packets of class ``name`` are marked gets marks."""
     kmin, kmax = f"{name}.kmin_bytes", f"{name}.kmax_bytes"
     if rules.kmax_bytes is None:
-        if kmin in changes:
-            raise Misfit(
-                f"{kmin} of the switch says nothing without {kmax}: set that too, or leave out "
-                "both",
-                *(kmin, kmax),
-            )
+        for key in (kmin, f"{name}.pmax"):
+            if key in changes:
+                raise Misfit(
+                    f"{key} of the switch says nothing without {kmax}: set that too, or leave "
+                    "out both",
+                    *(key, kmax),
+                )
         return
     full = min(depth for depth in (rules.trim_bytes, rules.limit_bytes) if depth is not None)
     if {kmin, kmax} & changes.keys() and rules.kmin_bytes >= full:

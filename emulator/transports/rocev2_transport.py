@@ -11,7 +11,7 @@ from emulator.asic.switch_choice import SwitchChoice
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.measures.ideal import WireCost
-from emulator.rocev2.congestion.dcqcn_parameters import NAMED
+from emulator.rocev2.congestion.dcqcn_parameters import NAMED, PERIODIC
 from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
 from emulator.rocev2.connections import MeshAddresses, full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
@@ -156,7 +156,7 @@ def _fit(
         "reorder_tolerance": _reorder(requested, chosen, topology, packet),
         "cc": chosen["cc"],
         "dcqcn_set": chosen["dcqcn"],
-        "dcqcn": _tuning(requested, options),
+        "dcqcn": _tuning(requested, options, chosen),
         # One operation is a write with immediate, which takes a receive that the other side has
         # not posted, from a queue that a library keeps filled.
         "endless_receives": True,
@@ -185,6 +185,7 @@ def _fit(
         factory="emulator.transports.rocev2_transport:rocev2_endpoint",
         frames=TransportFrames(udp_ports=(UDP_PORT,), ip_protocols=()),
         configs=configs,
+        code_points=dict.fromkeys(rocev2_fields().values(), HcaConfig.ecn_capable),
         wire=wire,
         data_packets="tx_data_packets",
         retransmitted="tx_retransmitted_packets",
@@ -284,9 +285,21 @@ def _reorder(requested: str, options: Options, topology: Topology, packet: int) 
     return _whole(requested, options, "reorder", 0, most, default)
 
 
-def _tuning(requested: str, options: Options) -> dict[str, float]:
-    """Return the parameters of DCQCN that the user gave."""
+def _tuning(requested: str, options: Options, chosen: Options) -> dict[str, float]:
+    """Return the parameters of DCQCN that the user gave; UserError for those without effect."""
     named = {option: _TUNING.fullmatch(option) for option in options}
+    paper = NAMED[chosen["dcqcn"]][1].variant == "paper"
+    for option, match in named.items():
+        if chosen["cc"] == "none" and (match is not None or option == "dcqcn"):
+            raise UserError(
+                f"transport {requested!r}: {option} has no effect with cc=none; leave one of them "
+                "out"
+            )
+        if match is not None and paper and match[1] in PERIODIC:
+            raise UserError(
+                f"transport {requested!r}: {option} has no effect with dcqcn={chosen['dcqcn']}, "
+                "which does as the paper does; leave it out, or take another set"
+            )
     return {
         match[1]: number(requested, option, options[option])
         for option, match in named.items()

@@ -41,12 +41,15 @@ class TransportChoice:
     refused.  ``header_bits``: what a write carries of header data. ``out_of_order`` names the
     counter of packets that come out of order, where the transport keeps every flow on one path.
     ``traits`` describe by subject how it works, for people who compare it with another.
+    ``code_points`` are those that its endpoints send, each with whether such packets can be marked
+    (ECN).
     """
 
     name: str
     factory: str
     frames: TransportFrames
     configs: Mapping[str, Mapping[str, object]]
+    code_points: Mapping[int, bool]
     wire: WireCost
     data_packets: str
     retransmitted: str

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from emulator.asic.code_points import endpoint_fields
+from emulator.asic.code_points import LAB, endpoint_fields
 from emulator.asic.switch_choice import DEFAULT, SwitchChoice
 from emulator.endpoint.endpoint_fitting import PREFERRED_PAYLOAD
 from emulator.errors import UserError
@@ -177,6 +177,7 @@ def _fit_uet(
             f"transport {requested!r}: reorder=on is for ordered delivery; add delivery=rod or "
             "leave reorder out"
         )
+    _refuse_idle(requested, options, chosen)
     native, secure = chosen["encapsulation"] == "native", chosen["tss"] != "off"
     around = (
         headers.ETHERNET,
@@ -254,6 +255,7 @@ def _fit_uet(
         factory=f"{__name__}:{'fabric_interface' if several else 'uet_endpoint'}",
         frames=TransportFrames(),
         configs=configs,
+        code_points={LAB.data: True, LAB.control: False},
         wire=wire,
         data_packets="tx_data_packets",
         retransmitted="tx_retransmitted_packets",
@@ -327,6 +329,25 @@ def _tuning(requested: str, options: Options) -> dict[str, dict[str, float]]:
         if named is not None:
             found[named[1]][named[2]] = number(requested, option, value)
     return found
+
+
+def _refuse_idle(requested: str, options: Options, chosen: Options) -> None:
+    """Raise UserError for a parameter that the others leave without effect."""
+    idle: dict[str, str] = {}
+    if chosen["delivery"] == "rod":
+        idle |= dict.fromkeys(("spray", "short"), "delivery=rod, which keeps a PDC to one path")
+    if chosen["tss"] != "off" and chosen["crc"] == "on":
+        idle["crc"] = f"tss={chosen['tss']}, whose tag takes its place"
+    for option in options:
+        tuned = _TUNING.fullmatch(option)
+        if tuned is not None and not CONTROLS[chosen["cc"]].takes(tuned[1]):
+            idle[option] = f"cc={chosen['cc']}"
+    for option, beside in idle.items():
+        if option in options:
+            raise UserError(
+                f"transport {requested!r}: {option} has no effect with {beside}; leave one of "
+                "them out"
+            )
 
 
 def _default_switch(options: Options, topology: Topology) -> str:

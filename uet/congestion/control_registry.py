@@ -40,7 +40,8 @@ class CongestionControl:
 
     ``window`` opens the limit of octets in flight at a time (ns), ``credit`` the state of receiver
     credit; one of them is there.  ``parameters`` is the class of its own parameters, which users
-    set as ``NAME.PARAMETER``.  An ``adaptive`` one changes its window with what it measures.
+    set as ``NAME.PARAMETER``; ``reads`` are the controls whose parameters it works with, where not
+    its own.  An ``adaptive`` one changes its window with what it measures.
     """
 
     name: str
@@ -48,7 +49,12 @@ class CongestionControl:
     window: Callable[[Tuning, int], Window] | None = None
     credit: Callable[[Tuning], CreditSource] | None = None
     parameters: type[PathParameters] | None = None
+    reads: tuple[str, ...] = ()
     adaptive: bool = False
+
+    def takes(self, name: str) -> bool:
+        """Return whether the parameters of the control ``name`` have an effect on this one."""
+        return name in (self.reads or (self.name,))
 
 
 #: All controls by name, in the order of their modules.

@@ -146,7 +146,7 @@ def unlimited(
     limits = {
         name: replace(getattr(rules, name), limit_bytes=most)
         for name in LOSSLESS_CLASSES
-        if f"{name}.limit_bytes" not in choice.changes
+        if choice.changes.get(f"{name}.limit_bytes") is None
     }
     return replace(rules, **limits)
 

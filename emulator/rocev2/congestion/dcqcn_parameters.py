@@ -25,14 +25,15 @@ BYTE_UNITS = (1, 64)
 _FLAGS = ("clamp_target", "clamp_after_time")
 #: "paper": a CNP cuts the rate at once and restarts all timers.  "periodic": ticks look for it.
 VARIANTS = ("paper", "periodic")
+#: Parameters of the variant "periodic" alone.
+PERIODIC = ("decrease_interval", "clamp_target", "clamp_after_time")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DcqcnParameters:
     """The parameters of both ends; :meth:`named` makes those that people use.
 
-    What stands in brackets is the paper's name.  ``decrease_interval``, ``clamp_target`` and
-    ``clamp_after_time`` are for the variant "periodic" alone.
+    What stands in brackets is the paper's name.  Those in :data:`PERIODIC` are for that variant.
     """
 
     variant: str

@@ -40,6 +40,7 @@ from emulator.run.plan.stages import (
     stages,
     with_customary,
 )
+from emulator.run.plan.switch_use import check_use
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.plan.variants import variants
 from emulator.run.pxn import Pxn
@@ -251,6 +252,9 @@ def drafted(request: RunRequest) -> RunPlan:
         )
     ]
     _check_switches(planned)
+    check_use(request.switch, [one for one in planned if one.stage.named is None], request.clock)
+    for name in dict.fromkeys(one.stage.named for one in planned):
+        check_use(name, [one for one in planned if one.stage.named == name], request.clock)
     for stage in planned:
         check_control_plane(topology, stage.switch, computed=modelled)
         if modelled:

@@ -46,7 +46,7 @@ def test_the_last_hop_can_be_left_to_rccc() -> None:
 
 def test_everything_that_can_be_said_is_read() -> None:
     choice = parse(
-        "deep:balance=flowlet,flowlet_gap=1.5us,trim_size=64,trimmed_queue=medium,data_share=0.1,"
+        "deep:balance=flowlet,flowlet_gap=1.5us,trim=on,trim_size=64,trimmed_queue=medium,data_share=0.1,"
         "data.kmin_bytes=20KiB,data.kmax_bytes=none,data.limit_bytes=2.5bdp,control.pmax=0.5"
     )
     assert (choice.profile, choice.method, choice.flowlet_gap_ns) == (
@@ -55,6 +55,8 @@ def test_everything_that_can_be_said_is_read() -> None:
         1500,
     )
     assert choice.changes == {
+        "data.trim_bytes": OfBdp(Fraction(1)),
+        "retransmission.trim_bytes": OfBdp(Fraction(3, 2)),
         "trim_size": 64,
         "trimmed_queue": "medium",
         "data_share": 0.1,
@@ -105,6 +107,8 @@ def test_each_parameter_is_described() -> None:
         ("deep:balance=paket", r"did you mean packet\?"),
         ("deep:trim", "not param=value"),
         ("deep:trim=maybe", "trim=on or trim=off"),
+        ("deep:trim_size=64", "trim_size says nothing of the switch deep without trimming"),
+        ("shallow:trim=off,trimmed_queue=medium", "trimmed_queue says nothing"),
         ("deep:balance=flow,balance=packet", "given twice"),
         ("deep:data.kmin_bytes=3Q", "unknown unit 'Q'.* or 0.2bdp"),
         ("deep:data.kmin_bytes=none", "is not a size"),

@@ -18,6 +18,7 @@ BOTH = register(
         meaning="nscc and rccc",
         window=_window,
         credit=rccc.credit,
+        reads=("nscc", "rccc"),
         adaptive=True,
     )
 )

@@ -1,0 +1,200 @@
+"""Every parameter of a switch changes a run, or is refused: none is silent.
+
+Parameters come from the registries, and values from how they are described: a new parameter is
+tried by itself.  What only states the default may change nothing.  A parameter that needs others,
+or a workload that meets it, has them in :data:`NEEDS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from emulator import scenario
+from emulator.asic import switch_fitting
+from emulator.asic.balancing import METHODS
+from emulator.asic.link.link_choice import OF_CBFC, OF_LLR
+from emulator.asic.switch_choice import DESCRIBED, DSCP, parse
+from emulator.asic.switch_profile import CLASS_NAMES
+from emulator.errors import UserError
+from emulator.results import Result
+from emulator.run.plan.run_plan import RunPlan, RunRequest
+from emulator.run.runner import execute, prepare
+from topologies.catalogue import load
+
+SMALL = "rail_clos:hosts=3,gpus_per_host=2,buffer=100KB"
+LARGE = "rail_clos:hosts=3,gpus_per_host=2,buffer=290KB"
+#: Senders on their own rail and on the other: queues of one port overflow, and spines are crossed.
+INCAST = (
+    *(("senders", "4"), ("size", "128KiB"), ("message", "16KiB"), ("in_flight", "8")),
+    *(("victim", "2"), ("warmups", "0"), ("placement", "any")),
+)
+SWITCHES = {"shallow": SMALL, "deep": SMALL, "lossless": LARGE}
+BIT_ERRORS = ("t=1us link h1g0:eth0 ber=2e-5; t=1us link rail0:up0 ber=2e-5",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """What a parameter needs to have an effect."""
+
+    switch: str = ""
+    faults: tuple[str, ...] = ()
+    scenario: str = "incast"
+    given: tuple[tuple[str, str], ...] = INCAST
+    topology: str | None = None
+
+
+STORM = Need(
+    scenario="pfcstorm",
+    given=(("size", "256KiB"), ("rows", "storm"), ("storm_at", "1us"), ("storm_for", "60us")),
+    topology="rail_clos:hosts=4,gpus_per_host=2",
+)
+TRIMS = Need(given=(*INCAST[1:], ("senders", "8")), topology="rail_clos:hosts=3,gpus_per_host=4")
+NEEDS: Mapping[str, Need] = {
+    "flowlet_gap": Need("balance=flowlet"),
+    "pfc_deadlock": Need(topology="torus:x=4,y=4"),
+    "pfc_watchdog": STORM,
+    "pfc_watchdog_action": dataclasses.replace(STORM, switch="pfc_watchdog=20us"),
+    "data_share": TRIMS,
+    "rocev2 dscp.46": Need(scenario="alltoall", given=(("sizes", "64KiB"), ("warmups", "0"))),
+    "llr": Need(faults=BIT_ERRORS),
+    **{name: Need("llr=on", BIT_ERRORS) for name in OF_LLR},
+    **{name: Need("cbfc=on,cbfc_buffer=20000") for name in OF_CBFC},
+    **{f"rocev2 {name}": Need("cbfc=on,cbfc_buffer=30000") for name in OF_CBFC},
+}
+#: What changes nothing where this test looks, and why that is right.
+REASONS: Mapping[str, str] = {
+    "rocev2 trim=off": "none of its packets is trimmed, as it says",
+    "rocev2 data_share": "it binds where control fills a link, as headers of trimmed packets do",
+    **dict.fromkeys(
+        ("data_share on deep", "data_share on lossless"), "the same: nothing is trimmed"
+    ),
+    "rocev2 llr_timer": "what follows a lost frame shows it before the timer does",
+    "control.limit_bytes": "no queue of acknowledgements gets as deep as a frame of data here",
+    "trimmed.limit_bytes": "no queue of headers gets as deep as a frame of data here",
+}
+#: Values of a parameter, by how its values are described.
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "on|off": ("on", "off"),
+    "SIZE": ("100", "40000"),
+    "TIME": ("100ns", "2us", "8us"),
+    "TIME|off": ("20us",),
+    "DEPTH": ("20KB", "0.1bdp"),
+    "DEPTH|none": ("100", "20KB", "none"),
+    "0..1": ("0.05",),
+    "0..0.5": ("0.4",),
+    "0..7": ("5",),
+    "N|unlimited": ("1",),
+    "1..524288": ("2",),
+    "32..2048": ("256",),
+    "-16..127": ("60",),
+}
+
+
+class Nobody:
+    """An observer who does not look."""
+
+    def began(self, plan: RunPlan, result: Result) -> None: ...
+
+    def progress(self, what: str, share: float | None) -> None: ...
+
+    def row(self, row: Mapping[str, object]) -> None: ...
+
+
+@cache
+def digest(transport: str, switch: str, topology: str, need: Need = Need()) -> str | None:
+    """Return the digest of a run; None if it is refused."""
+    loaded = scenario.load(need.scenario)
+    with TemporaryDirectory() as folder:
+        request = RunRequest(
+            scenario=loaded,
+            parameters=loaded.parameters(dict(need.given)),
+            topology=need.topology or topology,
+            transport=transport,
+            switch=switch,
+            fabric="model",
+            capture="none",
+            output=Path(folder) / "run",
+            faults=need.faults,
+        )
+        try:
+            plan = prepare(request)
+        except UserError:
+            return None
+        result, _ = execute(plan, Nobody())
+    return f"{result.digest} {result.errors}"
+
+
+def settings(key: str, described: str) -> Iterator[str]:
+    """Yield the values of ``key`` that are tried; a new form of values needs its own above."""
+    words = tuple(METHODS) if described == "METHOD" else VALUES.get(described)
+    if words is None:
+        words = tuple(described.split("|"))
+        assert all(word.isalpha() for word in words), f"{key}: say in VALUES what to try"
+    yield from words
+
+
+def options() -> Iterator[tuple[str, str]]:
+    """Yield each parameter of a switch, with the form of its values."""
+    for key, (form, _) in DESCRIBED.items():
+        name, _, rule = key.partition(".")
+        if name == "CLASS":
+            yield from ((f"{one}.{rule}", form) for one in CLASS_NAMES)
+        elif f"{name}." == DSCP:  # of UET, of RoCEv2, of trimmed packets, of nobody
+            yield from ((f"{DSCP}{point}", form) for point in (0, 26, 46, 10, 12, 3))
+        else:
+            yield key, form
+
+
+def states_default(switch: str, parameter: str, topology: str) -> bool:
+    """Return whether ``parameter`` only says what ``switch`` does on ``topology`` without it."""
+    fitted = [
+        switch_fitting.fit(parse(text), load(topology), 1.0, clock="virtual")
+        for text in (switch, extended(switch, parameter))
+    ]
+    choices = [dataclasses.replace(one.choice, name="", changes={}) for one in fitted]
+    classes = [{k: p.classes() for k, p in one.profiles.items()} for one in fitted]
+    rules = [
+        dataclasses.replace(
+            one,
+            choice=choices[0],
+            profiles={k: dataclasses.replace(p, queues={}) for k, p in one.profiles.items()},
+        )
+        for one in fitted
+    ]
+    return choices[0] == choices[1] and classes[0] == classes[1] and rules[0] == rules[1]
+
+
+def extended(base: str, *parameters: str) -> str:
+    """Return ``base`` with ``parameters``, one of which may take the place of its own."""
+    name, _, own = base.partition(":")
+    found = dict(part.split("=") for part in (*own.split(","), *parameters) if part)
+    return f"{name}:{','.join(f'{key}={value}' for key, value in found.items())}".rstrip(":")
+
+
+@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+@pytest.mark.parametrize(("key", "form"), list(options()))
+def test_a_parameter_of_the_switch_is_not_silent(key: str, form: str, transport: str) -> None:
+    need = NEEDS.get(f"{transport} {key}", NEEDS.get(key, Need()))
+    silent = []
+    for profile, topology in SWITCHES.items():
+        place = need.topology or topology
+        base = extended(profile, *filter(None, need.switch.split(",")))
+        without = digest(transport, base, place, need)
+        accepted, changed = [], False
+        for value in settings(key, form):
+            after = digest(transport, extended(base, f"{key}={value}"), place, need)
+            changed |= after is not None and after != without
+            if without and after and not states_default(base, f"{key}={value}", place):
+                accepted.append(f"{transport} {key}={value}")
+        if not changed and not REASONS.keys() & {
+            *accepted,
+            *(key, f"{transport} {key}", f"{key} on {profile}"),
+        }:
+            silent += [f"{one} on {base}" for one in accepted]
+    assert silent == []
