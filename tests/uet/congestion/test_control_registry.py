@@ -58,13 +58,32 @@ def test_parameters_of_no_control_are_refused() -> None:
         config(cc_parameters={HALF: {"gamma": 1.0}})
 
 
-@pytest.mark.parametrize("name", ["none", "nscc", "rccc", "both"])
+@pytest.mark.parametrize("name", ["nscc", "both"])
 def test_cc_has_one_name_from_the_command_line_to_the_endpoint(name: str) -> None:
     topology = catalogue.load("rail_clos:hosts=2,gpus_per_host=1")
     choice = fit(f"uet:cc={name},nscc.gamma=0.5", topology)
     fields: Any = next(iter(choice.configs.values()))
     assert fields["cc"] == name
     assert fields["cc_parameters"]["nscc"]["gamma"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "idle"),
+    [
+        ("uet:cc=none,nscc.gamma=0.5", "nscc.gamma"),
+        ("uet:cc=rccc,nscc.gamma=0.5", "nscc.gamma"),
+        ("uet:rccc.pacer_share=0.5", "rccc.pacer_share"),
+        ("uet:delivery=rod,spray=oblivious", "spray"),
+        ("uet:delivery=rod,short=2", "short"),
+        ("uet:tss=direct,crc=on", "crc"),
+        ("rocev2:cc=none,dcqcn=paper", "dcqcn"),
+        ("rocev2:cc=none,dcqcn.g=0.5", "dcqcn.g"),
+        ("rocev2:dcqcn=paper,dcqcn.clamp_target=1", "dcqcn.clamp_target"),
+    ],
+)
+def test_a_parameter_that_the_others_leave_without_effect_is_refused(given: str, idle: str) -> None:
+    with pytest.raises(UserError, match=f": {idle} has no effect with "):
+        fit(given, catalogue.load("rail_clos:hosts=2,gpus_per_host=1"))
 
 
 def test_a_control_of_another_transport_is_refused() -> None:
