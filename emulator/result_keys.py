@@ -146,6 +146,12 @@ TRAFFIC_ROW: Mapping[str, str] = {
     "steady_queue_bytes": "mean depth at the bottleneck while all flows were under way",
     "links_max_mean": "parallel uplinks: load of the busiest over the mean",
     "links_jain": "parallel uplinks: Jain's index of their loads",
+    "last_flow": "the flow that ended last",
+    "last_flow_us": "when, in its iteration",
+    "last_flow_alone_us": "how long after all others",
+    "last_flow_share": "what it got of its NIC's rate in that time",
+    "last_flow_waited_for": "what its sender shows: `retransmission timers`, `pauses`, "
+    "`its rate or window` (none of these, below 0.9 of the rate) or `nothing`",
     "reordered_packets": (
         "packets that arrived after one sent later. RoCEv2 counts all packets behind a loss, too: "
         "do not compare it with UET's"

@@ -40,7 +40,7 @@ from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
 from emulator.run.plan.run_plan import DEFAULT_SEED
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
-from emulator.run.plan.variants import COMPARE, COMPARED, variants
+from emulator.run.plan.variants import COMPARE, COMPARED, COMPARED_SEEDS, variants
 from emulator.run.pxn import DEFAULT as pxn_default
 from emulator.run.pxn import MODES as pxn_modes
 from emulator.run.report import comparison, spread
@@ -94,9 +94,8 @@ from emulator.transports import describe_options, is_secured
 @click.option(
     "--seeds",
     type=click.IntRange(1, 100),
-    default=1,
-    show_default=True,
-    help="run everything with so many seeds, from --seed on, and report median, least and most",
+    help="run everything with so many seeds, from --seed on, and report median, least and most "
+    f"[default: 1, or {COMPARED_SEEDS} where transports are compared, without MPI]",
 )
 @click.option(
     "--clock",
@@ -215,12 +214,15 @@ from emulator.transports import describe_options, is_secured
 @click.option("--sizes", metavar="SIZE,...", help="same as --param sizes=...")
 @click.option("--iterations", metavar="N", help="same as --param iterations=...")
 @click.pass_context
-def command(context: click.Context, seeds: int, **given: Any) -> None:
+def command(context: click.Context, seeds: int | None, **given: Any) -> None:
     """Run SCENARIO (a name, or the path of a .py file) and leave a run folder.
 
     FILES are what the scenario reads, such as a trace.
     """
     place = launcher.place()
+    if seeds is None:
+        compared = place is None and len(variants(given["transport"])) > 1
+        seeds = COMPARED_SEEDS if compared else 1
     if place is None or seeds == 1:
         _run(context, None, seeds=seeds, **given)
     elif place.number:

@@ -28,7 +28,7 @@ MEANINGS: Mapping[str, str] = {
 
 
 #: Values that are names.
-_NAMES = ("max_queue_port",)
+_NAMES = ("max_queue_port", "last_flow", "last_flow_waited_for")
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ VALUES = (
     RowValue("algorithm", "algorithm", "", INPUT),
     RowValue("size_bytes", "size", "B", INPUT),
     RowValue("iterations", "iterations", "", INPUT),
+    RowValue("held_writes", "held by in_flight", "writes", INPUT),
     RowValue("ideal_us", "ideal", "us", MODEL),
     RowValue("time_us", "time", "us", ENDPOINT, -1),
     RowValue("efficiency", "of ideal", "%", ENDPOINT, 1, 100, 1),
@@ -78,6 +79,12 @@ VALUES = (
     RowValue("data_packets", "data", "packets", ENDPOINT),
     RowValue("retransmitted_packets", "resent", "packets", ENDPOINT, -1),
     RowValue("timeouts", "RTOs", "", ENDPOINT, -1),
+    RowValue("rto_wait_us", "waited for timers", "us", ENDPOINT, -1),
+    RowValue("last_flow", "last flow", "", ENDPOINT),
+    RowValue("last_flow_us", "it ended", "us", ENDPOINT, -1),
+    RowValue("last_flow_alone_us", "alone for", "us", ENDPOINT, -1),
+    RowValue("last_flow_share", "at a rate", "% of NIC", ENDPOINT, 1, 100, 1),
+    RowValue("last_flow_waited_for", "held back by", "", ENDPOINT),
     RowValue("cnps", "CNPs", "", ENDPOINT),
     RowValue("reordered_packets", "reordered", "packets", ENDPOINT),
     RowValue("paused_nics_us", "NICs paused", "us", ENDPOINT, -1),
@@ -88,6 +95,7 @@ VALUES = (
     RowValue("marked_packets", "marks", "packets", SWITCH),
     RowValue("trimmed_packets", "trims", "packets", SWITCH, -1),
     RowValue("dropped_packets", "drops", "packets", SWITCH, -1),
+    RowValue("frames_lost", "frames lost", "", SWITCH, -1),
     RowValue("max_queue_bytes", "deepest queue", "B", SWITCH, -1),
     RowValue("max_queue_port", "at", "", SWITCH),
     RowValue("lossless_held_bytes", "lossless buffer", "B held", SWITCH, -1),

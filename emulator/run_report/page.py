@@ -114,6 +114,7 @@ def html_of(record: RunRecord, sections: Sequence[Section]) -> str:
         sections=sections,
         specs=specs,
         verdict=verdict_of(record),
+        switches=_switches(record),
         facts=fact_table(record),
         command=command_of(record),
         rows=[(number, names[number - 1]) for number in drawn_rows(len(names)) if names],
@@ -121,6 +122,16 @@ def html_of(record: RunRecord, sections: Sequence[Section]) -> str:
         warnings=record.result.get("warnings") or (),
         meanings=MEANINGS,
     )
+
+
+def _switches(record: RunRecord) -> list[tuple[str, str]]:
+    """Return each transport of a comparison with its switch."""
+    used: dict[str, dict[str, None]] = {}
+    for row in record.rows:
+        used.setdefault(str(row.get("transport")), {})[str(row.get("switch"))] = None
+    if len(used) < 2:
+        return []
+    return [(name, ", ".join(found)) for name, found in used.items()]
 
 
 def rendered(template: str, drawn: bool, **content: Any) -> str:

@@ -16,6 +16,7 @@ _MEASURED = {value.key for value in VALUES if value.point != INPUT} | set(MIXED)
 _NOT_FACTS = _MEASURED | {
     *("transport", "switch", "collective", "size_bytes", "endpoints", "flows", "digest"),
     *("communicators", "relayed_messages", "max_queue_port", "goodput_at", "count", "iterations"),
+    *("held_writes", "total_bytes"),
 }
 #: Parts of names that only measures have.
 _UNITS = tuple(end for end in UNITS if end.startswith("_"))

@@ -108,7 +108,7 @@ def _headlines(record: RunRecord) -> list[str]:
     if len({str(row.get("transport")) for row in rows}) > 1:
         timed = [row for row in rows if isinstance(row.get("time_us"), int | float)]
         if len(timed) == len(rows):
-            lines += [*comparison.settings(rows), *comparison.summary(rows)]
+            lines = [*comparison.summary(rows), *lines]
     return lines
 
 

@@ -11,6 +11,8 @@ from emulator.transports import TRANSPORTS
 #: The word for UET beside RoCEv2 as each of its advocates would set it up.
 COMPARE = "compare"
 COMPARED = ("uet", "rocev2:classic", "rocev2:nccl", "rocev2:adaptive")
+#: Seeds of a comparison, unless the user says how many: one has no spread.
+COMPARED_SEEDS = 3
 #: Between a transport and the switch that it is run on.
 ON = "@"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from emulator.run.faults import disturbance, unfinished
 from emulator.run.report.link_footer import link_lines
-from emulator.run.report.waiting_footer import held_line, resent_lines
+from emulator.run.report.waiting_footer import held_line, last_lines, resent_lines
 
 _ABSENT = "N/A"
 _NO_BLANK = "\0"  # before a blank that is only there for a line to end
@@ -227,6 +227,8 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
             yield f"# Faults               : {line}"
         for line in link_lines(row, _transport(result, row)):
             yield from wrapped("Link layer", line)
+    for line in last_lines(rows, lambda row: _transport(result, row)):
+        yield from wrapped("Last flow", line)
     for line in resent_lines(rows, lambda row: _transport(result, row)):
         yield from wrapped("Sent again", line)
     parameters = result.get("parameters")

@@ -31,6 +31,8 @@
     in the same interval as goodput.
 ``links_max_mean``, ``links_jain``
     balance of parallel uplinks (:func:`emulator.measures.port_record.balance`).
+``last_flow``, ``last_flow_us`` and more
+    which flow ended last, and why (:mod:`emulator.run.report.last_flow`).
 ``reordered_packets``
     packets that arrived after one that was sent later; None where endpoints do not count them.
     Packets of RoCEv2 do not show whether they were sent before, so there it is those that came
@@ -46,6 +48,7 @@ from emulator.measures.message_times import Iteration
 from emulator.measures.metrics import jain, percentile, rates_between, steady_interval, together
 from emulator.measures.port_record import balance
 from emulator.measures.queue_depths import QueueSeries
+from emulator.run.report.last_flow import last_flow
 from emulator.scenario import Outcome
 from topologies.model import Role, Topology
 from topologies.parts.attachment import nic_rate_bps, switch_ends
@@ -94,7 +97,7 @@ def measured(
         row["victim_p99_us"] = _us(percentile(waited, 0.99))
     if bottleneck is not None:
         row["steady_queue_bytes"] = _steady(outcome, bottleneck, QueueSeries.mean)
-    return row | _ports(topology, outcome)
+    return {**row, **last_flow(topology, outcome), **_ports(topology, outcome)}
 
 
 def _durations(iterations: Iterable[Iteration]) -> list[int]:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Row = Mapping[str, object]
 
+#: Part of a row's time from which on a last flow by itself is told.
+TAIL = 0.1
+
 
 def resent_lines(rows: Sequence[Row], name: Callable[[Row], str | None]) -> Iterator[str]:
     """Yield a sentence on each row that waited for retry timers, and one on needless repeats.
@@ -35,6 +38,31 @@ def held_line(rows: Sequence[Row], parameters: Mapping[str, object]) -> str | No
         f"in_flight binds: flows have at most {most} under way, and {held:.0f} more wait for an "
         "earlier one's acknowledgement: a window beside the transport's; in_flight= raises it"
     )
+
+
+def last_lines(rows: Sequence[Row], name: Callable[[Row], str | None]) -> Iterator[str]:
+    """Yield a sentence on the last flow of each transport that was by itself for the longest part.
+
+    A tenth of the time is worth one.
+    """
+    worst: dict[object, Row] = {}
+    for row in rows:
+        if "flows" in row and _alone(row) >= max(TAIL, _alone(worst.get(row["transport"], {}))):
+            worst[row["transport"]] = row
+    for row in worst.values():
+        share = 100 * _number(row, "last_flow_share")
+        yield (
+            f"{_what(row, name)}: of {row['flows']} flows {row['last_flow']} ended "
+            f"{_number(row, 'last_flow_alone_us'):.1f} us after all others, at "
+            f"{_number(row, 'last_flow_us'):.1f} us; it had {share:.1f} % of its NIC's rate then, "
+            f"held back by {row['last_flow_waited_for']}"
+        )
+
+
+def _alone(row: Row) -> float:
+    """Return the part of its time in which a row had one flow left."""
+    time = _number(row, "time_us")
+    return _number(row, "last_flow_alone_us") / time if time else 0.0
 
 
 def _needless(row: Row) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
+from emulator.run.report.comparison import short_names
 from emulator.run_report.figures import vega_lite as vl
 from emulator.run_report.figures.figure import Figure
 from emulator.run_report.observation_points import ENDPOINT, MODEL
-from emulator.run_report.row_labels import labels
+from emulator.run_report.row_labels import labels, parting_facts
 from emulator.run_report.run_record import NO_ROW, RunRecord
 from topologies.units import format_size
 
@@ -26,6 +28,8 @@ def result_figures(record: RunRecord) -> list[Figure]:
 
 def _ideal(record: RunRecord) -> Figure:
     title, point = "Time against ideal", f"time: {ENDPOINT}; ideal: {MODEL}"
+    if len({str(row.get("transport")) for row in record.rows}) > 1:
+        return _transports(record, title, point)
     names = labels(record.rows)
     records: list[dict[str, Any]] = [
         {
@@ -71,6 +75,77 @@ def _ideal(record: RunRecord) -> Figure:
         "topology's rates and delays, which no transport can beat.",
         records=records,
         spec=vl.figure([bars, ticks], by_row=False, height={"step": 20}),
+    )
+
+
+def _transports(record: RunRecord, title: str, point: str) -> Figure:
+    """Times of several transports, those of one place of the scenario together."""
+    facts = [key for key in parting_facts(record.rows) if key != "seed"]
+    sizes = len({row.get("size_bytes") for row in record.rows}) > 1
+    taken: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    names = short_names([str(row.get("transport")) for row in record.rows])
+    for row in record.rows:
+        words = [f"{key} {row.get(key)}" for key in facts]
+        if sizes and isinstance(row.get("size_bytes"), int):
+            words.append(format_size(row["size_bytes"]))
+        place = ", ".join(words) or str(row.get("collective"))
+        if isinstance(row.get("time_us"), int | float):
+            taken.setdefault((place, names[str(row["transport"])]), []).append(row)
+    records: list[dict[str, Any]] = []
+    for (place, transport), rows in taken.items():
+        times = [row["time_us"] for row in rows]
+        ideals = [row["ideal_us"] for row in rows if row.get("ideal_us")]
+        records.append(
+            {
+                "place": place,
+                "transport": transport,
+                "seeds": len(rows),
+                "time_us": median(times),
+                "least_us": min(times),
+                "most_us": max(times),
+                "ideal_us": median(ideals) if ideals else None,
+            }
+        )
+    if not records:
+        return Figure.none("ideal", title, point, NO_ROW)
+    axis = "time of an iteration (us)"
+    shared = {
+        "y": vl.encoding("place", "N", None, sort=None),
+        "yOffset": {"field": "transport", "sort": None},
+        "tooltip": vl.tooltip(
+            ("place", "row"),
+            ("transport", "transport"),
+            ("time_us", "median (us)"),
+            ("least_us", "least (us)"),
+            ("most_us", "most (us)"),
+            ("ideal_us", "ideal (us)"),
+        ),
+    }
+    colour = vl.encoding("transport", "N", None, sort=None)
+    bars = {
+        "mark": {"type": "bar"},
+        "encoding": {"x": vl.encoding("time_us", "Q", axis), "color": colour, **shared},
+    }
+    spread = {
+        "mark": {"type": "rule", "strokeWidth": 2},
+        "encoding": {
+            "x": vl.encoding("least_us", "Q", axis),
+            "x2": {"field": "most_us"},
+            **shared,
+        },
+    }
+    ticks = {
+        "mark": {"type": "tick", "thickness": 2, "color": "currentColor", "size": 12},
+        "encoding": {"x": vl.encoding("ideal_us", "Q", axis), **shared},
+    }
+    return Figure(
+        name="ideal",
+        title=title,
+        point=point,
+        note="Bars are medians over the seeds, lines reach from the least to the most. The upright "
+        "mark is the transport's lower bound from the topology's rates and delays.",
+        records=records,
+        spec=vl.figure([bars, spread, ticks], by_row=False, height={"step": 14, "for": "offset"}),
     )
 
 

@@ -60,6 +60,8 @@ def test_both_ports_carry_an_allreduce(uetemu_run: RunFactory) -> None:
         "clos:hosts=2,gpus_per_host=2,spines=1,nic_ports=2,planes=own",
         "--transport",
         "uet,rocev2",
+        "--seeds",
+        "1",
         sizes="256KiB",
         iterations="1",
     )

@@ -31,7 +31,7 @@ def folder(uetemu_run_factory: RunFactory) -> Path:
     path: Path = run(
         uetemu_run_factory,
         "incast",
-        *("--topology", SPEC, "--transport", "uet,rocev2:classic", "--report"),
+        *("--topology", SPEC, "--transport", "uet,rocev2:classic", "--seeds", "1", "--report"),
         *("--capture", "h1g0:eth0,rail0:down0", "--fault", "t=3us link rail0:up0 down"),
         **{"senders": "2", "iterations": "2", **TINY},
     )["folder"]

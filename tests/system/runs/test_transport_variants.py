@@ -109,7 +109,7 @@ def test_every_life_of_a_secured_runs_endpoints_has_a_key_of_its_own(
         transports = "uet:tss=cluster,uet:tss=cluster,cc=none"
         run = start(
             *(*SMALL, "--clock", "host", "--dilation", "20000"),
-            *("--sizes", "16KiB", "--transport", transports),
+            *("--sizes", "16KiB", "--transport", transports, "--seeds", "1"),
         )
         status, out, err = run.communicate()
         assert (status, err) == (0, ""), out
