@@ -261,6 +261,17 @@ def test_the_answer_to_a_probe_is_about_no_psn() -> None:
 
 
 @pytest.mark.conformance("C-056")
+def test_a_probe_asks_from_the_oldest_psn_in_flight_on() -> None:
+    """An answer shows 64 PSNs: those of which something is known are not asked about again."""
+    script = Script()
+    probe, packets = probed(script)
+    script.give(probe_ack(probe, cack=packets[0].psn - 1, base=packets[0].psn, bitmap=0b10111))
+    assert script.fep.probe(THERE)
+    (again,) = script.take()
+    assert again.payload_word == packets[3].psn
+
+
+@pytest.mark.conformance("C-056")
 def test_answers_to_probes_never_sent() -> None:
     """A plain ACK that answers one tells that the PDC is there, and no more."""
     script = Script()

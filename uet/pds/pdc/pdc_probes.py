@@ -29,6 +29,8 @@ class PdcProbes:
     def probe(self, now: int, *, with_data: bool = False) -> Frame:
         """Request the state of the peer's window, and measure the path (UES 3.6.13.7).
 
+        The answer shows 64 PSNs: those from the oldest on of which nothing is known.
+
         ``with_data``: behind what was sent, so that its delay separates waiting from lost packets.
         """
         self._probes += 1
@@ -37,7 +39,7 @@ class PdcProbes:
             ControlType.PROBE,
             psn=0,
             ar=True,
-            payload=(self._source.requests.max_cack + 1) & MASK,
+            payload=self._source.requests.oldest_in_flight(),
             opaque=self._probes & 0xFFFF,
             syn=False,
             with_data=with_data,

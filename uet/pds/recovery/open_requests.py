@@ -150,6 +150,15 @@ class OpenRequests:
             self.discard(psn)
             psn = (psn + 1) & MASK
 
+    def oldest_in_flight(self) -> int:
+        """Return the oldest PSN that the network may still hold, else the first without a CACK."""
+        psn, last = self.window.base, self.window.next
+        while psn != last:
+            if self.size[psn & self.slot_mask]:
+                return psn
+            psn = (psn + 1) & MASK
+        return (self.max_cack + 1) & MASK
+
     def message_of(self, psn: int) -> Outbound | None:
         """Return the message of an open request; ``None`` for a control packet."""
         return self.message[psn & self.slot_mask]
