@@ -20,8 +20,7 @@ def test_a_comparison_is_told_and_drawn_by_place_and_transport(tmp_path: Path) -
     assert "<dt>uet</dt><dd>on shallow</dd>" in page
     assert "<dt>rocev2</dt><dd>on lossless:" in page
     assert "<li>senders=2: " in page
-    drawn = json.loads((output / "report-figures" / "ideal.json").read_text())
-    records = drawn["records"] if isinstance(drawn, dict) else drawn
+    records = json.loads((output / "report-figures" / "ideal.json").read_text())["data"]
     assert [(one["place"], one["transport"]) for one in records] == [
         ("senders 1", "uet"), ("senders 2", "uet"), ("senders 1", "rocev2"), ("senders 2", "rocev2")
     ]  # fmt: skip
