@@ -250,7 +250,9 @@ class FabricAsic:
             check_rate(faults, faulted.cable, port, self.dilation)
         before = self._settings(faulted)
         after = self._nominal(self.fitted, faulted, faults)
-        ports.configure(self.program, faulted.index, ports.with_faults_of(before, after))
+        scaled = faults.scaled or self.faulted(port).scaled
+        struck = ports.with_faults_of(before, after, scaled=scaled)
+        ports.configure(self.program, faulted.index, struck)
         self._faulted[port] = faults
         if self.virtual is not None:
             return
@@ -299,7 +301,7 @@ class FabricAsic:
         ``arriving`` selects the frames that arrive there; the others leave.
         """
         faulted = self.faulted(port)
-        return faulted.swallows and (faulted.arriving or not arriving)
+        return faulted.swallows_arrivals if arriving else faulted.swallows
 
     def pause_rules(self, end: CableEnd) -> PauseRules | None:
         """Return what port ``end`` of a switch or NIC does about pauses; None: nothing.

@@ -33,6 +33,8 @@ from emulator.errors import UserError
 #: larger one times the longest frame would not fit 64 bits.
 BIT_ERROR_SHIFT = 24
 MOST_BIT_ERRORS = 1 << 47
+#: The directions of a black hole, seen from a port.
+WAYS = ("out", "in")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,12 @@ class Faults:
     black hole besides or not.
 
     ``rate`` is no probability but the share of the link's rate that is left, above 0 and at most 1.
+    ``scaled``: the thresholds of the port's queues are that share of theirs, too, as a slower port
+    would have them.
+
+    ``one_way``: a black hole that is ``"out"`` swallows only what leaves through the port, ``"in"``
+    only what arrives there, whatever ``arriving`` is.  Of the faults of a cable this is seen from
+    its end ``a``.
     """
 
     loss: float = 0.0
@@ -75,12 +83,20 @@ class Faults:
     unplugged: bool = False
     pause_storm: bool = False
     arriving: bool = False
+    scaled: bool = False
+    one_way: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("black_hole", "unplugged", "pause_storm", "arriving"):
+        for name in ("black_hole", "unplugged", "pause_storm", "arriving", "scaled"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UserError(f"the fault {name} is {value!r}: it is True or False")
+        if self.one_way not in ("", *WAYS) or (self.one_way and not self.black_hole):
+            raise UserError(
+                f"the fault one_way is {self.one_way!r}: a black hole has one of {', '.join(WAYS)}"
+            )
         for field in fields(self):
+            if field.name == "one_way":
+                continue
             value = getattr(self, field.name)
             if not isinstance(value, int | float) or not 0 <= value <= 1:
                 what = "a share of the link's rate" if field.name == "rate" else "a probability"
@@ -113,8 +129,19 @@ class Faults:
 
     @property
     def swallows(self) -> bool:
-        """Return whether nothing comes over the cable."""
-        return self.black_hole or self.unplugged
+        """Return whether nothing leaves over the cable."""
+        return self.unplugged or (self.black_hole and self.one_way != "in")
+
+    @property
+    def swallows_arrivals(self) -> bool:
+        """Return whether nothing that comes over the cable arrives."""
+        if self.black_hole and self.one_way == "in":
+            return True
+        return self.arriving and (self.unplugged or (self.black_hole and not self.one_way))
+
+    def seen_from_b(self) -> Faults:
+        """Return the faults of a cable as the port at its end ``b`` sees them."""
+        return replace(self, one_way={"": "", "out": "in", "in": "out"}[self.one_way])
 
     def beside_link(self) -> Faults:
         """Return the faults that are left to the switch where the engine loses frames on cables.
@@ -144,7 +171,9 @@ class Faults:
         return FAULT_SETTINGS.pack(
             *(round(chance * WHOLE) for chance in chances),
             min(MOST_BIT_ERRORS, round(8 * self.bit_errors * WHOLE * (1 << BIT_ERROR_SHIFT))),
-            faulted * self.swallows | WITHOUT_CARRIER * self.unplugged,
+            FAULTS_DEPARTURES * self.swallows
+            | FAULTS_ARRIVALS * self.swallows_arrivals
+            | WITHOUT_CARRIER * self.unplugged,
             faulted * striking,
         )
 

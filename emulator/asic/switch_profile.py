@@ -240,6 +240,25 @@ class Profile:
         kept = {name: replace(getattr(self, name), trim_bytes=None) for name in TRIMMED_NAMES}
         return replace(self, **kept)
 
+    def scaled(self, share: float) -> Profile:
+        """Return this switch with ``share`` of all thresholds; what is queued is whole frames."""
+        frame = self.mtu + PACKET_OVERHEAD_OCTETS
+
+        def part(depth: int | None, least: int) -> int | None:
+            return None if depth is None else max(least, round(share * depth))
+
+        kept = {}
+        for name in CLASS_NAMES:
+            rules: ClassRules = getattr(self, name)
+            kept[name] = replace(
+                rules,
+                kmin_bytes=round(share * rules.kmin_bytes),
+                kmax_bytes=part(rules.kmax_bytes, 1),
+                trim_bytes=part(rules.trim_bytes, frame),
+                limit_bytes=part(rules.limit_bytes, frame),
+            )
+        return replace(self, **kept)  # type: ignore[arg-type]
+
     def rules(self, traffic_class: TrafficClass) -> ClassRules:
         if traffic_class is TrafficClass.OTHER:
             return NO_RULES
@@ -392,7 +411,8 @@ def port_settings(
     rate = max(1, round(host_rate / 8e9 * 2**RATE_SHIFT))  # 0 would be a port without a rate
     head = PORT_HEAD.pack(rate, seed & SEED_MASK)
     marks = profile.last_hop_ecn or not faces_nic
-    classes = (_packed_class(profile, traffic_class, marks) for traffic_class in TrafficClass)
+    queued = profile.scaled(faults.rate) if faults.scaled else profile
+    classes = (_packed_class(queued, traffic_class, marks) for traffic_class in TrafficClass)
     tail = PORT_TAIL.pack(
         profile.classes(),
         profile.trim_size,

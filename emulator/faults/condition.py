@@ -20,7 +20,7 @@ from topologies.model import Link, Topology, TopologyError
 class Condition:
     """The elements that are ``down``, in the order of their failures, and the silent ``faults``.
 
-    Faults are those of cables, both ways.
+    Faults are those of cables, both ways, but for a black hole that is ``one_way``.
     """
 
     down: tuple[Element, ...] = ()
@@ -47,7 +47,7 @@ class Condition:
 
     @property
     def impassable(self) -> frozenset[Link]:
-        """The cables that nothing comes over: dead, or a black hole."""
+        """The cables that no transport comes over: dead, or a black hole, if only one way."""
         black = {link for link, faults in self.faults.items() if faults.black_hole}
         return self.dead | black
 
@@ -117,9 +117,12 @@ def from_data(data: Mapping[str, Any], topology: Topology) -> Condition:
 
 def described(faults: Faults, link: Link) -> list[str]:
     """``faults`` of ``link`` in the words of the grammar."""
-    reported = ["blackhole"] if faults.black_hole else []
+    way = f"={faults.one_way}" if faults.one_way else ""
+    reported = [f"blackhole{way}"] if faults.black_hole else []
     if faults.rate != 1:
         reported.append(f"rate={faults.rate * link.rate_bps / 1e9:g}Gbps")
+    if faults.scaled:
+        reported.append("thresholds=scaled")
     if faults.loss:
         reported.append(f"loss={100 * faults.loss:g}%")
     if faults.bit_errors:

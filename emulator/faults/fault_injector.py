@@ -175,7 +175,11 @@ class FaultInjector:
         for link in sorted(links, key=lambda link: link.a):
             ports = list(self._ports([link]))
             for port in ports:  # a NIC has no ASIC: its cable is struck at the switch, both ways
-                asic.inject(port, replace(requested.of(link), arriving=len(ports) == 1))
+                faults = requested.of(link)
+                faults = faults if port == str(link.a) else faults.seen_from_b()
+                if faults.one_way == "in" and len(ports) > 1:  # the other end swallows it
+                    faults = replace(faults, black_hole=False, one_way="")
+                asic.inject(port, replace(faults, arriving=len(ports) == 1))
 
     def _ports(self, links: Collection[Link]) -> Iterator[str]:
         """The switch ports at the ends of ``links``."""

@@ -17,8 +17,12 @@ the one before.
 ``flap every= for=``   down for the first half of each period and up for the second, and up at last
 ``dead``               a GPU's process ends: its endpoint neither sends nor answers any more, and
                        its NIC keeps its carrier; a server takes its GPUs and all carrier
-``blackhole``          swallows everything, and both ends keep carrier; links only, as are the rest
-``rate=``              what is left of the link's rate, as in ``rate=100Gbps``
+``blackhole``          swallows everything, and both ends keep carrier; links only, as are the rest.
+                       ``blackhole=out`` swallows only what the named port sends, ``blackhole=in``
+                       only what it is sent
+``rate=``              what is left of the link's rate, as in ``rate=100Gbps``; beside it
+                       ``thresholds=scaled`` has the port mark, trim and drop as early as a port of
+                       that rate would
 ``loss=``              chance of each frame to be lost, as in ``loss=1%``
 ``ber=``               chance of each bit to be wrong, as in ``ber=1e-7``: such a frame is lost
 ``corrupt=``           chance of each frame to have a bit inverted
@@ -37,6 +41,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from emulator.asic.bpf.layout import WHOLE
+from emulator.asic.port_faults import WAYS
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.fault_elements import KINDS, Element, element
@@ -46,7 +51,8 @@ from topologies.units import UnitError, format_rate, format_time, parse_rate, pa
 
 STATES = ("down", "up", "blackhole", "heal", "flap", "dead")
 OF_LINKS = tuple(state for state in STATES if state != "dead")
-SETTINGS = ("rate", "loss", "ber", "corrupt")
+BLACK_HOLES = ("blackhole", *(f"blackhole={way}" for way in WAYS))
+SETTINGS = ("rate", "loss", "ber", "corrupt", "thresholds")
 FLAPPING = ("every", "for")
 MOST_FLAPS = 1000
 #: Bit error ratios that can be drawn, and under which frames still arrive.
@@ -90,7 +96,8 @@ def describe() -> str:
     return """\
 Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject: no t=, no flap)
   link NODE:PORT   down|up  flap every=1ms for=5ms             carrier, at both ends
-                   blackhole  rate=100Gbps  loss=1%  ber=1e-7  corrupt=0.1%  heal   silent
+                   blackhole[=out|in]  rate=100Gbps [thresholds=scaled]          silent
+                   loss=1%  ber=1e-7  corrupt=0.1%  heal                         silent
   switch NAME      down|up|flap                                all of its cables
   nic GPU[:PORT]   down|up|flap                                those of the GPU
   gpu NAME         dead                                        its NIC keeps carrier; run only
@@ -167,16 +174,23 @@ def after(condition: Condition, clause: Clause) -> Condition:
                     + (f"what is down is {down}" if down else "take the clause out")
                 )
             return condition.raised(one)
-        case "blackhole":
-            return condition.faulted(links, black_hole=True)
+        case verb if verb in BLACK_HOLES:
+            way = verb.partition("=")[2]
+            if way and one.name != str(links[0].a):  # named by its other end
+                way = "in" if way == "out" else "out"
+            return condition.faulted(links, black_hole=True, one_way=way)
         case "heal":
             if not any(link in condition.faults for link in links):
                 hint = f"; write {one} up" if one in condition.down else "; take the clause out"
                 raise UserError(f"{clause.text!r}: nothing silently strikes {one} then{hint}")
             return condition.healed(links)
         case _:
-            names = {"rate": "rate", "loss": "loss", "ber": "bit_errors", "corrupt": "corruption"}
-            return condition.faulted(links, **{names[name]: v for name, v in clause.settings})
+            names = {"loss": "loss", "ber": "bit_errors", "corrupt": "corruption"}
+            given = dict(clause.settings)
+            changes: dict[str, float] = {names[key]: v for key, v in given.items() if key in names}
+            if "rate" in given:
+                changes |= {"rate": given["rate"], "scaled": "thresholds" in given}
+            return condition.faulted(links, **changes)
 
 
 def _when(clause: Clause) -> int:
@@ -227,7 +241,7 @@ _EXAMPLE = "link rail0:up1 down"
 
 def _verbs(faulted: Element) -> Sequence[str]:
     if faulted.kind == "link":
-        return (*OF_LINKS, *(f"{name}=" for name in SETTINGS))
+        return (*OF_LINKS, *BLACK_HOLES[1:], *(f"{name}=" for name in SETTINGS))
     if faulted.mortal:
         return ("dead",)
     return ("down", "up", "flap")
@@ -242,6 +256,8 @@ def _verb(
 ) -> tuple[str, tuple[tuple[str, float], ...]]:
     verb, equals, _ = words[0].partition("=")
     known = _verbs(faulted)
+    if words[0] in known and words[0] in BLACK_HOLES:
+        verb, equals = words[0], ""
     if (f"{verb}=" if equals else verb) not in known:
         near = meant(verb, [one.removesuffix("=") for one in known])
         if verb in SETTINGS and f"{verb}=" in known:
@@ -249,7 +265,7 @@ def _verb(
         elif faulted.mortal and verb in STATES:
             near = f": a {faulted.kind} dies, until the iteration has ended (in a lab: until heal)"
         elif verb in known:
-            near = f"; {verb} takes no value"
+            near = f"; {verb} takes {'out, in or ' if verb == 'blackhole' else ''}no value"
         raise UserError(
             f"{stated!r}: {words[0]!r} is nothing that happens to a {faulted.kind}{near}; take one "
             f"of {', '.join(known)}"
@@ -262,7 +278,13 @@ def _verb(
     if verb == "flap":
         return verb, _settings(words[1:], FLAPPING, faulted, stated, whole=True)
     if equals:
-        return "set", _settings(words, SETTINGS, faulted, stated)
+        found = _settings(words, SETTINGS, faulted, stated)
+        if "thresholds" in dict(found) and "rate" not in dict(found):
+            raise UserError(
+                f"{stated!r}: thresholds=scaled goes with the rate that they are scaled by; write "
+                "for example rate=100Gbps thresholds=scaled"
+            )
+        return "set", found
     if len(words) > 1:
         raise UserError(
             f"{stated!r}: {words[1]!r} follows {verb}, which takes nothing; part clauses by "
@@ -319,6 +341,12 @@ def _rate(text: str, faulted: Element) -> float:
     return rate / link.rate_bps
 
 
+def _scaled(text: str, _: Element) -> float:
+    if text != "scaled":
+        raise UserError(f"{text!r} is not scaled; leave it out to keep the thresholds")
+    return 1.0
+
+
 def _share(text: str, _: Element) -> float:
     match = _SHARE.fullmatch(text)
     if match is None or not 0 < float(match[1]) <= 100:
@@ -353,6 +381,7 @@ def _duration(text: str, _: Element) -> float:
 
 _READERS: Mapping[str, Callable[[str, Element], float]] = {
     "rate": _rate,
+    "thresholds": _scaled,
     "loss": _share,
     "ber": _ratio,
     "corrupt": _share,

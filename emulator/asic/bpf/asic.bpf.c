@@ -116,12 +116,12 @@ int asic_egress(struct __sk_buff *skb)
 	if (VIRTUAL && !is_transport(skb, rules->native_protocol))
 		return pass_in_kernel(skb, rules, mapped, FAULTS_DEPARTURES);
 	if (pass == MARK_OWN)
-		return rules->faults.black_hole ? swallowed(rules) : TC_ACT_UNSPEC;
+		return rules->faults.black_hole & FAULTS_DEPARTURES ? swallowed(rules) : TC_ACT_UNSPEC;
 	if (pass == MARK_TRIMMED || pass == MARK_DUPLICATE)
 		skb->mark = 0;
 	parse(skb, &packet);
 	class_number = class_of(rules, &packet);
-	if (rules->faults.black_hole) {
+	if (rules->faults.black_hole & FAULTS_DEPARTURES) {
 		count_swallowed(port, class_number, rules);
 		return swallowed(rules);
 	}

@@ -99,13 +99,16 @@ def configure(program: SwitchTables, index: int, settings: bytes) -> None:
     program.settings.put(PORT_KEY.pack(index), settings)
 
 
-def with_faults_of(settings: bytes, other: bytes) -> bytes:
-    """``settings`` of a port, with the faults and the rate, which faults reduce, of ``other``."""
+def with_faults_of(settings: bytes, other: bytes, *, scaled: bool = False) -> bytes:
+    """``settings`` of a port, with the faults and the rate, which faults reduce, of ``other``.
+
+    ``scaled``: with its thresholds, too.
+    """
     (rate, _), (_, seed) = PORT_HEAD.unpack_from(other), PORT_HEAD.unpack_from(settings)
     return b"".join(
         (
             PORT_HEAD.pack(rate, seed),
-            settings[PORT_HEAD.size : FAULTS_AT],
+            (other if scaled else settings)[PORT_HEAD.size : FAULTS_AT],
             other[FAULTS_AT:TAIL_AT],
             settings[TAIL_AT:],
         )

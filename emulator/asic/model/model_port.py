@@ -10,6 +10,7 @@ from emulator.asic.bpf.layout import (
     BINS,
     CLASS_COUNTERS,
     FAULTS_ARRIVALS,
+    FAULTS_DEPARTURES,
     FLOWLET,
     FLOWLETS,
     PAUSE_STATE,
@@ -177,7 +178,7 @@ class ModelPort:
         packet = parse(frame)
         number = rules.class_of[packet.traffic] if packet.version else _OTHER
         faults = rules.faults
-        if faults.black_hole:
+        if faults.black_hole & FAULTS_DEPARTURES:
             self._count_swallowed(rules, number)
             self._swallow()
             return

@@ -38,9 +38,15 @@ def changes_of(moments: Sequence[Moment], topology: Topology) -> list[Change]:
     before = SOUND
     for moment in moments:
         for link in topology.links:
-            share = share_left(moment.condition.of(link))
-            if share != share_left(before.of(link)):
-                found += [Change(moment.at_ns, end, share) for end in link.ends]
+            after, was = moment.condition.of(link), before.of(link)
+            if after == was:
+                continue
+            for end, now, then in (
+                (link.a, after, was),
+                (link.b, after.seen_from_b(), was.seen_from_b()),
+            ):
+                if share_left(now) != share_left(then):
+                    found.append(Change(moment.at_ns, end, share_left(now)))
         before = moment.condition
     return found
 

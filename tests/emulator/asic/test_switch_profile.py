@@ -17,6 +17,7 @@ from emulator.asic.bpf.layout import (
 from emulator.asic.switch_profile import PROFILES, CodePoints, named, port_settings
 from emulator.errors import UserError
 from tests.harness.asic.port_bench import POINTS, profile
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -142,3 +143,11 @@ def test_a_code_point_of_trimmed_packets_stays_where_they_are() -> None:
     with pytest.raises(UserError, match=r"code point 10 is what this switch writes .*trim=off"):
         profile(**{"dscp.10": "low"})
     assert profile("deep", **{"dscp.10": "high"}).classes()[10] == TrafficClass.CONTROL
+
+
+def test_thresholds_scaled_to_a_slower_port_are_that_ports() -> None:
+    fast = named("shallow", bdp_bytes=400_000, mtu=9000, code_points=POINTS)
+    slow = named("shallow", bdp_bytes=100_000, mtu=9000, code_points=POINTS)
+    assert fast.scaled(0.25) == slow
+    frame = 9000 + PACKET_OVERHEAD_OCTETS
+    assert fast.scaled(0.001).data.trim_bytes == fast.scaled(0.001).data.limit_bytes == frame

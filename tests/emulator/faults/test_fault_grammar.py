@@ -84,6 +84,24 @@ def test_silent_faults_add_up_and_heal_together() -> None:
     assert moments[3].condition == SOUND
 
 
+def test_a_black_hole_may_have_one_direction_which_either_end_can_name() -> None:
+    cable = link("rail0:up0")
+    ours, theirs = map(str, (cable.a, cable.b))
+    texts = (f"{ours} blackhole=out", f"{theirs} blackhole=in", f"{theirs} blackhole=out")
+    found = [timeline([f"t=0 link {text}"], FABRIC)[0].condition.of(cable) for text in texts]
+    assert found[0] == found[1] == Faults(black_hole=True, one_way="out")
+    assert found[2] == found[0].seen_from_b() == Faults(black_hole=True, one_way="in")
+    assert (found[0].swallows, found[0].swallows_arrivals) == (True, False)
+    assert (found[2].swallows, found[2].swallows_arrivals) == (False, True)
+
+
+def test_thresholds_scale_with_a_rate_until_the_next() -> None:
+    text = "t=0 link rail0:up0 rate=100Gbps thresholds=scaled; t=1us rate=200Gbps"
+    first, second = (one.condition.of(link("rail0:up0")) for one in timeline([text], FABRIC))
+    assert first == Faults(rate=0.25, scaled=True)
+    assert second == Faults(rate=0.5)
+
+
 def test_a_bit_error_ratio_is_read_and_written() -> None:
     (moment,) = timeline(["t=0 link rail0:up0 ber=1e-7"], FABRIC)
     cable = link("rail0:up0")
@@ -155,7 +173,9 @@ def test_several_options_are_one_timeline() -> None:
         ("t=1ms down", "does not say what is struck"),
         ("t=1ms switch rail0 loss=1%", "'loss=1%' is nothing that happens to a switch"),
         ("t=1ms link rail0:up1 loss = 1%", "'loss' is nothing .* to a link without its value"),
-        ("t=1ms link rail0:up1 blackhole=1", "to a link; blackhole takes no value; take one of"),
+        ("t=1ms link rail0:up1 blackhole=1", "to a link; blackhole takes out, in or no value"),
+        ("t=1ms link rail0:up1 thresholds=scaled", "goes with the rate that they are scaled by"),
+        ("t=1ms link rail0:up1 rate=1Gbps thresholds=low", "'low' is not scaled"),
         ("t=1ms link rail0:up1 down up", "'up' follows down, which takes nothing"),
         ("t=1ms link rail0:up1 rate=0Gbps", "rate= is no good.*blackhole swallows everything"),
         ("t=1ms link rail0:up1 rate=800Gbps", "at most the 400 Gbps of link rail0:up1"),
@@ -204,7 +224,12 @@ CLAUSES = st.one_of(
     st.builds(
         "link {} {}".format,
         st.sampled_from(ENDS),
-        st.sampled_from(["blackhole", "loss=0.25%", "corrupt=2% rate=50Gbps"]),
+        st.sampled_from(
+            [
+                *("blackhole", "blackhole=out", "blackhole=in", "loss=0.25%"),
+                *("corrupt=2% rate=50Gbps", "rate=50Gbps thresholds=scaled"),
+            ]
+        ),
     ),
 )
 
@@ -230,6 +255,7 @@ def test_a_condition_in_words_and_as_data_is_the_same_condition(texts: list[str]
 def _parted(words: str) -> list[str]:
     """A blackhole, and what else strikes its link, are clauses of their own."""
     kind, name, *reported = words.split()
-    parts = [[word] for word in reported if word in ("down", "blackhole")]
-    parts.append([word for word in reported if word not in ("down", "blackhole")])
+    alone = ("down", *grammar.BLACK_HOLES)
+    parts = [[word] for word in reported if word in alone]
+    parts.append([word for word in reported if word not in alone])
     return [" ".join([kind, name, *part]) for part in parts if part]
