@@ -34,7 +34,7 @@ def test_what_a_loss_costs(uetemu_run: RunFactory, record_property: Record, seed
     result = run(
         uetemu_run,
         "losssweep",
-        *("--transport", f"uet,{GO_BACK_N},{SELECTIVE}"),
+        *("--transport", f"uet,{GO_BACK_N},{SELECTIVE}", "--seeds", "1"),
         seed=seed,
         losses="0,10000",
         size="4MiB",
@@ -209,6 +209,7 @@ def test_adaptive_routing_takes_no_reordering_for_loss(
         uetemu_run,
         "permutation",
         *("--topology", CROSSED, "--transport", "rocev2:classic,rocev2:adaptive"),
+        *("--seeds", "1"),
         seed=1,
         sprayed=True,
         sizes="1MiB",

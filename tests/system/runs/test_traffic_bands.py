@@ -137,7 +137,9 @@ def test_credit_keeps_the_link_of_a_large_incast_busy(
 def test_without_trimming_deep_queues_lose_little_time(
     uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
-    result = run(uetemu_run, "incast", "--switch", "deep", seed=seed, senders="8")
+    # Few writes under way: otherwise the first windows, whole and all at once, decide.
+    few = {"message": "16KiB", "in_flight": "8"}
+    result = run(uetemu_run, "incast", "--switch", "deep", seed=seed, senders="8", **few)
     (row,) = result["rows"]
     record_property("efficiency", row["efficiency"])
     assert within(row, DEEP_INCAST) == []
@@ -196,11 +198,13 @@ def test_the_victim_keeps_its_share(
     uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
     # The first collision, of nine full windows, costs a tenth of so short a transfer: it is over
-    # when the iteration that counts begins.
+    # when the iteration that counts begins, and few writes under way let it not come again.
     result = run(
         uetemu_run,
         "victim",
         *("--endpoints", "kept"),
+        message="32KiB",
+        in_flight="16",
         seed=seed,
         senders="8",
         size="1MiB",
