@@ -81,6 +81,8 @@ def test_incasts_with_pauses_with_losses_and_with_trimming(
         placement="any",
         senders=str(senders),
         size="256KiB",
+        message="16KiB",
+        in_flight="8",
     )
     rows = by_transport(result)
     for name, row in rows.items():
