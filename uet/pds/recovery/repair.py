@@ -20,8 +20,9 @@ from uet.pds.recovery.open_requests import OpenRequests
 from uet.pds.recovery.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
 from uet.pds.window import SACK_BITS
 
-#: For so many base RTTs the slowest round trip is remembered, once or twice.
-_REMEMBERED = 8
+#: For so many base RTTs the slowest round trip is remembered, once or twice: longer than path-aware
+#: spraying keeps off a slow path, whose packets would count as lost when it is taken again.
+_REMEMBERED = 64
 #: Transmissions of one packet after which a switch that trims it once more ends the PDC.  What
 #: congestion does to one packet is far less: with a thousand senders of a window of one packet
 #: each, all but one in 3,000 packets are through by then.
