@@ -140,7 +140,8 @@ def _fit(
             "(homing=planes), which is Ultra Ethernet's; take homing=paths, where queue pairs hash "
             "over both ports, or transport uet"
         )
-    pauses = chosen["pfc"] == "on" if switch is None else switch.pausing is not None
+    # By pauses or by credits; plain queues of Linux drop.
+    pauses = switch is not None and (switch.pausing or switch.cbfc) is not None
     qps = _whole(requested, options, "qps", 1, _MOST_QPS, 1)
     mtu = _mtu(requested, options, topology)
     each = headers.RETH.size if chosen["placement"] == "direct" else 0

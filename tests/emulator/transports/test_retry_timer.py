@@ -68,7 +68,8 @@ def test_what_was_sent_again_in_vain_is_told(tmp_path: Path) -> None:
     ("transport", "switch", "exponent"),
     [
         ("rocev2", "lossless", 14),
-        ("rocev2", None, 14),
+        ("rocev2", "lossless:cbfc=on", 14),
+        ("rocev2", None, 5),
         ("rocev2:timeout=6", "lossless", 6),
         ("rocev2:rto=100us", "lossless", 5),
         ("rocev2", "lossless:pfc=off", 5),
