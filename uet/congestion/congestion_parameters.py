@@ -106,6 +106,8 @@ class NsccParameters(PathParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.qa_gate, int):
+            raise ParameterError(f"qa_gate is {self.qa_gate}; it must lie in 0..30 and be whole")
         for name, least, most in (
             ("reference_rtt", 1, 10 * _NS_PER_SECOND),
             ("target_qdelay", 1, 10 * _NS_PER_SECOND),

@@ -91,6 +91,7 @@ def test_a_window_holds_a_packet() -> None:
         (NsccParameters, {"gamma": 1.5}),
         (NsccParameters, {"delay_gain": -0.1}),
         (NsccParameters, {"drop_threshold": 0.5}),
+        (NsccParameters, {"qa_gate": 1.5}),
         (NsccParameters, {"reference_rtt": 0}),
         (RcccParameters, {"grant_mtus": 0}),
         (RcccParameters, {"pacer_share": 0}),

@@ -1,4 +1,4 @@
-"""Every parameter of a switch changes a run, or is refused: none is silent.
+"""Every parameter of a switch or a transport changes a run, or is refused: none is silent.
 
 Parameters come from the registries, and values from how they are described: a new parameter is
 tried by itself.  What only states the default may change nothing.  A parameter that needs others,
@@ -23,9 +23,12 @@ from emulator.asic.switch_choice import DESCRIBED, DSCP, parse
 from emulator.asic.switch_profile import CLASS_NAMES
 from emulator.errors import UserError
 from emulator.results import Result
+from emulator.rocev2.congestion.dcqcn_parameters import NAMED
 from emulator.run.plan.run_plan import RunPlan, RunRequest
 from emulator.run.runner import execute, prepare
+from emulator.transports import TRANSPORTS
 from topologies.catalogue import load
+from uet.congestion.congestion_profile import PARAMETERS
 
 SMALL = "rail_clos:hosts=3,gpus_per_host=2,buffer=100KB"
 LARGE = "rail_clos:hosts=3,gpus_per_host=2,buffer=290KB"
@@ -64,7 +67,7 @@ NEEDS: Mapping[str, Need] = {
     "rocev2 dscp.46": Need(scenario="alltoall", given=(("sizes", "64KiB"), ("warmups", "0"))),
     "llr": Need(faults=BIT_ERRORS),
     **{name: Need("llr=on", BIT_ERRORS) for name in OF_LLR},
-    **{name: Need("cbfc=on,cbfc_buffer=20000") for name in OF_CBFC},
+    **{name: Need("cbfc=on,cbfc_buffer=40000") for name in OF_CBFC},
     **{f"rocev2 {name}": Need("cbfc=on,cbfc_buffer=30000") for name in OF_CBFC},
 }
 #: What changes nothing where this test looks, and why that is right.
@@ -73,6 +76,22 @@ REASONS: Mapping[str, str] = {
     "rocev2 data_share": "it binds where control fills a link, as headers of trimmed packets do",
     **dict.fromkeys(
         ("data_share on deep", "data_share on lossless"), "the same: nothing is trimmed"
+    ),
+    "rocev2 pfc": "it chooses the switch where --switch says nothing",
+    "uet short": "no message waits here for a longer one to the same peer",
+    **dict.fromkeys(
+        (f"uet nscc.{name}" for name in ("quick_adapt", "qa_gate", "drop_threshold")),
+        "windows are not cut to what has arrived here; tests/uet/congestion/test_nscc.py",
+    ),
+    **dict.fromkeys(
+        (
+            f"rocev2 dcqcn.{name}"
+            for name in (
+                *("rate_interval", "byte_unit", "hyper_rate", "least_rate"),
+                "clamp_after_time",
+            )
+        ),
+        "it acts later than these flows end; tests/emulator/rocev2/congestion/",
     ),
     "rocev2 llr_timer": "what follows a lost frame shows it before the timer does",
     "control.limit_bytes": "no queue of acknowledgements gets as deep as a frame of data here",
@@ -198,3 +217,73 @@ def test_a_parameter_of_the_switch_is_not_silent(key: str, form: str, transport:
         }:
             silent += [f"{one} on {base}" for one in accepted]
     assert silent == []
+
+
+# ------------------------------------------------------------------ transports
+
+#: Long enough for congestion control to act.
+LONG = (("size", "512KiB"), ("in_flight", "32"), *INCAST[2:3], *INCAST[4:], INCAST[0])
+#: Two senders whose flows fill a deep queue.
+DEEP = (("size", "2MiB"), ("in_flight", "128"), ("message", "16KiB"), *LONG[3:-1], ("senders", "2"))
+#: Parameters that others must stand beside, or that act on another switch.
+BESIDE: Mapping[str, str] = {
+    "uet reorder": "delivery=rod",
+    "rocev2 placement": "recovery=selective_repeat",
+    "rocev2 reorder": "recovery=selective_repeat",
+    **{f"uet rccc.{one.name}": "cc=rccc" for one in dataclasses.fields(PARAMETERS["rccc"])},
+}
+ON: Mapping[str, str] = {
+    "rocev2 window": "deep",
+    "uet nscc.fast_gain": "shallow",
+    "uet rccc.least_grant": "shallow",
+}
+#: Values of a parameter that is described as NAME=FORM.
+FORMS = {"N": ("0", "1", "2", "1024"), "TIME": ("2us", "1ms"), "PACKETS": ("0",), "1|64": ("64",)}
+TUNED: Mapping[str, Mapping[str, object]] = {
+    **{
+        name: {one.name: one.default for one in dataclasses.fields(kind) if one.init}
+        for name, kind in PARAMETERS.items()
+    },
+    "dcqcn": dataclasses.asdict(NAMED["mlx"][1]),
+}
+
+
+def variations(value: object) -> tuple[str, ...]:
+    """Return other values of a parameter of congestion control."""
+    if isinstance(value, bool):
+        return "0", "1"
+    if not value or not isinstance(value, int | float):  # none, or what the fabric makes of it
+        return "1", "1000"
+    return f"{2 * value:.12g}", f"{value / 2:.12g}"
+
+
+def transport_options() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield each transport and parameter, with values to try."""
+    for name, transport in TRANSPORTS.items():
+        for option, values in transport.options.items():
+            yield name, option, values[1:]
+        for stated in filter(None, transport.described):
+            for one in stated.split(", "):
+                option, _, form = one.partition("=")
+                if not option.endswith(".PARAMETER"):
+                    yield name, option, FORMS[form]
+                    continue
+                control = option.partition(".")[0]
+                for parameter, value in TUNED[control].items():
+                    if not isinstance(value, str):
+                        yield name, f"{control}.{parameter}", variations(value)
+
+
+@pytest.mark.parametrize(("transport", "option", "values"), list(transport_options()))
+def test_a_parameter_of_a_transport_is_not_silent(
+    transport: str, option: str, values: tuple[str, ...]
+) -> None:
+    subject = f"{transport} {option}"
+    need = Need(given=DEEP if subject in ON else LONG)
+    switch = ON.get(subject, "shallow")
+    base = extended(transport, *filter(None, [BESIDE.get(subject, "")]))
+    topology = "rail_clos:hosts=3,gpus_per_host=2" + ("" if subject in ON else ",buffer=200KB")
+    without = digest(base, switch, topology, need)
+    assert without is not None
+    found = [digest(extended(base, f"{option}={one}"), switch, topology, need) for one in values]
+    assert any(one not in (None, without) for one in found) or subject in REASONS
