@@ -1,4 +1,4 @@
-"""How much a run is to do: frames of all hops, and roughly how long a machine takes for them."""
+"""How much a run is to do: frames at all nodes, and roughly how long a machine takes for them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from emulator.run.plan.run_plan import RunPlan
 from topologies.model import Topology
 from topologies.routing.fabric_paths import spans_from
 
-#: Frames that two idle processors bring over a hop in a second, in namespaces or on a model, or
+#: Frames that two idle processors bring to a node in a second, in namespaces or on a model, or
 #: operations of schedules that they carry out: 30,000 to 60,000.
 PER_SECOND = 40_000
-#: A data packet has an acknowledgement, most of the time.
-FRAMES_PER_PACKET = 2
+#: Frames for a data packet: some have an acknowledgement of their own, others one for several.
+FRAMES_PER_PACKET = 1.6
 #: Senders whose paths stand for all.
 SAMPLE = 16
 
 
 class Effort(NamedTuple):
-    """``frames`` count once for each hop; ``seconds`` are right by the order of magnitude."""
+    """``frames`` count once for each node that they come to; ``seconds`` are an order of magnitude.
+
+    What is lost and sent again is not among them.
+    """
 
     frames: int
     seconds: float
 
     def __str__(self) -> str:
         rounded = float(f"{self.frames:.1e}")
-        return f"about {rounded:,.0f} frames over all hops, roughly {_duration(self.seconds)}"
+        return f"about {rounded:,.0f} frames at all nodes, roughly {_duration(self.seconds)}"
 
 
 def effort(plan: RunPlan) -> Effort:
@@ -40,7 +43,7 @@ def effort(plan: RunPlan) -> Effort:
         times = trial.warmups + trial.iterations
         packets += load.packets * times
         operations += load.operations * times
-    frames = round(packets * hops * FRAMES_PER_PACKET)
+    frames = round(packets * (hops + 1) * FRAMES_PER_PACKET)
     return Effort(frames, (frames + operations) / PER_SECOND)
 
 
