@@ -14,6 +14,7 @@ from emulator.cli.rank_command import is_farmed
 from emulator.compiled.hot_modules import compiled
 from emulator.errors import UserError, is_full
 from emulator.kernel.launcher import Companions, place
+from topologies.advice import meant
 from topologies.model import TopologyError
 
 
@@ -38,6 +39,7 @@ VERBS = {
         "emulator.cli.reports.compare_verb",
         "compare runs with each other, or with a cluster's measurements",
     ),
+    "list": Verb("emulator.cli.list_verb", "list scenarios, topologies, transports and switches"),
     "explain": Verb(
         "emulator.cli.explain_verb", "say what a column, a key of result.json or a counter means"
     ),
@@ -115,7 +117,7 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            raise click.UsageError(f"there is no verb {cmd_name!r}{meant(cmd_name, VERBS)}", ctx)
         module = importlib.import_module(VERBS[cmd_name].module)
         command: click.Command = module.command
         return command

@@ -1,0 +1,26 @@
+"""What there is, by name, and the nearest name of a verb that there is not."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from emulator import scenario
+from emulator.asic import switch_choice
+from emulator.cli.main import cli
+from emulator.transports import TRANSPORTS
+from topologies.catalogue import DESIGNS
+
+
+def test_every_name_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["list"], standalone_mode=False)
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.split(None, 1) for line in lines if line.startswith("  ")]
+    assert [name for name, _ in named] == [
+        *(*scenario.names(), *DESIGNS, *TRANSPORTS, *switch_choice.MEANINGS)
+    ]
+
+
+def test_the_nearest_verb_is_asked_for() -> None:
+    with pytest.raises(click.UsageError, match=r"no verb 'rnu' \(did you mean run\?\)"):
+        cli.main(["rnu"], standalone_mode=False)
