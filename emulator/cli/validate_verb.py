@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
@@ -58,6 +59,10 @@ def checked(what: str) -> tuple[list[str], str]:
 
     Without a choice of switches it gets those that it is built with by default.
     """
+    if Path(what).is_dir():
+        return [
+            f"{what}: it is a folder; name the profiles in it, such as {Path(what) / 'pod.yaml'}"
+        ], ""
     try:
         chosen = choose(what)
         transport = chosen.transport or DEFAULT_TRANSPORT
