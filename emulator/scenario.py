@@ -34,7 +34,7 @@ import json
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -409,8 +409,10 @@ def _modules() -> dict[str, str]:
     return modules
 
 
-def load(name_or_path: str) -> Scenario:
+def load(name_or_path: str, others: Iterable[str] = ()) -> Scenario:
     """The scenario called ``name_or_path``, or the one in that file.
+
+    ``others`` are names that the caller knows beside them, for the sentence that lists all.
 
     Raises :class:`UserError` with one sentence if there is none, or if its file cannot be used.
     """
@@ -418,8 +420,8 @@ def load(name_or_path: str) -> Scenario:
         return _from_file(Path(name_or_path))
     name = name_or_path.replace("-", "_")
     modules = _modules()
-    known = sorted(modules)
-    if name not in known:
+    if name not in modules:
+        known = sorted({*modules, *others})
         here = Path(f"{name_or_path}.py")
         hint = f"; for the file in this directory write ./{here}" if here.exists() else ""
         raise UserError(

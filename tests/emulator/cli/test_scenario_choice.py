@@ -59,3 +59,8 @@ def test_a_cluster_names_the_command_by_rdma() -> None:
         cluster_scenario.load("model_push").check_transport("uet")
     with pytest.raises(UserError, match="run uetemu run checkpoint"):
         cluster_scenario.load("checkpoint")
+
+
+def test_names_of_storage_by_rdma_are_among_the_known() -> None:
+    with pytest.raises(UserError, match=r"'dataste' \(did you mean dataset\?\)"):
+        chosen("dataste", {}, None)
