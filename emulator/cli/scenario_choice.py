@@ -46,7 +46,7 @@ def _by_rdma(name: str, given: Mapping[str, str]) -> tuple[scenarios.Scenario, d
 
 def _as_given(name: str, given: Mapping[str, str]) -> tuple[scenarios.Scenario, dict[str, str]]:
     """Return the scenario ``name``, or the one that it has for a value of a parameter."""
-    by_rdma = [one for one in cluster_scenario.names() if cluster_scenario.load(one).by_rdma]
+    by_rdma = (one for one in cluster_scenario.names() if cluster_scenario.load(one).by_rdma)
     loaded = scenarios.load(name, by_rdma)
     for parameter, instead in getattr(loaded.module, "INSTEAD", {}).items():
         for value, variant in instead.items():
