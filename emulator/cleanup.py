@@ -24,7 +24,7 @@ from types import FrameType
 from emulator import lab_record
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.errors import UserError
-from emulator.kernel import keeper, namespaces
+from emulator.kernel import keeper, namespaces, rights
 from emulator.kernel.kernel_objects import delete_fabric_links
 from emulator.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase, Process
@@ -32,8 +32,6 @@ from emulator.logs import plain_logger
 
 _log = plain_logger(__name__)
 
-#: What of root's rights the work on namespaces, links and queues takes (Linux capability.h).
-CAPABILITIES = {"NET_ADMIN": 12, "SYS_ADMIN": 21}
 SHARED_MEMORY = Path("/dev/shm")
 TERMINATE_GRACE_S = 0.5
 #: A run that is to end saves its captures and removes its fabric first.
@@ -241,14 +239,8 @@ def require_root(purpose: str, *, remedy: str = "run as root") -> None:
     """
     if os.geteuid() != 0:
         raise UserError(f"only root can {purpose}: {remedy}")
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    effective = int(status["CapEff"], 16)
-    lacking = [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]
-    if lacking:
-        raise UserError(
-            f"root has not the capability {' nor '.join(lacking)} here, which it takes to "
-            f"{purpose}: give it to the container (--cap-add, or --privileged)"
-        )
+    if (lacking := rights.withheld()) is not None:
+        raise UserError(f"this process cannot {purpose}: {lacking}")
 
 
 def end_processes(processes: Collection[Process], *, grace_s: float = TERMINATE_GRACE_S) -> None:

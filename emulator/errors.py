@@ -8,6 +8,22 @@ def is_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def is_short_of_memory(error: BaseException | None) -> bool:
+    """Return whether ``error``, or what it comes from, is that this process gets no more memory.
+
+    A library then cannot be mapped, and a thread not be started, both without an error number.
+    """
+    while error is not None:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            return True
+        if isinstance(error, ImportError) and "failed to map segment" in str(error):
+            return True
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class UserError(Exception):
     """One sentence: what was wrong, and how to mend it.  The command line prints it and exits 1."""
 

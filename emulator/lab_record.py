@@ -178,6 +178,11 @@ def register(record: LabRecord, topology: Topology) -> Lock:
         unfinished.mkdir(mode=0o755)
     except PermissionError:
         raise UserError(f"only root can build a lab: run as root ({STATE} is not ours)") from None
+    except OSError as error:
+        raise UserError(
+            f"{STATE} cannot be written ({error.strerror}): mount a tmpfs on {STATE.parent}, or "
+            "take --fabric model, which keeps nothing there"
+        ) from error
     try:
         (unfinished / "processes").mkdir()
         (unfinished / "topology.json").write_text(to_json(topology))

@@ -14,11 +14,11 @@ from rich.table import Table
 from emulator import scenario
 from emulator.compiled.hot_modules import HOT, compiled
 from emulator.doctor.capabilities import (
-    FEATURES,
     Capabilities,
     CapabilityKind,
     MachineCapability,
     probe,
+    remedy,
 )
 from emulator.errors import UserError
 from emulator.run.runner import RunRequest, prepare
@@ -65,7 +65,7 @@ def problem_of(found: Capabilities) -> str | None:
     lacking = found.lacking()
     if lacking:
         first = lacking[0]
-        return f"{first.name} is missing ({first.detail}); {FEATURES[first.name].remedy}"
+        return f"{first.name} is missing ({first.detail}); {remedy(first.name, first.detail)}"
     loaded = scenario.load(FIRST_SCENARIO)
     try:
         prepare(RunRequest(scenario=loaded, parameters=loaded.parameters({})))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -12,7 +13,7 @@ import click
 from emulator import logs
 from emulator.cli.rank_command import is_farmed
 from emulator.compiled.hot_modules import compiled
-from emulator.errors import UserError, is_full
+from emulator.errors import UserError, is_full, is_short_of_memory
 from emulator.kernel.launcher import Companions, place
 from topologies.advice import meant
 from topologies.model import TopologyError
@@ -146,9 +147,19 @@ def cli(context: click.Context, verbose: int) -> None:
         context.exit(2)
 
 
+SHORT_OF_MEMORY = (
+    "this process gets no more memory: raise the limit (ulimit -v, systemd's MemoryMax=), or take "
+    "a smaller fabric or smaller messages"
+)
+#: Where Debian has ip, tc and bpftool; PATH of cron and of `su` has neither.
+SYSTEM_COMMANDS = ("/usr/sbin", "/sbin")
+
+
 def main() -> None:
     """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
     _replace_closed_streams()
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(dict.fromkeys((*path, *SYSTEM_COMMANDS)))
     given = place()
     if given is None or is_farmed(sys.argv[1:]):
         sys.exit(_flushed(_carry_out()))
@@ -175,12 +186,22 @@ def _carry_out(ranks: Companions | None = None) -> int:
     except (UserError, TopologyError) as error:
         return _ended(ranks, str(error), 1, here=is_full(error.__cause__))
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return _ended(
+                ranks, "too many open files: raise the limit with ulimit -n", 1, here=True
+            )
+        if is_short_of_memory(error):
+            return _ended(ranks, SHORT_OF_MEMORY, 1, here=True)
         if not is_full(error):
             raise
         where = error.filename or "what was to be written"
         _ended(ranks, f"no room for {where} ({error.strerror}); make some", 1, here=True)
         _forget_output()
         return 1
+    except (MemoryError, ImportError, RuntimeError) as error:
+        if not is_short_of_memory(error):
+            raise
+        return _ended(ranks, SHORT_OF_MEMORY, 1, here=True)
 
 
 def _ended(ranks: Companions | None, sentence: str, status: int, *, here: bool = False) -> int:

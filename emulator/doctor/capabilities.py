@@ -20,6 +20,7 @@ import psutil
 
 from emulator.doctor import probes as trials
 from emulator.errors import UserError
+from emulator.kernel import rights
 from emulator.logs import plain_logger
 
 _log = plain_logger(__name__)
@@ -130,7 +131,14 @@ def require(*names: str, purpose: str) -> None:
         feature = FEATURES[name]
         present, detail = feature.look()
         if not present:
-            raise UserError(f"{name} is needed to {purpose}: {detail}; {feature.remedy}")
+            raise UserError(f"{name} is needed to {purpose}: {detail}; {remedy(name, detail)}")
+
+
+def remedy(name: str, refusal: str) -> str:
+    """Return how to get feature ``name``, which was refused for the reason ``refusal``."""
+    feature = FEATURES[name]
+    kernel = feature.kind is CapabilityKind.KERNEL
+    return (kernel and rights.way_out(refusal)) or feature.remedy
 
 
 def _capability(feature: Feature, present: bool, detail: str) -> MachineCapability:

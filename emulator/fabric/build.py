@@ -33,6 +33,8 @@ from topologies.model import Topology
 
 READY_BUDGET_S = 30.0
 HANDLES_PER_NODE = 2  # the namespace and a netlink socket in it; a VRF may have them, too
+HANDLES_PER_GPU = 2  # its memory and its counters; as many for each port: the rings
+HANDLES_PER_SWITCH = 2  # its counters of IP and UDP
 HANDLES_SPARE = 64
 
 
@@ -46,8 +48,7 @@ class Fabric(Mininet):
     def __init__(self, topo: FabricTopo, *, plan: FabricPlan) -> None:
         self.plan = plan
         Mininet.inited = True  # its own initialisation would raise limits of the whole host
-        spaces = sum(len(node.vrfs) for node in plan.topology.nodes)
-        _allow_handles(HANDLES_PER_NODE * (len(plan.topology.nodes) + spaces) + HANDLES_SPARE)
+        _allow_handles(handles(plan.topology))
         namespaces.share_directory()
         self.hosts: list[GpuNode] = []
         self.switches: list[SwitchNode] = []
@@ -187,6 +188,22 @@ def build_fabric(
         fabric.stop()
         raise
     return fabric
+
+
+def handles(topology: Topology) -> int:
+    """Return how many files a run on ``topology`` opens at most, whatever it is asked for."""
+    gpus = [node for node in topology.nodes if not node.is_switch]
+    spaces = sum(1 + len(node.vrfs) for node in topology.nodes)
+    ports = sum(len(node.ports) for node in topology.nodes)
+    gpu_ports = sum(len(node.ports) for node in gpus)
+    switches = len(topology.nodes) - len(gpus)
+    return (
+        HANDLES_PER_NODE * spaces
+        + HANDLES_PER_GPU * (len(gpus) + gpu_ports)
+        + ports
+        + HANDLES_PER_SWITCH * switches
+        + HANDLES_SPARE
+    )
 
 
 def _allow_handles(needed: int) -> None:

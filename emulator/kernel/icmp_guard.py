@@ -48,7 +48,9 @@ def guard_interface(interface: str, frames: TransportFrames) -> str:
     """
     try:
         index = socket.if_nametoindex(interface)
-    except OSError:
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise
         raise UserError(
             f"the port {interface} is not there; did somebody delete it while the lab was built?"
         ) from None

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import vl_convert
-
 from emulator.run_follow.packet_story import PacketStory
 from emulator.run_follow.packet_view import PacketKind
 from emulator.run_follow.story_data import heading
@@ -31,6 +29,8 @@ _INK, _PALE = "#222222", "#9a9a9a"
 
 def ladder_svg(story: PacketStory) -> str:
     """Return the drawing as SVG."""
+    import vl_convert  # 60 MB, and only who draws needs it
+
     drawn: str = vl_convert.vegalite_to_svg(ladder_spec(story))
     return drawn
 

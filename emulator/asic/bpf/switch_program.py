@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import struct
 import subprocess
 from array import array
@@ -210,6 +211,11 @@ def _pin(lab: str, command: list[str]) -> None:
         except BaseException:
             process.kill()
             raise
+    if process.returncode < 0:
+        raise UserError(
+            f"bpftool was ended by {signal.Signals(-process.returncode).name} while it loaded the "
+            "switch program, as where memory is short: try again"
+        )
     if process.returncode:
         raise UserError(
             f"the kernel refuses the switch program ({_verifier_complaint(complaints)}): "

@@ -11,7 +11,7 @@ import psutil
 
 from emulator import cleanup, lab_record
 from emulator.capture.fabric_capture import Tap
-from emulator.doctor.capabilities import FEATURES, Capabilities, probe
+from emulator.doctor.capabilities import Capabilities, probe, remedy
 from emulator.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
 from emulator.errors import UserError
 from emulator.lab_record import Clock
@@ -51,8 +51,8 @@ def check(
     check_name(lab)
     found = probe()
     for missing in found.lacking():
-        remedy = FEATURES[missing.name].remedy
-        raise UserError(f"{missing.name} is missing ({missing.detail}); {remedy}")
+        way_out = remedy(missing.name, missing.detail)
+        raise UserError(f"{missing.name} is missing ({missing.detail}); {way_out}")
     if clock == "host":
         check_tools(taps)
     for trial in trials:

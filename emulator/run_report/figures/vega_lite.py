@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import vl_convert
-
 Json = dict[str, Any]
 
 #: Okabe and Ito's colours (2008) without black and yellow; blue and purple are lighter than theirs,
@@ -52,6 +50,8 @@ CONFIG: Json = {
 @cache
 def script() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, from the installed library."""
+    import vl_convert  # 60 MB, and only who writes a page needs it
+
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
 
