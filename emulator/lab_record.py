@@ -29,6 +29,7 @@ from typing import Literal
 
 from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
+from emulator.whole_file import write_whole
 from topologies.model import Topology
 
 STATE = Path("/run/uetemu")
@@ -228,14 +229,7 @@ def amend(lab: str, *, switch: str | None) -> None:
 
 
 def _write(path: Path, record: LabRecord) -> None:
-    written(path, json.dumps(asdict(record), indent=2) + "\n")
-
-
-def written(path: Path, text: str) -> None:
-    """Have ``text`` in ``path``: whoever reads it sees the old contents or the new."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text)
-    os.rename(fresh, path)
+    write_whole(path, json.dumps(asdict(record), indent=2) + "\n")
 
 
 def load(lab: str) -> LabRecord | None:
@@ -266,7 +260,7 @@ def load_topology(lab: str) -> Topology:
 def set_run_folder(lab: str, folder: Path) -> None:
     """Note where the run whose lab this is writes what it measures."""
     content = json.dumps({"folder": str(folder.resolve())}) + "\n"
-    written(directory_of(lab) / RUN_FILE, content)
+    write_whole(directory_of(lab) / RUN_FILE, content)
 
 
 def run_folder(lab: str) -> Path | None:

@@ -31,7 +31,6 @@ same schema number; a key that changes its meaning or goes away raises it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,8 +39,10 @@ from pathlib import Path
 from typing import Literal
 
 from emulator.errors import UserError
+from emulator.whole_file import MEND, whole_file
 
 SCHEMA = "uetemu.result/1"
+_MEND = f"{MEND} with --output"
 #: The nodes of a run's fabric: namespaces of the kernel, or a model of them in the run's process.
 FabricKind = Literal["kernel", "model"]
 ROW_KEYS = (
@@ -173,17 +174,8 @@ class RunFolder:
     def write(self, name: str, content: object) -> Path:
         """Write ``content`` as JSON, so that a reader sees the old file or the new one."""
         path = self.path / name
-        temporary = path.with_name(f".{name}.{os.getpid()}")
-        with self._written(path):
-            try:
-                with temporary.open("w", encoding="utf-8") as stream:
-                    stream.writelines(_json_lines(content))
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        with whole_file(path, _MEND) as fresh, fresh.open("w", encoding="utf-8") as stream:
+            stream.writelines(_json_lines(content))
         return path
 
     @contextmanager
@@ -191,10 +183,7 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            raise UserError(
-                f"cannot write {path}: {error.strerror}; make room there, or choose another "
-                "place with --output"
-            ) from error
+            raise UserError(f"cannot write {path}: {error.strerror}; {_MEND}") from error
 
     def close(self) -> None:
         with self._written(self.path / "events.jsonl"):

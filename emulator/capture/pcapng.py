@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from emulator.errors import UserError
+from emulator.whole_file import whole_file
 
 
 def join(parts: Sequence[Path], output: Path, comment: str) -> None:
@@ -107,8 +108,7 @@ def block(kind: int, body: bytes) -> bytes:
 
 def join_pcap(parts: Sequence[tuple[str, Path]], output: Path, comment: str) -> None:
     """Join nanosecond pcap files, given with the name of their interface, into a pcapng file."""
-    written = output.with_name(output.name + ".merged")
-    with written.open("wb") as out:
+    with whole_file(output) as fresh, fresh.open("wb") as out:
         out.write(section(comment))
         for name, _ in parts:
             out.write(interface(name))
@@ -118,7 +118,6 @@ def join_pcap(parts: Sequence[tuple[str, Path]], output: Path, comment: str) -> 
                 "<IIIII", number, time_ns >> 32, time_ns & 0xFFFFFFFF, len(frame), length
             )
             out.write(block(ENHANCED_PACKET, head + frame + bytes(-len(frame) % 4)))
-    written.replace(output)
 
 
 def _read_pcap(path: Path, number: int) -> Iterator[tuple[int, int, int, bytes]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from emulator.errors import UserError
+from emulator.whole_file import write_whole
 from uet.wire.wireshark import wireshark
 from uet.wire.wireshark.wireshark_colors import color_rules
 
@@ -62,7 +62,7 @@ def install(folder: Path | None, force: bool, to_stdout: bool) -> None:
     rules = color_rules()
     if folder is not None:
         _write_script(folder / SCRIPT, script, force)
-        _replace(folder / RULES, "".join(f"{rule}\n" for rule in rules))
+        _write(folder / RULES, "".join(f"{rule}\n" for rule in rules))
         click.echo(f"wrote {folder / SCRIPT} and {folder / RULES}")
         return
     foreign = _other_dissector()
@@ -77,7 +77,7 @@ def install(folder: Path | None, force: bool, to_stdout: bool) -> None:
     _write_script(target, script, force)
     colors = folders["Personal configuration"] / COLORFILTERS
     present = _lines(colors) if colors.exists() else _lines(_global_colors(folders))
-    _replace(colors, "".join(with_rules(present, rules, force)))
+    _write(colors, "".join(with_rules(present, rules, force)))
     click.echo(f"wrote {target}, and colouring rules into {colors}")
     if os.geteuid() == 0 and os.environ.get("SUDO_USER"):
         click.echo(
@@ -112,7 +112,7 @@ def uninstall() -> None:
             if not left or left == _lines(_global_colors(folders)):
                 colors.unlink()
             else:
-                _replace(colors, "".join(left))
+                _write(colors, "".join(left))
     click.echo(f"removed {' and '.join(removed)}" if removed else "nothing was installed")
 
 
@@ -213,29 +213,8 @@ def _is_ours(path: Path) -> bool:
 def _write_script(target: Path, script: str, force: bool) -> None:
     if target.exists() and not force and not _is_ours(target):
         raise UserError(f"{target} was not written by uetemu; move it away or say --force")
-    _replace(target, script)
+    _write(target, script)
 
 
-def _replace(target: Path, text: str) -> None:
-    """Write ``target`` as a whole or not at all."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # A symlinked colorfilters stays one.
-        place = target.resolve()
-        mode = place.stat().st_mode & 0o777 if place.exists() else 0o644
-        with tempfile.NamedTemporaryFile(
-            "w", dir=place.parent, delete=False, encoding="utf-8", errors="surrogateescape",
-            newline="",
-        ) as file:  # fmt: skip
-            try:
-                file.write(text)
-                file.flush()
-                os.chmod(file.name, mode)
-                os.replace(file.name, place)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise UserError(
-            f"cannot write {target} ({error.strerror}); give a folder that you own with --dir"
-        ) from error
+def _write(target: Path, text: str) -> None:
+    write_whole(target, text, "give a folder that you own with --dir", parents=True)

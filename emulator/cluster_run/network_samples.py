@@ -11,6 +11,7 @@ from pathlib import Path
 
 from emulator.cluster.cluster_lab import ClusterLab
 from emulator.lab import Lab
+from emulator.whole_file import whole_file
 
 INTERVAL_S = 0.25
 
@@ -69,7 +70,7 @@ class NetworkSamples:
 
     def write(self, path: Path) -> None:
         """Write all samples as CSV."""
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with whole_file(path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(("at_s", "network", "octets", "drops"))
             for one in self.samples:

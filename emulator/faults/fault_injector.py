@@ -19,7 +19,8 @@ from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition, from_data
 from emulator.faults.fault_elements import Element
 from emulator.lab import Lab
-from emulator.lab_record import directory_of, written
+from emulator.lab_record import directory_of
+from emulator.whole_file import write_whole
 from topologies.model import Link, Topology
 
 RECORD = "faults.json"
@@ -213,4 +214,4 @@ def _write(lab: str, condition: Condition) -> None:
     if condition.sound:
         _record(lab).unlink(missing_ok=True)
     else:
-        written(_record(lab), json.dumps(condition.as_data(), indent=2) + "\n")
+        write_whole(_record(lab), json.dumps(condition.as_data(), indent=2) + "\n")

@@ -9,7 +9,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from emulator.errors import UserError
 from emulator.run_report.figures import vega_lite
 from emulator.run_report.figures.fabric_drawing import drawing_figure
 from emulator.run_report.figures.figure import Figure
@@ -35,6 +34,7 @@ from emulator.run_report.report_tables import (
 from emulator.run_report.row_labels import drawn_rows, labels
 from emulator.run_report.run_record import RunRecord
 from emulator.run_report.verdict import verdict_of
+from emulator.whole_file import MEND, write_whole
 
 PAGE, FIGURES = "report.html", "report-figures"
 _LOSSES = {"label": "row", "port": "port", "reason": "reason", "why": "why", "packets": "packets"}
@@ -171,12 +171,4 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
 def write_files(files: Mapping[Path, str]) -> None:
     """Write all files, each in one step; UserError names the one that cannot be written."""
     for path, content in files.items():
-        temporary = path.with_name(f".{path.name}.new")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(content, encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            raise UserError(
-                f"cannot write {path}: {error.strerror}; choose another place with --output"
-            ) from None
+        write_whole(path, content, f"{MEND} with --output", parents=True)

@@ -21,11 +21,12 @@ from typing import Any
 from emulator.cluster.cluster_lab import ClusterLab
 from emulator.errors import UserError
 from emulator.fabric.fabric_plan import Progress
-from emulator.lab_record import Process, written
+from emulator.lab_record import Process
 from emulator.logs import plain_logger
 from emulator.services.machine_map import MachineMap
 from emulator.services.service_plan import PlannedService
 from emulator.services.service_registry import ServiceKind, ServicePlace
+from emulator.whole_file import write_whole
 
 _log = plain_logger(__name__)
 
@@ -209,7 +210,7 @@ class Services:
             }
             for record in self.records
         ]
-        written(self.directory / RECORD, json.dumps(rows, indent=2) + "\n")
+        write_whole(self.directory / RECORD, json.dumps(rows, indent=2) + "\n")
 
 
 def _started(cluster: ClusterLab, planned: PlannedService, place: ServicePlace) -> Process:

@@ -31,6 +31,7 @@ from emulator.suite.suite_model import (
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from emulator.suite.trial_command import TrialRunner
 from emulator.suite.trial_pool import TrialPool
+from emulator.whole_file import whole_file, write_whole
 
 SCHEMA = "uetemu.suite/1"
 FILE = "suite.json"
@@ -171,10 +172,7 @@ class SuiteRun:
         }
 
     def _write(self) -> None:
-        path = self.folder / FILE
-        temporary = path.with_name(f".{FILE}")
-        temporary.write_text(json.dumps(self.as_data(), indent=1))
-        temporary.replace(path)
+        write_whole(self.folder / FILE, json.dumps(self.as_data(), indent=1))
         for record in self.records:
             for number, table in enumerate(_tables(record), start=1):
                 _write_csv(self.folder / "tables" / f"{record.test.number}-{number}.csv", table)
@@ -292,7 +290,7 @@ def _tables(record: SuiteRecord) -> Sequence[SuiteTable]:
 def _write_csv(path: Path, table: SuiteTable) -> None:
     """Write a table whose second line names the observation points."""
     path.parent.mkdir(exist_ok=True)
-    with path.open("w", newline="") as stream:
+    with whole_file(path) as fresh, fresh.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow([headed(one) for one in table.columns])
         writer.writerow([one.point.value for one in table.columns])

@@ -18,6 +18,7 @@ from typing import Any
 from emulator.run.environment import version_of
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from emulator.suite.trial_command import TrialEnd, TrialRunner
+from emulator.whole_file import write_whole
 
 RECORD = "trial.json"
 
@@ -78,9 +79,7 @@ class TrialPool:
 def write_record(folder: Path, words: Sequence[str], end: TrialEnd) -> None:
     """Note in ``folder`` that the command of ``words`` has come to its ``end``."""
     record = {"words": list(words), "version": version_of("uetemu"), **asdict(end)}
-    temporary = folder / f".{RECORD}"
-    temporary.write_text(json.dumps(record, indent=2))
-    temporary.replace(folder / RECORD)
+    write_whole(folder / RECORD, json.dumps(record, indent=2))
 
 
 def read_record(folder: Path, words: Sequence[str]) -> Mapping[str, Any] | None:

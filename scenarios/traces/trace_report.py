@@ -18,6 +18,7 @@ from emulator.endpoint.operations.schedule import (
 )
 from emulator.measures.gpu_execution import GpuExecution
 from emulator.scenario import Outcome
+from emulator.whole_file import write_whole
 from scenarios.traces.bus_factor import bus_factor
 from scenarios.traces.format_registry import format_to_write
 from scenarios.traces.replay import Replay
@@ -119,12 +120,7 @@ def write_files(
         stem = path.name.removesuffix(suffix)
         for part, content in form.write(run).items():
             file = path.with_name(f"{stem}{part}{suffix}")
-            try:
-                file.write_bytes(content)
-            except OSError as error:
-                raise TraceRefusal(
-                    f"{file} cannot be written ({error.strerror}); name another place"
-                ) from None
+            write_whole(file, content)
             written.append(str(file))
     return written
 

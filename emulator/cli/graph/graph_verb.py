@@ -19,6 +19,7 @@ from emulator.fabric.containerlab import CONTAINERLAB
 from emulator.fabric_choice import choose, is_file
 from emulator.run.report.row_heat import MEASURES, heat
 from emulator.run.report.row_ports import RecordedRun, is_run_folder
+from emulator.whole_file import write_whole
 from topologies import catalogue, exports
 from topologies.advice import question
 from topologies.exports import Export
@@ -296,12 +297,7 @@ def write(document: str, output: str) -> None:
     if output == "-":
         click.echo(document, nl=False)
         return
-    try:
-        Path(output).write_text(document, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{output} cannot be written: {error.strerror}; choose another -o"
-        ) from None
+    write_whole(Path(output), document)
 
 
 def svg(source: str, name: str) -> str:

@@ -11,12 +11,12 @@ The records are written by tensorboardX, an optional package.
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
 from emulator.errors import UserError
 from emulator.run_report.run_record import RunRecord
 from emulator.run_report.training.training_curves import TrainingCourse, training_courses
+from emulator.whole_file import MEND, whole_file
 
 try:
     from tensorboardX.proto.event_pb2 import Event
@@ -60,16 +60,8 @@ def _name(course: TrainingCourse) -> str:
 
 def _written(folder: Path, course: TrainingCourse) -> Path:
     path = folder / FILE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as fresh:
-            made = Path(fresh) / FILE
-            _write(made, course)
-            made.replace(path)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; choose another place with --output"
-        ) from None
+    with whole_file(path, f"{MEND} with --output", parents=True) as fresh:
+        _write(fresh, course)
     return path
 
 

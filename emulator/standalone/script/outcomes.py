@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from emulator.errors import UserError
 from emulator.standalone.report import EventReport
 from emulator.standalone.script.contents import summary
 from emulator.standalone.script.offers import Offer, OfferedRegion
 from emulator.standalone.script.requested_operations import Message, elements
+from emulator.whole_file import write_whole
 from uet.transport import Completion
 
 
@@ -135,7 +135,7 @@ class Outcomes:
             return None
         path = self._save / f"{self._saved:04d}-{kind}.bin"
         self._saved += 1
-        write_octets(path, octets)
+        write_whole(path, octets)
         return str(path)
 
     def regions_at_end(self) -> Iterator[dict[str, object]]:
@@ -154,19 +154,9 @@ class Outcomes:
                     )
             if self._save is not None:
                 path = self._save / f"region-{region.key:#x}.bin"
-                write_octets(path, region.memory)
+                write_whole(path, region.memory)
                 stated["saved"] = str(path)
             yield stated
-
-
-def write_octets(path: Path, octets: memoryview) -> None:
-    """Write a file; :class:`UserError` if that cannot be."""
-    try:
-        path.write_bytes(octets)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; make room or choose another folder"
-        ) from None
 
 
 def _difference(have: bytes | memoryview, requested_one: bytes) -> int:

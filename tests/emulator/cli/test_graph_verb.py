@@ -176,7 +176,7 @@ def test_bad_requests_are_user_errors(tmp_path: Path) -> None:
     assert isinstance(_graph("rail_clos:hosts=0").exception, TopologyError)
     nowhere = _graph("rail_clos", "-o", str(tmp_path / "no" / "such.dot")).exception
     assert isinstance(nowhere, UserError)
-    assert "cannot be written" in str(nowhere)
+    assert "cannot write" in str(nowhere)
 
 
 def test_without_graphviz_svg_names_the_command(
