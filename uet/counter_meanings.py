@@ -35,7 +35,7 @@ COUNTERS: Mapping[str, str] = {
     "rx_read_octets": "octets that answers to reads brought",
     "rx_read_data_duplicate": "answers with data that is there already",
     "rx_read_data_malformed": "answers whose data does not fit the request",
-    "rx_read_data_unknown": "answers to no read that is under way",
+    "rx_read_data_unknown": "answers to no read that is under way, which are refused",
     "rx_responses_malformed": "SES responses that contradict the request",
     "rx_responses_of_ended_message": "SES responses for messages that are over",
     "rx_restarts_unknown": "restarts of a deferred send that is not there any more",

@@ -220,7 +220,7 @@ class Initiator:
     def _reissue(self, operation: PostedOperation, error: str) -> bool:
         """Let it begin again on another PDC; false if it may not, or has too often."""
         limit = self._config.max_nack_retx_cnt
-        if error not in REISSUABLE_ERRORS or operation.reissues >= limit != UNLIMITED_NACK:
+        if operation.has_its_data or error not in REISSUABLE_ERRORS or operation.reissues >= limit != UNLIMITED_NACK:
             return False
         operation.reissues += 1
         self._counters["tx_messages_reissued"] += 1
@@ -283,7 +283,7 @@ class Initiator:
         if operation.missing:
             # Even if it has failed: its id must not name another while its data may come.
             self._wait(operation, Waits.DATA, config.inbound_message_idle_time)
-        elif operation.refused is not None:
+        elif operation.refused is not None or operation.has_its_data:
             self._finish(operation, operation.refused)
         elif operation.code:
             self._begin_again(operation)
@@ -352,7 +352,9 @@ class Initiator:
             self._ids.give_back(message.id)
 
     def _finish(self, operation: PostedOperation, error: str | None) -> None:
-        """The one end of an operation."""
+        """The one end of an operation; where all its data has come back, that is a success."""
+        if operation.has_its_data:
+            error = None
         self._release(operation)
         self._peer_handles.withdraw(operation)
         self._timers.stop(operation)

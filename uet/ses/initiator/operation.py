@@ -76,6 +76,7 @@ class PostedOperation:
         "missing",
         "pdc",
         "permitted",
+        "placed",
         "plan",
         "read_by_peer",
         "refused",
@@ -116,6 +117,7 @@ class PostedOperation:
         self.settled = bytearray()
         self.missing = 0
         self.unit = 0  # octets that a packet requests
+        self.placed = bytearray()  # packets whose data is in memory, whichever attempt brought it
         # Deferrable sends: both tokens, whether there was no buffer, and whether there is now
         self.token = 0
         self.target_token = 0
@@ -135,6 +137,11 @@ class PostedOperation:
         whole = self.plan.length if self.accepted is None else self.accepted
         reads = self.read_by_peer
         return reads is None or reads.covers(self.plan.span, whole)
+
+    @property
+    def has_its_data(self) -> bool:
+        """Return whether all that was to come back has: the peer has carried it out."""
+        return bool(self.placed) and 0 not in self.placed
 
     def expect(self, packets: int) -> None:
         """Set how many packets of data are still to come; the first of them count as requested."""

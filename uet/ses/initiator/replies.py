@@ -83,6 +83,8 @@ class Replies:
         made = operation.plan
         assert made.memory is not None
         operation.settled = bytearray(packets)
+        if not operation.placed:
+            operation.placed = bytearray(packets)
         operation.unit = min(self._mtu, made.memory.nbytes)
         operation.expect(packets if made.length else 0)
         ahead = operation.stream.reads.ahead
@@ -195,9 +197,9 @@ class Replies:
             operation = self._ids.find(asked)
         data = packet[at + header.size :]
         if operation is None or operation.pdc is not pdc or not operation.expects_data:
-            # Most likely the rest of a read that has failed.
+            # Most likely the rest of a read that has failed: the peer must not count on it.
             self._counters["rx_read_data_unknown"] += 1
-            return ACCEPTED
+            return refusal(number, job_id, ReturnCode.CANCELLED)
         index = offset // self._mtu
         if code != _OK and index < len(operation.settled):
             self._refused(operation, index, code, None)
@@ -254,5 +256,6 @@ class Replies:
             else:
                 memory[:] = reverse_order(made.datatype, data)
             self._counters["rx_read_octets"] += len(data)
+            operation.placed[index] = 1
         operation.settle(index)
         return True

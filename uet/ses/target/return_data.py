@@ -40,7 +40,7 @@ class ReturnData:
         offset: int = 0,
         by: object = None,
     ) -> None:
-        #: the region that was read, where, and by which message, if one was
+        #: the region that was read, where, and by which message, if one was and has taken the data
         self.key = key
         self.offset = offset
         self.by = by
@@ -62,4 +62,5 @@ class ReturnData:
         return self._header, self._data
 
     def answered(self, index: int, next_header: int, response: memoryview) -> None:
-        """Do nothing, whatever the initiator answers."""
+        """Note that the initiator has refused the data: it does not count as read."""
+        self.key = None

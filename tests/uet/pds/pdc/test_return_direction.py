@@ -285,13 +285,13 @@ def test_the_return_direction_carries_nothing_else() -> None:
 
 
 def test_data_that_nobody_asked_for() -> None:
-    """Such data is acknowledged, so that the peer is rid of it, and counted."""
+    """Such data is acknowledged with a refusal, so that the peer is rid of it, and counted."""
     script = Script()
     own = script.establish_initiator()
     start = script.pdc.start_psn
     packet = rud(start, dpdcid=own, spdcid=TARGET, clear=start - 1, ar=1)
     (answer,) = script.give(packet / data(b"x", of=55))
-    assert answer.ack_psn == start
+    assert (answer.ack_psn, answer.answer) == (start, ReturnCode.CANCELLED)
     assert script.counters["rx_read_data_unknown"] == 1
 
 

@@ -58,6 +58,41 @@ def test_a_read_is_complete_when_every_octet_is_placed(acknowledged_first: bool)
     bench.assert_nothing_left()
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_data_that_is_there_settles_a_read_whose_pdc_fails(missing: int) -> None:
+    request = read(3 * MTU)
+    bench = Bench()
+    bench.post(request)
+    message = bench.take()
+    for k in range(3 - missing):
+        bench.data(message, k * MTU, b"x" * MTU)
+    bench.end(message, error="RTO_RETRIES_EXHAUSTED")
+    (completion,) = bench.completions
+    assert completion.error == ("RTO_RETRIES_EXHAUSTED" if missing else None)
+    bench.assert_nothing_left()
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_a_read_that_begins_again_keeps_what_it_has(first: int) -> None:
+    """The peer may have withdrawn the memory by then, as all of it had been read."""
+    request = read(3 * MTU)
+    bench = Bench()
+    bench.post(request)
+    message = bench.take()
+    for k in range(first):
+        bench.data(message, k * MTU, bytes([k]) * MTU)
+    bench.end(message, error="CLOSING")
+    if first < 3:
+        again = bench.take()
+        bench.data(again, 2 * MTU, bytes([2]) * MTU)
+        bench.answer(again, 0, response(ReturnCode.BAD_MKEY, message_id=again.id))
+        bench.answer(again, 1, response(ReturnCode.BAD_MKEY, message_id=again.id))
+        bench.end(again)
+    assert [c.error for c in bench.completions] == [None]
+    assert bytes(request.memory) == b"".join(bytes([k]) * MTU for k in range(3))
+    bench.assert_nothing_left()
+
+
 @pytest.mark.conformance("C-050")
 def test_each_read_and_fetch_locks_its_pdc() -> None:
     bench = Bench()
@@ -90,11 +125,12 @@ def test_data_that_cannot_be_right_changes_nothing() -> None:
         )
         assert code_of(answer) == ReturnCode.OP_VIOLATION
     assert bench.counters["rx_read_data_malformed"] == 9
-    # Nobody waits for these: the rest of what has failed looks like it.
-    assert bench.data(message, 0, b"x" * MTU, read_request_message_id=999) == ACCEPTED
-    assert bench.data(other, 0, b"x" * 5) == ACCEPTED
+    # Nobody waits for these: the rest of what has failed looks like it, and counts as not read.
+    unknown = bench.data(message, 0, b"x" * MTU, read_request_message_id=999)
+    assert code_of(unknown) == ReturnCode.CANCELLED
+    assert code_of(bench.data(other, 0, b"x" * 5)) == ReturnCode.CANCELLED
     stranger = FakePdc(44, ELSEWHERE, "rud")
-    assert bench.data(message, 0, b"x" * MTU, pdc=stranger) == ACCEPTED
+    assert code_of(bench.data(message, 0, b"x" * MTU, pdc=stranger)) == ReturnCode.CANCELLED
     assert bench.counters["rx_read_data_unknown"] == 3
     assert bytes(request.memory) == before
     assert bench.data(message, 0, b"y" * MTU) == ACCEPTED
@@ -163,8 +199,8 @@ def test_data_of_short_requests_is_told_by_the_psn() -> None:
     for k in (2, 0):
         bench.end(messages[k])
         assert give(messages[k].psn, bytes([k]) * 100) == ACCEPTED
-    assert give(messages[0].psn, b"late" * 25) == ACCEPTED
-    assert give(4_999, b"none" * 25) == ACCEPTED
+    assert code_of(give(messages[0].psn, b"late" * 25)) == ReturnCode.CANCELLED
+    assert code_of(give(4_999, b"none" * 25)) == ReturnCode.CANCELLED
     assert bench.counters["rx_read_data_unknown"] == 2
     in_ack = Response(small_data(b"\1" * 100), next_header=NextHeader.RESPONSE_DATA_SMALL)
     bench.answer(messages[1], 0, in_ack)
