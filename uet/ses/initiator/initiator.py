@@ -220,7 +220,9 @@ class Initiator:
     def _reissue(self, operation: PostedOperation, error: str) -> bool:
         """Let it begin again on another PDC; false if it may not, or has too often."""
         limit = self._config.max_nack_retx_cnt
-        if operation.has_its_data or error not in REISSUABLE_ERRORS or operation.reissues >= limit != UNLIMITED_NACK:
+        if operation.has_its_data or error not in REISSUABLE_ERRORS:
+            return False
+        if operation.reissues >= limit != UNLIMITED_NACK:
             return False
         operation.reissues += 1
         self._counters["tx_messages_reissued"] += 1
