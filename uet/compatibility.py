@@ -74,6 +74,10 @@ class Compatibility:
     #: BAD_ADDR (UEC reference provider).
     region_overrun_is_unsupported_size: bool = False
 
+    #: A send that is too long for its receive leaves that posted, rather than ending it (UEC
+    #: reference provider).
+    long_send_leaves_receive: bool = False
+
     #: ACKs repeat neither RETX nor the congestion mark of what they answer (UEC reference
     #: provider).
     ack_without_echo: bool = False
@@ -125,6 +129,7 @@ REFERENCE_PROVIDER: Final = Compatibility(
     restarts_at_index_zero=True,
     region_overrun_is_unsupported_size=True,
     datagrams_as_send=True,
+    long_send_leaves_receive=True,
     ack_without_echo=True,
     ack_req_below_cack_is_ignored=True,
     ack_req_without_ar=True,

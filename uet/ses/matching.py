@@ -9,7 +9,8 @@ A message that finds no receive may be held as unexpected; a receive that is pos
 the held messages in the order of their arrival.  So it does not matter which of the two comes
 first: each meeting has the outcome that :meth:`ReceiveQueue.match_tagged` would have had.
 
-A message that is longer than the memory of its receive uses the receive up without being placed.
+A message that is longer than the memory of its receive uses the receive up without being placed,
+or leaves it posted where ``must_fit`` is set.
 """
 
 from __future__ import annotations
@@ -117,10 +118,17 @@ class ReceiveQueue:
     """Posted receives and unexpected messages of one resource index.
 
     At most ``max_unexpected`` messages with ``max_unexpected_octets`` of buffered data are held;
-    by default none.
+    by default none.  With ``must_fit`` a receive that is too small stays posted.
     """
 
-    def __init__(self, *, max_unexpected: int = 0, max_unexpected_octets: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        max_unexpected: int = 0,
+        max_unexpected_octets: int = 0,
+        must_fit: bool = False,
+    ) -> None:
+        self._must_fit = must_fit
         self._max_unexpected = max_unexpected
         self._max_octets = max_unexpected_octets
         self._sequence = count()
@@ -153,6 +161,8 @@ class ReceiveQueue:
         waiting = self._waiting_untagged if receive.tag is None else self._waiting_tagged
         while (message := waiting.first(receive)) is not None:
             code, match = _take(receive, message.length, message.job_id)
+            if self._must_fit and code != _OK:
+                match = None
             self.discard(message)
             meetings.append(MatchedMessage(message, code, match))
             if match is not None and match.released:
@@ -222,7 +232,7 @@ class ReceiveQueue:
         if receive is None:
             return _NO_MATCH
         code, match = _take(receive, length, job_id)
-        if must_fit and code != _OK:
+        if (must_fit or self._must_fit) and code != _OK:
             return code, None
         if match is not None and match.released:
             self._remove(receive)

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from tests.harness.uet.exchange import MS, Exchange, Wire
+from uet.compatibility import Compatibility
 from uet.transport import AtomicRequest, Completion, ReceiveRequest, SendRequest
 from uet.wire.codes import AtomicOpcode, Datatype
 
 LONG, SHORT = 3_000, 100
+LEFT = Compatibility(long_send_leaves_receive=True)
 #: An ordered PDC has no deferrable sends.
 WAYS = (
     ("eager", "rud"),
@@ -29,6 +31,37 @@ def ends(exchange: Exchange, side: int) -> list[tuple[object, int, str | None]]:
 def run(exchange: Exchange, ms: int) -> None:
     network = exchange.network
     network.run(lambda: False, horizon_ns=network.now + ms * MS)
+
+
+@pytest.mark.parametrize("tag", [None, 7])
+@pytest.mark.parametrize(("protocol", "delivery"), WAYS)
+@pytest.mark.parametrize("message_first", [False, True])
+def test_the_receive_may_stay_posted(
+    message_first: bool, protocol: str, tag: int | None, delivery: str
+) -> None:
+    """The UEC reference provider leaves it to the next message that fits."""
+    exchange = Exchange(Wire(), 1, unexpected="keep", second={"compatibility": LEFT})
+    a, b = exchange.sides
+    memory = bytearray(SHORT)
+    receive = ReceiveRequest(memory=memoryview(memory), tag=tag, context="R")
+    if not message_first:
+        b.fep.post_receive(receive)
+    for context, length in (("long", LONG), ("short", SHORT)):
+        a.fep.post(
+            SendRequest(
+                peer=b.address, payload=memoryview(context.encode() * length)[:length], tag=tag,
+                context=context, delivery=delivery,
+                protocol=protocol if context == "long" else "eager",
+            )
+        )  # fmt: skip
+        run(exchange, 3)
+    if message_first:
+        b.fep.post_receive(receive)
+    run(exchange, 20_000)
+    assert ends(exchange, 1) == [("R", SHORT, None)]
+    assert memory == (b"short" * SHORT)[:SHORT]
+    told = {"eager": None, "rendezvous": "INITIATOR_ERR"} if message_first else {}
+    assert ("long", LONG, told.get(protocol, "UNSUPPORTED_SIZE")) in ends(exchange, 0)
 
 
 @pytest.mark.conformance("C-085")

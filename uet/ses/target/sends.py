@@ -2,8 +2,9 @@
 
 A message is matched when its packet with SOM arrives, and is placed straight into the memory of
 its receive.  One that finds no receive is refused (NO_MATCH), kept until a receive is posted, or
-deferred (:mod:`uet.ses.target.deferral`).  One that is too long for its receive ends that with an
-error and is refused (UNSUPPORTED_SIZE), whichever of the two was there first.  Of a rendezvous send
+deferred (:mod:`uet.ses.target.deferral`).  One that is too long for its receive is refused
+(UNSUPPORTED_SIZE) and ends that with an error, whichever of the two was there first; it does not
+where a peer expects that (``long_send_leaves_receive``).  Of a rendezvous send
 only the eager part arrives by itself; the rest is read from the initiator once there is a
 receive.
 """

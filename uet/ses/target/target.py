@@ -98,6 +98,7 @@ class Target:
             ReceiveQueue(
                 max_unexpected=config.max_unexpected_messages + config.max_deferred_messages,
                 max_unexpected_octets=config.max_unexpected_octets,
+                must_fit=config.compatibility.long_send_leaves_receive,
             ),
         )
         self._resources.add(resource)
