@@ -10,6 +10,7 @@ There is no replay protection here: a replayed packet opens, and PDS recognises 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
@@ -49,6 +50,7 @@ UNKNOWN_CLIENT: Final = "tss_unknown_client"
 #: For the endpoint that refuses a packet without security from a peer of a secure domain.
 CLEAR_REFUSED: Final = "tss_clear_refused"
 
+_log = logging.getLogger(__name__)
 _TSS, _TSS_SSI = headers.TSS, headers.TSS_SSI
 _SP = _TSS.mask("sp") >> 24
 _AN = _TSS.mask("an") >> 24
@@ -324,7 +326,7 @@ class SecureRecords:
         if self.latched and self._still_latched(now):
             return self._refuse(LATCHED)
         if self._own_ssi and packet[_SSI_AT:_SSI_END] == self._own_ssi and packet[0] & _SP:
-            return self._refuse(OWN_SSI)
+            return self._refuse_own_ssi(prefix, address_size)
         if self._serves and self._is_stranger(prefix, packet, address_size):
             return self._refuse(UNKNOWN_CLIENT)
         found = self.read(prefix, packet, address_size)
@@ -428,6 +430,18 @@ class SecureRecords:
                 key, fresh = ring.derive(index), index
         iv = ((self._iv_word(ssi, source) | tsc) ^ key.iv_mask).to_bytes(12, "big")
         return key, iv, size, ring, fresh
+
+    def _refuse_own_ssi(self, prefix: bytes, address_size: int) -> str:
+        """Refuse what comes under the own SSI; the first time, say so: nothing else would."""
+        if not self.counts[OWN_SSI]:
+            _log.warning(
+                "%s sends under SSI %s, which is this endpoint's own: what comes from there is"
+                " dropped; give each endpoint of secure domain %s an SSI of its own",
+                ip_address(bytes(prefix[:address_size])),
+                self.domain.ssi,
+                self.domain.sdi,
+            )
+        return self._refuse(OWN_SSI)
 
     def _refuse(self, reason: str) -> str:
         self.counts[reason] += 1

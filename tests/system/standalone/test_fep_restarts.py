@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from scapy.utils import RawPcapNgReader
 
-from tests.harness.lab.fep_wire import Wire, assert_all_ok, decoded, initiate, target
+from tests.harness.lab.fep_wire import ADDRESSES, Wire, assert_all_ok, decoded, initiate, target
 from tests.harness.uet.tss_vectors import parts
 
 pytestmark = [
@@ -66,3 +66,15 @@ def test_restarts_with_one_key_file(wire: Wire, tmp_path: Path, mode: str) -> No
         assert not [frame for frame in decoded(capture) if frame["errors"]]
     sources = {source for source, _, _ in packets}
     assert (len(sources), len(packets) > 20) == (2, True)
+
+
+@pytest.mark.conformance("C-141")
+def test_two_ends_with_one_identifier_are_told(wire: Wire, tmp_path: Path) -> None:
+    """Else the user saw no more than retransmissions that run out."""
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps([{"sdi": 1, "mode": "cluster", "ssi": 7, "keys": {"0": KEY}}]))
+    words = ("--keys", str(keys))
+    with target(wire, *words, "--region", "default:4k", fresh=True) as there:
+        initiate(wire, *words, "--rto", "5ms", "--retries", "1", "write:100")
+    assert f"{ADDRESSES[4][0]} sends under SSI 7, which is this endpoint's own" in there.error
+    assert there.error.count("SSI 7") == 1

@@ -396,8 +396,10 @@ def test_a_latch_opens_by_itself(latch_time: int) -> None:
 
 @pytest.mark.conformance("C-141")
 @pytest.mark.parametrize("mode", ["direct", "cluster"])
-def test_packets_under_the_own_identifier_are_refused(mode: str) -> None:
-    """They came back, or are of another endpoint that was given the same SSI."""
+def test_packets_under_the_own_identifier_are_refused(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They came back, or are of another endpoint that was given the same SSI: one line says so."""
     own, twin, peer = (SecureRecords(domain(mode=mode, ssi=ssi)) for ssi in (7, 7, 8))
     for sender in (own, twin):
         frame = sealed_frame(sender, HEADER)
@@ -405,6 +407,8 @@ def test_packets_under_the_own_identifier_are_refused(mode: str) -> None:
         assert opened(peer, frame) == HEADER
     assert own.counts == {record.OWN_SSI: 2}
     assert opened(own, sealed_frame(peer, HEADER)) == HEADER
+    (line,) = caplog.messages
+    assert "10.0.0.1 sends under SSI 7" in line
 
 
 @pytest.mark.conformance("C-141")
