@@ -144,6 +144,23 @@ def test_a_send_whose_som_never_comes() -> None:
     assert not bench.target._inbound.refused
 
 
+@pytest.mark.parametrize("order", ["message by message", "packet by packet"])
+def test_refused_messages_are_remembered_up_to_a_limit(order: str) -> None:
+    """One that the limit pushed out is judged afresh, never ends, and goes with its PDC."""
+    bench = TargetBench(max_inbound_messages=3, unexpected="refuse")
+    messages = [parts(Opcode.SEND, b"q" * 4000, message_id=number) for number in range(10)]
+    for message in messages if order == "message by message" else zip(*messages, strict=True):
+        for packet in message:
+            bench.give(packet)
+            assert len(bench.target._inbound.refused) <= 3
+    assert bench.counters["rx_requests_refused"] >= 10
+    bench.wait(60 * SECOND)  # what waits for its SOM is given up
+    assert bool(bench.target._inbound.refused) == (order == "packet by packet")
+    bench.target.forget(1)
+    assert not bench.target._inbound.refused
+    assert not bench.target._inbound.early
+
+
 def test_packets_before_som_have_limits() -> None:
     bench = TargetBench(max_inbound_messages=2)
     packets = [parts(Opcode.SEND, b"q" * 4000, message_id=number) for number in (1, 2, 3)]
