@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,8 @@ def printed(
 def comment(lines: list[str], what: str) -> str:
     """Return the comment ``what`` as one line."""
     first = next(place for place, line in enumerate(lines) if line.startswith(f"# {what} "))
-    more = [line for line in lines[first + 1 :] if re.match("#   +", line)]
-    following = lines[first + 1 : first + 1 + len(more)]
-    return " ".join([lines[first], *(line[1:].strip() for line in following if line in more)])
+    more = takewhile(lambda line: re.match("#   +", line), lines[first + 1 :])
+    return " ".join([lines[first], *(line[1:].strip() for line in more)])
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -172,9 +172,10 @@ def _converted(kind: Any, name: str, text: str, where: str) -> Any:
         return number(text, what)
     if kind is float:
         try:
-            return float(text)
+            value = float(text)
         except ValueError:
             raise UserError(f"{what} is {text!r}; give a number") from None
+        return int(value) if value.is_integer() else value
     if typing.get_origin(kind) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text
