@@ -85,7 +85,7 @@ class NsccParameters(PathParameters):
     qa_gate: int = 3
     #: where queues drop, in bandwidth-delay products of one plane; counts only without trimming
     drop_threshold: float = 5.0
-    #: weight of one sample in the average delay; ``None``: the part of a base RTT since the last
+    #: weight of one sample in the average delay; ``None``: its octets among those of a base RTT
     delay_gain: float | None = None
     #: An ACK without an RTT sample is judged by the average delay, as UEC's simulator does.  By the
     #: specification it changes nothing but what is in flight (UES 3.6.13).

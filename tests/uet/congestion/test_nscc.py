@@ -19,7 +19,7 @@ MTU = 4_096
 TRIMMED, LASTHOP = int(NackCode.TRIMMED), int(NackCode.TRIMMED_LASTHOP)
 
 
-@pytest.fixture(params=[None, 0.0125, 0.25], ids=["by time", "1/80", "1/4"])
+@pytest.fixture(params=[None, 0.0125, 0.25], ids=["by octets", "1/80", "1/4"])
 def gain(request: pytest.FixtureRequest) -> float | None:
     """How the delay is averaged: UES leaves that open, and no vector may depend on it."""
     value: float | None = request.param
@@ -102,7 +102,6 @@ def test_a_mark_below_the_target_delay_changes_nothing(gain: float | None, pendi
     for delay in (0, 1, target // 2, target - 1):
         # A queue that has just gone: on average the delay is still far above the target.
         nscc = context(gain, cwnd=200_000, average=9.0 * target, pending=pending)
-        nscc.last_sample = 100_499
         nscc.on_ack(MTU, True, nscc.base_rtt + delay, 100_500)
         assert (nscc.cwnd, nscc.pending, nscc.fast) == (200_000, pending, False)
         assert nscc.last_decreased == 50 * US
@@ -228,6 +227,22 @@ def test_an_ack_is_wanted_where_none_would_come() -> None:
     assert nscc.wants_ack(MTU)
     nscc.inflight = 0
     assert nscc.wants_ack(11 * MTU)
+
+
+def test_one_answer_after_a_silence_is_not_the_average() -> None:
+    """A packet of a slow path comes back long after the others: one of 24 that a window has."""
+    nscc = context(cwnd=100_000)
+    for k in range(48):
+        nscc.on_ack(MTU, False, 12 * US, 100_500 + 500 * k)
+    window, target = nscc.cwnd, nscc._target
+    nscc.on_ack(MTU, True, 12 * US + 8 * target, 300_000)
+    assert 0 < nscc.average < target
+    assert nscc.cwnd >= window
+    # A queue that stays is the average within some windows.
+    for k in range(100):
+        nscc.on_ack(MTU, True, 12 * US + 8 * target, 300_100 + 500 * k)
+    assert nscc.average > 7 * target
+    assert nscc.cwnd < window
 
 
 @pytest.mark.conformance("C-096")

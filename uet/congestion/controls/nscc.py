@@ -61,7 +61,6 @@ class Nscc:
         "inflight",
         "last_adjusted",
         "last_decreased",
-        "last_sample",
         "max_wnd",
         "parameters",
         "pending",
@@ -99,7 +98,6 @@ class Nscc:
         self.inflight = 0
 
         self.average = 0.0  # queueing delay
-        self.last_sample = now
         self.pending = 0.0  # growth collected for the next settling, times the window
         self.since_adjusted = 0  # octets
         self.last_adjusted = now
@@ -169,11 +167,7 @@ class Nscc:
             if rtt < self.base_rtt:
                 self._lower_base_rtt(rtt)
             delay = rtt - self.base_rtt
-            gain = self._delay_gain
-            if gain is None:
-                elapsed, self.last_sample = now - self.last_sample, now
-                gain = elapsed / self.base_rtt if elapsed < self.base_rtt else 1.0
-            self.average += gain * (delay - self.average)
+            self._add_to_average(delay, octets)
 
         # Quick adapt: marks that date from before a cut show nothing new.
         if marked and self.ignored < self.to_ignore:
@@ -224,6 +218,19 @@ class Nscc:
         if self.saved:
             self.cwnd, self.saved = min(self.saved, self.max_wnd), 0.0
         return False
+
+    def _add_to_average(self, delay: int, octets: int) -> None:
+        """Let a sample weigh as its octets do among those of a base RTT; a window takes an RTT.
+
+        By the time since the last one, what a slow path answers after a silence would count alone
+        (UES 3.6.13 leaves open how the delay is averaged).
+        """
+        average, gain = self.average, self._delay_gain
+        if gain is None:
+            gain = octets * (1 + average / self.base_rtt) / self.cwnd
+            if gain > 1:
+                gain = 1.0
+        self.average = average + gain * (delay - average)
 
     def _lower_base_rtt(self, rtt: int) -> None:
         self.base_rtt = rtt
@@ -278,11 +285,7 @@ class Nscc:
         if code != _TRIMMED and code != _TRIMMED_LASTHOP:
             return
         # A header shows no delay, only that the queue was full.
-        full, gain = self.parameters.base_rtt, self._delay_gain
-        if gain is None:
-            elapsed, self.last_sample = now - self.last_sample, now
-            gain = elapsed / self.base_rtt if elapsed < self.base_rtt else 1.0
-        self.average += gain * (full - self.average)
+        self._add_to_average(self.parameters.base_rtt, size)
         self.ignored += size
         if code == _TRIMMED_LASTHOP and self.credited:
             return
