@@ -54,8 +54,6 @@ class PortObserver:
         self._began()
         if self._queues is not None:
             self._queues.restart()  # what was before is not of interest
-        self._totals_of_pauses = self.pauses()
-        self._totals_of_links = self.links()
         if self._lab.asic is not None:
             self._lab.asic.pauses.restart()
             self._lab.asic.links.restart()
@@ -78,6 +76,8 @@ class PortObserver:
 
     def restart(self) -> None:
         """Have the switches count from zero, and keep what they had."""
+        self._totals_of_pauses = self.pauses()
+        self._totals_of_links = self.links()
         if self._lab.asic is not None:
             self._totals = self.totals()
             self._lab.asic.reset()
@@ -89,11 +89,13 @@ class PortObserver:
         }
 
     def pauses(self) -> Pauses:
-        """Return pauses of all ports since the fabric was built; empty without PFC."""
-        return {
-            name: larger(self._totals_of_pauses.get(name), port)
-            for name, port in self._pauses().items()
-        }
+        """Return pauses of all ports since the fabric was built; empty without PFC.
+
+        Those of a transport with PFC stay when the next one has none.
+        """
+        now = self._pauses().items()
+        earlier = self._totals_of_pauses
+        return {**earlier, **{name: larger(earlier.get(name), port) for name, port in now}}
 
     def links(self) -> Links:
         """Return the link layer's counters of all ports since the fabric was built."""
