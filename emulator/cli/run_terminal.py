@@ -30,6 +30,8 @@ MODELLED = "model: switches are computed in this process, no frame passes a kern
 TIME_LIMIT_S = 2.0
 #: Seconds between two lines of progress where there is no terminal for a bar.
 LINE_S = 10.0
+#: What is under way before a run has a row.
+PLANNING = "schedules are still being compiled"
 #: Work beyond so many seconds comes with a hint.
 LONG_S = 60.0
 
@@ -67,7 +69,7 @@ def _called_every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
 
 
 class Bar:
-    """A progress bar on standard error if a run takes its time; a line now and then elsewhere."""
+    """A progress bar on standard error if a run takes its time; a line now and then without one."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -77,7 +79,7 @@ class Bar:
         self._now: tuple[str, float | None] = ("", None)
         place = launcher.place()
         with ExitStack() as stack:
-            if not self._requested and (place is None or place.number == 0):
+            if place is None or place.number == 0:
                 stack.enter_context(_called_every(LINE_S, self._show_line))
             self._lines = stack.pop_all()
 
@@ -104,6 +106,8 @@ class Bar:
 
     def _show_line(self) -> None:
         """Write what is under way; called by a timer, as an iteration may take minutes."""
+        if self._shown is not None:
+            return
         what, share = self._now
         done = "" if share is None else f", {100 * share:.0f} % of the run is done"
         if what:

@@ -24,7 +24,7 @@ from emulator.cli.run_options import (
     parse_workers,
     timed_frames,
 )
-from emulator.cli.run_terminal import Terminal, progress_bar, run_facts
+from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
 from emulator.cli.scenario_choice import chosen
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
@@ -304,17 +304,18 @@ def _run(
         output=output,
         lab=name,
     )
-    plan = rank_runs.planned(request, ranks)
-    columns: Sequence[table.TableColumn] = getattr(
-        loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
-    )
-    labels = [stage.stage.label for stage in plan.stages]
-    if plan.compares:
-        facts = plan.trials[0].facts
-        columns = comparison.columns(columns, labels, facts, plan.request.seeds)
-    elif plan.request.seeds > 1:
-        columns = spread.columns(columns)
     with progress_bar() as bar:
+        bar.show(PLANNING, None)
+        plan = rank_runs.planned(request, ranks)
+        columns: Sequence[table.TableColumn] = getattr(
+            loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
+        )
+        labels = [stage.stage.label for stage in plan.stages]
+        if plan.compares:
+            facts = plan.trials[0].facts
+            columns = comparison.columns(columns, labels, facts, plan.request.seeds)
+        elif plan.request.seeds > 1:
+            columns = spread.columns(columns)
         names = comparison.short_names(labels)
         rows = table.ResultTable(columns, run_facts(plan), wide=wide) if form == "table" else None
         terminal = Terminal(rows, bar, names)

@@ -30,8 +30,10 @@ from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
 WARMUPS = replace(COUNT, minimum=0)
-#: Beyond this, schedules take longer to compile than to run.
-MAX_MESSAGES = 1_000_000
+#: Writes of a trial: beyond, they take minutes to compile, and many more to run.
+MOST_WRITES = 1_000_000
+#: Of those that are shorter than a packet, which moves as little with each frame.
+MOST_SHORT_WRITES, SHORT = 250_000, 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +91,7 @@ class Traffic:
     seed: int
 
     def __post_init__(self) -> None:
-        messages = sum(-(-flow.length // self._message(flow)) for flow in self.flows)
-        if messages > MAX_MESSAGES:
-            raise UserError(
-                f"the flows consist of {messages} messages of {self.message} B, more than "
-                f"{MAX_MESSAGES}; take a larger message"
-            )
+        self._check_writes()
         pairs = {(flow.source, flow.destination) for flow in self.flows}
         if len(pairs) != len(self.flows):
             raise ValueError("two flows join the same ranks")
@@ -103,6 +100,25 @@ class Traffic:
             if domains[source] == domains[destination]:
                 names = gpus[source].name, gpus[destination].name
                 raise ValueError(f"{' and '.join(names)} share a scale-up network")
+
+    def _check_writes(self) -> None:
+        """Raise UserError, with what would do, for more writes than can be compiled soon."""
+        writes, most = self._writes(self.message), _most_writes(self.message)
+        if writes <= most:
+            return
+        longest, enough = max(flow.length for flow in self.flows), self.message
+        while self._writes(enough) > _most_writes(enough) and enough < longest:
+            enough *= 2
+        way_out = "shorter flows, or fewer GPUs"
+        if self._writes(enough) <= _most_writes(enough):
+            way_out = f"--param message={enough}, {way_out}"
+        raise UserError(
+            f"the flows are {writes} writes of {self.message} B, and more than {most} such writes "
+            f"take many minutes: take {way_out}"
+        )
+
+    def _writes(self, message: int) -> int:
+        return sum(-(-flow.length // (flow.message or message)) for flow in self.flows)
 
     @property
     def octets(self) -> int:
@@ -232,6 +248,10 @@ class Traffic:
     def _payload(self, flow: Flow) -> np.ndarray:
         rng = np.random.default_rng((self.seed, flow.source, flow.destination))
         return np.frombuffer(rng.bytes(flow.length), np.uint8)
+
+
+def _most_writes(message: int) -> int:
+    return MOST_SHORT_WRITES if message < SHORT else MOST_WRITES
 
 
 def _to(flow: Flow) -> str:
