@@ -33,7 +33,8 @@ def whole_file(path: Path, mend: str = MEND, *, parents: bool = False) -> Iterat
     the file cannot be written.
     """
     try:
-        place = path.resolve()  # a symbolic link stays one
+        # A symbolic link stays one.  What leads to a relative path may be closed to this user.
+        place = path.resolve() if path.is_symlink() else path
         if place.exists() and not place.is_file():
             yield path
             return
