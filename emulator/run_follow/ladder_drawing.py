@@ -17,6 +17,7 @@ from emulator.run_follow.packet_view import PacketKind
 from emulator.run_follow.story_data import heading
 from emulator.run_follow.trail_steps import DELIVERED, UNSEEN, Journey
 from emulator.run_report.figures.vega_lite import PALETTE
+from topologies.exports.scalable_svg import scalable
 
 Json = dict[str, Any]
 
@@ -32,7 +33,7 @@ def ladder_svg(story: PacketStory) -> str:
     import vl_convert  # 60 MB, and only who draws needs it
 
     drawn: str = vl_convert.vegalite_to_svg(ladder_spec(story))
-    return drawn
+    return scalable(drawn)
 
 
 def ladder_spec(story: PacketStory) -> Json:

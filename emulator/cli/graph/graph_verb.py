@@ -25,6 +25,7 @@ from topologies.advice import question
 from topologies.exports import Export
 from topologies.exports.dot import to_dot
 from topologies.exports.heat import Heat
+from topologies.exports.scalable_svg import scalable
 from topologies.model import BACKEND, NETWORKS, Topology
 
 #: Formats that are alike on a terminal and in a file, and have neither colours nor collapsing.
@@ -316,4 +317,4 @@ def svg(source: str, name: str) -> str:
             f"dot could not draw {name} ({error.stderr.strip()}); "
             "--format dot shows what it was given"
         ) from None
-    return drawn.stdout
+    return scalable(drawn.stdout)

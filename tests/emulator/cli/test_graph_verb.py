@@ -179,6 +179,12 @@ def test_bad_requests_are_user_errors(tmp_path: Path) -> None:
     assert "cannot write" in str(nowhere)
 
 
+def test_an_svg_is_as_wide_as_a_page_at_most(topology: Topology) -> None:
+    (root,) = re.findall(r"<svg [^>]*>", graph_verb.render(topology, "svg"))
+    assert 'style="max-width:100%;height:auto"' in root
+    assert "viewBox=" in root
+
+
 def test_without_graphviz_svg_names_the_command(
     topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,7 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_ladder_has_a_column_for_each_node_and_ends_in_svg(tmp_path: Path) -> None:
     told = story(tmp_path, trimmed_once())
     drawn = ladder_svg(told)
+    assert re.match(r'<svg style="max-width:100%;height:auto" [^>]*viewBox=', drawn)
     for word in ("h1g0", "rail0", "h0g0", "waits 1.000 us, trimmed", "4.750 us", "NACK TRIMMED"):
         assert word in drawn
     layers = ladder_spec(told)["layer"]
