@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import sys
 from typing import NamedTuple
 
@@ -151,6 +152,8 @@ SHORT_OF_MEMORY = (
     "this process gets no more memory: raise the limit (ulimit -v, systemd's MemoryMax=), or take "
     "a smaller fabric or smaller messages"
 )
+#: How click calls a word that is no number.
+_NO_NUMBER = re.compile(r"is not a valid (integer|float)( range)?$")
 #: Where Debian has ip, tc and bpftool; PATH of cron and of `su` has neither.
 SYSTEM_COMMANDS = ("/usr/sbin", "/sbin")
 
@@ -167,6 +170,10 @@ def main() -> None:
     sys.exit(rank_runs.carry_out(given, lambda ranks: _flushed(_carry_out(ranks))))
 
 
+def _number_words(found: re.Match[str]) -> str:
+    return "is not a whole number" if found[1] == "integer" else "is not a number"
+
+
 def _carry_out(ranks: Companions | None = None) -> int:
     """Run the verb, print the sentence of whatever ended it, and return the exit status."""
     try:
@@ -176,7 +183,7 @@ def _carry_out(ranks: Companions | None = None) -> int:
     except SystemExit as end:  # a verb's own status
         return end.code if isinstance(end.code, int) else 0
     except click.UsageError as error:
-        message = error.format_message().rstrip(".")
+        message = _NO_NUMBER.sub(_number_words, error.format_message().rstrip("."))
         where = error.ctx.command_path if error.ctx else "uetemu"
         return _ended(ranks, f"{message}; see {where} --help", error.exit_code)
     except click.ClickException as error:

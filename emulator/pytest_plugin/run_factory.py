@@ -34,13 +34,23 @@ class RunFactory:
         params: Mapping[str, object] | None = None,
         check: bool = True,
         budget_s: float = BUDGET_S,
+        **others: object,
     ) -> RunOutcome:
         """Run ``scenario`` to its end with options of ``uetemu run``, and return the outcome.
 
         ``params`` are the scenario's parameters.  A run that fails fails the test, unless ``check``
         is false.
+
+        Raises:
+            TypeError: there are ``others``; says where they belong.
         """
         __tracebackhide__ = True
+        for name in others:
+            raise TypeError(
+                f"uetemu_run has no argument {name}: a parameter of the scenario is given by "
+                f'params={{"{name}": ...}}, an option of uetemu run as words of its own, such as '
+                '"--seed", "2"'
+            )
         outcome = self.start(scenario, *options, params=params).finish(budget_s)
         self.outcomes.append(outcome)
         if check and outcome.status:

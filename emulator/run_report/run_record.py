@@ -241,6 +241,8 @@ def _object(path: Path) -> dict[str, Any]:
         if path.stat().st_size > LARGEST_FILE:
             raise UserError(f"{path} has more than {LARGEST_FILE // 2**20} MiB; name another run")
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} has no {path.name}; name the folder of a run") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); name the folder of a run") from None
     if not isinstance(content, dict):

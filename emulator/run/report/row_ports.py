@@ -109,6 +109,8 @@ def is_run_folder(path: Path) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} has no {path.name}; name the folder of a run") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); name the folder of a run") from None
     if not isinstance(content, dict):

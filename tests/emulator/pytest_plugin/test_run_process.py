@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.pytest_plugin.run_process import RunProcess
 
 
@@ -15,3 +18,9 @@ def test_a_line_that_is_being_written_is_no_event_yet(tmp_path: Path) -> None:
     assert run.events() == [{"event": "begin"}]
     (tmp_path / "events.jsonl").write_text('{"event": "begin"}\n{"event": "built"}\n')
     assert [one["event"] for one in run.events()] == ["begin", "built"]
+
+
+def test_an_unknown_argument_is_told_where_it_belongs(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r'no argument sizes: .* params=\{"sizes": \.\.\.\}'):
+        RunFactory(tmp_path)("allreduce", sizes="64KiB")
+    assert list(tmp_path.iterdir()) == []
