@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Protocol
 
 from emulator.endpoint.nic.raw_port import RawPort
+from emulator.errors import UserError
 from emulator.standalone.capture_file import CaptureFile
 from emulator.standalone.refusals import Refusals
 from emulator.standalone.report import EventReport
@@ -176,6 +177,8 @@ class EndpointSession:
         for frame in frames:
             try:
                 endpoint.receive((frame,), now)
+            except UserError:  # of the user's files, such as a disk that is full
+                raise
             except Exception:  # noqa: BLE001  # whatever it is, other peers are served on
                 self._contain_error()
         self._post(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -70,3 +71,8 @@ def processes_of(lab: str) -> list[str]:
         if any(lab in word for word in one.info["cmdline"] or [])
         and one.info["status"] != psutil.STATUS_ZOMBIE
     ]
+
+
+def without_progress(errors: str) -> str:
+    """Return what a run said on standard error, but for its progress: a line every ten seconds."""
+    return re.sub(r"^uetemu: .* after \d+ s\n", "", errors, flags=re.MULTILINE)

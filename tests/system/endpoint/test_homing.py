@@ -175,7 +175,10 @@ def test_a_port_that_swallows_what_comes_in_is_avoided() -> None:
 
 def test_rocev2_goes_on_where_the_fabric_hears_of_the_loss() -> None:
     """Its flows cannot leave their ports, so those towards the pulled one need another route."""
-    with fabric(TWO_PORTS, "lossless", plane="ebgp") as lab, Job(lab, "rocev2:qps=4") as job:
+    with (
+        fabric(TWO_PORTS, "lossless", plane="ebgp") as lab,
+        Job(lab, "rocev2:qps=4,rto=60us") as job,
+    ):
         job.run(lambda: pull(lab))
         before = job.nic("h0g0")
         job.run()

@@ -19,7 +19,15 @@ from emulator.asic.bpf import switch_program as asic_program
 from emulator.kernel import namespaces
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run.run_start import UNFINISHED
-from tests.harness.runs.processes import ENDLESS, SMALL, begun, processes_of, uetemu, until
+from tests.harness.runs.processes import (
+    ENDLESS,
+    SMALL,
+    begun,
+    processes_of,
+    uetemu,
+    until,
+    without_progress,
+)
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -94,9 +102,9 @@ def test_killed_daemon_of_a_control_plane_ends_the_run_with_its_name(
     children[0].kill()
     status, _, errors = run.communicate()
     assert status == 1
-    assert errors.startswith(f"uetemu: {name} of ")
+    assert without_progress(errors).startswith(f"uetemu: {name} of ")
     assert " has died" in errors
-    assert errors.count("\n") == 1
+    assert without_progress(errors).count("\n") == 1
     assert run.result["errors"]
     assert traces(run.lab) == []
 
@@ -130,7 +138,7 @@ def test_interrupted_run_has_the_rows_that_it_finished(start: Callable[..., RunP
     run.process.send_signal(signal.SIGINT)
     status, _, errors = run.communicate()
     assert status == 128 + signal.SIGINT
-    assert errors.count("\n") == 1
+    assert without_progress(errors).count("\n") == 1
     result = json.loads((run.folder / "result.json").read_text())
     assert [row["size_bytes"] for row in result["rows"]] == [4096, 65536]
     assert result["errors"] == ["interrupted by SIGINT"]

@@ -18,7 +18,7 @@ import pytest
 from emulator.pytest_plugin.run_process import BUDGET_S, UETEMU, RunProcess, environment
 from emulator.run.run_start import UNFINISHED
 from tests.harness.lab.traffic import within
-from tests.harness.runs.processes import ENDLESS, SMALL, begun
+from tests.harness.runs.processes import ENDLESS, SMALL, begun, without_progress
 from tests.harness.runs.ranked_runs import (
     MPIRUN,
     assert_all_gone,
@@ -37,7 +37,8 @@ pytestmark = pytest.mark.root
 
 def sentences(errors: str) -> list[str]:
     """Return the lines of uetemu on standard error, without those of the launcher."""
-    return [line for line in errors.splitlines() if line.startswith("uetemu: ")]
+    lines = without_progress(errors).splitlines()
+    return [line for line in lines if line.startswith("uetemu: ")]
 
 
 def test_two_machines_over_tcp_come_to_the_same_files(tmp_path: Path) -> None:
@@ -74,7 +75,8 @@ def test_a_modelled_fabric_comes_to_the_same_files(plane: tuple[str, ...], tmp_p
     for run in (alone, shared):
         status, _, errors = run.communicate()
         assert status == 0, errors
-    assert (errors.count("\n"), errors.count(": exchanged ")) == (1, 1)  # rank 0 logs for all
+    lines = without_progress(errors)
+    assert (lines.count("\n"), lines.count(": exchanged ")) == (1, 1)  # rank 0 logs for all
     assert_same_files(alone.folder, shared.folder, REPEATED)
     assert_all_gone(shared, 2)
 
