@@ -1,4 +1,4 @@
-"""``uetemu conformance``: which numbered statements the last test runs have proven."""
+"""``uetemu conformance``: which numbered statements the tests have proven."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from emulator.errors import UserError
 
 #: Where pytest leaves the report, from the checkout.
 PLACE = Path(".pytest_cache", "d", "conformance", "report.json")
+#: The report of this version's tests; ``python -m tests.conformance.release`` makes it.
+SHIPPED = Path(__file__).with_name("conformance.json")
 SCHEMA = "uetemu.conformance/1"
 
 #: Where a mutation run leaves its score, beside the report.
@@ -41,7 +43,7 @@ RESULTS = {
 }
 
 #: What is in order: proven, or stated not to be.
-_IN_ORDER = ("passed", "untested")
+IN_ORDER = ("passed", "untested")
 
 
 @click.command("conformance")
@@ -66,14 +68,15 @@ def command(
     """Show every conformance statement, its source, and what its tests came to.
 
     A statement is passed if all tests that name it are. Exit status 0 if every statement is passed
-    or listed as untested with a reason. The results are those of the last run of each test.
+    or listed as untested with a reason. The results are those of the last run of each test here, or
+    where none has run, those of this version's tests, which are shipped with it.
     """
     path = find(file)
     report = chosen(load(path), family)
     requested = {
         result
         for name in only
-        for result in ((set(RESULTS) - set(_IN_ORDER)) if name == "failing" else {name})
+        for result in ((set(RESULTS) - set(IN_ORDER)) if name == "failing" else {name})
     } or set(RESULTS)
     shown = [row for row in report["statements"] if row["result"] in requested]
     if form == "json":
@@ -83,16 +86,19 @@ def command(
     else:
         if shown:
             click.echo(drawn(shown, report["tests"], verbose))
-        click.echo("\n".join([*totals(report, path), *mutation(path)]))
-    if open_rows := [row for row in report["statements"] if row["result"] not in _IN_ORDER]:
+        mutants = [] if path == SHIPPED else mutation(path)
+        click.echo("\n".join([*totals(report, path), *mutants]))
+    if open_rows := [row for row in report["statements"] if row["result"] not in IN_ORDER]:
         raise UserError(_verdict(open_rows, len(report["statements"])))
 
 
 def find(given: Path | None, start: Path | None = None) -> Path:
     """The report to show: the given file, else that of the checkout one is in, else of this one.
 
+    Where none of them has one it is :data:`SHIPPED`.
+
     Raises:
-        UserError: there is none; names the places and how to make one.
+        UserError: the given file is not there; says how to make it.
     """
     if given is not None:
         if given.is_file():
@@ -102,13 +108,8 @@ def find(given: Path | None, start: Path | None = None) -> Path:
     # Only a checkout's root, so that a stray cache of another project above it is not taken.
     roots = [folder for folder in (here, *here.parents) if (folder / "tests/conformance").is_dir()]
     roots.append(Path(__file__).resolve().parents[2])
-    places = list(dict.fromkeys(root / PLACE for root in roots))
-    for place in places:
-        if place.is_file():
-            return place
-    raise UserError(
-        f"no test run has left a report in {' or '.join(map(str, places))}; run the tests: {_HOW}"
-    )
+    places = (root / PLACE for root in roots)
+    return next((place for place in places if place.is_file()), SHIPPED)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -197,6 +198,12 @@ def totals(report: Mapping[str, Any], path: Path) -> list[str]:
         lines.append(f"{family['title']}: {len(of)} statements: {results}")
     tests = report["tests"]
     commit = report["commit"] or "unknown"
+    if path == SHIPPED:
+        lines.append(
+            f"the report shipped with uetemu {report['versions']['uetemu']}: {len(tests)} tests, "
+            f"run {report['written']}; run them here: {_HOW}"
+        )
+        return lines
     lines.append(f"{len(tests)} tests; last run {report['written']}, commit {commit}: {path}")
     older = sum(
         record["ran"] is not None and record["commit"] != report["commit"]

@@ -432,11 +432,7 @@ def test_the_report_is_found_from_inside_a_checkout(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verb, "__file__", str(project.root / "other/emulator/cli/verb.py"))
-    with pytest.raises(UserError) as caught:
-        verb.find(None, project.root / "tests")
-    assert str(project.report) in str(caught.value)
-    assert str(project.root / "other" / verb.PLACE) in str(caught.value)
-    assert "vagrant/provision.sh pytest" in str(caught.value)
+    assert verb.find(None, project.root / "tests") == verb.SHIPPED
     project.pytest()
     assert verb.find(None, project.root / "tests") == project.report
     with pytest.raises(UserError, match=r"vagrant/provision\.sh pytest --conformance-file"):
