@@ -63,7 +63,7 @@ def test_a_peer_that_is_met_late_has_the_congestion_control_of_the_start() -> No
     second = late.peers[key].congestion.window
     assert first is not None
     assert second is not None
-    assert second.last_sample == first.last_sample == 0
+    assert second.last_adjusted == first.last_adjusted == 0
 
 
 def test_who_is_no_neighbour_is_not_met() -> None:

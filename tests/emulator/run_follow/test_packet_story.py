@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import vl_convert  # noqa: F401  # now, as it cannot be loaded twice where a test ends its loading
 from click.testing import CliRunner
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether

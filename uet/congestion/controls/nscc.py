@@ -227,9 +227,8 @@ class Nscc:
         """
         average, gain = self.average, self._delay_gain
         if gain is None:
-            gain = octets * (1 + average / self.base_rtt) / self.cwnd
-            if gain > 1:
-                gain = 1.0
+            weight = octets * (1 + average / self.base_rtt)
+            gain = weight / self.cwnd if weight < self.cwnd else 1.0
         self.average = average + gain * (delay - average)
 
     def _lower_base_rtt(self, rtt: int) -> None:
