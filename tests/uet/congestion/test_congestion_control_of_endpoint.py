@@ -149,7 +149,7 @@ def test_who_waits_for_a_window_that_nobody_opens_asks() -> None:
     arrived, cut = packets[:3], packets[3:]
     assert not any(p.ar for p in arrived)
     probes: list[Seen] = []
-    window.base_rtt = 0  # however long it takes, every trim cuts the window
+    window.base_rtt = 1  # however long it takes, every trim cuts the window
     for packet in cut:
         script.now += 100
         probes += script.give(refusal(packet, code=NackCode.TRIMMED))
