@@ -49,7 +49,7 @@ from scenarios.cluster_tests import checkpoint_storage, dataset
 from topologies import catalogue
 from topologies.designs.cluster import Cluster
 from topologies.designs.cluster_storage import ClusterStorage
-from topologies.model import STORAGE
+from topologies.model import STORAGE, Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
 TOPOLOGY = "cluster"
@@ -95,7 +95,7 @@ class Parameters(dataset.Parameters):
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Run all by RDMA, then over TCP, and report each work over all of them."""
-    topology = storage_alone(run)
+    topology = storage_alone(run.cluster.backend.topology)
     run.event("RDMA, in virtual time")
     result = run.fabric_run("storage_rdma", *_options(parameters), topology=topology)
     by_rdma = [_rdma_row(row) for row in result["rows"]]
@@ -109,19 +109,18 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
     yield {"what": "rows by RDMA", "fidelity": fidelity, "digest": result["digest"]}
 
 
-def storage_alone(run: ClusterContext) -> str:
-    """Return the specification of this cluster's storage network as a fabric of its own.
+def storage_alone(backend: Topology) -> str:
+    """Return the specification of a cluster's storage network as a fabric of its own.
 
     Raises UserError for a cluster that is not of the design of that name.
     """
-    backend = run.cluster.backend.topology
     if backend.name != Cluster.NAME:
         raise UserError(
             f"{backend.name} is not the design {Cluster.NAME}, whose storage network can stand "
             f"alone; take --topology {Cluster.NAME}, with parameters"
         )
-    _, colon, given = catalogue.spec_of(backend).partition(":")
-    return f"{ClusterStorage.NAME}{colon}{given}"
+    given = {**backend.parameters, "hosts": len(backend.servers)}
+    return catalogue.spec_of(replace(backend, name=ClusterStorage.NAME, parameters=given))
 
 
 def beside(

@@ -31,8 +31,8 @@ from topologies.clos.clos_plan import ClosPlan
 from topologies.clos.clos_tiers import OWN, PLANE_USES, SHARED, ClosTiers
 from topologies.clos.clos_trunks import ClosTrunks
 from topologies.clos.nic_homing import HOMINGS, PATHS, NicHoming
-from topologies.clos.rail_subnets import APART, SUBNETS, RailSubnets
-from topologies.clos.switch_panel import BY_RAIL, PORT_ORDERS, SwitchPanel
+from topologies.clos.rail_subnets import APART, DIVIDED, SUBNETS, RailSubnets
+from topologies.clos.switch_panel import BY_RAIL, INTERLEAVED, PORT_ORDERS, SwitchPanel
 from topologies.model import VLAN_USES, Topology
 from topologies.parts.design import CabledDesign, parameter
 from topologies.parts.design_parameters import COUNT, NUMBER, PREFIX, RATE, WordKind
@@ -149,3 +149,26 @@ class Clos(CabledDesign):
     def check(self) -> None:
         """Raise TopologyError unless the parameters agree with each other."""
         self.plan.check()
+        self.refuse_idle(self.idle())
+
+    def idle(self) -> dict[str, str]:
+        """Return what each parameter needs that would change nothing in this fabric."""
+        tiers, trunks = self.plan.tiers, self.plan.trunks
+        needs = {}
+        if self.gpus_per_nic == 1:
+            needs["pcie_rate"] = "gpus_per_nic=2 or more"
+        if self.nic_ports == 1 or not (self.spines or self.plan.homing.fep_per_port):
+            needs["planes"] = "spines, and nic_ports=2 or 4"
+        if tiers.rails_of_switch == 1 and self.subnets == DIVIDED:
+            needs["subnets"] = "several rails on a switch (rails_per_switch)"
+        if tiers.rails_of_switch == 1 and self.port_order != INTERLEAVED:
+            needs["port_order"] = "several rails on a switch (rails_per_switch)"
+        if not self.spines:
+            needs |= dict.fromkeys(("uplink_delay", "uplinks_per_spine"), "spines")
+            if trunks.uplink_bps != self.nic_rate:  # the default is computed
+                needs["uplink_rate"] = "spines"
+        if not self.super_spines:
+            needs["uplinks_per_super"] = "super_spines"
+            if trunks.super_bps != trunks.uplink_bps:
+                needs["super_rate"] = "super_spines"
+        return needs

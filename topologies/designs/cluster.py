@@ -22,6 +22,7 @@ from topologies.designs.clos import Clos
 from topologies.elements import (
     AUTO_ISOLATION,
     BACKEND,
+    BY_FILTER,
     FRONTEND,
     ISOLATIONS,
     MANAGEMENT,
@@ -127,6 +128,25 @@ class Cluster(Clos):
         return replace(
             backend, networks=tuple(build() for name, build in builders.items() if name in chosen)
         )
+
+    def idle(self) -> dict[str, str]:
+        needs, chosen = super().idle(), self._chosen()
+        tenancy = ("isolation", "tenant_subnets", "tenant_addresses", "subnet_vni", "router_vni")
+        if self.isolation == BY_FILTER:
+            needs["router_vni"] = "VRFs (isolation=vrf or netns)"
+        if not self.tenants:
+            needs |= dict.fromkeys(tenancy, "tenants")
+        if FRONTEND not in chosen:
+            names = ("frontend_rate", "frontend_leaves", "frontend_spines", "frontend_homes")
+            needs |= dict.fromkeys((*names, *tenancy, "tenants", "users"), "networks=frontend")
+        if STORAGE not in chosen:
+            of_storage = ("storage_rate", "storage_leaves", "storage_spines")
+            needs |= dict.fromkeys(of_storage, "networks=storage")
+            if MANAGEMENT not in chosen:
+                needs["storage_nodes"] = "networks=storage+management, or one of them"
+        if MANAGEMENT not in chosen:
+            needs["management_rate"] = "networks=management"
+        return needs
 
     def _cabling(self, rate_bps: int, mtu: int | None = None) -> NetworkCabling:
         return NetworkCabling(

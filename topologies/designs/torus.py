@@ -81,6 +81,8 @@ class Torus(CabledDesign):
         """Raise TopologyError unless the parameters agree with each other."""
         if self.pair_cables not in (1, 2):
             raise TopologyError(f"pair_cables is {self.pair_cables}; it is 1 or 2")
+        if 2 not in self.sizes:
+            self.refuse_idle({"pair_cables": "a dimension of 2 (x, y or z)"})
         far = sum(size // 2 for size in self.sizes) * (2 if self.routing == "up-down" else 1)
         if far > MAX_HOPS:
             raise TopologyError(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from topologies.model import SCALE_UP_SHAPES, SWITCH, ScaleUp, Topology
+from topologies.model import SCALE_UP_SHAPES, SWITCH, ScaleUp, Topology, TopologyError
 from topologies.parts.design_parameters import (
+    AUTO,
     COUNT,
     MTU,
     RATE,
@@ -53,6 +54,21 @@ class Design:
     def summary(cls) -> str:
         """Return the first line of the design's docstring."""
         return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+    def refuse_idle(self, needs: Mapping[str, str]) -> None:
+        """Raise TopologyError where a parameter is given and ``needs`` what the fabric has not.
+
+        What states the default changes nothing either, and may; so may ``auto``.
+        """
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), field.metadata["kind"]
+            if field.name not in needs or value in (None, AUTO):
+                continue
+            if field.default is None or value != kind.read(field.name, field.default):
+                raise TopologyError(
+                    f"{field.name} is {kind.format(value)} and changes nothing: it needs "
+                    f"{needs[field.name]}; leave it out otherwise"
+                )
 
     def topology(self) -> Topology:
         """The fabric.  Raises TopologyError where parameters contradict each other."""

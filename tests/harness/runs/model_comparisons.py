@@ -79,7 +79,6 @@ UNSTRETCHED: Mapping[str, str] = {
         ],
         _FLAT,
     ),
-    "cluster_storage": "the parameter is that of the cluster's rails, which it has none of",
 }
 
 _EVPN = ("--control-plane", "evpn:bfd=off", "--convergence", "1us")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from emulator.errors import UserError
-from scenarios.cluster_tests.storage_compare import Parameters, beside, bound_by
+from scenarios.cluster_tests.storage_compare import Parameters, beside, bound_by, storage_alone
+from topologies import catalogue
+from topologies.model import STORAGE
 
 TCP = {
     "what": "epoch 2",
@@ -52,3 +54,10 @@ def test_each_work_has_the_rows_of_all_transports() -> None:
 def test_states_of_no_whole_blocks_are_refused() -> None:
     with pytest.raises(UserError, match="state is 1000 octets, no whole blocks of 4096"):
         Parameters(state=1000)
+
+
+def test_a_storage_network_alone_is_that_of_its_cluster() -> None:
+    cluster = catalogue.load("cluster:segments=2,hosts=2,storage_nodes=3,storage_rate=100Gbps")
+    alone = catalogue.load(storage_alone(cluster))
+    network = cluster.network_named(STORAGE)
+    assert (alone.nodes, alone.links) == (network.nodes, network.links)

@@ -11,8 +11,7 @@ from tests.harness.runs.processes import uetemu
 
 LONGEST_S = 300
 SMALL = (
-    "cluster:hosts=2,gpus_per_host=1,spines=0,tenants=0,networks=storage,"
-    "storage_leaves=1,storage_spines=0"
+    "cluster:hosts=2,gpus_per_host=1,spines=0,networks=storage,storage_leaves=1,storage_spines=0"
 )
 
 pytestmark = pytest.mark.root

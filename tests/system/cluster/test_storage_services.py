@@ -31,7 +31,7 @@ from topologies import catalogue
 pytestmark = pytest.mark.root
 
 SPEC = (
-    "cluster:hosts=2,gpus_per_host=1,spines=0,tenants=0,networks=storage,"
+    "cluster:hosts=2,gpus_per_host=1,spines=0,networks=storage,"
     "storage_leaves=1,storage_spines=0,storage_nodes=1"
 )
 #: Any key is taken.
