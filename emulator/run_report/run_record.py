@@ -158,6 +158,7 @@ def _is_result(result: Mapping[str, Any]) -> bool:
     return (
         result.keys() >= NAMING
         and isinstance(result["scenario"], str)
+        and all(isinstance(result.get(key, 1), int) for key in ("seed", "seeds"))
         and isinstance(result.get("rows"), list)
         and all(_is_row(row) for row in result["rows"])
         and isinstance(result.get("fidelity"), dict)

@@ -251,6 +251,15 @@ def test_one_output_is_for_one_run(tmp_path: Path, folder: Path) -> None:
     assert isinstance(done.exception, UserError)
 
 
+@pytest.mark.parametrize("key", ["seed", "seeds"])
+def test_a_seed_that_is_no_number_is_told(tmp_path: Path, key: str) -> None:
+    folder = write_folder(tmp_path / "run", result(row()))
+    content = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**content, key: None}))
+    with pytest.raises(UserError, match="values of another kind"):
+        RunRecord.read(folder)
+
+
 STRANGE = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
     lambda inner: (

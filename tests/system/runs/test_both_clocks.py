@@ -16,7 +16,7 @@ from emulator.pytest_plugin.run_process import RunProcess
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
 #: One second of the fabric lasts so many of this machine's; the next is for a busier machine.
-DILATIONS = (100_000, 200_000, 400_000, 800_000)
+DILATIONS = (100_000, 200_000, 400_000, 800_000, 1_600_000)
 INCAST = ("--param", "senders=4", "--param", "size=256KiB", "--param", "warmups=0")
 DROPPING = (*INCAST, "--switch", "shallow:trim=off")
 #: Where senders contend for a port, chance decides whose packets are trimmed or dropped.  Seeds 1
