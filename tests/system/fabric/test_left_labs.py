@@ -17,6 +17,7 @@ from emulator import cleanup, lab_record
 from emulator.errors import UserError
 from emulator.kernel import namespaces
 from emulator.lab_record import LabRecord, Phase
+from emulator.whole_file import write_whole
 from tests import CHECKOUT
 from tests.harness.lab.traffic import within
 from tests.system.conftest import SMALL
@@ -112,11 +113,13 @@ def test_a_lab_that_got_the_name_meanwhile_stays(lab_name: str) -> None:
 
     taking = threading.Thread(target=take_down)
     taking.start()
-    within(BUDGET_S, _somebody_waits_here, "it waits for the lock")
-    path = lab_record.directory_of(lab_name) / "lab.json"
-    lab_record.written(path, json.dumps(json.loads(path.read_text()) | {"identity": "other"}))
-    lock.release()
-    taking.join()
+    try:
+        within(BUDGET_S, _somebody_waits_here, "it waits for the lock")
+        path = lab_record.directory_of(lab_name) / "lab.json"
+        write_whole(path, json.dumps(json.loads(path.read_text()) | {"identity": "other"}))
+    finally:
+        lock.release()
+        taking.join()
     assert [str(one) for one in refusals] == [
         f"lab {lab_name} has been removed, and there is another one of that name"
     ]
