@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from emulator.pytest_plugin.run_process import RunProcess
-from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, uetemu
+from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, uetemu, without_progress
 
 pytestmark = [
     pytest.mark.root,
@@ -228,6 +228,7 @@ def test_bad_input_is_one_sentence_and_makes_nothing(
     folder = tmp_path / "run"
     process = uetemu("run", *arguments, "--output", str(folder))
     out, err = process.communicate(timeout=BUDGET_S)
+    err = without_progress(err)
     assert process.returncode == 1
     assert out == ""
     assert err.startswith("uetemu: ")
