@@ -269,10 +269,14 @@ def _run(
     iterations: str | None,
     wide: bool,
 ) -> None:
+    if wide and form == "json":
+        raise UserError("--wide is about the table, and --format json shows none: leave one out")
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
     loaded, given = chosen(scenario, given, transport)
     if files:
         given["files"] = files_text(loaded, files, given)
+    if capture == "none" and snaplen not in (None, "headers"):
+        raise UserError("--snaplen is about captured frames, and --capture none keeps none")
     if snaplen is None:
         secured = any(is_secured(one.transport or DEFAULT_TRANSPORT) for one in variants(transport))
         snaplen = "full" if secured else "headers"
@@ -353,6 +357,6 @@ def _words_of_seed(
     replaced = {
         **{"seed": str(seed), "seeds": "1", "workers": workers or "1", "form": "json"},
         "name": None if lab is None else f"{lab}-{seed}",
-        **dict.fromkeys(("digest", "output", "report")),
+        **dict.fromkeys(("digest", "output", "report", "wide")),
     }
     return ["run", *given_words(context, replaced), "--digest-parts"]

@@ -289,6 +289,7 @@ def drafted(request: RunRequest) -> RunPlan:
         homing=homed,
     )
     _check_faults(plan)
+    _check_idle(plan)
     return plan
 
 
@@ -429,6 +430,25 @@ def _check_faults(plan: RunPlan) -> None:
         raise UserError(
             f"--fault {silent.text!r} is the switch's to inject and --switch none leaves no "
             "switch; choose another, such as shallow, or take carrier (down)"
+        )
+
+
+def _check_idle(plan: RunPlan) -> None:
+    """Raise UserError for an option that could change nothing in this run."""
+    request = plan.request
+    if request.start != Start() and all(one.warmups + one.iterations == 1 for one in plan.trials):
+        raise UserError(
+            "--endpoints kept and --gap are about iterations after another, and each row has one: "
+            "take more iterations or warm-ups, or leave the option out"
+        )
+    if request.convergence == Convergence():
+        return
+    if request.clock == "host":
+        raise UserError("--convergence is the virtual clock's: leave it or --clock host out")
+    if control_plane.of(plan.topology) is None or not plan.every_moment:
+        raise UserError(
+            "--convergence is the time from a fault to routes that switches learn anew: take a "
+            "--control-plane such as ebgp and a --fault, or leave it out"
         )
 
 

@@ -1,0 +1,128 @@
+"""Every option of ``uetemu run`` changes what a run leaves, or is refused: none is silent."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from click.testing import CliRunner
+
+from emulator.cli.run_verb import command
+
+#: A run that every option is tried on, and what most of them stand beside.
+PLAIN = (
+    *("permutation", "--fabric", "model", "--topology", "rail_clos:hosts=2,gpus_per_host=2"),
+    *("--param", "message=16KiB"),
+)
+SHORT = ("--sizes", "16KiB", "--iterations", "2")
+ONCE = ("--iterations", "1", "--param", "warmups=0")
+TABLE = "the table"
+LEARNED = ("--control-plane", "ebgp")
+DOWN = ("--fault", "t=1us link rail0:up0 down")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """An option that changes ``file``, or the table, of a run that has ``beside`` as well."""
+
+    words: tuple[str, ...]
+    file: str = "result.json"
+    beside: tuple[str, ...] = SHORT
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An option that is refused with words of ``told``."""
+
+    words: tuple[str, ...]
+    told: str
+    beside: tuple[str, ...] = SHORT
+
+
+#: What each option does.
+DOES: dict[str, list[Changed | Refused]] = {
+    "--topology": [Changed(("--topology", "rail_clos:hosts=2,gpus_per_host=2,nic_rate=200Gbps"))],
+    "--transport": [Changed(("--transport", "rocev2"))],
+    "--switch": [Changed(("--switch", "deep:latency=2us"))],
+    "--control-plane": [Changed(LEARNED, "fabric.json")],
+    "--seed": [Changed(("--seed", "7"))],
+    "--seeds": [Changed(("--seeds", "2"))],
+    "--clock": [Refused(("--clock", "host"), "knows no time of the host's")],
+    "--fabric": [Refused(("--fabric", "paper"), "'paper'")],
+    "--dilation": [Refused(("--dilation", "50"), "--dilation is the host clock's")],
+    "--workers": [Refused(("--workers", "2"), "works in one process")],
+    "--parts": [Refused(("--parts", "/dev/null"), "--parts")],
+    "--convergence": [
+        Changed(("--convergence", "5us"), beside=(*SHORT, *LEARNED, *DOWN)),
+        Refused(("--convergence", "5us"), "take a --control-plane", beside=(*SHORT, *DOWN)),
+        Refused(("--convergence", "5us"), "and a --fault", beside=(*SHORT, *LEARNED)),
+    ],
+    "--check-digest": [Refused(("--check-digest", "0" * 64), "digest")],
+    "--digest-parts": [Changed(("--digest-parts",), "digest-parts.json")],
+    "--capture": [Changed(("--capture", "all"), "capture.pcapng")],
+    "--snaplen": [
+        Changed(("--snaplen", "full"), "capture.pcapng"),
+        Refused(("--snaplen", "full"), "keeps none", beside=(*SHORT, "--capture", "none")),
+    ],
+    "--frame-latency": [Changed(("--frame-latency", "1"), "frame_latency.csv")],
+    "--event-log": [Changed(("--event-log", "all"), "event-logs/h0g0.sqlog")],
+    "--fault": [Changed(DOWN)],
+    "--endpoints": [
+        Changed(("--endpoints", "kept")),
+        Refused(("--endpoints", "kept"), "take more iterations", beside=(*SHORT[:2], *ONCE)),
+    ],
+    "--gap": [
+        Changed(("--gap", "1ms")),
+        Refused(("--gap", "1ms"), "take more iterations", beside=(*SHORT[:2], *ONCE)),
+    ],
+    "--pxn": [Changed(("--pxn", "always"))],
+    "--report": [Changed(("--report",), "report.html")],
+    "--format": [Changed(("--format", "json"), TABLE)],
+    "--wide": [
+        Changed(("--wide",), TABLE),
+        Refused(("--wide",), "--format json shows none", beside=(*SHORT, "--format", "json")),
+    ],
+    "--param": [Changed(("--param", "in_flight=1"))],
+    "--sizes": [Changed(("--sizes", "32KiB"), beside=SHORT[2:])],
+    "--iterations": [Changed(("--iterations", "3"), beside=SHORT[:2])],
+    # Its name is that of what it makes in the machine, while it stands.
+    "--name": [Refused(("--name", "a/b"), "a/b")],
+    # All cases here have a folder by it.
+    "--output": [Refused(("--output", "/dev/null/run"), "/dev/null")],
+}
+
+
+@cache
+def left(words: tuple[str, ...]) -> dict[str, str]:
+    """Return what a run leaves, by file, and its table; ``refused`` is why it is."""
+    with TemporaryDirectory() as parent:
+        folder = Path(parent) / "run"
+        output = () if "--output" in words else ("--output", str(folder))
+        done = CliRunner().invoke(command, [*PLAIN, *words, *output])
+        if done.exit_code:
+            refusal = done.output if isinstance(done.exception, SystemExit) else done.exception
+            return {"refused": str(refusal)}
+        found = {
+            str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        return found | {TABLE: done.stdout.replace(parent, "")}
+
+
+def test_each_option_is_tried() -> None:
+    known = {name for option in command.params for name in option.opts if name.startswith("--")}
+    assert set(DOES) == known
+
+
+@pytest.mark.parametrize("one", [one for several in DOES.values() for one in several], ids=str)
+def test_an_option_of_a_run_is_not_silent(one: Changed | Refused) -> None:
+    after = left((*one.beside, *one.words))
+    if isinstance(one, Refused):
+        assert one.told in after["refused"]
+    else:
+        assert after[one.file] != left(one.beside).get(one.file)
