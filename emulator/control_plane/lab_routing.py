@@ -19,7 +19,14 @@ from typing import Any
 
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.control_plane import control_plane_choice as choice
-from emulator.control_plane import daemons, render, speakers, static_entries, vrf_neighbours
+from emulator.control_plane import (
+    daemons,
+    render,
+    router_macs,
+    speakers,
+    static_entries,
+    vrf_neighbours,
+)
 from emulator.control_plane.control_plane_choice import ControlPlane
 from emulator.control_plane.convergence import ConvergedState, Difference
 from emulator.control_plane.daemons import SwitchDaemons
@@ -47,8 +54,6 @@ START_S = 120
 #: No switch has got a route right for so long (s): it will not happen any more.
 TIME_LIMIT_S = 90.0
 PATIENCE_LOOKS = 24
-#: Tenants' routes that are not there so long (s) after all others make their L3 VNI be made anew.
-RENEWAL_S = 5.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
 NAMED = 3  # differences in an error
 
@@ -138,6 +143,8 @@ class Routing:
         vrf_neighbours.announce(
             self.topology, self.switches, self._indices, self._kernels, budget_s=START_S
         )
+        if any(switch.vrfs for switch in self.topology.switches):
+            router_macs.start(self.directory.name)
         self.await_convergence(progress)
         self.converged_s = time.monotonic() - began
         self._logged = {name: len(switch.log()) for name, switch in self.switches.items()}
@@ -246,6 +253,10 @@ class Routing:
         """Return the router MACs that VRFs have lost, a sentence each."""
         return list(TenantRoutes(self.topology, self._indices, self._kernels).lost_routers())
 
+    def routers_put_back(self) -> int:
+        """Return how many router MACs that VRFs had lost were put back so far."""
+        return router_macs.put_back(self.directory.name)
+
     def await_convergence(
         self, progress: Progress | None = None, *, time_limit_s: float = TIME_LIMIT_S
     ) -> None:
@@ -255,7 +266,7 @@ class Routing:
 
         Raises UserError if nothing comes nearer to that for ``time_limit_s``, or a daemon dies.
         """
-        began = better = renewed = time.monotonic()
+        began = better = time.monotonic()
         fewest, pause = math.inf, SHORTEST_PAUSE_S
         lacking, deaf = list(self.switches), list(self.switches)
         while True:
@@ -264,11 +275,7 @@ class Routing:
                 heard = self._unheard(deaf)
                 deaf = list(heard)
                 missing = [*self.differences(), *heard.values(), *self.member_differences()]
-                tenants = self.tenant_differences()
-                if tenants and not missing and time.monotonic() - renewed > RENEWAL_S:
-                    renewed = time.monotonic()
-                    TenantRoutes(self.topology, self._indices, self._kernels).renew(self.switches)
-                missing += tenants
+                missing += self.tenant_differences()
             if not missing:
                 _log.info("all routes are there after %.2f s", time.monotonic() - began)
                 return

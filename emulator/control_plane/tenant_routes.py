@@ -7,28 +7,21 @@ the bridge of the L3 VNI, where zebra enters that switch's router MAC.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
 from emulator.control_plane.convergence import Difference
-from emulator.control_plane.daemons import SwitchDaemons
 from emulator.control_plane.kernel_routes import Hops, NextHop, Routes, read_routes
 from emulator.control_plane.members import MemberEntry, read_entries
 from emulator.control_plane.speakers import parts
+from emulator.kernel import kernel_objects
 from emulator.kernel.kernel_objects import RT_TABLE_MAIN, VRF_TABLES
 from emulator.kernel.netlink import RouteSocket
-from emulator.logs import plain_logger
 from topologies.interface_indices import handoff_ends, routing_bridge, tunnel_port, vrf_space
 from topologies.model import OF_NAMESPACES, SWITCH_ROLES, CableEnd, Node, Topology, Vrf
 from topologies.stretch import stretch_of
 from topologies.tenant_vrfs import members_of, subnets_in, vrf_named
-
-_log = plain_logger(__name__)
-
-#: What BGP may take to withdraw the routes of a VRF (s), and how often the kernel is looked at.
-EMPTY_S, PAUSE_S = 10.0, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,24 +85,41 @@ class TenantRoutes:
                             found=there,
                         )
                         yield str(stated)
-                for name in self.unknown_routers(switch, vrf):
+                for name in self._unknown(switch, vrf, requested):
                     yield f"{vrf.name} of {switch.name} does not know the router MAC of {name}"
-
-    def unknown_routers(self, switch: Node, vrf: Vrf) -> Iterator[str]:
-        """Yield the switches that routes lead to and whose router MAC ``vrf`` lacks."""
-        yield from self._unknown(switch, vrf, self.requested(switch, vrf))
 
     def lost_routers(self) -> Iterator[str]:
         """Yield a sentence for each router MAC that is missing where the kernel has routes to it.
 
         That is lost traffic whatever faults there are, unless routes are just changing.
         """
+        for switch, vrf, name in self._lost():
+            yield f"{vrf.name} of {switch.name} has routes to {name} and lacks its router MAC"
+
+    def put_back_routers(self) -> int:
+        """Enter each router MAC that is missing where the kernel has routes to it; return how many.
+
+        Raises KernelRefusal if the kernel takes one not.
+        """
+        lost = list(self._lost())
+        for switch, vrf, name in lost:
+            space = vrf_space(switch.name, vrf.name)
+            kernel_objects.router_mac(
+                self._kernels(places_of(self._topology, switch)[vrf.name].node),
+                self._indices[CableEnd(space, routing_bridge(vrf.name))],
+                self._indices[CableEnd(space, tunnel_port(vrf.vni))],
+                self._end(name),
+                vrf_named(self._topology.node(name), vrf.name).mac,
+                subject=f"{vrf.name} of {switch.name}, router MAC of {name}",
+            )
+        return len(lost)
+
+    def _lost(self) -> Iterator[tuple[Node, Vrf, str]]:
+        """Yield each switch whose router MAC a VRF of a switch lacks and has routes to."""
         for switch in self._topology.switches:
             for vrf in switch.vrfs:
                 for name in self._unknown(switch, vrf, self.routes(switch, vrf)):
-                    yield (
-                        f"{vrf.name} of {switch.name} has routes to {name} and lacks its router MAC"
-                    )
+                    yield switch, vrf, name
 
     def _unknown(self, switch: Node, vrf: Vrf, routes: Routes) -> Iterator[str]:
         """Yield the switches that ``routes`` lead to and whose router MAC ``vrf`` lacks."""
@@ -119,36 +129,17 @@ class TenantRoutes:
         used = {hop.address for hops in routes.values() for hop in hops}
         known = set(read_entries(self._kernels(places_of(self._topology, switch)[vrf.name].node)))
         for name in members_of(self._topology)[vrf.name]:
-            end = self._topology.node(name).loopback
-            assert end is not None  # the topology is valid
+            end = self._end(name)
             mac = vrf_named(self._topology.node(name), vrf.name).mac
             places = {MemberEntry(interface=at, mac=mac, address=end) for at in (bridge, tunnel)}
             if str(end) in used and not places <= known:
                 yield name
 
-    def renew(self, daemons: Mapping[str, SwitchDaemons]) -> None:
-        """Have zebra make the L3 VNI of each VRF anew that lacks a router MAC.
-
-        On a loaded machine zebra 8.4 may take a route and its predecessor at once.  It enters the
-        router MAC of the new one first, and then removes that of the old one, the same.  Without
-        the L3 VNI it has no routes; when they are gone, BGP sends all of them again.
-        """
-        for switch in self._topology.switches:
-            for vrf in switch.vrfs:
-                if any(self.unknown_routers(switch, vrf)):
-                    _log.info("make the L3 VNI of %s of %s anew", vrf.name, switch.name)
-                    daemons[switch.name].configure(f"vrf {vrf.name}", f"no vni {vrf.vni}")
-                    self._await_none(switch, vrf)
-                    daemons[switch.name].configure(f"vrf {vrf.name}", f"vni {vrf.vni}")
-
-    def _await_none(self, switch: Node, vrf: Vrf) -> None:
-        """Return when no route of ``vrf`` leads to another switch, or after :data:`EMPTY_S`."""
-        bridge, deadline = routing_bridge(vrf.name), time.monotonic() + EMPTY_S
-        while time.monotonic() < deadline:
-            hops = (hop for hops in self.routes(switch, vrf).values() for hop in hops)
-            if all(hop.port != bridge for hop in hops):
-                return
-            time.sleep(PAUSE_S)
+    def _end(self, switch: str) -> IPv4Address:
+        """Return where tunnels to ``switch`` end."""
+        end = self._topology.node(switch).loopback
+        assert end is not None  # the topology is valid
+        return end
 
     def requested(self, switch: Node, vrf: Vrf) -> Mapping[IPv4Network, Hops]:
         """Return the routes that ``vrf`` of ``switch`` has to have."""

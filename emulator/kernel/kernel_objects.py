@@ -324,6 +324,24 @@ def forget_neighbour(kernel: RouteSocket, index: int, peer: IPv4Address, *, subj
     kernel.queue(RTM_DELNEIGH, 0, body, subject)
 
 
+def router_mac(
+    kernel: RouteSocket, bridge: int, tunnel: int, end: IPv4Address, mac: str, *, subject: str
+) -> None:
+    """Enter the router MAC of the switch at the ``end`` of a tunnel, as zebra does, and flush.
+
+    The bridge of an L3 VNI has ``end`` as a neighbour at ``mac``, and ``mac`` is behind its port
+    ``tunnel`` (RFC 9135).  Whatever is there is replaced.
+    """
+    body = NDMSG.pack(AF_INET, 0, 0, bridge, NUD_NOARP, NTF_EXT_LEARNED, 0)
+    body += attribute(NDA_DST, end.packed) + attribute(NDA_LLADDR, _mac(mac))
+    kernel.queue(RTM_NEWNEIGH, NEW_OR_OTHER, body, subject)
+    both = NTF_SELF | NTF_MASTER | NTF_EXT_LEARNED
+    body = NDMSG.pack(AF_BRIDGE, 0, 0, tunnel, NUD_REACHABLE | NUD_NOARP, both, 0)
+    body += attribute(NDA_LLADDR, _mac(mac)) + attribute(NDA_DST, end.packed)
+    kernel.queue(RTM_NEWNEIGH, NEW_OR_OTHER, body, subject)
+    kernel.flush()
+
+
 def forwarding_entry(
     kernel: RouteSocket, index: int, mac: str, *, vlan: int | None = None, subject: str
 ) -> None:

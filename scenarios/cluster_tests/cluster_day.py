@@ -16,9 +16,7 @@ GPU's to the bit, and random octets in place of the optimizer's.  All other rows
 clock.  In reality these networks are separate cables, too; what they share here is this machine's
 processors, which virtual time does not feel.
 
-The job has the GPUs of all servers, so there are no tenants.  With tenants each has a job that
-starts by itself.  Their VRFs do not outlive the spine: zebra 8.4 loses the router MACs of leaves,
-and the row of the requests then fails, as it should.
+Each tenant has a job that starts by itself; with ``tenants=0`` one job has the GPUs of all servers.
 
 Shown, by packets: the day's traffic on the management switch is management's alone, none of the
 rendezvous is elsewhere, and what a network lost when something died, and found again by itself.
@@ -54,7 +52,7 @@ from topologies.cluster.machine_networks import MODEL_PORT
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE, CableEnd, Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
-TOPOLOGY = "cluster:tenants=0"
+TOPOLOGY = "cluster"
 SERVICES = "files,llm,nfs,rendezvous"
 LIMIT_S = 300.0
 #: How long a rank waits for its peers, of this machine's time (s).

@@ -98,11 +98,16 @@ def _facts(
     if isolation_choice.tenants_of(lab.topology):
         facts["isolation"] = lab.topology.profile.isolation
         facts["lost_routers"] = _lost_routers(lab)
+        facts["routers_put_back"] = _routers_put_back(lab)
     return _lab_facts(lab.record) | facts | {"nodes": nodes}
 
 
 def _lost_routers(lab: Lab) -> list[str]:
     return lab.routing.lost_routers() if isinstance(lab.routing, Routing) else []
+
+
+def _routers_put_back(lab: Lab) -> int:
+    return lab.routing.routers_put_back() if isinstance(lab.routing, Routing) else 0
 
 
 def _show_labs(records: Sequence[LabRecord]) -> None:
@@ -145,6 +150,8 @@ def _show_ports(
         click.echo(isolation_choice.stated(lab.topology))
         for words in _lost_routers(lab):
             click.echo(f"lost traffic: {words}")
+        if number := _routers_put_back(lab):
+            click.echo(f"router MACs of tenants that zebra had lost, put back: {number}")
     if lab.record.membership is not None and border_firewall.is_there(lab):
         packets, octets = border_firewall.refused(lab)
         click.echo(f"firewall of {BORDER}: {packets} packets of users refused, {octets} octets")

@@ -7,6 +7,8 @@ What the VRFs are is up to the kernel: Debian's has devices for them
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +16,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from emulator import lab_record
 from emulator.cli.labs import status_verb
 from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.control_plane.lab_routing import Routing
 from emulator.control_plane.tenant_routes import places_of
 from emulator.doctor import capabilities
 from emulator.kernel import namespaces
@@ -103,35 +107,33 @@ def test_a_dead_spine_heals_for_both_tenants(run: ClusterContext) -> None:
     assert routing.tenant_differences() == []
 
 
-def test_an_l3_vni_that_is_made_anew_brings_routes_and_router_macs(run: ClusterContext) -> None:
-    routing = run.cluster.labs[FRONTEND].routing
-    assert routing is not None
-    leaf = routing.switches["front-leaf0"]
-    leaf.configure("vrf tenant0", "no vni 30000")
-    within(60, lambda: not reaches(run, "h0", FAR), "nothing leads to the other subnet")
-    assert reaches(run, "h1", FAR)  # the other tenant goes on
-    leaf.configure("vrf tenant0", "vni 30000")
-    routing.await_convergence()
-    assert reaches(run, "h0", FAR)
-
-
-def test_status_names_a_router_mac_that_a_leaf_has_lost(run: ClusterContext) -> None:
+def test_a_router_mac_that_a_leaf_has_lost_is_named_and_put_back(run: ClusterContext) -> None:
     lab = run.cluster.labs[FRONTEND]
     routing = lab.routing
-    assert routing is not None
-    assert routing.lost_routers() == []
+    assert isinstance(routing, Routing)
     leaf = lab.topology.node("front-leaf0")
     other = vrf_named(lab.topology.node("front-leaf1"), "tenant0").mac
     place = places_of(lab.topology, leaf)["tenant0"].node
     removal = ["bridge", "fdb", "del", other, "dev", "vxlan30000", "self"]
     inside = ["nsenter", f"--net={namespaces.path_of(lab.name, place)}"]
-    subprocess.run([*inside, *removal], check=True)
-    stated = "tenant0 of front-leaf0 has routes to front-leaf1 and lacks its router MAC"
-    assert stated in CliRunner().invoke(status_verb.command, [lab.name]).output
-    routing.switches["front-leaf0"].configure("vrf tenant0", "no vni 30000")
-    routing.switches["front-leaf0"].configure("vrf tenant0", "vni 30000")
-    routing.await_convergence()
+    before = routing.routers_put_back()
     assert routing.lost_routers() == []
+    watchers = [process.pid for process in lab_record.processes(lab.name)]
+    for pid in watchers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        subprocess.run([*inside, *removal], check=True)
+        stated = "tenant0 of front-leaf0 has routes to front-leaf1 and lacks its router MAC"
+        assert stated in CliRunner().invoke(status_verb.command, [lab.name]).output
+        assert not reaches(run, "h0", FAR)
+    finally:
+        for pid in watchers:
+            os.kill(pid, signal.SIGCONT)
+    within(60, lambda: not routing.lost_routers(), "the router MAC is back")
+    within(60, lambda: routing.routers_put_back() == before + 1, "that is counted")
+    assert reaches(run, "h0", FAR)
+    answer = CliRunner().invoke(status_verb.command, [lab.name]).output
+    assert f"zebra had lost, put back: {before + 1}" in answer
 
 
 def test_status_names_the_form_that_this_kernel_gets(run: ClusterContext) -> None:
