@@ -78,7 +78,7 @@ COUNTERS: Mapping[str, str] = {
     "rx_drop_bad_ip_length": "dropped: wrong length in the IP header",
     "rx_drop_bad_udp_length": "dropped: wrong length in the UDP header",
     "rx_drop_bad_crc": "dropped: wrong UET CRC",
-    "internal_error": "frames that met an error of uetemu itself: their PDC ended",
+    "internal_error": "errors of uetemu itself, at a frame or a timer: the PDC ended",
     "rx_drop_unknown_peer": "dropped: from an address that is no peer",
     "rx_drop_unsupported_type": "dropped: a PDS type that this endpoint does not have",
     "rx_drop_other_domain": "dropped: of another secure domain than its PDC",

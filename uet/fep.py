@@ -368,12 +368,17 @@ class FabricEndpoint:
             except SealError:
                 continue  # counted: its answer must not leave without a fresh counter
 
-    def contain_error(self) -> None:
-        """Count an error of this stack at the newest frame, and end the PDC that it was for."""
+    def contain_error(self, *, sending: bool) -> bool:
+        """Count an error of this stack and end the PDC that it was for; whether it can go on.
+
+        That is the PDC of the newest frame, or, ``sending``, the one whose turn it was; an error of
+        no PDC would come again.
+        """
         self.counts["internal_error"] += 1
-        pdc = self._arrivals.pdc
+        pdc, self.turns.raised = self.turns.raised if sending else self._arrivals.pdc, None
         if pdc is not None and pdc.state is not PdcState.CLOSED:
             pdc.life.fail("INTERNAL_ERROR", self.time.now, notify=False)
+        return pdc is not None or not sending
 
     # -- what SES calls of PDS -----------------------------------------------------------------
 

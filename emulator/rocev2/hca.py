@@ -65,6 +65,7 @@ class HostChannelAdapter:
         self._now = 0
         self._cnps: list[QueuePair] = []  # that owe their peer one
         self._answering: dict[int, QueuePair] = {}
+        self._sending: QueuePair | None = None  # whose turn it is
         self._ready: dict[int, QueuePair] = {}  # may have something to send
         self._timers: list[tuple[int, int]] = []  # when to look at a QP; it may be too early
         self._waited_until = 0
@@ -220,6 +221,7 @@ class HostChannelAdapter:
             _, qpn = heapq.heappop(timers)
             qp = self._qps.get(qpn)
             if qp is not None:
+                self._sending = qp
                 qp.scheduled.pop()
                 qp.on_timer(now)
                 self._ready[qpn] = qp
@@ -229,6 +231,7 @@ class HostChannelAdapter:
         if self._answering:
             for qp in self._answering.values():
                 if qp.responder is not None:
+                    self._sending = qp
                     qp.responder.transmit_answers(out)
             self._answering.clear()
         limit += len(out)
@@ -240,6 +243,7 @@ class HostChannelAdapter:
         while ready and len(out) < limit:
             qpn, qp = next(iter(ready.items()))
             del ready[qpn]
+            self._sending = qp
             stop = min(limit, len(out) + _TURN)
             qp.transmit(out, now, stop)
             if len(out) >= stop:
@@ -275,11 +279,17 @@ class HostChannelAdapter:
         self._now = now
         self._arrivals.receive(frames, now)
 
-    def contain_error(self) -> None:
-        """Count an error of this stack at the newest frame, and end its queue pair."""
+    def contain_error(self, *, sending: bool) -> bool:
+        """Count an error of this stack and end its queue pair; whether it can go on.
+
+        That is the queue pair of the newest frame, or, ``sending``, the one whose turn it was.
+        """
         self.counts["internal_error"] += 1
-        if self._arrivals.queue_pair is not None:
-            self._arrivals.queue_pair.fail()
+        qp, self._sending = self._sending if sending else self._arrivals.queue_pair, None
+        if qp is not None:
+            self._answering.pop(qp.qpn, None)
+            qp.fail()
+        return qp is not None or not sending
 
     # -- what queue pairs call of it -----------------------------------------------------------
 

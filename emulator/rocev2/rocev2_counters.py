@@ -32,7 +32,7 @@ COUNTERS: Mapping[str, str] = {
     "rto_expirations": "retry timers that expired",
     "rto_wait_ns": "time that queue pairs, one or more at once, waited for timers that expired",
     "qp_errors": "queue pairs that went into the error state",
-    "internal_error": "frames that met an error of uetemu itself: their queue pair ended",
+    "internal_error": "errors of uetemu itself, at a frame or a timer: the queue pair ended",
     "qps_open": "queue pairs that can send now",
     "rx_drop_not_rocev2": "dropped: no RoCEv2 packet",
     "rx_drop_other_address": "dropped: for another address",

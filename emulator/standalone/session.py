@@ -28,7 +28,7 @@ from emulator.standalone.script.offers import Offer
 from emulator.standalone.script.outcomes import Outcomes
 from emulator.standalone.script.pds_operations import Open, ProbeOutcome, ProbeRequest
 from emulator.standalone.script.requested_operations import Message
-from uet.transport import Completion, Request, Transport
+from uet.transport import Completion, Frame, Request, Transport
 
 _BATCH = 64
 #: Peers that are learnt from what they send, at most.
@@ -92,8 +92,8 @@ class PeerLearner(Transport, Protocol):
     def add_peer(self, address: str, mac: str) -> object:
         """Learn how to reach a peer; ``ValueError`` if that cannot be."""
 
-    def contain_error(self) -> None:
-        """Count an error of the stack itself, and end what the newest frame was for."""
+    def contain_error(self, *, sending: bool) -> bool:
+        """Count an error of the stack itself, and end what it was for; whether it can go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +180,16 @@ class EndpointSession:
             except UserError:  # of the user's files, such as a disk that is full
                 raise
             except Exception:  # noqa: BLE001  # whatever it is, other peers are served on
-                self._contain_error()
+                self._contained(sending=False)
         self._post(now)
-        out = endpoint.transmit(now, nic.room())
+        out: list[Frame] = []
+        try:
+            out = endpoint.transmit(now, nic.room())
+        except UserError:
+            raise
+        except Exception:  # frames of others in this turn are lost, and sent again
+            if not self._contained(sending=True):
+                raise
         if out or nic.backlog:
             if self._capture is not None:
                 self._capture.sent(out)
@@ -194,14 +201,16 @@ class EndpointSession:
         self._refusals.look(frames)
         return bool(frames or out or done or answered)
 
-    def _contain_error(self) -> None:
+    def _contained(self, *, sending: bool) -> bool:
         """End what raised, and no more of the endpoint; the first time, show where it was."""
-        if not self._endpoint.counts["internal_error"]:
+        first = not self._endpoint.counts["internal_error"]
+        contained = self._endpoint.contain_error(sending=sending)
+        if contained and first:
             self._tally.errors.append(
                 "an error of uetemu itself ended a PDC or queue pair; please report the traceback"
             )
             traceback.print_exc()
-        self._endpoint.contain_error()
+        return contained
 
     def _wait(self, now: int) -> None:
         end = min((at for at in self._own_deadlines(now) if at is not None), default=None)

@@ -44,6 +44,8 @@ class Turns:
         self.timers: list[tuple[int, int, Pdc]] = []
         self._number = 0
         self._sweep_at = _LEAST_SWEPT
+        #: the PDC in whose turn the newest error was raised
+        self.raised: Pdc | None = None
 
     def wake(self, pdc: Pdc) -> None:
         """Wake ``pdc``, which has something to do, or whose context has."""
@@ -102,6 +104,9 @@ class Turns:
                 pdc.sender.attend(out, now, limit)
             except SealError as error:
                 pdc.life.fail(error.reason.upper(), now, notify=False)
+            except Exception:
+                self.raised = pdc
+                raise
             if pdc.life.state is PdcState.CLOSED:
                 continue
             self._served[pdc] = None
@@ -136,6 +141,9 @@ class Turns:
                 stop = sender.send(out, now, limit, octets)
             except SealError as error:
                 pdc.life.fail(error.reason.upper(), now, notify=False)
+            except Exception:
+                self.raised = pdc
+                raise
             if pdc.life.state is PdcState.CLOSED:
                 continue
             if not keeps_deadline or stop == FINISHED:

@@ -30,7 +30,10 @@ from tests.harness.lab.fep_wire import (
     target,
 )
 from uet.pds.destination import RequestDestination
+from uet.pds.pdc.pdc_sender import PdcSender
 from uet.pds.reception import Reception
+from uet.pds.turns import Turns
+from uet.transport import Frame
 
 pytestmark = [
     pytest.mark.root,
@@ -97,6 +100,36 @@ def test_an_error_of_its_own_ends_one_pdc(wire: Wire, monkeypatch: pytest.Monkey
     assert there.counters["internal_error"] == there.counters["pdc_errors"] == 2
     assert there.error.count("IndexError: as a mistake of ours would") == 1
     assert there.error.count("uetemu: ") == 1
+
+
+def test_an_error_while_it_sends_ends_one_pdc(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    attend, raised = PdcSender.attend, []
+
+    def broken(self: PdcSender, out: list[Frame], now: int, limit: int) -> None:
+        if not raised:
+            raised.append(now)
+            raise IndexError("as a mistake of ours would")
+        attend(self, out, now, limit)
+
+    monkeypatch.setattr(PdcSender, "attend", broken)
+    with target(wire, "--region", "default:4k") as there:
+        monkeypatch.undo()  # the target is another process by now
+        assert_all_ok(initiate(wire, "read:600"))  # the SYN packet, sent again, makes another PDC
+        assert there.end(signal.SIGTERM) == 1
+    assert there.counters["internal_error"] == there.counters["pdc_errors"] == 1
+    assert there.error.count("IndexError: as a mistake of ours would") == 1
+
+
+def test_an_error_of_no_pdc_ends_it(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would come again and again."""
+
+    def broken(self: Turns, *rest: object) -> None:
+        raise IndexError("as a mistake of ours would")
+
+    monkeypatch.setattr(Turns, "serve", broken)
+    with target(wire, "--region", "default:4k") as there:
+        assert there.end() == 1
+    assert "IndexError: as a mistake of ours would" in there.error
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

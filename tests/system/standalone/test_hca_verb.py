@@ -155,6 +155,23 @@ def test_an_error_of_its_own_ends_the_queue_pair(
     assert there.error.count("uetemu: ") == 1
 
 
+def test_an_error_while_it_sends_ends_the_queue_pair(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Responder, *rest: object) -> None:
+        raise IndexError("as a mistake of ours would")
+
+    monkeypatch.setattr(Responder, "transmit_answers", broken)
+    there = serve(wire, "--listen", *OFFERS)
+    here = ask(wire, "--connect", ADDRESSES[4][1], "write:100")
+    assert here.end() == 1
+    assert here.completions()[0]["error"] == "RETRY_EXC_ERR"
+    assert there.end(signal.SIGTERM) == 1
+    assert there.counters["internal_error"] == 1
+    assert there.events[-1]["qp"]["state"] == "ERR"
+    assert there.error.count("IndexError: as a mistake of ours would") == 1
+
+
 def test_a_signal_ends_the_wait_for_a_peer(wire: Wire) -> None:
     there = serve(wire, "-4", "--listen")
     there.wait_for("card")
