@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
 from tests import CHECKOUT
+from tests.harness.beside import beside_others
 from tests.harness.lab import stock_kernel
+from tests.harness.spread_tests import SpreadScheduling
 
 #: Which statements the tests prove (``uetemu conformance`` shows it), and the package's own plugin.
 pytest_plugins = (
@@ -43,6 +46,24 @@ def readable_sources() -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(autouse=True)
+def _beside_others(request: pytest.FixtureRequest) -> Iterator[None]:
+    with beside_others(alone=request.node.get_closest_marker("alone") is not None):
+        yield
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more than processors: what needs root waits a third of its time for daemons."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpreadScheduling:
+    """Keep the tests of a file together, for their fixtures, and have workers end together."""
+    return SpreadScheduling(config, log)
+
+
 def pytest_configure() -> None:
     """Give what tests start a SIGINT that ends it, also where this process was told to ignore it.
 
@@ -52,8 +73,22 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests that need nothing, then those that build namespaces, then the slow ones."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Quick tests that need nothing, then those that build namespaces, then the slow ones.
+
+    Nightly tests are left out, unless ``-m`` speaks of them or they are named one by one; those
+    that boot a machine are among them.
+    """
+    for item in items:
+        if item.get_closest_marker("boots"):
+            item.add_marker(pytest.mark.timeout(MACHINES_S))
+            item.add_marker(pytest.mark.nightly)
+    wanted = any(word in config.option.markexpr for word in ("nightly", "boots"))
+    if not wanted and not any("::" in one for one in config.args):
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     astray = {
         item.location[0]
         for item in items
@@ -65,9 +100,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(pytest.mark.skip(reason="needs root: builds namespaces"))
-    for item in items:
-        if item.get_closest_marker("boots"):
-            item.add_marker(pytest.mark.timeout(MACHINES_S))
     items.sort(key=_weight)
 
 

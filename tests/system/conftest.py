@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from xdist.remote import Producer
 
 from emulator import cleanup
 from emulator.lab import Lab
@@ -18,18 +17,11 @@ from emulator.pytest_plugin.kept_labs import LABS
 from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.pytest_plugin.run_process import FolderCheck, RunProcess
 from tests.harness.runs.whole_run import held
-from tests.harness.spread_tests import SpreadScheduling
 from topologies.model import Topology
 
 SMALL = "rail_clos:hosts=2,gpus_per_host=2"
 
 LabFactory = Callable[..., Lab]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpreadScheduling | None:
-    """Give ``--dist loadfile`` the order that lets its workers end together."""
-    return SpreadScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def commands_of_the_readme() -> list[str]:
 def test_the_readme_begins_with_a_run_and_then_has_all_tests() -> None:
     assert commands_of_the_readme()[:2] == [
         "vagrant/provision.sh uetemu run allreduce",
-        "vagrant/provision.sh pytest",
+        "vagrant/provision.sh pytest -n auto",
     ]
 
 
