@@ -234,6 +234,16 @@ def parameter(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def refuse_idle(parameters: Any, names: Iterable[str], reason: str) -> None:
+    """Raise UserError if one of ``names`` is not at its default, where it changes nothing.
+
+    ``reason`` says why, such as ``beside sizes``.  For ``__post_init__`` of ``Parameters``.
+    """
+    for item in dataclasses.fields(parameters):
+        if item.name in names and getattr(parameters, item.name) != item.default:
+            raise UserError(f"{item.name} changes nothing {reason}: leave it out")
+
+
 def parameter_values(kind: Any, scenario: str, given: Mapping[str, str]) -> dict[str, object]:
     """Return the values of ``given`` by the names of the fields of ``kind``.
 

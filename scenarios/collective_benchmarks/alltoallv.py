@@ -42,7 +42,7 @@ import numpy as np
 
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
-from emulator.scenario import Contents, parameter
+from emulator.scenario import Contents, parameter, refuse_idle
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
     COLUMNS as COLLECTIVE_COLUMNS,
@@ -85,6 +85,9 @@ class Parameters(ExchangeParameters):
     def __post_init__(self) -> None:
         if (self.pattern == "file") != bool(self.matrix_file):
             raise UserError("pattern=file and matrix=FILE go together; give both or neither")
+        for name, pattern in (("skew", "zipf"), ("spread", "distance")):
+            if self.pattern != pattern:
+                refuse_idle(self, (name,), f"beside pattern={self.pattern}")
         super().__post_init__()
 
     @property

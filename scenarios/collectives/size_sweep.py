@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
-from emulator.scenario import parameter
+from emulator.scenario import parameter, refuse_idle
 from scenarios.collectives.data_types import ALIASES, DATA_TYPES, DataType
 from topologies.parts.design_parameters import COUNT, SIZE
 
@@ -37,6 +37,8 @@ class SizeSweep:
     datatype: str = parameter("float", choices=(*DATA_TYPES, *ALIASES), help="type of the elements")
 
     def __post_init__(self) -> None:
+        if self.sizes:
+            refuse_idle(self, ("min_size", "max_size", "factor"), "beside sizes")
         if not self.sizes and self.min_size > self.max_size:
             raise UserError(
                 f"min_size is {self.min_size} and max_size {self.max_size}; "

@@ -1,0 +1,151 @@
+"""Every parameter of a scenario changes a run, or is refused: none is silent.
+
+Parameters come from the registry, and values from their kinds: a new parameter is tried by itself,
+on the smallest run of its scenario.  What has an effect only beside others has them in
+:data:`BESIDE`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from emulator import scenario
+from emulator.errors import UserError
+from emulator.run.plan.run_plan import RunPlan, RunRequest
+from emulator.run.runner import execute, prepare
+from tests.harness.runs.model_comparisons import SCENARIOS, TRACE
+from topologies.model import TopologyError
+
+#: Values of a parameter, by the base unit of its kind, or the kind's name.
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "octets": ("32KiB", "8KiB", "16", "1KiB", "3MiB"),
+    "ns": ("1us", "5us", "100us", "0ns"),
+    "millionths": ("0.02", "0.2", "0.5"),
+    "thousandths": ("0.2", "0.5", "0.9", "3", "7000"),
+    "count": ("1", "2", "3", "4", "8", "0", "16"),
+    "factor": ("2", "1.5"),
+    "bit error ratio": ("1e-5",),
+}
+#: Values of parameters by their names, with or without that of the scenario.
+OF: Mapping[str, tuple[str, ...]] = {
+    "widths": ("4,8,2", "8,4,4,2", "4,4,4,4,2", "8,8,4,8,4"),
+    "ranks": ("0,1",),
+}
+#: Other parameters, as NAME=VALUE, beside which one has an effect; likewise.
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "min_size": ("sizes=", "max_size=64KiB"),
+    "max_size": ("sizes=", "min_size=16KiB"),
+    "factor": ("sizes=", "min_size=4KiB", "max_size=64KiB"),
+    "barrier max_size": ("sizes=",),
+    "in_flight": ("message=4KiB",),
+    "spread": ("pattern=distance",),
+    "pipeline_parallel rate": ("epochs=2",),
+}
+#: What is refused with every value here, or has one value alone, and why that is right.
+REASONS: Mapping[str, str] = {
+    "tuning": "a file of NCCL's tuner, which algorithm=auto reads; tests/scenarios/tuning/",
+    "matrix_file": "a file; tests/scenarios/collective_benchmarks/test_alltoallv.py",
+}
+#: Scenarios whose smallest run takes long: nightly.
+LONG = frozenset(
+    {
+        *("ccsweep", "checkpoint", "inference", "jobs", "jobstart", "kvload", "kvmix", "lbsweep"),
+        *("linkfail", "llm", "losssweep", "model_fit", "moe", "onset", "pfcstorm"),
+        *("storage_rdma", "trace", "victim"),
+    }
+)
+
+
+class Nobody:
+    """An observer who does not look."""
+
+    def began(self, plan: RunPlan, result: object) -> None: ...
+
+    def progress(self, what: str, share: float | None) -> None: ...
+
+    def row(self, row: Mapping[str, object]) -> None: ...
+
+
+def parameters() -> Iterator[ParameterSet]:
+    for name in scenario.names():
+        marks = [pytest.mark.nightly] if name in LONG else []
+        for item in dataclasses.fields(scenario.load(name).module.Parameters):
+            yield pytest.param(name, item, id=f"{name} {item.name}", marks=marks)
+
+
+def base_of(name: str, folder: Path) -> tuple[dict[str, str], str | None]:
+    """Return the parameters and the topology of the smallest run of a scenario."""
+    given: dict[str, str] = {}
+    topology, words = None, list(SCENARIOS[name])
+    while words:
+        word = words.pop(0)
+        if word == "--param":
+            key, _, value = words.pop(0).partition("=")
+            given[key] = value
+        elif word == "--topology":
+            topology = words.pop(0)
+        elif word.startswith("--"):
+            given[word[2:]] = words.pop(0)
+        else:
+            (folder / word).write_text(TRACE)
+            given["files"] = str(folder / word)
+    return given, topology
+
+
+@cache
+def outcome(name: str, changed: tuple[tuple[str, str], ...]) -> str | None:
+    """Return the rows and the digest of a run; None if it is refused."""
+    loaded = scenario.load(name)
+    with TemporaryDirectory() as made:
+        given, topology = base_of(name, Path(made))
+        given = {key: value for key, value in {**given, **dict(changed)}.items() if value}
+        try:
+            request = RunRequest(
+                scenario=loaded,
+                parameters=loaded.parameters(given),
+                topology=topology,
+                fabric="model",
+                capture="none",
+                output=Path(made) / "run",
+            )
+            plan = prepare(request)
+        except (UserError, TopologyError):
+            return None
+        result, _ = execute(plan, Nobody())
+    return f"{result.rows} {result.digest} {result.errors}"
+
+
+def values_of(item: dataclasses.Field[Any]) -> tuple[str, ...]:
+    kind, choices = item.metadata["kind"], item.metadata["choices"]
+    if choices:
+        return tuple(choices)
+    return VALUES.get(getattr(kind, "base", None) or kind.name, ())
+
+
+@pytest.mark.parametrize(("name", "item"), list(parameters()))
+def test_a_parameter_is_not_silent(name: str, item: dataclasses.Field[Any]) -> None:
+    own = f"{name} {item.name}"
+    beside = tuple(
+        (key, value)
+        for key, _, value in (
+            one.partition("=") for one in BESIDE.get(own, BESIDE.get(item.name, ()))
+        )
+    )
+    without = outcome(name, beside)
+    assert without is not None
+    values = OF.get(own, OF.get(item.name, values_of(item)))
+    found = (outcome(name, (*beside, (item.name, value))) for value in values)
+    alone = len(item.metadata["choices"]) == 1
+    assert (
+        alone
+        or any(one not in (None, without) for one in found)
+        or REASONS.keys() & {own, item.name}
+    )
