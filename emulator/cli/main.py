@@ -6,6 +6,7 @@ import errno
 import importlib
 import os
 import re
+import resource
 import sys
 from typing import NamedTuple
 
@@ -152,6 +153,8 @@ SHORT_OF_MEMORY = (
     "this process gets no more memory: raise the limit (ulimit -v, systemd's MemoryMax=), or take "
     "a smaller fabric or smaller messages"
 )
+#: Libraries alone take some 240 MB of address space.
+LEAST_ADDRESSES = 256 << 20
 #: How click calls a word that is no number.
 _NO_NUMBER = re.compile(r"is not a valid (integer|float)( range)?$")
 #: Where Debian has ip, tc and bpftool; PATH of cron and of `su` has neither.
@@ -170,6 +173,16 @@ def main() -> None:
     sys.exit(rank_runs.carry_out(given, lambda ranks: _flushed(_carry_out(ranks))))
 
 
+def _require_memory() -> None:
+    """Raise UserError if libraries could not be loaded: some tell of each line that they lose."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESSES:
+        raise UserError(
+            f"the limit of memory by addresses is {limit >> 20} MiB, and uetemu needs "
+            f"{LEAST_ADDRESSES >> 20} MiB or more: raise it with ulimit -v"
+        )
+
+
 def _number_words(found: re.Match[str]) -> str:
     return "is not a whole number" if found[1] == "integer" else "is not a number"
 
@@ -177,6 +190,7 @@ def _number_words(found: re.Match[str]) -> str:
 def _carry_out(ranks: Companions | None = None) -> int:
     """Run the verb, print the sentence of whatever ended it, and return the exit status."""
     try:
+        _require_memory()
         # Out of standalone mode click returns the status of an Exit, else what the verb returned.
         status = cli.main(prog_name="uetemu", standalone_mode=False, obj=ranks)
         return status if isinstance(status, int) else 0

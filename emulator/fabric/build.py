@@ -36,6 +36,9 @@ HANDLES_PER_NODE = 2  # the namespace and a netlink socket in it; a VRF may have
 HANDLES_PER_GPU = 2  # its memory and its counters; as many for each port: the rings
 HANDLES_PER_SWITCH = 2  # its counters of IP and UDP
 HANDLES_SPARE = 64
+#: Address space of a run (octets): 1.5 GB with 4 GPUs, 2.1 with 24 and 2.5 with 128, most of it
+#: stacks of threads and what malloc keeps for them.
+ADDRESSES, ADDRESSES_PER_GPU = 2 << 30, 8 << 20
 
 
 class Fabric(Mininet):
@@ -49,6 +52,7 @@ class Fabric(Mininet):
         self.plan = plan
         Mininet.inited = True  # its own initialisation would raise limits of the whole host
         _allow_handles(handles(plan.topology))
+        _require_memory(plan.topology)
         namespaces.share_directory()
         self.hosts: list[GpuNode] = []
         self.switches: list[SwitchNode] = []
@@ -204,6 +208,21 @@ def handles(topology: Topology) -> int:
         + HANDLES_PER_SWITCH * switches
         + HANDLES_SPARE
     )
+
+
+def _require_memory(topology: Topology) -> None:
+    """Raise UserError if this process may not have the addresses that a run takes at most.
+
+    With fewer, threads and children do not start, or end without a word.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    gpus = sum(not node.is_switch for node in topology.nodes)
+    needed = ADDRESSES + gpus * ADDRESSES_PER_GPU
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise UserError(
+            f"the fabric needs {needed >> 20} MiB of memory by addresses and the limit is "
+            f"{limit >> 20} MiB: raise it with ulimit -v {needed >> 10}, or take --fabric model"
+        )
 
 
 def _allow_handles(needed: int) -> None:

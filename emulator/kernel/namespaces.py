@@ -210,15 +210,24 @@ class Visitor:
         """
         answer: Future[T] = Future()
         self._waiting.append((work, answer))
-        self._call()
+        try:
+            self._call()
+        except RuntimeError:  # no thread can be started
+            self._waiting.remove((work, answer))
+            raise
         return answer.result()
 
     def _call(self) -> None:
         """See to it that somebody takes what waits."""
         with self._lock:
             if self._threads < min(len(self._waiting) + len(self._underway), MOST_VISITORS):
-                threading.Thread(target=self._serve, name="netns", daemon=True).start()
-                self._threads += 1
+                thread = threading.Thread(target=self._serve, name="netns", daemon=True)
+                try:
+                    thread.start()
+                    self._threads += 1
+                except RuntimeError:
+                    if not self._threads:
+                        raise
         self._calls.put(None)
 
     def inside(self, path: Path, work: Callable[[], T]) -> T:

@@ -85,12 +85,33 @@ def test_a_limit_on_open_files_is_told_before_anything_is_built(limit: int, tmp_
     assert "open files and the limit is" in line
 
 
-@pytest.mark.parametrize("kib", [200_000, 250_000, 300_000])
+@pytest.mark.parametrize("kib", [280_000, 300_000])
 def test_a_run_that_gets_no_memory_says_so_in_a_sentence(kib: int, tmp_path: Path) -> None:
     """Or succeeds: how much a library takes is not ours to know."""
-    done = shell(tmp_path, f"ulimit -v {kib}; OPENBLAS_NUM_THREADS=1 {RUN} --fabric model")
+    done = shell(tmp_path, f"ulimit -v {kib}; {RUN} --fabric model")
     if done.returncode:
         assert "gets no more memory: raise the limit (ulimit -v" in sentence(done)
+
+
+@pytest.mark.parametrize("kib", [120_000, 200_000, 260_000])
+def test_too_little_memory_for_libraries_is_told_before_they_are_loaded(
+    kib: int, tmp_path: Path
+) -> None:
+    line = sentence(shell(tmp_path, f"ulimit -v {kib}; {RUN} --fabric model"))
+    assert "needs 256 MiB or more: raise it with ulimit -v" in line
+
+
+@pytest.mark.parametrize("kib", [400_000, 800_000, 1_600_000])
+def test_too_little_memory_for_a_fabric_is_told_before_it_is_built(
+    kib: int, tmp_path: Path
+) -> None:
+    line = sentence(shell(tmp_path, f"ulimit -v {kib}; {RUN} --report"))
+    assert "raise it with ulimit -v 2129920, or take --fabric model" in line
+
+
+def test_a_fabric_is_built_with_the_memory_that_is_asked_for(tmp_path: Path) -> None:
+    done = shell(tmp_path, f"ulimit -v 2129920; {RUN}")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_run_without_a_report_draws_nothing(tmp_path: Path) -> None:
