@@ -20,8 +20,7 @@ def command() -> None:
         },
         "topologies (--topology NAME)": {name: one.summary for name, one in DESIGNS.items()},
         "transports (--transport NAME)": {
-            name: ", ".join([*transport.options, *transport.presets])
-            for name, transport in TRANSPORTS.items()
+            name: transport.summary for name, transport in TRANSPORTS.items()
         },
         "switches (--switch NAME)": switch_choice.MEANINGS,
     }

@@ -335,6 +335,7 @@ def _default_switch(options: Options, topology: Topology) -> str:
 ROCEV2 = register(
     RunTransport(
         name="rocev2",
+        summary="RDMA over UDP: reliable connections on one path each, DCQCN, PFC below",
         fit=_fit,
         default_switch=_default_switch,
         options=OPTIONS,

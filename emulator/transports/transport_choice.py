@@ -93,7 +93,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class RunTransport:
-    """A transport that runs can use, by its ``name``.
+    """A transport that runs can use, by its ``name``; ``summary`` is a line about it.
 
     ``options`` maps its parameters to their values, the default first; those that match ``free``
     take other values, which ``fit`` reads; ``described`` explains these for people.
@@ -102,6 +102,7 @@ class RunTransport:
     """
 
     name: str
+    summary: str
     fit: Fitter
     options: Mapping[str, tuple[str, ...]]
     meanings: Mapping[str, str]

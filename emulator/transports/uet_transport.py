@@ -366,6 +366,7 @@ def _is_credited(options: Options) -> bool:
 UET = register(
     RunTransport(
         name="uet",
+        summary="Ultra Ethernet: sprayed packets, NSCC or RCCC, selective retransmission, trimming",
         default_switch=_default_switch,
         fit=_fit_uet,
         options=UET_OPTIONS,

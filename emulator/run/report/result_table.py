@@ -224,7 +224,7 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
             yield f"# {line}".rstrip()
     for row in rows:
         for line in disturbance.footer(row, _transport(result, row)):
-            yield f"# Faults               : {line}"
+            yield from wrapped("Faults", line)
         for line in link_lines(row, _transport(result, row)):
             yield from wrapped("Link layer", line)
     for line in last_lines(rows, lambda row: _transport(result, row)):
@@ -235,7 +235,7 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     if isinstance(parameters, Mapping) and (held := held_line(rows, parameters)):
         yield from wrapped("Window", held)
     if isinstance(left := result.get("unfinished"), Mapping):
-        yield f"# Unfinished           : {unfinished.footer(left, _transport(result, left))}"
+        yield from wrapped("Unfinished", unfinished.footer(left, _transport(result, left)))
     fidelity = result["fidelity"]
     assert isinstance(fidelity, Mapping)
     verdict, reasons = fidelity["verdict"], fidelity["reasons"]
@@ -266,7 +266,7 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     errors = result["errors"]
     assert isinstance(errors, Sequence)
     for error in errors:
-        yield f"# Error                : {error}"
+        yield from wrapped("Error", str(error))
     if folder is not None:
         yield f"# Run folder           : {folder}"
 
