@@ -15,8 +15,8 @@ from emulator.cli.main import cli
 from emulator.run.report.result_table import NCCL_COLUMNS, WIDTH
 from tests.harness.runs.model_comparisons import SCENARIOS, TRACE
 
-#: Comments that may be longer: what the user wrote stands in them.
-LONG = ("# Faults", "# Run folder")
+#: Comments that may be longer: a path is not parted.
+LONG = ("# Run folder",)
 
 
 def printed(
