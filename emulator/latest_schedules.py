@@ -15,9 +15,9 @@ class LatestSchedules:
         self._kept: tuple[object, WantedSchedules, Sequence[Schedule]] | None = None
 
     def of(
-        self, compile_one: Callable[..., Sequence[Schedule]], *, asks: bool
+        self, compile_one: Callable[..., Sequence[Schedule]], *, asks: bool, source: object
     ) -> Callable[..., Sequence[Schedule]]:
-        """``compile_one``, which is not called again if it was the last to be called.
+        """``compile_one``, which is not called if the last one called was of the same ``source``.
 
         ``asks``: it takes the schedules that are ``wanted``.  Where these are not all, others have
         no operations.
@@ -25,10 +25,10 @@ class LatestSchedules:
 
         def compiled(wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
             kept = self._kept
-            if kept is None or kept[0] is not compile_one or kept[1] != wanted:
+            if kept is None or kept[0] is not source or kept[1] != wanted:
                 self._kept = kept = None  # there is no room for two
                 made = compile_one(wanted=wanted) if asks else compile_one()
-                self._kept = kept = compile_one, wanted, wanted.of(made)
+                self._kept = kept = source, wanted, wanted.of(made)
             return kept[2]
 
         return compiled

@@ -332,7 +332,9 @@ class Scenario:
             dataclasses.replace(
                 trial,
                 compile=latest.of(
-                    self._guarded("compile", trial.compile), asks=takes_wanted(trial.compile)
+                    self._guarded("compile", trial.compile),
+                    asks=takes_wanted(trial.compile),
+                    source=trial.compile,
                 ),
                 inputs=self._guarded("inputs", trial.inputs),
                 expected=self._guarded("expected", trial.expected),

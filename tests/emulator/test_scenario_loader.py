@@ -160,3 +160,18 @@ def test_bad_values_are_one_sentence(tmp_path: Path, given: dict[str, str], word
     with pytest.raises((UserError, ValueError), match=words) as caught:
         mine.parameters(given)
     assert "\n" not in str(caught.value)
+
+
+def test_rows_of_one_program_compile_it_once(tmp_path: Path) -> None:
+    text = GOOD.replace(
+        "def schedules(parameters, topology, seed):",
+        "calls = []\n\n\ndef compile():\n    calls.append(1)\n    return []\n\n\n"
+        "def schedules(parameters, topology, seed):\n"
+        "    return [Trial(collective='two', size_bytes=1, compile=compile, inputs=lambda r: {},\n"
+        "        expected=lambda r: {}) for _ in range(2)]\n\n\n"
+        "def others(parameters, topology, seed):",
+    )
+    loaded = scenario.load(write(tmp_path, text))
+    for trial in loaded.schedules(loaded.parameters({}), load_topology("pod:hosts=2"), 1):
+        assert trial.compile() == trial.compile() == []
+    assert loaded.module.calls == [1]
