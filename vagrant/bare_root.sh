@@ -61,7 +61,9 @@ readonly enter='
     pivot_root . .
     umount --lazy .
     cd /root
-    exec "$@"'
+    # As process 1 this shell takes the exit status of orphans.
+    "$@"
+    exit'
 for command in "$@"; do
     unshare --mount --pid --fork --kill-child bash -c "$enter" enter "$root" \
         env -i "${login[@]}" bash -lc "cd uetemu && $command"

@@ -86,6 +86,8 @@ packages_for_tests=(
     shellcheck      # reads this script
     lua5.4          # luac: the dissector's syntax
     debootstrap     # a bare root, on which README's commands are tried
+    gcc             # compiled modules
+    python3-dev     # whose headers of Python these need
 )
 [[ $HOSTTYPE != x86_64 ]] || packages_for_tests+=(
     qemu-system-x86 # the machine, emulated in software

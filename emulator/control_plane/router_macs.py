@@ -27,6 +27,8 @@ from topologies.interface_indices import interface_indices
 
 #: Tables are compared when nothing has changed for so long (ms), or after so many changes.
 SETTLED_MS, CHANGES = 200, 100
+#: After a refusal of the kernel they are compared again, whatever changes (ms).
+REFUSED_MS = 2_000
 
 
 def start(lab: str) -> None:
@@ -71,15 +73,15 @@ def watch(lab: str) -> None:
         poll.register(one, select.POLLIN)
     total = 0
     while True:
-        lost = 0
+        timeout: int | None = None
         try:
-            lost = routes.put_back_routers()
+            for _ in routes.put_back_routers():
+                total += 1
+                write_whole(_place(lab, "count"), f"{total}\n")
+                timeout = SETTLED_MS
         except KernelRefusal as refusal:  # an interface may be going
             print(refusal, flush=True)  # noqa: T201  into the log
-        if lost:
-            total += lost
-            write_whole(_place(lab, "count"), f"{total}\n")
-        timeout: int | None = SETTLED_MS if lost else None
+            timeout = REFUSED_MS
         for _ in range(CHANGES):
             if not (changed := poll.poll(timeout)):
                 break

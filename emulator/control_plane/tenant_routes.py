@@ -96,13 +96,12 @@ class TenantRoutes:
         for switch, vrf, name in self._lost():
             yield f"{vrf.name} of {switch.name} has routes to {name} and lacks its router MAC"
 
-    def put_back_routers(self) -> int:
-        """Enter each router MAC that is missing where the kernel has routes to it; return how many.
+    def put_back_routers(self) -> Iterator[str]:
+        """Enter each router MAC that is missing where the kernel has routes to it; yield whose.
 
-        Raises KernelRefusal if the kernel takes one not.
+        Raises KernelRefusal if the kernel does not take one.
         """
-        lost = list(self._lost())
-        for switch, vrf, name in lost:
+        for switch, vrf, name in list(self._lost()):
             space = vrf_space(switch.name, vrf.name)
             kernel_objects.router_mac(
                 self._kernels(places_of(self._topology, switch)[vrf.name].node),
@@ -112,7 +111,7 @@ class TenantRoutes:
                 vrf_named(self._topology.node(name), vrf.name).mac,
                 subject=f"{vrf.name} of {switch.name}, router MAC of {name}",
             )
-        return len(lost)
+            yield name
 
     def _lost(self) -> Iterator[tuple[Node, Vrf, str]]:
         """Yield each switch whose router MAC a VRF of a switch lacks and has routes to."""
