@@ -32,12 +32,12 @@ What should be seen, and why:
   the timer (p99), most of all with shallow queues.
 
 Came out (seed 1, defaults): with trimming completion is at 88 % of the ideal without control (6,627
-packets trimmed). NSCC reaches 94 % (301), RCCC and both 98 % (217); mean queue 90 KB with NSCC, 120
-and 122.  Without trimming NSCC loses 272 packets of shallow queues and 174 of deep ones (81 and
-82 %), no control 936 and 288 (79 and 90). RCCC loses 190 and 92, and keeps the link busy meanwhile
-(98 %, both: 98 and 96); probes find all of it, and no timer expires.  With more senders,
+packets trimmed). NSCC reaches 95 % (300), RCCC and both 98 % (217, 219); mean queue 91 KB with
+NSCC, 120 and 124. Without trimming NSCC loses 272 packets of shallow queues and 174 of deep ones
+(93 and 88 %), no control 942 and 288 (81 and 90). RCCC loses 190 and 92, and keeps the link busy
+meanwhile (98 %, both: 98 and 97); probes find all of it, and no timer expires. With more senders,
 near and far (``placement=any``), RCCC stays where it is: 97.8, 98.0 and 97.7 % for N = 16, 32 and
-63, and on one rail 98.3, 97.9 and 97.3.  uet-htsim on the same fabrics comes to 98.7, 98.9 and 98.6
+63, and on one rail 98.3, 97.9 and 97.3. uet-htsim on the same fabrics comes to 98.7, 98.9 and 98.6
 % of its own ideal, and to 99.6, 99.2 and 98.9 on one rail.
 """
 

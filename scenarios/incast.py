@@ -40,10 +40,10 @@ Expected from public work: the UEC's simulator and the SMaRTT paper (arXiv 2404.
 finishing close to the ideal. Completion times of the flows are close to each other; the order of
 algorithms is to be compared, not the numbers, which are of their fabrics.
 
-Came out (seed 1, defaults, NSCC with REPS): completion at 75, 91, 92 and 95 % of the ideal for N =
-2, 4, 8 and 16, no timer expired, nothing dropped; for 16 the link full, mean queue 98 KB where the
+Came out (seed 1, defaults, NSCC with REPS): completion at 75, 91, 93 and 94 % of the ideal for N =
+2, 4, 8 and 16, no timer expired, nothing dropped; for 16 the link full, mean queue 97 KB where the
 target delay is 96 KB.  Fairness takes its time: windows are three packets and become alike by a
-seventh of a packet in each round trip.  Jain's index is 0.86, 0.98, 0.96 and 0.84: the flows have
+seventh of a packet in each round trip.  Jain's index is 0.86, 0.96, 0.97 and 0.96: the flows have
 all their writes under way, and those with the smaller windows end last, for N = 2 alone.
 """
 

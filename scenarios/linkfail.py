@@ -35,14 +35,14 @@ Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 u
 5 times (ECMP) and 2 times (oblivious) shorter completion on asymmetric fabrics, and much more with
 failures.
 
-Came out (4 MiB): with the black link REPS needs 1.22 times the ideal of the remaining capacity
+Came out (4 MiB): with the black link REPS needs 1.23 times the ideal of the remaining capacity
 (seed 1). Four round trips of silence go by before anybody detects it, and again where the last
-packets were lost. With the slow link it needs 1.66 to 1.92 times the ideal (seeds 1 to 8, median
-1.82): the queue before the slow link is trimmed, windows shrink there, and the flow with the most
-trimmed packets ends last. A few packets decide which flow that is; by the host's clock one seed
-gave 1.44 and 1.80. Oblivious spraying needs 2.6 times the ideal with the slow link and 3.4 with the
-black one (seed 1): a quarter of all repeats is lost again, and what is lost several times over
-waits for timers that double. The order is that of the papers.
+packets were lost. With the slow link it needs 1.49 to 1.65 times the ideal (seeds 1 to 8, median
+1.52): the queue before the slow link is trimmed, windows shrink there, and the flow with the most
+trimmed packets ends last. A few packets decide which flow that is. Oblivious spraying needs 2.7
+times the ideal with the slow link and 3.9 with the black one (seed 1): a quarter of all repeats is
+lost again, and what is lost several times over waits for timers that double. The order is that of
+the papers.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ receiver, which makes shares equal within a round trip or two.  Windows of a few
 steps: with 16 senders a share is three packets, and no rate is within 10 % of it for long.  So read
 the value with its window.
 
-Came out (seed 1, defaults): RCCC has fair shares after 10 us.  NSCC (Jain's index 0.94) and DCQCN
-do not within the 174 to 238 us that the transfer takes.
+Came out (seed 1, defaults): RCCC has fair shares after 10 us.  NSCC (Jain's index 0.98) and DCQCN
+do not within the 174 to 245 us that the transfer takes.
 """
 
 from __future__ import annotations

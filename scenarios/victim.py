@@ -30,8 +30,8 @@ the victim (head-of-line blocking; that is what this pattern is known for, DCQCN
 With NSCC the senders reduce their windows within a few round trips, and the uplinks run free again.
 The victim gets back to at least 0.8 of what is fair.
 
-Came out (N = 8, NSCC with REPS, median of seeds 1 to 4): 81 % of fair where the first collision
-counts (``warmups=0``: 639 trimmed), 99 % alone.
+Came out (N = 8, NSCC with REPS, median of seeds 1 to 4): 82 % of fair where the first collision
+counts (``warmups=0``: 634 trimmed), 99 % alone.
 
 RoCEv2 beside it (likewise, lossless, DCQCN): 21 %, which is 84 Gb/s.  The incast pauses the uplinks
 that its hash shares with the victim, and DCQCN brings the victim's rate back in milliseconds.
