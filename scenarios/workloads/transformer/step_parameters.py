@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
-from emulator.scenario import parameter
+from emulator.scenario import parameter, refuse_idle
 from scenarios.collectives.collective_parameters import SHARE
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.transformer.parallel_layout import ParallelLayout
@@ -94,6 +94,10 @@ class StepParameters:
             zero=self.zero,
             gradient_bytes=int(self.gradient_bytes),
         )
+        if self.pp == 1:
+            refuse_idle(self, ("order",), "beside pp=1")
+        if self.tp == 1:
+            refuse_idle(self, ("sp",), "beside tp=1")
         if self.order == "gpipe" and self.interleave > 1:
             raise UserError("order=gpipe has one chunk a stage; take interleave=1, or order=1f1b")
         parts = step.layout.ranks * micro_batches * step.model.layers // self.pp

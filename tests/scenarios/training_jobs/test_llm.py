@@ -105,6 +105,8 @@ def test_late_gradients_make_a_longer_ideal() -> None:
         ({"tp": "3"}, "choose a divisor"),
         ({"hidden": "4095"}, "heads divide the hidden size"),
         ({"heads": "4"}, "key-value heads divide them"),
+        ({"order": "gpipe", "pp": "1"}, "order changes nothing beside pp=1"),
+        ({"sp": "off", "tp": "1", "pp": "1", "dp": "8"}, "sp changes nothing beside tp=1"),
         ({"order": "gpipe", "interleave": "2", "layers": "12", "batch": "12"}, "order=1f1b"),
         ({"efficiency": "0"}, "never ends"),
         ({"batch": "16384"}, "a smaller batch"),
