@@ -19,6 +19,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -291,6 +293,33 @@ def members(cluster: str) -> list[LabRecord]:
         for item in loaded
         if item is not None and item.membership is not None and item.membership.cluster == cluster
     ]
+
+
+def start_process(
+    lab: str,
+    module: str,
+    log: Path,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m MODULE LAB`` as a helper process, to be ended with the lab.
+
+    Its standard error goes to the end of ``log``, not to our own: whoever reads that would wait for
+    it.  ``stdin`` and ``stdout`` are as for :class:`subprocess.Popen`; None: into the log, too.
+    """
+    root = str(Path(__file__).parents[1])
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, lab],
+            stdin=stdin,
+            stdout=errors if stdout is None else stdout,
+            stderr=errors,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])},
+        )
+    add_process(lab, process.pid)
+    return process
 
 
 def add_process(lab: str, pid: int) -> None:

@@ -237,7 +237,7 @@ def parameter(
 def refuse_idle(parameters: Any, names: Iterable[str], reason: str) -> None:
     """Raise UserError if one of ``names`` is not at its default, where it changes nothing.
 
-    ``reason`` says why, such as ``beside sizes``.  For ``__post_init__`` of ``Parameters``.
+    ``reason`` says why, such as ``beside sizes``.
     """
     for item in dataclasses.fields(parameters):
         if item.name in names and getattr(parameters, item.name) != item.default:

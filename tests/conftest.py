@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,10 +46,14 @@ def readable_sources() -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(autouse=True)
-def _beside_others(request: pytest.FixtureRequest) -> Iterator[None]:
-    with beside_others(alone=request.node.get_closest_marker("alone") is not None):
-        yield
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Have a test that is to be ``alone`` wait for others, outside of its time limit.
+
+    What its file has in common is made within.
+    """
+    with beside_others(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)

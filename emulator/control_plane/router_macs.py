@@ -9,10 +9,8 @@ tables of its VRFs.  Where the kernel has a route and no router MAC it enters th
 from __future__ import annotations
 
 import errno
-import os
 import select
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -33,17 +31,7 @@ REFUSED_MS = 2_000
 
 def start(lab: str) -> None:
     """Start the process that watches ``lab``; it ends with the lab."""
-    root = str(Path(__file__).parents[2])
-    with _place(lab, "log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "emulator.control_plane.router_macs", lab],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])},
-        )
-    lab_record.add_process(lab, process.pid)
+    lab_record.start_process(lab, "emulator.control_plane.router_macs", _place(lab, "log"))
 
 
 def put_back(lab: str) -> int:

@@ -19,9 +19,10 @@ from _pytest.mark import ParameterSet
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run.plan.run_plan import RunPlan, RunRequest
-from emulator.run.runner import execute, prepare
-from tests.harness.runs.model_comparisons import SCENARIOS, TRACE
+from emulator.run.plan.run_plan import RunRequest
+from emulator.run.runner import prepare
+from tests.harness.runs.model_comparisons import SCENARIOS
+from tests.harness.runs.unseen_run import result_of
 from topologies.model import TopologyError
 
 #: Values of a parameter, by the base unit of its kind, or the kind's name.
@@ -51,8 +52,8 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 }
 #: What is refused with every value here, or has one value alone, and why that is right.
 REASONS: Mapping[str, str] = {
-    "tuning": "a file of NCCL's tuner, which algorithm=auto reads; tests/scenarios/tuning/",
-    "matrix_file": "a file; tests/scenarios/collective_benchmarks/test_alltoallv.py",
+    "tuning": "a file, of algorithm=auto; tests/scenarios/collectives/test_tuning.py",
+    "matrix_file": "a file; tests/scenarios/collectives/test_exchange_matrix.py",
 }
 #: Scenarios that are not tried: their smallest runs take long, or are too small to show all.
 UNTRIED = frozenset(
@@ -64,16 +65,6 @@ UNTRIED = frozenset(
 )
 
 
-class Nobody:
-    """An observer who does not look."""
-
-    def began(self, plan: RunPlan, result: object) -> None: ...
-
-    def progress(self, what: str, share: float | None) -> None: ...
-
-    def row(self, row: Mapping[str, object]) -> None: ...
-
-
 def parameters() -> Iterator[ParameterSet]:
     for name in scenario.names():
         if name not in UNTRIED:
@@ -81,7 +72,7 @@ def parameters() -> Iterator[ParameterSet]:
                 yield pytest.param(name, item, id=f"{name} {item.name}")
 
 
-def base_of(name: str, folder: Path) -> tuple[dict[str, str], str | None]:
+def base_of(name: str) -> tuple[dict[str, str], str | None]:
     """Return the parameters and the topology of the smallest run of a scenario."""
     given: dict[str, str] = {}
     topology, words = None, list(SCENARIOS[name])
@@ -92,11 +83,8 @@ def base_of(name: str, folder: Path) -> tuple[dict[str, str], str | None]:
             given[key] = value
         elif word == "--topology":
             topology = words.pop(0)
-        elif word.startswith("--"):
-            given[word[2:]] = words.pop(0)
         else:
-            (folder / word).write_text(TRACE)
-            given["files"] = str(folder / word)
+            given[word.removeprefix("--")] = words.pop(0)
     return given, topology
 
 
@@ -105,7 +93,7 @@ def outcome(name: str, changed: tuple[tuple[str, str], ...]) -> str | None:
     """Return the rows and the digest of a run; None if it is refused."""
     loaded = scenario.load(name)
     with TemporaryDirectory() as made:
-        given, topology = base_of(name, Path(made))
+        given, topology = base_of(name)
         given = {key: value for key, value in {**given, **dict(changed)}.items() if value}
         try:
             request = RunRequest(
@@ -119,7 +107,7 @@ def outcome(name: str, changed: tuple[tuple[str, str], ...]) -> str | None:
             plan = prepare(request)
         except (UserError, TopologyError):
             return None
-        result, _ = execute(plan, Nobody())
+        result = result_of(plan)
     return f"{result.rows} {result.digest} {result.errors}"
 
 

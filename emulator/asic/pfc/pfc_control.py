@@ -18,7 +18,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import IO
 
@@ -51,17 +50,13 @@ def start(lab: str, *, persistent: bool) -> IO[bytes] | None:
     It ends with the lab.  If the lab is not ``persistent`` it also ends when the returned pipe is
     closed, that is, with this process.  Raises UserError if it cannot be.
     """
-    root = str(Path(__file__).parents[3])
-    with log_of(lab).open("ab") as log:  # not our own: whoever reads that would wait for the agent
-        process = subprocess.Popen(
-            [sys.executable, "-m", "emulator.asic.pfc_agent", lab],
-            stdin=subprocess.DEVNULL if persistent else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])},
-        )
-    lab_record.add_process(lab, process.pid)
+    process = lab_record.start_process(
+        lab,
+        "emulator.asic.pfc_agent",
+        log_of(lab),
+        stdin=subprocess.DEVNULL if persistent else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout is not None
     stated = process.stdout.readline().decode().strip()
     process.stdout.close()

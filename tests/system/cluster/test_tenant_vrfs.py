@@ -107,6 +107,18 @@ def test_a_dead_spine_heals_for_both_tenants(run: ClusterContext) -> None:
     assert routing.tenant_differences() == []
 
 
+def test_an_l3_vni_that_is_made_anew_brings_routes_and_router_macs(run: ClusterContext) -> None:
+    routing = run.cluster.labs[FRONTEND].routing
+    assert routing is not None
+    leaf = routing.switches["front-leaf0"]
+    leaf.configure("vrf tenant0", "no vni 30000")
+    within(60, lambda: not reaches(run, "h0", FAR), "nothing leads to the other subnet")
+    assert reaches(run, "h1", FAR)  # the other tenant goes on
+    leaf.configure("vrf tenant0", "vni 30000")
+    routing.await_convergence()
+    assert reaches(run, "h0", FAR)
+
+
 def test_a_router_mac_that_a_leaf_has_lost_is_named_and_put_back(run: ClusterContext) -> None:
     lab = run.cluster.labs[FRONTEND]
     routing = lab.routing

@@ -135,15 +135,16 @@ def test_an_error_that_is_expected_ends_the_connection(wire: Wire) -> None:
     assert [event["what"] for event in there.events if event["event"] == "refused"] == ["qp_errors"]
 
 
+@pytest.mark.parametrize("place", ["on_request", "transmit_answers"])
 def test_an_error_of_its_own_ends_the_queue_pair(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """It is counted and shown once, the report is whole, and the exit status tells."""
 
     def broken(self: Responder, *packet: object) -> None:
         raise IndexError("as a mistake of ours would")
 
-    monkeypatch.setattr(Responder, "on_request", broken)
+    monkeypatch.setattr(Responder, place, broken)
     there = serve(wire, "--listen", *OFFERS)
     here = ask(wire, "--connect", ADDRESSES[4][1], "write:100")
     assert here.end() == 1
@@ -153,23 +154,6 @@ def test_an_error_of_its_own_ends_the_queue_pair(
     assert there.events[-1]["qp"]["state"] == "ERR"
     assert there.error.count("IndexError: as a mistake of ours would") == 1
     assert there.error.count("uetemu: ") == 1
-
-
-def test_an_error_while_it_sends_ends_the_queue_pair(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(self: Responder, *rest: object) -> None:
-        raise IndexError("as a mistake of ours would")
-
-    monkeypatch.setattr(Responder, "transmit_answers", broken)
-    there = serve(wire, "--listen", *OFFERS)
-    here = ask(wire, "--connect", ADDRESSES[4][1], "write:100")
-    assert here.end() == 1
-    assert here.completions()[0]["error"] == "RETRY_EXC_ERR"
-    assert there.end(signal.SIGTERM) == 1
-    assert there.counters["internal_error"] == 1
-    assert there.events[-1]["qp"]["state"] == "ERR"
-    assert there.error.count("IndexError: as a mistake of ours would") == 1
 
 
 def test_a_signal_ends_the_wait_for_a_peer(wire: Wire) -> None:

@@ -22,11 +22,11 @@ from emulator.asic.link.link_choice import OF_CBFC, OF_LLR
 from emulator.asic.switch_choice import DESCRIBED, DSCP, parse
 from emulator.asic.switch_profile import CLASS_NAMES
 from emulator.errors import UserError
-from emulator.results import Result
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED
-from emulator.run.plan.run_plan import RunPlan, RunRequest
-from emulator.run.runner import execute, prepare
+from emulator.run.plan.run_plan import RunRequest
+from emulator.run.runner import prepare
 from emulator.transports import TRANSPORTS
+from tests.harness.runs.unseen_run import result_of
 from topologies.catalogue import load
 from uet.congestion.congestion_profile import PARAMETERS
 
@@ -115,16 +115,6 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Nobody:
-    """An observer who does not look."""
-
-    def began(self, plan: RunPlan, result: Result) -> None: ...
-
-    def progress(self, what: str, share: float | None) -> None: ...
-
-    def row(self, row: Mapping[str, object]) -> None: ...
-
-
 @cache
 def digest(transport: str, switch: str, topology: str, need: Need = Need()) -> str | None:
     """Return the digest of a run; None if it is refused."""
@@ -145,7 +135,7 @@ def digest(transport: str, switch: str, topology: str, need: Need = Need()) -> s
             plan = prepare(request)
         except UserError:
             return None
-        result, _ = execute(plan, Nobody())
+        result = result_of(plan)
     return f"{result.digest} {result.errors}"
 
 
