@@ -81,6 +81,20 @@ class Limits:
     close: bool = False
     close_time: int = 10**10
 
+    def slowed(self, dilation: float) -> Limits:
+        """Return these limits, which are in this machine's time, by a clock of that dilation."""
+
+        def slow(span: int | None) -> int | None:
+            return None if span is None else round(span / dilation)
+
+        return replace(
+            self,
+            duration=slow(self.duration),
+            timeout=slow(self.timeout),
+            linger=round(self.linger / dilation),
+            close_time=round(self.close_time / dilation),
+        )
+
 
 class PeerLearner(Transport, Protocol):
     """A transport that may learn of peers."""

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.nic.delay_line import PathDelay
 from emulator.endpoint.nic.interface import NetworkInterface
 from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
+from emulator.kernel.frame_filter import TransportFrames
 from emulator.standalone.capture_file import CaptureFile
 from emulator.standalone.ending import BROKEN, end
 from emulator.standalone.report import EventReport
@@ -22,15 +25,34 @@ from emulator.standalone.session import EndpointSession, Limits, Manners, PeerLe
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabGpu:
+    """A GPU of a lab: its port, the lab's time, and what fits the fabric.
+
+    ``dilation`` ns of this machine are one of the endpoint's.  ``config`` are the fields of
+    its configuration that fit the fabric, as those of a run are.  The rest are settings of its
+    :class:`~emulator.endpoint.nic.packet_nic.Nic`.
+    """
+
+    dilation: float
+    config: Mapping[str, object]
+    path_delays: Mapping[str, PathDelay] = field(default_factory=dict)
+    by_class: bool = False
+    queue_frames: int = 8
+    slots: int = 512
+
+
+@dataclass(frozen=True, kw_only=True)
 class StandAlone:
     """An endpoint as the command line describes it; times are ns.
 
     ``values`` are fields of its configuration that an option of their own has set, ``settings``
-    words of ``--set``.
+    words of ``--set``.  ``limits`` are in this machine's time; so is ``start_at`` (s since 1970),
+    when operations begin.
     """
 
     role: str
     interface: str
+    gpu: LabGpu | None = None
     netns: str | None = None
     address: str | None = None
     version: int | None = None
@@ -42,11 +64,38 @@ class StandAlone:
     phrases: Sequence[str] = ()
     script: str | None = None
     in_flight: int = 1
+    start_at: float | None = None
     limits: Limits = field(default_factory=Limits)
     seed: int | None = None
     table: bool = False
     pcap: Path | None = None
     save: Path | None = None
+
+    @property
+    def dilation(self) -> float:
+        """Return how many ns of this machine are one of the endpoint's."""
+        return 1.0 if self.gpu is None else self.gpu.dilation
+
+    def open_port(
+        self,
+        found: NetworkInterface,
+        frames: TransportFrames,
+        clock: Clock,
+        stack: contextlib.ExitStack,
+    ) -> RawPort:
+        """Return the port, open until ``stack`` ends."""
+        gpu = self.gpu
+        settings: dict[str, Any] = {}
+        if gpu is not None:
+            settings = {
+                "path_delays": gpu.path_delays,
+                "by_class": gpu.by_class,
+                "queue_frames": gpu.queue_frames,
+                "slots": gpu.slots,
+            }
+        port = RawPort(found, frames, clock, **settings)
+        stack.callback(port.close)
+        return port
 
     def capture(
         self, found: NetworkInterface, title: str, stack: contextlib.ExitStack
@@ -101,6 +150,13 @@ def serve(
     The event "start" reports ``settings`` as those of the endpoint, its ``regions``, and ``facts``.
     The event "end" reports what ``at_end`` returns then.
     """
+    if requested.start_at is not None:
+        until = requested.start_at - time.time()
+        if until < 0:
+            raise UserError(f"--start-at is {-until:.1f} s ago: choose a later time")
+        begin = port.clock.now() + round(until * 1e9 / requested.dilation)
+        for message in work.messages:
+            message.after += begin
     outcomes = Outcomes(report, work.regions, save=requested.save, seed=work.seed)
     session = EndpointSession(
         endpoint,
@@ -108,7 +164,7 @@ def serve(
         report,
         outcomes,
         stop,
-        limits=requested.limits,
+        limits=requested.limits.slowed(requested.dilation),
         manners=manners,
         messages=work.messages,
         in_flight=requested.in_flight,
@@ -121,6 +177,7 @@ def serve(
         unix_time=time.time(),
         interface=found.name,
         netns=requested.netns,
+        dilation=None if requested.gpu is None else requested.dilation,
         address=configuration.address,
         mac=found.mac,
         mtu=found.mtu,

@@ -36,7 +36,7 @@ class DurationParam(click.ParamType):
 NUMBER, SPAN = Number(), DurationParam()
 
 WHERE: tuple[Callable[[Any], Any], ...] = (
-    click.option("-i", "--interface", required=True, metavar="NAME", help="Ethernet interface."),
+    click.option("-i", "--interface", metavar="NAME", help="Ethernet interface."),
     click.option("-n", "--netns", metavar="NAME|PATH", help="Network namespace to enter first."),
     click.option(
         "-a",
@@ -78,6 +78,13 @@ IN_FLIGHT = click.option(
     show_default=True,
     metavar="N",
     help="Operations at a time; 0: all at once.",
+)
+START_AT = click.option(
+    "--start-at",
+    type=float,
+    metavar="SECONDS",
+    help="Begin the operations at this time (date +%s.%N), as other endpoints do; after= counts"
+    " from there.  [default: now]",
 )
 TIMEOUT = click.option(
     "--timeout",

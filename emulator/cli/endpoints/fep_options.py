@@ -17,6 +17,7 @@ from emulator.cli.endpoints.endpoint_options import (
     F,
     with_options,
 )
+from emulator.cli.endpoints.gpu_choice import GPU
 from emulator.endpoint.endpoint_fitting import REAL_TIME
 from emulator.errors import UserError
 from emulator.standalone.script.endpoint_parameters import (
@@ -64,6 +65,7 @@ def _field(name: str, *flags: str, **more: Any) -> Callable[[F], F]:
 
 _SHARED: tuple[Callable[[Any], Any], ...] = (
     *WHERE,
+    GPU,
     click.option(
         "-p",
         "--peer",

@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from emulator.cleanup import require_root
-from emulator.cli.endpoints.endpoint_options import IN_FLIGHT, NUMBER, SCRIPT, SPAN, TIMEOUT
+from emulator.cli.endpoints.endpoint_options import (
+    IN_FLIGHT,
+    NUMBER,
+    SCRIPT,
+    SPAN,
+    START_AT,
+    TIMEOUT,
+)
 from emulator.cli.endpoints.fep_options import (
     EPILOG,
     config_values,
@@ -15,6 +22,7 @@ from emulator.cli.endpoints.fep_options import (
     peers_from,
     shared,
 )
+from emulator.cli.endpoints.gpu_choice import place
 from emulator.errors import UserError
 from emulator.standalone.script.requested_operations import DEFAULT_KEY
 from emulator.standalone.session import Limits
@@ -88,6 +96,7 @@ def target(linger: int, **options: Any) -> int:
 @click.option("--peer-pid-on-fep", type=NUMBER, help="PIDonFEP at the peer.  [default: own]")
 @click.option("--peer-resource-index", type=NUMBER, help="Its resource index.  [default: own]")
 @IN_FLIGHT
+@START_AT
 @click.option("--close/--no-close", default=True, help="Close PDCs at the end.  [default: close]")
 @TIMEOUT
 @click.option(
@@ -192,6 +201,7 @@ def initiator(
 def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int:
     for name in ("peer_job_id", "peer_pid_on_fep", "peer_resource_index"):
         options.pop(name, None)
+    place(options, "uet")
     values = config_values(options)
     domains = domains_from(options["keys"])
     peers = peers_from(options.pop("peers"), options.pop("peer_mac"))

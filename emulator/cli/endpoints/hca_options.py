@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from emulator.cli.endpoints.endpoint_options import LEAVES, NUMBER, OFFERS, WHERE, F, with_options
+from emulator.cli.endpoints.gpu_choice import GPU
 from emulator.errors import UserError
 from emulator.rocev2.hca_config import HcaConfig
 from emulator.rocev2.wire.rocev2_codes import PATH_MTUS
@@ -30,6 +31,7 @@ _CARD = {
 
 _SHARED: tuple[Callable[[Any], Any], ...] = (
     *WHERE,
+    GPU,
     click.option("--qpn", type=NUMBER, help="Own queue pair.  [default: random]"),
     click.option("--psn", type=NUMBER, help="PSN of the first packet sent.  [default: random]"),
     # how the peer is met

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from emulator.cleanup import require_root
-from emulator.cli.endpoints.endpoint_options import IN_FLIGHT, SCRIPT, SPAN, TIMEOUT
+from emulator.cli.endpoints.endpoint_options import IN_FLIGHT, SCRIPT, SPAN, START_AT, TIMEOUT
+from emulator.cli.endpoints.gpu_choice import place
 from emulator.cli.endpoints.hca_options import EPILOG, config_values, peer_from, shared
 from emulator.errors import UserError
 from emulator.standalone.hca.hca_run import StandAloneHca, run
@@ -68,6 +69,7 @@ def target(linger: int, **options: Any) -> int:
 @shared
 @SCRIPT
 @IN_FLIGHT
+@START_AT
 @TIMEOUT
 @click.option(
     "--linger",
@@ -128,6 +130,7 @@ def initiator(
 
 
 def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int:
+    place(options, "rocev2")
     values = config_values(options)
     peer = peer_from(options)
     require_root("run an endpoint")

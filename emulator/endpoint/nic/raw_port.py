@@ -11,6 +11,7 @@ import fcntl
 import select
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.nic.interface import NetworkInterface
@@ -26,6 +27,8 @@ from uet.wire.headers import ETHERNET
 _SLOTS, _RING = 4096, 32 << 20
 #: How often a link that is down is looked at (s of the machine's time).
 _LOOK_S = 0.2
+#: While data cannot leave, what is due is looked at so often (ns of the clock).
+_BLOCKED_LOOK_NS = 1_000
 # linux/sockios.h, linux/if.h
 _SIOCGIFNAME, _SIOCGIFFLAGS = 0x8910, 0x8913
 _IFREQ = struct.Struct("=16si20x")
@@ -36,10 +39,16 @@ class RawPort:
     """``interface``, opened for an endpoint that ``frames`` are for.
 
     ``silence`` is the way in which it is kept quiet.  Open it in the interface's namespace.  Raises
-    :class:`UserError` if that cannot be.
+    :class:`UserError` if that cannot be.  ``settings`` are further ones of its :class:`Nic`.
     """
 
-    def __init__(self, interface: NetworkInterface, frames: TransportFrames, clock: Clock) -> None:
+    def __init__(
+        self,
+        interface: NetworkInterface,
+        frames: TransportFrames,
+        clock: Clock,
+        **settings: Any,
+    ) -> None:
         interface.must_work()
         self.clock = clock
         self._name, self._index = interface.name, interface.index
@@ -54,7 +63,7 @@ class RawPort:
                     clock,
                     frames=frames,
                     frame_octets=interface.mtu + ETHERNET.size,
-                    slots=max(1, min(_SLOTS, _RING // interface.mtu)),
+                    **{"slots": max(1, min(_SLOTS, _RING // interface.mtu)), **settings},
                 )
             except PermissionError:
                 raise UserError(
@@ -74,12 +83,16 @@ class RawPort:
     def wait(self, now: int, timer: int | None, end: int | None, descriptor: int) -> bool:
         """Sleep until a frame, room to send, or a deadline gives something to do.
 
-        ``timer`` is the endpoint's own deadline, which counts only while there is room to send,
-        ``end`` the caller's (both in ns of the clock).  True if ``descriptor`` has woken us.
+        ``timer`` is the endpoint's own deadline, which counts only while there is room to send (or
+        control leaves by itself), ``end`` the caller's (both in ns of the clock).  True if
+        ``descriptor`` has woken us.
         """
         nic = self.nic
         room = nic.room()
-        wakes = (timer if room else None, end, nic.next_deadline(now))
+        if not room and timer is not None:
+            # What is due may be data, which cannot leave; an answer that can is not held up.
+            timer = max(timer, now + _BLOCKED_LOOK_NS) if nic.by_class else None
+        wakes = (timer, end, nic.next_deadline(now))
         wake = min((at for at in wakes if at is not None), default=None)
         timeout = None if wake is None else self.clock.host_seconds(max(0, wake - now))
         if self._down:
@@ -87,7 +100,7 @@ class RawPort:
         socket = nic.fileno()
         readable, _, _ = select.select(
             (socket, descriptor) if nic.pollable else (descriptor,),
-            () if room else (socket,),
+            nic.blocked,
             (),
             timeout,
         )

@@ -16,7 +16,6 @@ from emulator.endpoint.clock import Clock
 from emulator.endpoint.endpoint_fitting import REAL_TIME, frames_of, payload_for
 from emulator.endpoint.first_counter import first_counter
 from emulator.endpoint.nic.interface import NetworkInterface, interface, mac_of, own_address
-from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from emulator.standalone.endpoint_namespace import enter_namespace
 from emulator.standalone.fep.event_log import EventLog, WatchedTrace
@@ -67,10 +66,11 @@ def run(requested: StandAloneFep) -> int:
     """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
     seed = secrets.randbits(32) if requested.seed is None else requested.seed
     compatibility, like = parameters.compatibility(requested.compat)
-    values: dict[str, Any] = {**REAL_TIME, **like, **requested.values}
+    fitted = REAL_TIME if requested.gpu is None else requested.gpu.config
+    values: dict[str, Any] = {**fitted, **like, **requested.values}
     stated = parameters.settings(requested.settings)
     values |= stated
-    if "nack_retx_time" not in stated:
+    if "nack_retx_time" not in stated and requested.gpu is None:
         values["nack_retx_time"] = values["rto_init_time"]  # as they are in UES Table 3-28
     values["compatibility"] = compatibility
     values["domains"] = parameters.compatible(requested.domains, requested.compat)
@@ -172,15 +172,14 @@ def _live(
             report.event("pdc", what=what, **known)
 
     what = f"uetemu fep {requested.role}"
-    clock = Clock.start(1.0)
+    clock = Clock.start(requested.dilation)
     endpoint = _endpoint(requested, work, config, on_pdc, clock, what, stack)
     capture = requested.capture(found, f"{what} {config.address}", stack)
     keys = None
     if requested.pcap is not None and requested.pcap.is_file() and config.domains:
         keys = f"{requested.pcap}{KEY_SUFFIX}"
         write_keys(Path(keys), config.domains)
-    port = RawPort(found, frames_of(config), clock)
-    stack.callback(port.close)
+    port = requested.open_port(found, frames_of(config), clock, stack)
     return serve(
         requested,
         work,

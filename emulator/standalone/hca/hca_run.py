@@ -11,7 +11,6 @@ from typing import Any
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.nic.interface import NetworkInterface, interface, mac_of, own_address
-from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.rocev2.connection_agreement import Connection
@@ -62,7 +61,7 @@ class StandAloneHca(StandAlone):
 def run(requested: StandAloneHca) -> int:
     """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
     seed = secrets.randbits(32) if requested.seed is None else requested.seed
-    values: dict[str, Any] = dict(requested.values)
+    values: dict[str, Any] = {**(requested.gpu.config if requested.gpu else {}), **requested.values}
     values |= parameters.settings(requested.settings, HcaConfig, ELSEWHERE)
     # What needs nothing of the kernel is judged first, with an address that stands for any.
     draft = parameters.configured(
@@ -163,11 +162,10 @@ def _live(
 ) -> int:
     own = _own_card(requested, work, found, values.get("mtu"))
     report = EventReport(sys.stdout, table=requested.table)
-    clock = Clock.start(1.0)
+    clock = Clock.start(requested.dilation)
     capture = requested.capture(found, f"uetemu hca {requested.role} {own.address}", stack)
     # Before cards are exchanged: what the peer sends at once then waits in the ring.
-    port = RawPort(found, _FRAMES, clock)
-    stack.callback(port.close)
+    port = requested.open_port(found, _FRAMES, clock, stack)
     report.event("card", whose="own", **own.as_data())
     peer = requested.peer
     if isinstance(peer, CardExchange):

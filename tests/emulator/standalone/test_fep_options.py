@@ -510,7 +510,7 @@ def failure(*words: str) -> str:
         (("initiator", "-i", "e0", "-p", "::1", "-p", "::1", "noop"), "given twice"),
         (("target", "-i", "e0", "--peer-mac", "02:00:00:00:00:01"), "name it with --peer"),
         (("target", "-i", "e0", "--keys", "/no/such/file"), "/no/such/file cannot be read"),
-        (("target",), "Missing option"),
+        (("target",), "say which port"),
         (("target", "-i", "e0", "--job-id", "many"), "--job-id is 'many'"),
     ],
 )
