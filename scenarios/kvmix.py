@@ -33,7 +33,7 @@ from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.kvload import LOAD, paced
-from scenarios.workloads.flows import WARMUPS, Flow, Traffic, WriteParameters
+from scenarios.workloads.flows import WARMUPS, Flow, MessageParameters, Traffic
 from scenarios.workloads.places import captured_uplinks, scale_up_domains
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
@@ -57,7 +57,7 @@ _OCTETS = replace(SIZE, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(WriteParameters):
+class Parameters(MessageParameters):
     """The parameters of ``kvmix``."""
 
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
@@ -88,7 +88,7 @@ def _trial(parameters: Parameters, topology: Topology, load: int, seed: int) -> 
     flows = [*_transfers(parameters, topology, load, prefill, decode)]
     if parameters.dispatch:
         flows += dispatches(parameters, topology, decode)
-    pattern = Traffic(topology, tuple(flows), parameters.message, parameters.in_flight, seed)
+    pattern = Traffic(topology, tuple(flows), parameters.message, in_flight=1, seed=seed)
     facts = {"load": load, "dispatch": parameters.dispatch}
     return pattern.trial("kvmix", parameters, facts=facts)
 

@@ -18,8 +18,9 @@ class ReadOptions:
 
     ``timeless``: computations take no time, so that a file need not state their durations.
     ``groups`` is the path of the file with the ranks of each group.  ``root`` is the position of
-    the root in its group.  ``gathered`` is what sizes of all-gathers mean: ``whole`` or ``part``.
-    ``unpacked`` is the bound of a file's content (octets; 0: what memory and ratio allow).
+    the root in its group.  ``gathered`` is what sizes of all-gathers mean: ``whole`` or ``part``,
+    if it is stated.  ``unpacked`` is the bound of a file's content (octets; 0: what memory and
+    ratio allow).
     ``ctrl_deps``: operations wait for these, too.
     """
 
@@ -27,7 +28,7 @@ class ReadOptions:
     groups: str = ""
     timeless: bool = False
     root: int | None = None
-    gathered: str = ""
+    gathered: str = "unstated"
     unpacked: int = 0
     ctrl_deps: bool = False
 
@@ -43,7 +44,8 @@ class TraceFormat:
     """A format by ``name``; ``suffixes`` of files choose it, and among several ``recognises``.
 
     ``recognises`` is given the first octets of a file; ``begins`` says what it looks for.
-    ``per_rank``: each rank has a file.  Its reader takes about ``weight`` octets of memory for
+    ``facts`` are those of :class:`ReadOptions` that its files may leave to the user.  ``per_rank``:
+    each rank has a file.  Its reader takes about ``weight`` octets of memory for
     each octet of a file.
     """
 
@@ -54,10 +56,13 @@ class TraceFormat:
     begins: str = "is of any content"
     read: Reader | None = None
     write: Writer | None = None
+    facts: tuple[str, ...] = ()
     per_rank: bool = False
     weight: int = 40
 
 
+#: Facts that files of some formats leave to the user.
+FACTS = ("ranks", "groups", "root", "gathered", "ctrl_deps")
 #: The formats by name, in the order of their modules; each registers itself.
 FORMATS: dict[str, TraceFormat] = {}
 

@@ -8,9 +8,15 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat, format_of, named
+from scenarios.traces.format_registry import (
+    FACTS,
+    FORMATS,
+    ReadOptions,
+    TraceFormat,
+    format_of,
+    named,
+)
 from scenarios.traces.formats import FORMATS as _ALL
-from scenarios.traces.formats.chakra import CHAKRA
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import Trace, TraceRefusal
 
@@ -55,10 +61,14 @@ def _load(
     for file, one in zip(files, chosen, strict=True):
         if one.read is None:
             raise TraceRefusal(f"{file.name}: {one.name} is written only; give another file")
-    if options.ctrl_deps and all(one.name != CHAKRA.name for one in chosen):
-        raise TraceRefusal(
-            f"ctrl_deps=wait is for traces of Chakra, and {files[0].name} is none; leave it out"
-        )
+    for name in FACTS:
+        stated = getattr(options, name) != getattr(ReadOptions, name)
+        if stated and all(name not in one.facts for one in chosen):
+            takers = ", ".join(one.name for one in FORMATS.values() if name in one.facts)
+            raise TraceRefusal(
+                f"{name} changes nothing for {files[0].name}, whose format is {chosen[0].name}; "
+                f"leave it out (it is for {takers})"
+            )
     with _uncollected():
         return _read(files, chosen, options)
 

@@ -64,10 +64,10 @@ from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.network.tensors import octets_of
-from scenarios.workloads.network.training_trial import check_learning
+from scenarios.workloads.network.training_trial import DECIMAL, check_learning
 from scenarios.workloads.recovery.checkpointed_training import CheckpointedTraining
 from scenarios.workloads.recovery.job_places import JobPlaces
-from scenarios.workloads.recovery.replica_parameters import ReplicaParameters
+from scenarios.workloads.recovery.replica_parameters import RATE, ReplicaParameters
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, TIME
 
@@ -104,6 +104,7 @@ SMALLER = "rail_clos:hosts=8,gpus_per_host=4"
 class Parameters(ReplicaParameters):
     """The parameters of ``checkpoint``."""
 
+    rate: int = parameter(RATE, DECIMAL, help="learning rate")
     over: str = parameter(
         BACKEND,
         choices=(BACKEND, STORAGE),
@@ -136,7 +137,7 @@ def training(parameters: Parameters, topology: Topology, seed: int) -> Checkpoin
     """Return the job."""
     places = JobPlaces.of(topology, spares=parameters.spares, stores=parameters.stores)
     return CheckpointedTraining(
-        learning=parameters.learning(len(places.workers), parameters.epochs, seed),
+        learning=parameters.learning(len(places.workers), parameters.epochs, seed, parameters.rate),
         topology=topology,
         places=places,
         every=parameters.every,
@@ -162,7 +163,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
     check_size(len(job.places.workers), parameters.epochs)
     history = job.learning.history
     losses = [float(one.losses.sum(dtype=float)) for one in history]
-    check_learning(losses, parameters.learning_rate)
+    check_learning(losses, job.learning.rate)
     workers = job.places.workers
     if parameters.victim >= len(workers):
         raise UserError(

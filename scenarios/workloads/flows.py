@@ -37,13 +37,19 @@ MOST_SHORT_WRITES, SHORT = 250_000, 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteParameters:
-    """The parameters of all scenarios whose flows are writes, whatever decides their length."""
+class MessageParameters:
+    """The parameters of all scenarios whose flows are writes, whatever decides when they start."""
 
     message: int = parameter(64 * 2**10, SIZE, help="octets of each write")
-    in_flight: int = parameter(128, COUNT, help="writes of a flow that may be under way")
     warmups: int = parameter(1, WARMUPS, help="iterations before those that count")
     iterations: int = parameter(1, COUNT, help="iterations that count, for each row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteParameters(MessageParameters):
+    """The parameters of scenarios whose writes start when others are acknowledged."""
+
+    in_flight: int = parameter(128, COUNT, help="writes of a flow that may be under way")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +215,7 @@ class Traffic:
     def trial(
         self,
         pattern: str,
-        parameters: WriteParameters,
+        parameters: MessageParameters,
         *,
         size_bytes: int | None = None,
         facts: Mapping[str, object] | None = None,

@@ -1,4 +1,4 @@
-"""Every parameter of most scenarios changes a run, or is refused: none is silent.
+"""Every parameter of every scenario changes a run, or is refused: none is silent.
 
 Parameters come from the registry, and values from their kinds: a new parameter is tried by itself,
 on the smallest run of its scenario.  What has an effect only beside others has them in
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import chdir
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,9 +22,12 @@ from emulator import scenario
 from emulator.errors import UserError
 from emulator.run.plan.run_plan import RunRequest
 from emulator.run.runner import prepare
-from tests.harness.runs.model_comparisons import SCENARIOS
+from tests.harness.runs.model_comparisons import SCENARIOS, TRACE
 from tests.harness.runs.unseen_run import result_of
 from topologies.model import TopologyError
+
+#: A trace that does not state how many ranks there are.
+FEW_RANKS = "operation,size,ranks\nbroadcast,64KiB,0-2\nsend,4KiB,0 1\n"
 
 #: Values of a parameter, by the base unit of its kind, or the kind's name.
 VALUES: Mapping[str, tuple[str, ...]] = {
@@ -31,7 +35,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "ns": ("1us", "5us", "100us", "0ns"),
     "millionths": ("0.02", "0.2", "0.5"),
     "thousandths": ("0.2", "0.5", "0.9", "3", "7000"),
-    "count": ("1", "2", "3", "4", "8", "0", "16"),
+    "count": ("2", "1", "3", "4", "8", "0", "16"),
     "factor": ("2", "1.5"),
     "bit error ratio": ("1e-5",),
 }
@@ -39,6 +43,17 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 OF: Mapping[str, tuple[str, ...]] = {
     "widths": ("4,8,2", "8,4,4,2", "4,4,4,4,2", "8,8,4,8,4"),
     "ranks": ("0,1",),
+    "scale": ("32768",),
+    "llm hidden": ("2048",),
+    "jobs hidden": ("2048",),
+    "bucket": ("1GiB",),
+    "inference prompt": ("8192",),
+    "model_fit memory": ("8GB",),
+    "model_fit activation_memory": ("75GB",),
+    "model_fit tokens": ("16384",),
+    "onset tolerance": ("30",),
+    "trace ranks": ("4",),
+    "trace write": ("written.goal",),
 }
 #: Other parameters, as NAME=VALUE, beside which one has an effect; likewise.
 BESIDE: Mapping[str, tuple[str, ...]] = {
@@ -49,32 +64,60 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     "in_flight": ("message=4KiB",),
     "spread": ("pattern=distance",),
     "pipeline_parallel rate": ("epochs=2",),
+    "micro_batch": ("batch=4",),
+    "interleave": ("layers=4", "pp=2", "batch=4"),
+    "ep": ("model=8x7b",),
+    "gradient_bytes": ("scale=8192",),
+    "elastic": ("dp=1,2",),
+    "jobs pp": ("layers=2",),
+    "jobs order": ("layers=2", "pp=2", "batch=8"),
+    "llm pp": ("layers=2",),
+    "llm order": ("layers=2", "pp=2", "batch=8"),
+    "trace ranks": ("files=few.csv", "ranks=3"),
+    "trace idle_ranks": ("files=few.csv", "ranks=4"),
+    "jobs sp": ("tp=2",),
+    "inference decode_by": ("models=8x7b",),
+    "storage_rdma cache": ("sampling=whole", "epochs=2"),
+    "storage_rdma depth": ("command=4KiB",),
 }
 #: What is refused with every value here, or has one value alone, and why that is right.
 REASONS: Mapping[str, str] = {
     "tuning": "a file, of algorithm=auto; tests/scenarios/collectives/test_tuning.py",
+    "checkpoint over": "another scenario; tests/emulator/cli/test_scenario_choice.py",
+    "files": "the files are the trace",
+    "format": "of names that do not say it; tests/scenarios/traces/test_trace_file.py",
+    "groups": "a file; tests/scenarios/traces/formats/test_kineto.py",
+    "trace root": "of other formats; tests/scenarios/traces/formats/test_kineto.py",
+    "gathered": "of layers of ASTRA-sim; tests/scenarios/traces/formats/test_layer_text.py",
+    "ctrl_deps": "of Chakra; tests/scenarios/traces/formats/test_chakra.py",
+    "unpacked": "a bound; tests/scenarios/traces/test_trace_file.py",
     "matrix_file": "a file; tests/scenarios/collectives/test_exchange_matrix.py",
 }
-#: Scenarios that are not tried: their smallest runs take long, or are too small to show all.
-UNTRIED = frozenset(
-    {
-        *("ccsweep", "checkpoint", "inference", "jobs", "jobstart", "kvload", "kvmix", "lbsweep"),
-        *("linkfail", "llm", "losssweep", "model_fit", "moe", "onset", "pfcstorm"),
-        *("storage_rdma", "trace", "victim"),
-    }
-)
+#: What makes the smallest run of a scenario smaller still.
+SMALLER: Mapping[str, tuple[str, ...]] = {
+    "ccsweep": ("cc=nscc", "profiles=shallow", "trims=on"),
+    "checkpoint": ("fail=gpu",),
+    "inference": ("transfer=whole",),
+    "jobs": ("jobs=1", "dp=2", "batch=2"),
+    "lbsweep": ("sprays=reps", "balances=flow"),
+    "linkfail": ("sprays=reps",),
+    "llm": ("tp=2", "pp=1", "layers=1"),
+    "moe": ("dedup=none", "node_limit=0", "ranks=0-7"),
+    "pfcstorm": ("rows=watchdog",),
+}
 
 
 def parameters() -> Iterator[ParameterSet]:
     for name in scenario.names():
-        if name not in UNTRIED:
-            for item in dataclasses.fields(scenario.load(name).module.Parameters):
-                yield pytest.param(name, item, id=f"{name} {item.name}")
+        for item in dataclasses.fields(scenario.load(name).module.Parameters):
+            yield pytest.param(name, item, id=f"{name} {item.name}")
 
 
 def base_of(name: str) -> tuple[dict[str, str], str | None]:
     """Return the parameters and the topology of the smallest run of a scenario."""
     given: dict[str, str] = {}
+    if name == "trace":
+        return {"files": "step.csv"}, None
     topology, words = None, list(SCENARIOS[name])
     while words:
         word = words.pop(0)
@@ -92,7 +135,9 @@ def base_of(name: str) -> tuple[dict[str, str], str | None]:
 def outcome(name: str, changed: tuple[tuple[str, str], ...]) -> str | None:
     """Return the rows and the digest of a run; None if it is refused."""
     loaded = scenario.load(name)
-    with TemporaryDirectory() as made:
+    with TemporaryDirectory() as made, chdir(made):
+        for trace, text in {"step.csv": TRACE, "few.csv": FEW_RANKS}.items():
+            Path(trace).write_text(text)
         given, topology = base_of(name)
         given = {key: value for key, value in {**given, **dict(changed)}.items() if value}
         try:
@@ -108,13 +153,15 @@ def outcome(name: str, changed: tuple[tuple[str, str], ...]) -> str | None:
         except (UserError, TopologyError):
             return None
         result = result_of(plan)
-    return f"{result.rows} {result.digest} {result.errors}"
+    fields = vars(request.parameters)
+    rows = [{key: value for key, value in row.items() if key not in fields} for row in result.rows]
+    return f"{rows} {result.digest} {result.errors}"
 
 
 def values_of(item: dataclasses.Field[Any]) -> tuple[str, ...]:
     kind, choices = item.metadata["kind"], item.metadata["choices"]
     if choices:
-        return tuple(choices)
+        return tuple(reversed(choices))  # the default is mostly the first
     return VALUES.get(getattr(kind, "base", None) or kind.name, ())
 
 
@@ -124,7 +171,8 @@ def test_a_parameter_is_not_silent(name: str, item: dataclasses.Field[Any]) -> N
     beside = tuple(
         (key, value)
         for key, _, value in (
-            one.partition("=") for one in BESIDE.get(own, BESIDE.get(item.name, ()))
+            one.partition("=")
+            for one in (*SMALLER.get(name, ()), *BESIDE.get(own, BESIDE.get(item.name, ())))
         )
     )
     without = outcome(name, beside)

@@ -68,6 +68,8 @@ def loaded(name: str, spec: str | None, given: dict[str, str]) -> tuple[Scenario
     own = {**TINY, **given}
     if name in ("permutation", "kvload", "kvmix"):
         own.pop("size")
+    if name == "kvmix":
+        own.pop("in_flight")
     parameters = found.parameters(own)
     requested = found.topology(parameters) if spec is None else spec
     assert isinstance(requested, str)

@@ -454,6 +454,7 @@ CHAKRA = register(
         recognises=lambda head: True,
         read=_read,
         write=_write,
+        facts=("ranks", "groups", "root", "ctrl_deps"),
         per_rank=True,
     )
 )

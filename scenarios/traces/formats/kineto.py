@@ -301,6 +301,7 @@ KINETO = register(
         recognises=lambda head: b'"coll_perf"' not in head and b'"inspector_output' not in head,
         begins="has no 'coll_perf'",
         read=_read,
+        facts=("groups", "root"),
         per_rank=True,
         weight=20,
     )

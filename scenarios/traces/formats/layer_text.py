@@ -414,5 +414,6 @@ LAYER_TEXT = register(
         recognises=_recognises,
         begins="begins with a policy in capitals",
         read=_read,
+        facts=("ranks", "gathered"),
     )
 )

@@ -341,6 +341,7 @@ NCCL_INSPECTOR = register(
         begins="has 'coll_perf'",
         read=_read,
         write=_write,
+        facts=("root",),
         per_rank=True,
     )
 )

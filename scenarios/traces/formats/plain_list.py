@@ -313,6 +313,7 @@ register(
         recognises=lambda head: b"operations" in head,
         begins="has 'operations'",
         read=_read_yaml,
+        facts=("ranks",),
     )
 )
 register(
@@ -325,5 +326,6 @@ register(
         ),
         begins="has a heading with 'operation' first",
         read=_read_csv,
+        facts=("ranks",),
     )
 )

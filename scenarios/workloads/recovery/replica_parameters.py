@@ -8,10 +8,11 @@ from emulator.scenario import parameter
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network.recurrence import RecurrentModel
 from scenarios.workloads.network.replica_learning import ReplicaLearning
-from scenarios.workloads.network.training_trial import DECIMAL
 from topologies.parts.design_parameters import COUNT, TIME
 
 _WIDTH, _LENGTH, _OUTPUTS = 4, 4, 2
+#: The learning rate (millionths).
+RATE = 5_000
 _MILLION = 10**6
 
 
@@ -20,7 +21,6 @@ class ReplicaParameters:
     """The parameters of the network, its samples, and the iterations of a run."""
 
     samples: int = parameter(4, COUNT, help="samples of a mini-batch")
-    rate: int = parameter(5_000, DECIMAL, help="learning rate")
     hidden: int = parameter(128, COUNT, help="numbers of the hidden state; weights are its square")
     gradient_time: int = parameter(
         20_000, TIME, help="time of a GPU for the gradient of its mini-batch, forward and backward"
@@ -28,18 +28,13 @@ class ReplicaParameters:
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     iterations: int = parameter(1, COUNT, help="jobs that count, from the same first weights")
 
-    @property
-    def learning_rate(self) -> float:
-        """Return the learning rate as a fraction."""
-        return self.rate / _MILLION
-
-    def learning(self, replicas: int, epochs: int, seed: int) -> ReplicaLearning:
-        """Return the training of ``replicas``."""
+    def learning(self, replicas: int, epochs: int, seed: int, rate: int = RATE) -> ReplicaLearning:
+        """Return the training of ``replicas`` at a learning rate of ``rate`` millionths."""
         return ReplicaLearning(
             model=RecurrentModel(_WIDTH, self.hidden, _LENGTH, _OUTPUTS),
             replicas=replicas,
             samples=self.samples,
             epochs=epochs,
-            rate=self.learning_rate,
+            rate=rate / _MILLION,
             seed=seed,
         )

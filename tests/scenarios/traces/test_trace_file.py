@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from emulator.packed_file import ALWAYS
-from scenarios.traces.format_registry import ReadOptions
+from scenarios.traces.format_registry import FACTS, ReadOptions
+from scenarios.traces.formats import FORMATS
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import TraceRefusal
@@ -125,7 +126,16 @@ def test_the_user_may_name_the_format(tmp_path: Path) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(TEXT)
     assert load_traces([str(path)], "goal", ReadOptions())[0].ranks == 1
-    with pytest.raises(TraceRefusal, match="ctrl_deps=wait is for traces of Chakra"):
-        load_traces([str(path)], "goal", ReadOptions(ctrl_deps=True))
     with pytest.raises(TraceRefusal, match=r"no trace format 'gaol' \(did you mean goal"):
         load_traces([str(path)], "gaol", ReadOptions())
+
+
+@pytest.mark.parametrize("name", [one.name for one in FORMATS.values() if one.read])
+def test_a_fact_that_a_format_does_not_take_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.trace"
+    path.write_bytes(TEXT)
+    facts = {"ranks": 2, "groups": "a.json", "root": 1, "gathered": "part", "ctrl_deps": True}
+    assert tuple(facts) == FACTS
+    for fact in set(FACTS) - set(FORMATS[name].facts):
+        with pytest.raises(TraceRefusal, match=f"{fact} changes nothing for a.trace, whose format"):
+            load_traces([str(path)], name, ReadOptions(**{fact: facts[fact]}))
