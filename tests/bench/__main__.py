@@ -1,8 +1,7 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
 Parts that are asked for more often than the rest have a name of their own (``grow``, ``nvme``,
-``ports``, ``ranks``, ``switch``, ``telemetry``, ``transports``, ``turns``, ``virtual``,
-``virtual-sizes``).
+``ranks``, ``switch``, ``telemetry``, ``transports``, ``turns``, ``virtual``, ``virtual-sizes``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ from rich.table import Table
 
 from emulator import cleanup
 from emulator.errors import UserError
-from emulator.lab import Lab
 from tests.bench import (
     codec,
     endpoint,
@@ -32,7 +29,6 @@ from tests.bench import (
     grow,
     machine,
     nvme,
-    ports,
     ranks,
     switch,
     telemetry,
@@ -40,10 +36,8 @@ from tests.bench import (
     turns,
     virtual,
 )
-from topologies import catalogue
 
 CODEC_SECONDS = 3.0
-REFERENCE_FABRIC = "rail_clos"
 
 
 @dataclass(frozen=True)
@@ -74,11 +68,12 @@ FIGURES: Mapping[str, Figure] = {
     "fabric_up_s": Figure("reference fabric, from nothing to carrier on every port", "s", False, 4),
     "fabric_down_s": Figure("reference fabric, until nothing of it is left", "s", False, 2),
     "mininet_builder_ratio": Figure("Mininet's own builder's time over fabric_up_s", "x", True),
-    "agents_ready_s": Figure("one agent per GPU, until all are ready", "s", False, 2),
-    "agent_private_mb": Figure("memory that an idle agent shares with nobody", "MB", False, 10),
+    "endpoint_ready_s": Figure("uetemu fep target, from the command until it serves", "s", False),
+    "endpoint_private_mb": Figure("memory that it shares with nobody", "MB", False),
     "end_to_end_ratio": Figure(
         "packet rate of an endpoint over that of a raw socket", "x", True, 0.25
     ),
+    "tss_ratio": Figure("packet rate with TSS over that without", "x", True),
     "switch_us_a_hop": Figure(
         "what the switch ASIC adds to a hop, with its costliest balancing", "us", False, 1.0
     ),
@@ -95,10 +90,6 @@ FIGURES: Mapping[str, Figure] = {
         "both RoCEv2 stacks for a data packet with its ACK, one frame a turn", "us", False, 18
     ),
     "rocev2_small_write_us": Figure("the same for a write of 8 octets", "us", False),
-    "two_ports_send_ratio": Figure(
-        "processor time of a sent frame at a NIC of two ports over one", "x", False
-    ),
-    "two_ports_receive_ratio": Figure("the same of a received frame", "x", False),
     "virtual_ring_packets_s": Figure(
         "data packets a second, AllReduce of 8 MiB on the reference cluster", "1/s", True, 12_000
     ),
@@ -136,7 +127,7 @@ def first_light() -> dict[str, float]:
     parts: tuple[tuple[str, Callable[[], dict[str, float]]], ...] = (
         ("the codec against scapy", lambda: codec.measure(CODEC_SECONDS)),
         ("the fabric against Mininet's builder", fabric.measure),
-        ("the endpoint against a raw socket", _endpoint),
+        ("the endpoint against a raw socket", endpoint.measure),
         ("the switch ASIC against plain forwarding", switch.measure),
         ("telemetry against none", telemetry.measure),
     )
@@ -146,18 +137,10 @@ def first_light() -> dict[str, float]:
     return measured
 
 
-def _endpoint() -> dict[str, float]:
-    topology = catalogue.load(REFERENCE_FABRIC)
-    name = f"bench-{secrets.token_hex(4)}"
-    with Lab.create(name, topology, dilation=1, seed=1, spec=REFERENCE_FABRIC) as lab:
-        return endpoint.measure(lab)
-
-
 BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "first-light": first_light,
     "grow": grow.measure,
     "nvme": nvme.measure,
-    "ports": ports.measure,
     "ranks": ranks.measure,
     "switch": switch.measure,
     "telemetry": telemetry.measure,

@@ -1,9 +1,7 @@
 """The yardstick: how many 4 KiB packets a bare raw socket carries through the same fabric.
 
 Plain Python at both ends, no protocol: ``sendmsg`` of header and payload as fast as it goes,
-``recv_into`` and a count.  Two processes, each in its GPU's namespace::
-
-    h0g1 (sender) -- rail1 -- spine -- rail0 -- h1g0 (receiver)
+``recv_into`` and a count.  Two processes, each in its GPU's namespace.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ def receive(seconds: float) -> dict[str, float]:
     """Count packets for ``seconds`` from the first one on."""
     guard_interface(
         "eth0", TransportFrames()
-    )  # as an agent does, so that the kernel has no more to do
+    )  # as an endpoint does, so that the kernel has no more to do
     buffer = memoryview(bytearray(HEADER + PAYLOAD + 64))
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
         raw.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 8 << 20)

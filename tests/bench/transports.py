@@ -1,28 +1,22 @@
 """Measure RoCEv2 against Ultra Ethernet: one flow of large writes, 4 KiB payloads, in turn.
 
 In memory: two endpoints in one process, a list as the wire; frames are copied once on the way, as a
-socket would.  Over a fabric: as in :mod:`tests.bench.endpoint`, agents on two GPUs on different
-rails, without congestion control.  Ratios mean the same on any machine.
+socket would.  Over a fabric: as in :mod:`tests.bench.endpoint`, ``uetemu fep`` and ``uetemu hca``
+on two GPUs on different rails, without congestion control.  Ratios mean the same on any machine.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from emulator.endpoint.agent_pool import AgentPool
-from emulator.endpoint.clock import Clock
-from emulator.lab import Lab
 from emulator.rocev2.connection_agreement import Connection
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import HcaConfig
 from tests.bench import endpoint
-from topologies import catalogue
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
 from uet.transport import Transport, WriteRequest
@@ -33,8 +27,9 @@ _KEY = 1
 _MESSAGE = 4 << 20
 _BATCH = 32
 _NS_A_TURN = 2_000
-#: With a host that is much slower than the fabric, an agent's turn must not look like a loss.
-ROCEV2 = "rocev2:cc=none,timeout=17,window=bdp"
+#: As of Ultra Ethernet: no congestion control, timers for a host that is much slower than the
+#: fabric, 1 MiB in flight.
+PLAIN = ("--set", "cc=none", "--set", "timeout=17", "--set", "window_packets=256")
 _HEADER_DATA = 7
 
 Ends = tuple[Transport, Transport]
@@ -98,58 +93,34 @@ def packets_per_s(ends: Ends, messages: int) -> float:
     return messages * (_MESSAGE // 4096) / (time.perf_counter() - start)
 
 
-def in_memory(*, messages: int = 12, rounds: int = 5) -> dict[str, float]:
+def compared(where: str, ways: Mapping[str, Callable[[], float]]) -> dict[str, float]:
     """Median rates of both stacks, and RoCEv2's over Ultra Ethernet's, measured in turn."""
-    makers: dict[str, Callable[[], Ends]] = {"uet": uet_ends, "rocev2": rocev2_ends}
-    rates: dict[str, list[float]] = {name: [] for name in makers}
-    for _ in range(rounds):
-        for name, make in makers.items():
-            rates[name].append(packets_per_s(make(), messages))
+    rates = endpoint.in_turn(ways, endpoint.ROUNDS)
     return {
-        "uet_memory_packets_per_s": statistics.median(rates["uet"]),
-        "rocev2_memory_packets_per_s": statistics.median(rates["rocev2"]),
-        "rocev2_memory_ratio": statistics.median(
-            ours / theirs for ours, theirs in zip(rates["rocev2"], rates["uet"], strict=True)
-        ),
-    }
-
-
-def over_a_fabric(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[str, float]:
-    """Median rates on ``lab``, which has dilation 1 and at least two servers of two GPUs."""
-    requested = {"uet": (endpoint.PLAIN, endpoint.SLOW_HOST), "rocev2": (ROCEV2, {})}
-    rates: dict[str, list[float]] = {name: [] for name in requested}
-    clock = Clock.start(lab.dilation)
-    with ExitStack() as stack:
-        pools = {}
-        for shift, (name, (transport, slow)) in enumerate(requested.items()):
-            specs = endpoint.specs(lab, transport)
-            per_server = len(lab.topology.servers[0].gpus)
-            source, target = specs[shift], specs[per_server + 1 - shift]
-            alone = [
-                replace(spec, scale_up_peers={}, transport_config={**spec.transport_config, **slow})
-                for spec in (source, target)
-            ]
-            pools[name] = stack.enter_context(AgentPool(lab.name, alone, clock))
-            pools[name].start()
-            endpoint.load(pools[name], source, target, seconds)
-        for _ in range(rounds):
-            for name, pool in pools.items():
-                rates[name].append(endpoint.flow_rate(pool))
-    return {
-        "uet_fabric_packets_per_s": statistics.median(rates["uet"]),
-        "rocev2_fabric_packets_per_s": statistics.median(rates["rocev2"]),
-        "rocev2_fabric_ratio": statistics.median(
-            ours / theirs for ours, theirs in zip(rates["rocev2"], rates["uet"], strict=True)
-        ),
+        f"uet_{where}_packets_per_s": statistics.median(rates["uet"]),
+        f"rocev2_{where}_packets_per_s": statistics.median(rates["rocev2"]),
+        f"rocev2_{where}_ratio": endpoint.ratio(rates["rocev2"], rates["uet"]),
     }
 
 
 def measure() -> dict[str, float]:
-    """Both, on the reference fabric."""
-    topology = catalogue.load("rail_clos")
-    name = f"bench-{secrets.token_hex(4)}"
-    with Lab.create(name, topology, dilation=1, seed=1, spec="rail_clos") as lab:
-        return in_memory() | over_a_fabric(lab)
+    """Both, in memory and on the reference fabric."""
+    memory = compared(
+        "memory",
+        {
+            "uet": lambda: packets_per_s(uet_ends(), 12),
+            "rocev2": lambda: packets_per_s(rocev2_ends(), 12),
+        },
+    )
+    with endpoint.reference_lab() as lab:
+        rate = endpoint.packets_per_s
+        return memory | compared(
+            "fabric",
+            {
+                "uet": partial(rate, "fep", lab, *endpoint.PLAIN),
+                "rocev2": partial(rate, "hca", lab, *PLAIN),
+            },
+        )
 
 
 if __name__ == "__main__":

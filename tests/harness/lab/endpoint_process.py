@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from emulator.cli.main import main
+from emulator.lab import Lab
 
 UETEMU = (sys.executable, "-c", "from emulator.cli.main import main; main()")
 
@@ -106,3 +107,25 @@ class Endpoint:
     def counters(self) -> dict[str, int]:
         counters: dict[str, int] = self.events[-1]["counters"]
         return counters
+
+
+@contextlib.contextmanager
+def serving(verb: str, lab: Lab, gpu: str, *words: str) -> Iterator[Endpoint]:
+    """A target at ``gpu`` of ``lab`` with 4 MiB of memory; what is forked from now on starts fast.
+
+    With ``hca`` it serves the first that connects.
+    """
+    # Processes would spend most of their time on loading these.
+    import emulator.run.run_agents
+    import emulator.standalone.fep.fep_run
+    import emulator.standalone.hca.hca_run  # noqa: F401
+
+    ready, more = ("card", ("--listen",)) if verb == "hca" else ("start", ())
+    target = Endpoint(
+        verb, "target", "--gpu", f"{lab.name}:{gpu}", "--region", "default:4M", *more, *words
+    )
+    try:
+        target.wait_for(ready)
+        yield target
+    finally:
+        target.end(signal.SIGTERM)

@@ -7,34 +7,23 @@ So it takes as long or a little longer, and counts about as much.
 from __future__ import annotations
 
 import select
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import emulator.run.run_agents
-import emulator.standalone.fep.fep_run
-import emulator.standalone.hca.hca_run
 from emulator.asic.bpf.layout import TrafficClass
 from emulator.asic.port_faults import NONE, Faults
 from emulator.asic.switch_choice import parse
 from emulator.lab import Lab
 from emulator.pytest_plugin.run_process import RunProcess
-from tests.harness.lab.endpoint_process import Endpoint
+from tests.harness.lab.endpoint_process import Endpoint, serving
 from tests.system.conftest import LabFactory
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
-#: What processes of their own would spend most of their time on.
-_PRELOADED = (
-    emulator.run.run_agents,
-    emulator.standalone.fep.fep_run,
-    emulator.standalone.hca.hca_run,
-)
 SPEC = "rail_clos:hosts=5,gpus_per_host=2,spines=2"
 #: One second of the fabric lasts so many of this machine's.
 DILATION = 200_000
@@ -100,16 +89,6 @@ def wait_until(when: float) -> None:
         select.select((), (), (), left)
 
 
-@contextmanager
-def serving(verb: str, lab: Lab, *words: str) -> Iterator[Endpoint]:
-    target = Endpoint(verb, "target", "--gpu", f"{lab.name}:h0g0", "--region", "default:4M", *words)
-    try:
-        target.wait_for("card" if verb == "hca" else "start")
-        yield target
-    finally:
-        target.end(signal.SIGTERM)
-
-
 def write(
     verb: str, lab: Lab, senders: int, octets: int, at: Callable[[float], None] | None = None
 ) -> tuple[float, list[Endpoint]]:
@@ -159,7 +138,7 @@ def total(endpoints: list[Endpoint], counter: str) -> int:
 def test_an_incast_takes_as_long(lab: LabFactory, virtual: Callable[..., Rows]) -> None:
     rows = virtual("--param", "senders=4", "--param", "size=256KiB", *SEEDS)
     built = lab(SPEC, dilation=DILATION, switch=parse("shallow"))
-    with serving("fep", built):
+    with serving("fep", built, "h0g0"):
         took, senders = write("fep", built, 4, 256 << 10)
     assert rows[0]["trimmed_packets"] > 0
     assert_alike(took, senders, built, rows)
@@ -177,7 +156,7 @@ def test_a_pause_storm_takes_as_long(lab: LabFactory, virtual: Callable[..., Row
             wait_until(begin + at * 1e-9 * DILATION)
             asic.inject("rail0:down0", faults)
 
-    with serving("hca", built, "--listen"):
+    with serving("hca", built, "h0g0"):
         took, senders = write("hca", built, 1, 2 << 20, storm)
     assert rows[0]["pauses"] > 0
     assert_alike(took, senders, built, rows)
