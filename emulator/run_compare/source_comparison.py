@@ -206,4 +206,4 @@ def _notes(
         )
     if not shared:
         notes.append("They measured nothing in common: no pattern and size is in both.")
-    return notes
+    return list(dict.fromkeys(notes))

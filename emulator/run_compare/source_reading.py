@@ -71,7 +71,7 @@ def _run(path: Path) -> MeasuredSource:
     asked = {name: str(result.get(name)) for name in _TOLD}
     switches = dict.fromkeys(str(row.get("switch")) for row in record.rows)
     asked["switch"] = "; ".join(switches) or asked["switch"]  # a transport may have its own
-    clock = "virtual" if result.get("digest") else f"host, dilation {result.get('dilation')}"
+    clock = f"host, dilation {result.get('dilation')}" if record.by_host_clock else "virtual"
     faults = dict.fromkeys(
         str(fault.get("said")) for row in record.rows for fault in row.get("faults") or ()
     )

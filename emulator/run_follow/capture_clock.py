@@ -34,7 +34,7 @@ class CaptureClock:
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
-        self.virtual = record.result.get("digest") is not None
+        self.virtual = not record.by_host_clock
         dilation = record.result.get("dilation")
         usable = isinstance(dilation, int | float) and dilation > 0 and not self.virtual
         self.dilation = float(dilation) if usable and dilation is not None else 1.0

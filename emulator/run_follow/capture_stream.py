@@ -79,7 +79,7 @@ class CaptureStream:
     def _leaves(self, end: CableEnd, octets: bytes) -> bool:
         """Return whether a frame leaves the port: it comes from nobody beyond its cable.
 
-        Captures of --clock host do not say it.
+        Captures of runs by the host's clock do not say it.
         """
         if end not in self._beyond:
             self._beyond[end] = _macs_beyond(self._topology, end)

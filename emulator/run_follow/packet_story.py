@@ -218,8 +218,8 @@ def _notes(
         )
     if not clock.virtual:
         notes.append(
-            "Times are those of --clock host divided by its dilation, from the first sighting on: "
-            "they contain what this machine needed."
+            "Times are those of the host's clock divided by the run's dilation, from the first "
+            "sighting on: they contain what the machine needed."
         )
     if flow.more:
         notes.append(f"{flow.more} more sightings of packets of this message were left out.")
@@ -252,28 +252,32 @@ class _CauseReader:
         """
         journeys, settled = [], False
         sent = [one for one in told if one.is_attempt]
-        causes = self._causes(sent)
+        logged = self._logged(sent)
+        causes = logged if logged and self.clock.virtual else []
         for one in sorted(told, key=lambda each: each.steps[0].t_us):
             if one.is_attempt and one is not sent[0]:
-                one = replace(one, cause=self._cause(one, causes or []))
+                one = replace(one, cause=self._cause(one, causes))
             elif not one.is_attempt and one.kind not in {PacketKind.NACK, *SIGNALS}:
                 if settled:
                     continue
                 settled = one.fate in (DELIVERED, UNSEEN)
             journeys.append(one)
-        if causes is None and self.flow.protocol == UET:
+        if logged is None and self.flow.protocol == UET:
             return journeys, (
                 f"Why it was repeated is in the event log of {self.source}: repeat the run with "
                 f"--event-log {self.source}."
             )
+        if logged and not self.clock.virtual:
+            return journeys, (
+                f"Why it was repeated is in the event log of {self.source}, whose times are not "
+                "the capture's."
+            )
         return journeys, None
 
-    def _causes(self, sent: Sequence[Journey]) -> list[RepeatCause] | None:
-        """Return what the source logged; None where it logged nothing."""
+    def _logged(self, sent: Sequence[Journey]) -> list[RepeatCause] | None:
+        """Return why the source repeated a packet by its log; None where it wrote none."""
         if len(sent) < 2:
             return []
-        if not self.clock.virtual:
-            return None
         return repeat_causes(self.folder, self.source, self.flow, sent[0].psn)
 
     def _cause(self, one: Journey, causes: Sequence[RepeatCause]) -> str:

@@ -83,7 +83,7 @@ def capture_filter(window: IterationWindow) -> str:
 
 def capture_filters(record: RunRecord, condition: str) -> dict[int, str]:
     """Display filters for the last iteration of each drawn row, where the capture has its times."""
-    if not (record.path / CAPTURE).exists() or record.result.get("digest") is None:
+    if not (record.path / CAPTURE).exists() or record.by_host_clock:
         return {}
     windows = {row: window_of(record, row) for row in drawn_rows(len(record.rows))}
     return {

@@ -221,7 +221,7 @@ def fact_table(record: RunRecord) -> list[tuple[str, str]]:
         ("seeds", result.get("seeds")),
         ("dilation", result.get("dilation")),
         ("cable delay", environment.get("cable_delay")),
-        ("digest", result.get("digest") or "none: --clock host does not repeat to the bit"),
+        ("digest", result.get("digest") or f"none: {_no_digest(record)}"),
         *((f"parameter {name}", value) for name, value in _items(result.get("parameters"))),
         *((f"package {name}", value) for name, value in _items(environment.get("packages"))),
         ("Python", environment.get("python")),
@@ -231,6 +231,12 @@ def fact_table(record: RunRecord) -> list[tuple[str, str]]:
         ("processors", environment.get("processors")),
     ]
     return [(name, _fact(value)) for name, value in facts if value is not None]
+
+
+def _no_digest(record: RunRecord) -> str:
+    if record.by_host_clock:
+        return "by the host's clock no run repeats to the bit"
+    return "the run ended early"
 
 
 def _items(value: object) -> list[tuple[str, Any]]:

@@ -83,6 +83,15 @@ class RunRecord:
         return self.path.resolve().name
 
     @property
+    def by_host_clock(self) -> bool:
+        """Whether the run went by the host's clock: its times are the machine's, dilated.
+
+        A run in virtual time has the dilation 1, and a digest unless it failed.
+        """
+        judged = self.result["fidelity"].get("verdict") in ("ok", "host-limited")
+        return judged or self.result.get("dilation") not in (None, 1)
+
+    @property
     def rows(self) -> Sequence[Row]:
         rows: Sequence[Row] = self.result["rows"]
         return rows

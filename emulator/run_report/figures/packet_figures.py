@@ -86,9 +86,9 @@ def _unusable(record: RunRecord) -> str | None:
         return NO_ROW
     if not (record.path / CAPTURE).exists():
         return f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
-    if record.result.get("digest") is None and record.result.get("dilation") != 1:
+    if record.by_host_clock:
         return (
-            "the capture of --clock host has this machine's times, which belong to no time of an "
+            "the capture has the times of the host's clock, which belong to no time of an "
             f"iteration; open {CAPTURE} in Wireshark"
         )
     return None
