@@ -116,7 +116,10 @@ FIGURES: Mapping[str, Figure] = {
         "a read of 4 KiB, one at a time, over a round trip of plain TCP", "x", False
     ),
     "telemetry_ratio": Figure(
-        "packet rate while all switch ports are sampled over that without", "x", True, 0.97
+        "packet rate while uetemu top samples all ports, over that without",
+        "x",
+        True,
+        0.97,
     ),
 }
 
@@ -129,7 +132,7 @@ def first_light() -> dict[str, float]:
         ("the fabric against Mininet's builder", fabric.measure),
         ("the endpoint against a raw socket", endpoint.measure),
         ("the switch ASIC against plain forwarding", switch.measure),
-        ("telemetry against none", telemetry.measure),
+        ("sampling of ports against none", telemetry.measure),
     )
     for what, work in parts:
         click.echo(f"measuring {what}", err=True)
