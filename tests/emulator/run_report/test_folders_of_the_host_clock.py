@@ -53,6 +53,7 @@ def test_its_report_says_the_verdict_and_that_there_is_no_digest(tmp_path: Path,
     assert sentence in page
     assert "digest <code>none</code>" in page
     assert NO_DIGEST in page
+    assert "Without <code>--clock host</code> and <code>--dilation</code>" in page
     figures = folder / "report-figures"
     for drawn in ("fabric", "ideal", "message-latency", "queues", "timeline"):
         content = json.loads((figures / f"{drawn}.json").read_text())
