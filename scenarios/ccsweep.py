@@ -48,7 +48,7 @@ from dataclasses import dataclass
 
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
-from emulator.scenario import Outcome, Trial, parameter
+from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.incast import PLACEMENTS, RECEIVER, incast_senders, incast_topology
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
@@ -102,6 +102,10 @@ class Parameters(TrafficParameters):
     trims: tuple[str, ...] = parameter(
         ("on", "off"), choices=("on", "off"), many=True, help="whether switches trim"
     )
+
+    def __post_init__(self) -> None:
+        if self.pattern == "permutation":
+            refuse_idle(self, ("senders", "placement"), "beside pattern=permutation")
 
 
 def topology(parameters: Parameters) -> str:

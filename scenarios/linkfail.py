@@ -54,7 +54,7 @@ from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
-from emulator.scenario import FaultAt, Outcome, Trial, parameter
+from emulator.scenario import FaultAt, Outcome, Trial, parameter, refuse_idle
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, TrafficParameters
 from scenarios.workloads.places import captured_uplinks, switch_of, uplinks
@@ -93,7 +93,12 @@ class Parameters(TrafficParameters):
     slow_to: int = parameter(4, COUNT, help="what it is divided by")
 
     def __post_init__(self) -> None:
-        if self.slow_to < 2 and {"slow", "both"} & set(self.fail):
+        beside = f"beside fail={','.join(self.fail)}"
+        if not {"black", "both"} & set(self.fail):
+            refuse_idle(self, ("black_at",), beside)
+        if not {"slow", "both"} & set(self.fail):
+            refuse_idle(self, ("slow_at", "slow_to"), beside)
+        if self.slow_to < 2:
             raise UserError("slow_to is 1, which leaves the link as it is; take 2 or more")
 
 

@@ -67,7 +67,7 @@ from emulator.asic.port_faults import NONE, Faults
 from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TableColumn
-from emulator.scenario import FaultAt, Outcome, Trial, parameter
+from emulator.scenario import FaultAt, Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import one_of_each_server, require_joined, switch_ports, uplinks
 from topologies.model import Topology
@@ -116,6 +116,11 @@ class Parameters(TrafficParameters):
     watchdog: int = parameter(50_000, TIME, help="pause on end that a watchdog takes for a storm")
 
     def __post_init__(self) -> None:
+        beside = f"beside rows={','.join(self.rows)}"
+        if "watchdog" not in self.rows:
+            refuse_idle(self, ("watchdog",), beside)
+        if set(self.rows) == {"none"}:
+            refuse_idle(self, ("storm_at", "storm_for"), beside)
         if "watchdog" in self.rows and self.watchdog >= self.storm_for:
             raise UserError(
                 "watchdog is not shorter than storm_for, so that it never finds the storm; take "

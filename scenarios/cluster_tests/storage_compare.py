@@ -147,7 +147,8 @@ def bound_by(port_share: float, computing_share: float) -> str:
 
 def _options(parameters: Parameters) -> list[str]:
     """Return the options of the run by RDMA."""
-    given = [f"{name}={getattr(parameters, name)}" for name in SHARED]
+    names = [name for name in SHARED if name != "cache" or parameters.epochs > 1]
+    given = [f"{name}={getattr(parameters, name)}" for name in names]
     words = [word for pair in given for word in ("--param", pair)]
     return [*words, "--transport", ",".join(parameters.transports), "--capture", "none"]
 

@@ -62,7 +62,7 @@ from statistics import fmean
 
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
-from emulator.scenario import Outcome, Trial, parameter
+from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.network.tensors import octets_of
 from scenarios.workloads.network.training_trial import DECIMAL, check_learning
 from scenarios.workloads.recovery.checkpointed_training import CheckpointedTraining
@@ -126,6 +126,8 @@ class Parameters(ReplicaParameters):
     def __post_init__(self) -> None:
         if self.over != BACKEND:
             raise UserError("states go to storage nodes in the scenario storage_rdma; run that one")
+        if set(self.fail) == {"none"}:
+            refuse_idle(self, ("fail_at", "victim"), "beside fail=none")
 
 
 def topology(parameters: Parameters) -> str:

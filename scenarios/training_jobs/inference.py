@@ -55,7 +55,7 @@ from statistics import fmean
 from emulator.errors import UserError
 from emulator.measures.metrics import percentile
 from emulator.run.report.result_table import TableColumn
-from emulator.scenario import Outcome, Trial, parameter
+from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.collectives.collective_parameters import EXPONENT
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.exchange_times import (
@@ -151,6 +151,8 @@ class Parameters:
     iterations: int = parameter(1, COUNT, help="iterations that count, of the same requests")
 
     def __post_init__(self) -> None:
+        if self.arrivals:
+            refuse_idle(self, ("rate", "requests"), "beside arrivals")
         for name in self.models:
             self._check(name)
         layers = max(SHAPES[name].layers for name in self.models)

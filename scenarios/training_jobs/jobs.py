@@ -84,8 +84,7 @@ class Parameters(StepParameters):
     scale: int = parameter(8192, LARGE_COUNT, help="what octets and computing times are divided by")
 
     def __post_init__(self) -> None:
-        self.step(self.dp)
-        self.new_scale()
+        self.check((self.dp,))
 
 
 def topology(parameters: Parameters) -> str:

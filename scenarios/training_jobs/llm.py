@@ -59,7 +59,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.run.report.result_table import TableColumn
-from emulator.scenario import Outcome, Trial, parameter
+from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.transformer import strong_scaling
 from scenarios.workloads.transformer.parallel_layout import ParallelLayout, Place
 from scenarios.workloads.transformer.replica_changes import handovers
@@ -114,9 +114,9 @@ class Parameters(StepParameters):
     show: str = parameter("table", choices=("table", "scaling"), help="scaling: drawn below")
 
     def __post_init__(self) -> None:
-        for dp in self.dp:
-            self.step(dp)
-        self.new_scale()
+        self.check(self.dp)
+        if len(self.dp) == 1:
+            refuse_idle(self, ("elastic",), "beside one row of dp")
 
 
 def topology(parameters: Parameters) -> str:

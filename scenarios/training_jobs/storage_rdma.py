@@ -51,7 +51,7 @@ from emulator.cluster_run.clients.sharded_dataset import SHARE, WHOLE, Dataset, 
 from emulator.errors import UserError
 from emulator.measures.metrics import jain, percentile
 from emulator.run.report.result_table import TableColumn
-from emulator.scenario import Outcome, Trial, parameter
+from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.storage_commands import (
     SHORTEST_OCTETS,
     StorageCommand,
@@ -108,6 +108,13 @@ class Parameters:
     depth: int = parameter(16, COUNT, help="commands of a server at a time")
 
     def __post_init__(self) -> None:
+        beside = f"beside work={','.join(self.work)}"
+        if DATASET not in self.work:
+            refuse_idle(self, ("shards", "shard", "epochs", "sampling", "cache"), beside)
+        if set(self.work) == {DATASET}:
+            refuse_idle(self, ("state",), beside)
+        if self.epochs == 1:
+            refuse_idle(self, ("cache",), "beside epochs=1")
         for name in ("shard", "state", "command"):
             octets = getattr(self, name)
             if octets % SHORTEST_OCTETS:

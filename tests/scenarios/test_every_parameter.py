@@ -53,6 +53,7 @@ OF: Mapping[str, tuple[str, ...]] = {
     "model_fit tokens": ("16384",),
     "onset tolerance": ("30",),
     "trace ranks": ("4",),
+    "storage_rdma work": ("dataset,restore",),
     "trace write": ("written.goal",),
 }
 #: Other parameters, as NAME=VALUE, beside which one has an effect; likewise.
@@ -63,6 +64,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     "barrier max_size": ("sizes=",),
     "in_flight": ("message=4KiB",),
     "spread": ("pattern=distance",),
+    "ccsweep pattern": ("senders=",),
     "pipeline_parallel rate": ("epochs=2",),
     "micro_batch": ("batch=4",),
     "interleave": ("layers=4", "pp=2", "batch=4"),
@@ -76,7 +78,9 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     "trace ranks": ("files=few.csv", "ranks=3"),
     "trace idle_ranks": ("files=few.csv", "ranks=4"),
     "jobs sp": ("tp=2",),
+    "inference arrivals": ("rate=", "requests="),
     "inference decode_by": ("models=8x7b",),
+    "pfcstorm rows": ("watchdog=", "storm_for=60us"),
     "storage_rdma cache": ("sampling=whole", "epochs=2"),
     "storage_rdma depth": ("command=4KiB",),
 }
@@ -105,6 +109,29 @@ SMALLER: Mapping[str, tuple[str, ...]] = {
     "moe": ("dedup=none", "node_limit=0", "ranks=0-7"),
     "pfcstorm": ("rows=watchdog",),
 }
+
+#: What a parameter has no effect beside: scenario, other, and the parameter with a value.
+IDLE = (
+    ("ccsweep", "pattern=permutation", "senders=4"),
+    ("ccsweep", "pattern=permutation", "placement=any"),
+    ("checkpoint", "fail=none", "fail_at=1us"),
+    ("checkpoint", "fail=none", "victim=1"),
+    ("inference", "arrivals=0us", "rate=1000"),
+    ("inference", "arrivals=0us", "requests=3"),
+    ("jobs", "dp=1", "gradient_bytes=2"),
+    ("linkfail", "fail=slow", "black_at=1us"),
+    ("linkfail", "fail=black", "slow_at=1us"),
+    ("linkfail", "fail=none", "slow_to=2"),
+    ("llm", "dp=1", "zero=1"),
+    ("llm", "dp=1", "overlap=off"),
+    ("llm", "zero=3", "bucket=1MiB"),
+    ("llm", "dp=2", "elastic=on"),
+    ("pfcstorm", "rows=none", "storm_for=1us"),
+    ("pfcstorm", "rows=none,storm", "watchdog=1us"),
+    ("storage_rdma", "work=restore", "shards=4"),
+    ("storage_rdma", "work=dataset", "state=64KiB"),
+    ("storage_rdma", "epochs=1", "cache=0"),
+)
 
 
 def parameters() -> Iterator[ParameterSet]:
@@ -185,3 +212,10 @@ def test_a_parameter_is_not_silent(name: str, item: dataclasses.Field[Any]) -> N
         or any(one not in (None, without) for one in found)
         or REASONS.keys() & {own, item.name}
     )
+
+
+@pytest.mark.parametrize(("name", "beside", "idle"), IDLE)
+def test_what_has_no_effect_is_refused(name: str, beside: str, idle: str) -> None:
+    given = dict(one.split("=", 1) for one in (beside, idle))
+    with pytest.raises(UserError, match=f"^{idle.split('=')[0]} changes nothing beside .*: leave"):
+        scenario.load(name).parameters(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
@@ -75,6 +76,21 @@ class StepParameters:
         """Return the groups of the job with ``dp`` replicas."""
         return ParallelLayout(tp=self.tp, cp=self.cp, ep=self.ep, dp=dp, pp=self.pp)
 
+    def check(self, replicas: Sequence[int]) -> None:
+        """Raise UserError for what is no step with any of ``replicas``, or has no effect on one."""
+        for dp in replicas:
+            self.step(dp)
+        self.new_scale()
+        if self.pp == 1:
+            refuse_idle(self, ("order",), "beside pp=1")
+        if self.tp == 1:
+            refuse_idle(self, ("sp",), "beside tp=1")
+        if self.zero == 3:
+            refuse_idle(self, ("bucket",), "beside zero=3")
+        if self.cp == max(replicas) == 1:
+            without = ("zero", "overlap", "bucket", "gradient_bytes")
+            refuse_idle(self, without, "beside dp=1 and cp=1")
+
     def step(self, dp: int) -> StepShape:
         """Return the step with ``dp`` replicas.  Raises UserError for what cannot be divided."""
         micro_batches, rest = divmod(self.batch, dp * self.micro_batch)
@@ -94,10 +110,6 @@ class StepParameters:
             zero=self.zero,
             gradient_bytes=int(self.gradient_bytes),
         )
-        if self.pp == 1:
-            refuse_idle(self, ("order",), "beside pp=1")
-        if self.tp == 1:
-            refuse_idle(self, ("sp",), "beside tp=1")
         if self.order == "gpipe" and self.interleave > 1:
             raise UserError("order=gpipe has one chunk a stage; take interleave=1, or order=1f1b")
         parts = step.layout.ranks * micro_batches * step.model.layers // self.pp

@@ -37,7 +37,7 @@ def test_nothing_is_sent_again_where_switches_pause_and_nothing_is_lost(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "step.csv").write_text(TRACE)
-    words = (name, *SCENARIOS[name], *ONE_PATH.get(name, ()))
+    words = (name, *ONE_PATH.get(name, SCENARIOS[name]))
     switch = () if name == "ccsweep" else ("--switch", "lossless")  # which has switches of its own
     result, _ = run(tmp_path, *words, "--transport", "rocev2", *switch)
     for row in result["rows"]:
@@ -54,7 +54,8 @@ def test_the_timer_outlasts_pauses(tmp_path: Path) -> None:
 
 
 def test_what_was_sent_again_in_vain_is_told(tmp_path: Path) -> None:
-    storm = ("pfcstorm", *SCENARIOS["pfcstorm"], "--param", "rows=storm")
+    given = ("size=256KiB", "storm_at=3us", "storm_for=20us", "rows=storm")
+    storm = ("pfcstorm", *(word for one in given for word in ("--param", one)))
     result, table = run(tmp_path, *storm, "--transport", "rocev2:timeout=2")
     (row,) = result["rows"]
     assert row["frames_lost"] == 0

@@ -148,16 +148,16 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     "pairs": _set("size=64KiB"),
     "permutation": ("--topology", FEW, *_set("sizes=64KiB")),
     "pfcstorm": _set("size=256KiB", "storm_at=3us", "storm_for=20us", "watchdog=10us"),
-    "storage_rdma": _set("shards=4", "shard=16KiB", "epochs=1", "cache=64KiB", "state=64KiB"),
+    "storage_rdma": _set("shards=4", "shard=16KiB", "epochs=1", "state=64KiB"),
     "trace": ("step.csv",),
     "victim": _set("size=64KiB", "senders=4"),
 }
 
-#: What scenarios need besides for a transport that keeps each flow on one path.
+#: The same of scenarios that need others for a transport that keeps each flow on one path.
 ONE_PATH: Mapping[str, Sequence[str]] = {
-    "ccsweep": _set("cc=default"),
-    "lbsweep": _set("sprays=default", "balances=flow"),
-    "linkfail": _set("sprays=default", "fail=slow"),
+    "ccsweep": (*SCENARIOS["ccsweep"], *_set("cc=default")),
+    "lbsweep": (*SCENARIOS["lbsweep"], *_set("sprays=default", "balances=flow")),
+    "linkfail": _set("size=256KiB", "slow_at=3us", "sprays=default", "fail=slow"),
 }
 
 #: Names of either registry that have no comparison, and why.

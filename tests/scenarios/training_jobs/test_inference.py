@@ -23,12 +23,17 @@ from topologies.catalogue import load
 from topologies.model import TopologyError
 
 WIRE = WireCost(around_bytes=122, payload_mtu=4096)
-FEW = {"requests": "3", "output": "2", "scale": "65536", "rate": "6"}
+FEW = {"output": "2", "scale": "65536"}
+DRAWN = {"requests": "3", "rate": "6"}
+
+
+def few(given: dict[str, str]) -> dict[str, str]:
+    return FEW | ({} if "arrivals" in given else DRAWN) | given
 
 
 def trials(spec: str = "", **given: str) -> list[Trial]:
     module = scenario.load("inference")
-    parameters = module.parameters(FEW | given)
+    parameters = module.parameters(few(given))
     return module.schedules(parameters, load(spec or str(module.topology(parameters))), 1)
 
 
@@ -64,10 +69,10 @@ def test_keys_and_values_and_states_arrive(given: dict[str, str]) -> None:
 @pytest.mark.parametrize("given", SERVED)
 def test_the_wanted_schedules_are_those_of_the_whole(given: dict[str, str]) -> None:
     """Each GPU by itself, those of a host, of prefill, and of decode."""
-    given = {**given, "requests": "5"}
+    given = given if "arrivals" in given else {**given, "requests": "5"}
     for trial in trials(**given):
         whole = trial.compile()
-        job = scenario.load("inference").parameters(FEW | given).job(trial.facts["model"], "whole")
+        job = scenario.load("inference").parameters(few(given)).job(trial.facts["model"], "whole")
         prefill = frozenset(range(job.prefill * job.prefill_gpus))
         decode = frozenset(range(job.gpus)) - prefill
         groups = [frozenset({rank}) for rank in range(job.gpus)]
@@ -127,7 +132,7 @@ def moments(compiled: Sequence[Schedule], lengths_ns: int) -> Iteration:
 
 def measured(trial: Trial, lengths_ns: int, **given: str) -> dict[str, object]:
     module = scenario.load("inference")
-    parameters = module.parameters(FEW | given)
+    parameters = module.parameters(few(given))
     topology = load(str(module.topology(parameters)))
     compiled = trial.compile()
     iteration = moments(compiled, lengths_ns)
