@@ -55,7 +55,7 @@ from dataclasses import dataclass, replace
 from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
-from emulator.scenario import Outcome, Trial, parameter
+from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import (
     captured_ports,
@@ -115,7 +115,10 @@ def incast_topology(senders: Sequence[int], placement: str) -> str:
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
-    return [_trial(parameters, topology, senders, seed) for senders in parameters.senders]
+    trials = [_trial(parameters, topology, senders, seed) for senders in parameters.senders]
+    if parameters.victim and not any(trial.victims for trial in trials):
+        refuse_idle(parameters, ("victim",), "where all senders share a server")
+    return trials
 
 
 def _trial(parameters: Parameters, topology: Topology, senders: int, seed: int) -> Trial:

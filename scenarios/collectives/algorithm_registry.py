@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,28 +17,35 @@ from scenarios.collectives.collective_call import Algorithm
 
 @dataclass(frozen=True)
 class RegisteredAlgorithm:
-    """``run`` writes a call's operations; ``in_place``: its source and result may be one buffer."""
+    """``run`` writes a call's operations; ``in_place``: its source and result may be one buffer.
+
+    ``idle`` names parameters that change nothing of it.
+    """
 
     run: Algorithm
     in_place: bool
+    idle: Sequence[str]
 
 
+#: The ``idle`` of algorithms whose data go neither round rings nor along trees of channels.
+WITHOUT_RINGS = ("channels", "order")
 _REGISTERED: dict[str, dict[str, RegisteredAlgorithm]] = {}
 
 
 def algorithm(
-    collective: str, name: str, *, in_place: bool = False
+    collective: str, name: str, *, in_place: bool = False, idle: Sequence[str] = ()
 ) -> Callable[[Algorithm], Algorithm]:
     """Register a function as the algorithm ``name`` of ``collective``, by the scenario's name.
 
-    ``in_place``: it needs no other buffer for the result than that of the source.
+    ``in_place``: it needs no other buffer for the result than that of the source.  ``idle``:
+    parameters that change nothing of it.
     """
 
     def register(function: Algorithm) -> Algorithm:
         known = _REGISTERED.setdefault(collective, {})
         if name in known:
             raise ValueError(f"{collective} has two algorithms {name!r}; rename one of them")
-        known[name] = RegisteredAlgorithm(function, in_place)
+        known[name] = RegisteredAlgorithm(function, in_place, idle)
         return function
 
     return register

@@ -20,7 +20,7 @@ from emulator.endpoint.operations.schedule import (
 from emulator.errors import UserError
 from emulator.measures.gpu_execution import GpuExecution
 from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
-from emulator.scenario import Contents, Outcome, Trial
+from emulator.scenario import Contents, Outcome, Trial, refuse_idle
 from scenarios.collectives import ring
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
@@ -94,6 +94,8 @@ class CollectiveBenchmark:
         self, parameters: CollectiveParameters, topology: Topology, seed: int
     ) -> list[Trial]:
         """Return the trials, one for each row of the table."""
+        if (name := parameters.algorithm) != AUTO:
+            refuse_idle(parameters, algorithm_of(self.key, name).idle, f"beside algorithm={name}")
         groups = communicators(
             topology,
             parameters.ranks,
@@ -252,6 +254,8 @@ class _Run:
             "order": given.order,
             "channels": self._channels(self.groups[0]),
         }
+        for idle in algorithm_of(self.collective.key, self.algorithm).idle:
+            facts.pop(idle, None)
         if self.algorithm == "ring":
             facts["cross_rail_hops"] = sum(
                 ring.cross_rail_hops(group.rings, topology) for group in self.groups

@@ -165,6 +165,12 @@ def test_the_seed_decides_the_payload(name: str, spec: str | None, given: dict[s
         ("outcast", "rail_clos:hosts=5,gpus_per_host=2", {}, "an incast of 4 senders"),
         ("linkfail", "rail_clos:hosts=2,gpus_per_host=2,spines=2", {}, "have 2; take more"),
         ("linkfail", None, {"slow_to": "1"}, "slow_to is 1"),
+        (
+            "incast",
+            None,
+            {"senders": "2,3", "placement": "any", "victim": "4"},
+            "victim changes nothing where all senders share a server: leave it out",
+        ),
         ("victim", "rail_only", {}, "are not joined; take spines"),
         ("losssweep", "torus:x=3,y=3", {}, "those of one; take more hosts"),
         ("pfcstorm", "rail_clos:hosts=3,gpus_per_host=2", {}, "take more hosts"),

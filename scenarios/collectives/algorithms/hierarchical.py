@@ -73,7 +73,7 @@ def _ring(call: CollectiveCall, ring: list[int], held: list[Pieces], part: Block
     return [[piece for number in range(size) for piece in one[number]] for one in gathered]
 
 
-@algorithm("allreduce", "hierarchical")
+@algorithm("allreduce", "hierarchical", idle=("channels",))
 def allreduce(call: CollectiveCall) -> None:
     """Reduce-scatter inside hosts, AllReduce along rails, all-gather inside hosts."""
     hosts = _hosts(call)
@@ -98,7 +98,7 @@ def _part(call: CollectiveCall, position: int) -> Block:
     return Block(position * call.part, call.part)
 
 
-@algorithm("reducescatter", "hierarchical")
+@algorithm("reducescatter", "hierarchical", idle=("channels",))
 def reducescatter(call: CollectiveCall) -> None:
     """Sum the parts of a rail's members inside each host, then along the rail.
 
@@ -141,7 +141,7 @@ def _inside(call: CollectiveCall, host: list[int], number: int, part: Block, own
     return pieces
 
 
-@algorithm("allgather", "hierarchical", in_place=True)
+@algorithm("allgather", "hierarchical", in_place=True, idle=("channels",))
 def allgather(call: CollectiveCall) -> None:
     """Pass parts on along rails, and share each with the own host at once."""
     hosts = _hosts(call)

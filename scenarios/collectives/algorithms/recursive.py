@@ -7,7 +7,7 @@ Rabenseifner, Gropp: Optimization of collective communication operations in MPIC
 
 from __future__ import annotations
 
-from scenarios.collectives.algorithm_registry import algorithm
+from scenarios.collectives.algorithm_registry import WITHOUT_RINGS, algorithm
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import STAGING, CollectiveCall, Pieces
 
@@ -34,7 +34,7 @@ def _unfold(call: CollectiveCall, power: int, held: dict[int, Pieces], block: Bl
         call.send(extra - power, extra, held[extra - power], block, call.result)
 
 
-@algorithm("allreduce", "recursive-doubling")
+@algorithm("allreduce", "recursive-doubling", idle=WITHOUT_RINGS)
 def recursive_doubling(call: CollectiveCall) -> None:
     """Exchange and add everything with partners at 1, 2, 4: log2(n) steps of the whole size."""
     power, whole = _power(call.members), Block(0, call.size)
@@ -122,7 +122,7 @@ def _doubled(
     return held
 
 
-@algorithm("allreduce", "halving-doubling")
+@algorithm("allreduce", "halving-doubling", idle=WITHOUT_RINGS)
 def halving_doubling(call: CollectiveCall) -> None:
     """Reduce-scatter by halving, all-gather by doubling: 2 log2(n) steps, 2(n-1)/n of the size."""
     power = _power(call.members)
@@ -131,7 +131,7 @@ def halving_doubling(call: CollectiveCall) -> None:
     _unfold(call, power, held, Block(0, call.size))
 
 
-@algorithm("reducescatter", "recursive-halving")
+@algorithm("reducescatter", "recursive-halving", idle=WITHOUT_RINGS)
 def recursive_halving(call: CollectiveCall) -> None:
     """Send away half of what is left in each of log2(n) steps.
 
@@ -191,7 +191,7 @@ def _scatter_folded(call: CollectiveCall, power: int) -> None:
                 call.send(position, part, summed, Block(part * call.part, call.part), call.result)
 
 
-@algorithm("allgather", "recursive-doubling", in_place=True)
+@algorithm("allgather", "recursive-doubling", in_place=True, idle=WITHOUT_RINGS)
 def gather_doubling(call: CollectiveCall) -> None:
     """Exchange all that is held with partners at 1, 2, 4: log2(n) steps.
 

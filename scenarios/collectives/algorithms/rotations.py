@@ -7,7 +7,7 @@ the parts of all n binomial trees at once, far peers first, so that the least go
 
 from __future__ import annotations
 
-from scenarios.collectives.algorithm_registry import algorithm
+from scenarios.collectives.algorithm_registry import WITHOUT_RINGS, algorithm
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import STAGING, CollectiveCall, Pieces
 
@@ -21,7 +21,7 @@ def _distances(members: int) -> list[int]:
     return [1 << bit for bit in reversed(range((members - 1).bit_length()))]
 
 
-@algorithm("allgather", "bruck", in_place=True)
+@algorithm("allgather", "bruck", in_place=True, idle=WITHOUT_RINGS)
 def bruck_allgather(call: CollectiveCall) -> None:
     """Have twice as many parts after each of log2(n) steps."""
     members = call.members
@@ -48,7 +48,7 @@ def bruck_allgather(call: CollectiveCall) -> None:
         distance *= 2
 
 
-@algorithm("allgather", "pat", in_place=True)
+@algorithm("allgather", "pat", in_place=True, idle=WITHOUT_RINGS)
 def pat_allgather(call: CollectiveCall) -> None:
     """Send parts along n binomial trees at once, far peers first."""
     members = call.members
@@ -65,7 +65,7 @@ def pat_allgather(call: CollectiveCall) -> None:
                 )
 
 
-@algorithm("reducescatter", "pat")
+@algorithm("reducescatter", "pat", idle=WITHOUT_RINGS)
 def pat_reducescatter(call: CollectiveCall) -> None:
     """Add parts up along n binomial trees at once, near peers first."""
     members = call.members
@@ -87,7 +87,7 @@ def pat_reducescatter(call: CollectiveCall) -> None:
         call.complete(part, held[part][part])
 
 
-@algorithm("alltoall", "bruck")
+@algorithm("alltoall", "bruck", idle=("peers",))
 def bruck_alltoall(call: CollectiveCall) -> None:
     """Send half of the buffer in each of log2(n) steps; parts travel by the bits of their way.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scenarios.collectives.algorithm_registry import algorithm
+from scenarios.collectives.algorithm_registry import WITHOUT_RINGS, algorithm
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import STAGING, CollectiveCall, Pieces
 
@@ -133,14 +133,14 @@ def _rooted(call: CollectiveCall) -> list[int | None]:
     return parents
 
 
-@algorithm("broadcast", "binomial", in_place=True)
+@algorithm("broadcast", "binomial", in_place=True, idle=WITHOUT_RINGS)
 def broadcast(call: CollectiveCall) -> None:
     """Double the number of members that have the data in each of log2(n) steps."""
     block = Block(0, call.size)
     send_down(call, _rooted(call), block, call.own(call.root, block, block))
 
 
-@algorithm("reduce", "binomial")
+@algorithm("reduce", "binomial", idle=WITHOUT_RINGS)
 def reduce(call: CollectiveCall) -> None:
     """Halve the number of members that have a part of the sum in each of log2(n) steps."""
     reduce_up(call, _rooted(call), Block(0, call.size))

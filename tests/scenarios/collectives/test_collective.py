@@ -124,6 +124,11 @@ def test_alltoall_has_so_many_rounds_under_way(peers: int, algorithm: str) -> No
         assert len([one for one in sends if not one.after]) == min(peers, 7)
 
 
+def test_rounds_that_are_one_after_the_other_have_no_peers_at_a_time() -> None:
+    with pytest.raises(UserError, match="peers changes nothing beside algorithm=bruck: leave"):
+        trials("alltoall", "rail_clos:hosts=8,gpus_per_host=1", algorithm="bruck", peers="2")
+
+
 def test_names_of_the_nccl_tests_stand_for_ours() -> None:
     chosen = scenario.load("allreduce")
     given = {"minbytes": "64KiB", "maxbytes": "1MiB", "stepfactor": "4", "iters": "3",

@@ -10,8 +10,9 @@ import pytest
 
 from emulator import scenario
 from emulator.endpoint.operations.schedule import Copy, Receive, Schedule, Write
+from emulator.errors import UserError
 from emulator.scenario import Trial
-from scenarios.collectives.algorithm_registry import algorithms
+from scenarios.collectives.algorithm_registry import algorithm_of, algorithms
 from tests.harness.runs.collective_benchmarks import ALL, FIRST, IN_PLACE
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load
@@ -118,7 +119,13 @@ def test_hosts_may_have_unequal_numbers_of_members(name: str, algorithm: str) ->
 @pytest.mark.parametrize(("name", "algorithm"), [one for one in ALL if one[0] in SLICED])
 @pytest.mark.parametrize("more", [{"channels": "1"}, {"channels": "5"}, {"order": "shuffled"}])
 def test_channels_and_orders(name: str, algorithm: str, more: dict[str, str]) -> None:
-    one = trial(name, "rail_clos:hosts=3,gpus_per_host=2", sizes="960", algorithm=algorithm, **more)
+    given = {"spec": "rail_clos:hosts=3,gpus_per_host=2", "sizes": "960", "algorithm": algorithm}
+    if more.keys() & algorithm_of(name, algorithm).idle:
+        with pytest.raises(UserError, match=f"changes nothing beside algorithm={algorithm}: leave"):
+            trial(name, **given, **more)
+        return
+    one = trial(name, **given, **more)
+    assert repr(one.compile()) != repr(trial(name, **given).compile())
     assert execute(one)[1] == 0
 
 
