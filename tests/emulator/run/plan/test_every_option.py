@@ -216,7 +216,7 @@ def test_a_parameter_of_the_switch_is_not_silent(key: str, form: str, transport:
 #: Long enough for congestion control to act.
 LONG = (("size", "512KiB"), ("in_flight", "32"), *INCAST[2:3], *INCAST[4:], INCAST[0])
 #: Two senders whose flows fill a deep queue.
-DEEP = (("size", "2MiB"), ("in_flight", "128"), ("message", "16KiB"), *LONG[3:-1], ("senders", "2"))
+DEEP = (("size", "2MiB"), ("in_flight", "128"), ("message", "16KiB"), *INCAST[5:], ("senders", "2"))
 #: Parameters that others must stand beside, or that act on another switch.
 BESIDE: Mapping[str, str] = {
     "uet reorder": "delivery=rod",
