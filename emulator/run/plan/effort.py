@@ -40,7 +40,8 @@ def effort(plan: RunPlan) -> Effort:
     hops = mean_hops(plan.topology, plan.traffic())
     packets = operations = 0
     for trial, load in zip(plan.trials, plan.loads, strict=True):
-        times = trial.warmups + trial.iterations
+        undisturbed = bool(plan.moments_of(trial))  # an iteration without the user's faults
+        times = trial.warmups + undisturbed + trial.iterations
         packets += load.packets * times
         operations += load.operations * times
     frames = round(packets * (hops + 1) * FRAMES_PER_PACKET)

@@ -19,6 +19,7 @@ FEW = ("--topology", "rail_clos:hosts=3,gpus_per_host=2")
         ("allreduce", *FEW, "--sizes", "64KiB"),
         ("permutation", *FEW, "--param", "sizes=128KiB"),
         ("alltoall", *FEW, "--sizes", "96KiB"),
+        ("allreduce", *FEW, "--sizes", "64KiB", "--fault", "t=1us link h0g0:eth0 loss=0.1%"),
     ],
 )
 def test_the_frames_are_about_those_that_pass(
