@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic.delay_line import PathDelay
 from emulator.endpoint.nic.interface import NetworkInterface
 from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
@@ -29,16 +28,13 @@ class LabGpu:
     """A GPU of a lab: its port, the lab's time, and what fits the fabric.
 
     ``dilation`` ns of this machine are one of the endpoint's.  ``config`` are the fields of
-    its configuration that fit the fabric, as those of a run are.  The rest are settings of its
+    its configuration that fit the fabric, as those of a run are.  ``nic`` are settings of its
     :class:`~emulator.endpoint.nic.packet_nic.Nic`.
     """
 
     dilation: float
     config: Mapping[str, object]
-    path_delays: Mapping[str, PathDelay] = field(default_factory=dict)
-    by_class: bool = False
-    queue_frames: int = 8
-    slots: int = 512
+    nic: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +80,7 @@ class StandAlone:
         stack: contextlib.ExitStack,
     ) -> RawPort:
         """Return the port, open until ``stack`` ends."""
-        gpu = self.gpu
-        settings: dict[str, Any] = {}
-        if gpu is not None:
-            settings = {
-                "path_delays": gpu.path_delays,
-                "by_class": gpu.by_class,
-                "queue_frames": gpu.queue_frames,
-                "slots": gpu.slots,
-            }
-        port = RawPort(found, frames, clock, **settings)
+        port = RawPort(found, frames, clock, **({} if self.gpu is None else self.gpu.nic))
         stack.callback(port.close)
         return port
 

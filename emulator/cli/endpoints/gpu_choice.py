@@ -6,14 +6,8 @@ from typing import Any
 
 import click
 
-from emulator.asic import switch_choice
 from emulator.cleanup import require_root
-from emulator.cli.labs.lab_choice import choose_lab, with_node
 from emulator.errors import UserError
-from emulator.kernel import namespaces
-from emulator.lab_record import load_topology
-from topologies.addressing import gpu_address
-from topologies.advice import question
 
 #: Fields of a run's configuration that the endpoint's own options and port decide.
 _OWN = ("address", "mac", "neighbours", "ports", "mesh", "endless_receives")
@@ -44,17 +38,23 @@ def place(options: dict[str, Any], transport: str) -> None:
                 f"--gpu {requested} says the port and its address: leave -i, -n, -a, -4 and -6 out"
             )
     require_root("run an endpoint")
+    # An endpoint on a named port, and --help, need none of these.
+    from emulator.asic import switch_choice
+    from emulator.cli.labs.lab_choice import choose_lab, with_node
+    from emulator.kernel import namespaces
+    from emulator.lab_record import load_topology
+    from emulator.run.run_agents import agent_specs
+    from emulator.standalone.stand_alone import LabGpu
+    from emulator.transports import fit
+    from topologies.addressing import gpu_address
+    from topologies.advice import question
+
     lab, _, name = requested.rpartition(":")
     record = with_node(choose_lab(lab or None, "as LAB:GPU"), name)
     topology = load_topology(record.lab)
     names = [gpu.name for gpu in topology.gpus]
     if name not in names:
         raise UserError(f"lab {record.lab} has no GPU {name!r}; {question(name, names)}")
-    # These load the engine's transports; --help needs none of them.
-    from emulator.run.run_agents import agent_specs
-    from emulator.standalone.stand_alone import LabGpu
-    from emulator.transports import fit
-
     switch = None if record.switch is None else switch_choice.parse(record.switch)
     spec = agent_specs(
         topology,
@@ -76,10 +76,12 @@ def place(options: dict[str, Any], transport: str) -> None:
     options["gpu"] = LabGpu(
         dilation=record.dilation,
         config={key: value for key, value in spec.transport_config.items() if key not in _OWN},
-        path_delays=port.path_delays,
-        by_class=spec.send_by_class,
-        queue_frames=spec.send_queue_frames,
-        slots=spec.receive_slots,
+        nic={
+            "path_delays": port.path_delays,
+            "by_class": spec.send_by_class,
+            "queue_frames": spec.send_queue_frames,
+            "slots": spec.receive_slots,
+        },
     )
     addresses = {gpu.name: str(gpu_address(gpu).ip) for gpu in topology.gpus}
     for option in ("peers", "peer", "connect"):

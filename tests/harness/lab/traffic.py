@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from emulator.lab import Lab
 
@@ -68,6 +71,18 @@ def within(seconds: float, condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
         time.sleep(0.005)
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """The processes do nothing during the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def kill(*processes: subprocess.Popen[bytes]) -> None:

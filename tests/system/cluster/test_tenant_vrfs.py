@@ -7,11 +7,8 @@ What the VRFs are is up to the kernel: Debian's has devices for them
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +22,7 @@ from emulator.control_plane.tenant_routes import places_of
 from emulator.doctor import capabilities
 from emulator.kernel import namespaces
 from tests.harness.lab.running_cluster import running_cluster
-from tests.harness.lab.traffic import within
+from tests.harness.lab.traffic import stopped, within
 from topologies.model import FRONTEND
 from topologies.tenant_vrfs import vrf_named
 
@@ -118,17 +115,6 @@ def test_an_l3_vni_that_is_made_anew_brings_routes_and_router_macs(run: ClusterC
     leaf.configure("vrf tenant0", "vni 30000")
     routing.await_convergence()
     assert reaches(run, "h0", FAR)
-
-
-@contextmanager
-def stopped(*pids: int) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_router_mac_that_a_leaf_has_lost_is_named_and_put_back(run: ClusterContext) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from emulator.lab import Lab
 from emulator.measures.message_graph import MessageGraph, longest_chain
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run.measurement import own_time, processor_seconds
+from tests.harness.lab.traffic import stopped
 from tests.harness.runs.processes import SMALL, until
 
 root = [
@@ -87,18 +86,6 @@ def tripped(verdict: dict[str, Any]) -> set[str]:
 
 def value_of(result: dict[str, Any], name: str) -> float:
     return next(one["value"] for one in result["fidelity"]["inputs"] if one["name"] == name)
-
-
-@contextmanager
-def stopped(*pids: int) -> Iterator[None]:
-    """The processes do nothing during the block."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 def in_second_row(run: RunProcess, disturb: Callable[[], None]) -> tuple[dict[str, Any], str, str]:
