@@ -37,7 +37,7 @@ RESULT: Mapping[str, str] = {
     "endpoints": "[counters](#counters) of every GPU, by its name",
     "ports": "[counters](#counters) of every port, by `node:port`",
     "fidelity": "`verdict`, `reasons`, and more ([below](#fidelity))",
-    "digest": "one number over every frame at every port with its time; null with `--clock host`",
+    "digest": "one number over every frame at every port with its time; null where a run failed",
     "unfinished": (
         "null, or what was delivered of the trial that failed: messages and octets, GPUs that "
         "had not ended, and the faults"
@@ -315,15 +315,7 @@ ENDPOINT: Mapping[str, str] = {
     "nic.link_down": "frames not sent, as no port had carrier",
     "nic.gpu_dead": "frames received and dropped, since the GPU is dead",
     "nic.pending": "frames that wait to leave now",
-    "nic.send_refused": "frames that the kernel refused to take (`--clock host`)",
-    "nic.send_retries": "attempts to send again, as the kernel had no room (`--clock host`)",
     "nic.socket_drops": "frames that the receive ring had no room for",
-    "nic.ring_full": "times that all slots of the ring were in use (`--clock host`)",
-    "nic.oversized": "frames longer than a slot of the ring (`--clock host`)",
-    "nic.held": "frames in the delay line now (`--clock host`)",
-    "nic.unknown_sources": "frames from an address that the delay line does not know",
-    "nic.moved": "frames that left by another port after theirs lost carrier",
-    "nic.discarded": "frames that waited at such a port and left by none",
     "executor.stale_arrivals": "arrivals that no operation of the schedule took",
     "scale_up.copies_lost": "copies that never arrived, as a GPU died",
     "scale_up.copies_in": "copies received over NVLink",

@@ -137,10 +137,6 @@ def share_of(request: RunRequest, ranks: Ranks) -> RunRequest:
 
     Raises UserError for a request that is for one machine.
     """
-    if request.clock == "host":
-        raise UserError(
-            "--clock host is one machine's: leave it out, or call uetemu without the launcher"
-        )
     if request.workers is not None:
         raise UserError(
             f"--workers {request.workers} is given, and the launcher has started {ranks.count} "

@@ -1,6 +1,6 @@
 """Options of ``uetemu run`` that are more than a word: their values, and refusals of wrong ones.
 
-Each function raises UserError for a value, or a clock, that does not fit.
+Each function raises UserError for a value that does not fit.
 """
 
 from __future__ import annotations
@@ -12,62 +12,33 @@ from string import hexdigits
 from emulator.engine.frame_digest import DIGITS
 from emulator.engine.workers.partition import MOST_WORKERS
 from emulator.errors import UserError
-from emulator.lab import LARGEST_DILATION
-from emulator.lab_record import Clock as ClockKind
 from emulator.scenario import Scenario
 from topologies.units import UnitError, parse_time_ns
 
 
-def host_dilation(clock: ClockKind, text: str | None) -> float | None:
-    """``--dilation`` of a run by ``clock``, None if that is left to the run."""
-    if text is None:
-        return None
-    dilation = parse_dilation(text)
-    if clock != "host":
+def refuse_host_clock(clock: str, dilation: str | None) -> None:
+    """Raise UserError for what ``uetemu run`` had before: the machine's own time."""
+    if clock == "host" or dilation is not None:
         raise UserError(
-            "--dilation is the host clock's, and the virtual one needs none: leave it out, or take "
-            "--clock host"
+            "runs have the virtual clock alone: leave --clock host and --dilation out; the "
+            "machine's time, dilated, is that of labs (uetemu up --dilation N), with a process "
+            "for each GPU (uetemu fep --gpu, uetemu hca --gpu)"
         )
-    return dilation
 
 
-def parse_dilation(text: str) -> float | None:
-    """``auto`` is None, anything else a number."""
-    if text == "auto":
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= LARGEST_DILATION:  # also refuses nan
-        raise UserError(
-            f"dilation {text!r} is none: write auto, or a number up to {LARGEST_DILATION:,} "
-            "(seconds of this machine for one second of the fabric)"
-        )
-    return value
-
-
-def parse_workers(text: str | None, clock: ClockKind) -> int | None:
+def parse_workers(text: str | None) -> int | None:
     """``--workers``, None if that is left to the run."""
-    if text is None:
-        return None
-    if clock != "virtual":
-        raise UserError(
-            "--workers is the virtual clock's: with --clock host each GPU has a process of its own"
-        )
-    if text == "auto":
+    if text in (None, "auto"):
         return None
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_WORKERS:
         raise UserError(f"--workers {text!r} is neither auto nor a number from 1 to {MOST_WORKERS}")
     return int(text)
 
 
-def parse_parts(path: Path | None, clock: ClockKind, workers: str | None) -> list[list[str]] | None:
+def parse_parts(path: Path | None, workers: str | None) -> list[list[str]] | None:
     """The names in each line of ``--parts``; None without it."""
     if path is None:
         return None
-    if clock != "virtual":
-        raise UserError("--parts is the virtual clock's: leave it out with --clock host")
     if workers is not None:
         raise UserError(f"--parts has a line for each worker: leave --workers {workers} out")
     try:
@@ -83,27 +54,15 @@ def parse_parts(path: Path | None, clock: ClockKind, workers: str | None) -> lis
     return parts
 
 
-def parse_digest(text: str | None, clock: ClockKind) -> str | None:
+def parse_digest(text: str | None) -> str | None:
     """``--check-digest`` in lower case."""
     if text is None:
         return None
-    if clock != "virtual":
-        raise UserError("--check-digest is for --clock virtual: no other run can be repeated")
     if len(text) != DIGITS or not set(text.lower()) <= set(hexdigits):
         raise UserError(
             f"digest {text!r} is none: give the {DIGITS} hexadecimal digits of result.json"
         )
     return text.lower()
-
-
-def timed_frames(every: int | None, clock: ClockKind) -> int:
-    """Return ``--frame-latency``; 0 if no frame is timed."""
-    if every is not None and clock != "virtual":
-        raise UserError(
-            "--frame-latency is for the virtual clock, whose times are exact to the picosecond; "
-            "leave --clock host out"
-        )
-    return every or 0
 
 
 def parse_gap(text: str | None) -> int:

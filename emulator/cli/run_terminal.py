@@ -46,10 +46,10 @@ def _reported(spec: str, plan: RunPlan) -> Sequence[str]:
     plane = control_plane.parse(spec)
     if plane is None:
         return ()
-    lines = [f"# Control plane        : {spec}"]
-    if plan.request.clock == "virtual":
-        lines.append(f"# Convergence          : {plan.request.convergence.words(plane)}")
-    return lines
+    return (
+        f"# Control plane        : {spec}",
+        f"# Convergence          : {plan.request.convergence.words(plane)}",
+    )
 
 
 @contextmanager
@@ -141,6 +141,9 @@ def progress_bar() -> Iterator[Bar]:
         bar.end()
 
 
+_CLOCK = "virtual: it waits for the work, so that times are exact and come again"
+
+
 def _switch(plan: RunPlan, result: Result) -> str:
     """Return what the switches do, or how it differs."""
     used = {stage.stage.switch for stage in plan.stages}
@@ -148,14 +151,6 @@ def _switch(plan: RunPlan, result: Result) -> str:
         return str(result.switch) if None in used else str(*used)
     where = "each transport's, listed at the end" if plan.compares else "by row"
     return f"{len(used)} settings, {where}"
-
-
-def _clock(plan: RunPlan, result: Result) -> str:
-    """The clock that keeps the run's time, for the table."""
-    if plan.request.clock != "host":
-        return "virtual: it waits for the work, so that times are exact and come again"
-    chosen = "given" if plan.request.dilation is not None else "calibrated on this machine"
-    return f"host, dilation {result.dilation:g} ({chosen}); all times below are the fabric's own"
 
 
 def _seeds(result: Result) -> str:
@@ -201,7 +196,7 @@ class Terminal:
         self._result = result
         self._compares = plan.compares
         if plan.compares:
-            self._differences = differences.report(plan, result.dilation or 1.0)
+            self._differences = differences.report(plan)
         if self._rows is None:
             return
         fabric = plan.topology
@@ -219,10 +214,10 @@ class Terminal:
             f"# Switch               : {_switch(plan, result)}",
             *_reported(fabric.profile.control_plane, plan),
             *([f"# Homing               : {plan.homing}"] if plan.homing else []),
-            f"# Clock                : {_clock(plan, result)}",
+            f"# Clock                : {_CLOCK}",
             f"# Start                : {plan.request.start}",
             f"# Seed                 : {_seeds(result)}",
-            *(table.wrapped("Work", _work(plan)) if plan.request.clock == "virtual" else ()),
+            *table.wrapped("Work", _work(plan)),
             "#",
         )
 

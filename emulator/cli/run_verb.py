@@ -16,13 +16,12 @@ from emulator.cli import rank_runs
 from emulator.cli.rank_command import RankCommand, given_words
 from emulator.cli.run_options import (
     files_text,
-    host_dilation,
     parameter_texts,
     parse_digest,
     parse_gap,
     parse_parts,
     parse_workers,
-    timed_frames,
+    refuse_host_clock,
 )
 from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
 from emulator.cli.scenario_choice import chosen
@@ -34,7 +33,6 @@ from emulator.farm.farmed_seeds import execute_farmed
 from emulator.farm.trial_farm import TrialFarm
 from emulator.faults import grammar
 from emulator.kernel import launcher
-from emulator.lab_record import Clock as ClockKind
 from emulator.results import FabricKind
 from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
@@ -101,9 +99,7 @@ from emulator.transports import describe_options, is_secured
     "--clock",
     type=click.Choice(["virtual", "host"]),
     default="virtual",
-    show_default=True,
-    help="virtual: time waits for the work, and results are exact; host: the machine's own time, "
-    "dilated",
+    hidden=True,
 )
 @click.option(
     "--fabric",
@@ -113,21 +109,17 @@ from emulator.transports import describe_options, is_secured
     help="kernel: switches forward real frames in namespaces, which takes root; model: switches "
     "are a model in this process, without root, and each result says so",
 )
-@click.option(
-    "--dilation",
-    metavar="auto|N",
-    help="--clock host: seconds of this machine for one second of the fabric [default: auto]",
-)
+@click.option("--dilation", hidden=True)
 @click.option(
     "--workers",
     metavar="auto|N",
-    help="--clock virtual: processes that share the work, at most; results are the same for any "
+    help="processes that share the work, at most; results are the same for any "
     "number [default: auto, one for each idle processor]",
 )
 @click.option(
     "--parts",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="--clock virtual: file with a line for each worker, or MPI rank: names of the switches "
+    help="file with a line for each worker, or MPI rank: names of the switches "
     "that it has, with their GPUs [default: as the least traffic crosses]",
 )
 @click.option(
@@ -135,14 +127,14 @@ from emulator.transports import describe_options, is_secured
     default=COMPUTED,
     show_default=True,
     metavar=f"{COMPUTED}|{MEASURED}|TIME",
-    help="--clock virtual: fabric time from a fault to the control plane's new routes: from its "
+    help="fabric time from a fault to the control plane's new routes: from its "
     "timers and the hops, what this machine takes (not repeatable), or a time such as 10ms",
 )
 @click.option(
     "--check-digest",
     "digest",
     metavar="HEX",
-    help="fail unless result.json has this digest of all frames and their times; --clock virtual",
+    help="fail unless result.json has this digest of all frames and their times",
 )
 @click.option("--digest-parts", is_flag=True, hidden=True)
 @click.option(
@@ -161,8 +153,7 @@ from emulator.transports import describe_options, is_secured
     "--frame-latency",
     metavar="N",
     type=click.IntRange(min=1),
-    help="time about one of N frames of data between the NICs' ports, or each if N is 1; "
-    "--clock virtual",
+    help="time about one of N frames of data between the NICs' ports, or each if N is 1",
 )
 @click.option(
     "--event-log",
@@ -244,7 +235,7 @@ def _run(
     plane: str | None,
     seed: int,
     seeds: int,
-    clock: ClockKind,
+    clock: str,
     fabric: FabricKind,
     dilation: str | None,
     workers: str | None,
@@ -269,6 +260,7 @@ def _run(
     iterations: str | None,
     wide: bool,
 ) -> None:
+    refuse_host_clock(clock, dilation)
     if wide and form == "json":
         raise UserError("--wide is about the table, and --format json shows none: leave one out")
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
@@ -290,17 +282,15 @@ def _run(
         control_plane=plane,
         seed=seed,
         seeds=seeds,
-        clock=clock,
         fabric=fabric,
-        dilation=host_dilation(clock, dilation),
-        workers=parse_workers(workers, clock),
-        parts=parse_parts(parts, clock, workers),
+        workers=parse_workers(workers),
+        parts=parse_parts(parts, workers),
         convergence=Convergence.parse(convergence),
-        digest=parse_digest(digest, clock),
+        digest=parse_digest(digest),
         digest_parts=digest_parts,
         capture=capture,
         snaplen=parse_snaplen(snaplen),
-        frame_latency=timed_frames(frame_latency, clock),
+        frame_latency=frame_latency or 0,
         event_log=event_log,
         faults=faults,
         start=Start(fresh=endpoints == "fresh", gap_ns=parse_gap(gap)),

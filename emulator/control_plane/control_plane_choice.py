@@ -146,9 +146,9 @@ def describe() -> str:
     )
     return (
         f"Control planes:\n{planes}\nParameters of a control plane:\n{lines}\n"
-        "  FRR's timers run in this machine's time.  With --clock host, whatever the dilation, a\n"
-        "  failure is found sooner than in a real fabric, by as much as time is dilated; with\n"
-        "  --clock virtual new routes come after the fabric time that --convergence says."
+        "  FRR's timers run in this machine's time.  In a lab a failure is found sooner than in a\n"
+        "  real fabric, by as much as time is dilated; in a run new routes come after the fabric\n"
+        "  time that --convergence says."
     )
 
 

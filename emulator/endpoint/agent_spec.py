@@ -1,19 +1,37 @@
-"""Messages between the runner and its agents, as plain data that can be pickled."""
+"""The endpoint of one GPU in a run: what it is, what makes its transport, how it fails."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic.multi_port_nic import PortSpec
+from emulator.endpoint.nic.delay_line import PathDelay
 from emulator.endpoint.operations.nvlink import ScaleUpLink
 from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import Schedule
+from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
+from uet.transport import Transport
 
 #: Default capacity of a GPU's memory in octets (sparse: only what is used takes memory).
 GPU_MEMORY_OCTETS = 1 << 30
+#: Told how many of how many endpoints there are.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortSpec:
+    """One port: its interface, its MAC, its gateway's MAC, and the delays of paths by source."""
+
+    interface: str
+    mac: str
+    gateway_mac: str
+    path_delays: Mapping[str, PathDelay] = field(default_factory=dict)
+
+    @property
+    def macs(self) -> bytes:
+        """Return what a frame that leaves here begins with."""
+        return bytes.fromhex((self.gateway_mac + self.mac).replace(":", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,143 +73,40 @@ class AgentSpec:
     fep_per_port: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentStart:
-    """Everything a new agent needs; its control connection comes beside it."""
-
-    lab: str
-    spec: AgentSpec
-    clock: Clock
-
-
-# From the runner to an agent.
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleLoad:
-    """Take this schedule; ``layouts`` are the buffers of every rank it writes to, by rank."""
-
-    schedule: Schedule
-    layouts: Mapping[int, Mapping[str, int]]
+def make_transport(reference: str, config: dict[str, object], seed: int) -> Transport:
+    """Call the function ``module:function`` with ``config`` and ``seed``."""
+    module, _, name = reference.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as missing:
+        raise UserError(
+            f"the transport {reference!r} cannot be loaded ({missing}); name it module:function"
+        ) from missing
+    transport: Transport = factory(**config, seed=seed)
+    return transport
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """Begin life number ``life``: a new transport, which has learned nothing; counters go on."""
+class AgentError(UserError):
+    """A rank failed: ``rank`` and ``node`` (-1 and "" for a worker).
 
-    life: int
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """The new transport is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Execute the schedule from ``start_at`` on, and give up at ``deadline`` (fabric ns)."""
-
-    execution: int
-    start_at: int
-    deadline: int
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """End the execution now: another rank failed."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """All ranks have reached barrier ``name``."""
-
-    execution: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCounters:
-    """Send the counters of all layers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close the transport in order and report it, at the latest by ``deadline`` (fabric ns).
-
-    The agent goes on answering its peers, who may not be done, until its connection is closed.
+    ``results`` holds what the ranks had done by then, and ``counters`` what they counted, both only
+    of ranks that still answered. ``traceback`` is that of a failure inside the endpoint.
+    ``died``: its process did, or answers no more; else the rank has ended its schedule with an
+    error.
     """
 
-    deadline: int
-
-
-# From an agent to the runner.
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The agent is in its namespace, its NIC is open.  ``silence`` is the mechanism in use."""
-
-    pid: int
-    silence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The schedule is valid and in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    result: RankResult
-
-
-@dataclass(frozen=True, slots=True)
-class AtBarrier:
-    execution: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Counters by layer: ``transport``, ``nic``, ``scale_up``, ``executor``, ``loop``."""
-
-    layers: Mapping[str, Mapping[str, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """``orderly`` is false when the transport was still open at the deadline."""
-
-    orderly: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The agent cannot go on: one sentence, and the traceback for developers.
-
-    ``by_user`` marks a failure that the user can mend (a bad schedule, a missing interface).
-    """
-
-    sentence: str
-    traceback: str
-    by_user: bool
-
-
-# From the fork server to the runner.
-
-
-@dataclass(frozen=True, slots=True)
-class Born:
-    rank: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Died:
-    """``status`` is the exit status, or minus the signal's number."""
-
-    rank: int
-    pid: int
-    status: int
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        rank: int = -1,
+        node: str = "",
+        traceback: str = "",
+        died: bool = False,
+        results: Sequence[RankResult] = (),
+        counters: Mapping[int, Mapping[str, Mapping[str, int]]] | None = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.rank, self.node, self.traceback, self.died = rank, node, traceback, died
+        self.results = list(results)
+        self.counters = dict(counters or {})

@@ -1,8 +1,6 @@
 """Fabric time: the one place for how much slower the emulation runs than the fabric.
 
-With dilation D one nanosecond of the fabric lasts D nanoseconds on this machine.  All agents of a
-lab read the machine's monotonic clock from the same epoch, so they share one fabric time without
-exchanging a message.
+With dilation D one nanosecond of the fabric lasts D nanoseconds on this machine.
 """
 
 from __future__ import annotations

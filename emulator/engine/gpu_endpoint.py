@@ -17,16 +17,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol
 
-from emulator.endpoint.agent import make_transport
-from emulator.endpoint.agent_spec import AgentSpec
+from emulator.endpoint.agent_spec import AgentSpec, make_transport
 from emulator.endpoint.counting import add, of_the_past, open_now
-from emulator.endpoint.nic.lanes import FrameEndpoint, per_fep
 from emulator.endpoint.operations.data_arrival import lose_after
 from emulator.endpoint.operations.executor import MEMORY_KEY, Executor
 from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout
-from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
+from emulator.endpoint.operations.nvlink import CopyNotice
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.endpoint.operations.schedule_program import ScheduleProgram
@@ -37,7 +35,7 @@ from emulator.engine.frames.line import LOW, Line
 from emulator.engine.scale_up_copies import ScaleUpCopies
 from topologies.ethernet import FRAMING_OCTETS
 from uet.planes.fabric_interface import FabricInterface
-from uet.transport import Transport
+from uet.transport import Frame, Transport
 
 #: Of a NIC with several ports: so many frames a port may wait for it while others are idle.
 _WAITING_PER_PORT = 4
@@ -57,6 +55,23 @@ class WorkerSurroundings:
     finished: Callable[[int], None]
     #: called when a rank has reached barriers, with their names
     at_barrier: Callable[[int, Sequence[str]], None]
+
+
+class FrameEndpoint(Protocol):
+    """The part of a transport that has to do with frames (:class:`uet.transport.Transport`)."""
+
+    def receive(self, frames: Sequence[memoryview], now: int) -> None: ...
+
+    def transmit(self, now: int, limit: int) -> list[Frame]: ...
+
+    def next_deadline(self) -> int | None: ...
+
+
+def per_fep(transport: Transport) -> Mapping[str, Mapping[str, int]]:
+    """Return the counters of each endpoint of a fabric interface, by ``fep`` and its number."""
+    if not isinstance(transport, FabricInterface):
+        return {}
+    return {f"fep{name}": counters for name, counters in transport.per_fep()}
 
 
 class _Lane:
@@ -150,7 +165,7 @@ class GpuEndpoint:
             self._transport,
             memory,
             spec.peers,
-            nvlink=cast("NvLink | None", self.copies),
+            nvlink=self.copies,
             scale_up_memories=scale_up_memories,
             header_bits=spec.header_bits,
         )

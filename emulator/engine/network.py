@@ -16,8 +16,7 @@ from emulator.asic.virtual_state import (
     PORT_WORDS,
     SWITCH_WORDS,
 )
-from emulator.endpoint.agent_spec import AgentSpec
-from emulator.endpoint.nic.multi_port_nic import PortSpec
+from emulator.endpoint.agent_spec import AgentSpec, PortSpec
 from emulator.engine.event_queue import Event, EventQueue
 from emulator.engine.frames.frame_plane import FramePlane
 from emulator.engine.frames.gpu_port import GpuPort

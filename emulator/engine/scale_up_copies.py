@@ -18,14 +18,9 @@ Send = Callable[[int, int, int, CopyNotice], None]
 class ScaleUpCopies:
     """The scale-up ports of ``rank``, in virtual time.
 
-    They have the methods of :class:`emulator.endpoint.operations.nvlink.NvLink`.
-
     ``send(peer, when_ps, order, notice)`` brings a notice to the peer's :meth:`arrive`; ``hear`` is
     called with the notices that come here.
     """
-
-    #: Nothing waits: events have no mailbox that could be full.
-    backlog = 0
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Virtual time with the face of :class:`emulator.endpoint.clock.Clock`: it moves with events."""
+"""Virtual time: it moves with events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,3 @@ class VirtualClock:
     def now(self) -> int:
         """Fabric time in ns."""
         return self.events.now // PS
-
-    def host_seconds(self, fabric_duration_ns: int) -> float:
-        """A span of fabric time in seconds."""
-        return fabric_duration_ns * 1e-9

@@ -1,12 +1,11 @@
-"""All GPUs of a lab in virtual time, with the face of an agent pool."""
+"""All GPUs of a lab in virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
-from emulator.endpoint.agent_processes import AgentError, Progress
-from emulator.endpoint.agent_spec import AgentSpec
+from emulator.endpoint.agent_spec import AgentError, AgentSpec, Progress
 from emulator.endpoint.interruption import REPORTED, JobInterrupted
 from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.endpoint.operations.loading import barrier_members, laid_out, layouts_for

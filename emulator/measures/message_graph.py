@@ -227,26 +227,3 @@ class _Sorting:
 def _smallest(largest: int) -> type[np.signedinteger]:
     """Return the type of indices up to ``largest``."""
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
-
-
-def longest_chain(graph: MessageGraph) -> int:
-    """Return the number of messages in the longest chain of dependent ones.
-
-    At each of them two endpoints compute, whatever the fabric does.  The schedules are sound:
-    every receive has its sender, and none waits for itself.  All processes call it.
-    """
-    sending = graph.messages.of_sends(len(graph))
-    arrival = graph.messages.of_receives(len(graph))
-    before = np.zeros(len(graph), np.int32)
-    sent = np.zeros(len(graph.messages), np.int32)
-    for wave in graph.waves:
-        for level in wave.levels:
-            before[level] = graph.needs.largest(level, before)
-            receives = level[arrival[level] >= 0]
-            carried = sent[arrival[receives]]
-            before[receives] = np.maximum(before[receives], carried) + 1
-            sends = level[sending[level] >= 0]
-            sent[sending[sends]] = before[sends]
-        graph.send_on(wave, sent)
-    longest = int(before.max(initial=0))
-    return longest if graph.owners is None else max(graph.owners.peers.gather("chain", longest))

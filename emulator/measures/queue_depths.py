@@ -15,8 +15,6 @@ from emulator.asic.telemetry import COLUMNS, Telemetry
 
 #: Samples kept of one trial, all ports together; later ones are not read into memory.
 KEPT = 2_000_000
-#: Samples may be this much further apart than requested, before the run reports it.
-LATE = 3.0
 
 _T, _PORT = COLUMNS.index("t_us"), COLUMNS.index("port")
 _VALUES = tuple(
@@ -129,20 +127,3 @@ class QueueReader:
             self._position = stream.tell()
         *lines, self._rest = text.split("\n")
         return lines
-
-
-def sampling_troubles(telemetry: Telemetry, ran_ns: int) -> list[str]:
-    """Sentences about a series that ends early, or that is much coarser than it was to be.
-
-    ``ran_ns`` is how long (fabric time) it has been sampled.
-    """
-    every = ran_ns / max(1, telemetry.samples)
-    requested = max(telemetry.interval_ns, telemetry.shortest_ns)
-    if telemetry.error is not None:
-        return [f"the telemetry ends early: {telemetry.error}"]
-    if every > LATE * requested:
-        return [
-            f"queues were sampled every {every / 1000:.2f} us on average instead of every "
-            f"{requested / 1000:.2f} us of fabric time, as the machine was busy; raise --dilation"
-        ]
-    return []

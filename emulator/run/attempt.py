@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from emulator.asic.port_faults import Faults
-from emulator.endpoint.agent_processes import AgentError
+from emulator.endpoint.agent_spec import AgentError
 from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.engine.virtual_pool import VirtualPool
 from emulator.faults.condition import Condition
@@ -21,13 +21,13 @@ from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation
 from emulator.run.faults.fault_timeline import FaultPlayer, Notify, link_changes
 from emulator.run.faults.unfinished import unfinished
-from emulator.run.measurement import HostLoad, Measured, measure
+from emulator.run.measurement import Measured, measure
 from emulator.run.observation import PortObserver
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
-from emulator.run.plan.time_limits import time_limit_s, virtual_time_limit_s
+from emulator.run.plan.time_limits import time_limit_s
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.run_share import RunShare, compiled_for
-from emulator.run.time_base import Pool, TimeBase
+from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Outcome, Trial
 from topologies.analysis.round_trip import base_rtt_ns
 
@@ -36,7 +36,7 @@ from topologies.analysis.round_trip import base_rtt_ns
 class Attempt:
     """``trial`` of ``stage``, which is ``load`` of work; ``moments`` are those of its faults.
 
-    ``host``, ``late_fault_ns`` and ``warnings`` are what came of it besides, also if it fails.
+    ``warnings`` are what came of it besides, also if it fails.
     """
 
     plan: RunPlan
@@ -46,15 +46,13 @@ class Attempt:
     moments: Sequence[Moment]
     lab: Lab
     injector: FaultInjector
-    pool: Pool
+    pool: VirtualPool
     ports: PortObserver
-    time: TimeBase
+    time: VirtualTime
     notify: Notify
     progress: Callable[[], None]
     share: RunShare
     owners: GpuOwners
-    host: HostLoad | None = None
-    late_fault_ns: int = 0
     warnings: list[str] = field(default_factory=list)
     _expected: FaultExpectation | None = None
     _faulted_ns: int = 0  # when the last of them strikes
@@ -66,7 +64,7 @@ class Attempt:
         """Return the measurements, and the row's entries on the user's faults.
 
         With such faults an iteration without them comes first.  Raises
-        :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
+        :class:`~emulator.endpoint.agent_spec.AgentError` if a rank fails.
         """
         if not self.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
@@ -154,28 +152,24 @@ class Attempt:
 
     def _uncounted(self) -> dict[str, int]:
         """Packets lost so far that no switch port counts."""
-        lost = {"in_queue": self.injector.flushed, "no_route": self.time.unrouted(self.lab)}
+        lost = {"in_queue": self.injector.flushed, "no_route": self.time.unrouted()}
         nics = [layers["nic"] for layers in self.pool.counters().values()]
-        lost["no_carrier"] = sum(nic["link_down"] + nic.get("discarded", 0) for nic in nics)
+        lost["no_carrier"] = sum(nic["link_down"] for nic in nics)
         if any(moment.condition.dead_gpus for moment in self.moments):
             lost["gpu_dead"] = sum(nic["gpu_dead"] for nic in nics)
         in_flight = self.injector.lost_in_flight
         return lost if in_flight is None else {**lost, "in_flight": in_flight}
 
     def _missing(self) -> int:
-        """Frames that NICs have sent so far and none received, without what the machine lost."""
+        """Frames that NICs have sent so far and none received."""
         nics = [layers["nic"] for layers in self.pool.settled().values()]
-        return sum(
-            nic["frames_out"] - nic["frames_in"] - nic["socket_drops"] - nic["send_refused"]
-            for nic in nics
-        )
+        return sum(nic["frames_out"] - nic["frames_in"] - nic["socket_drops"] for nic in nics)
 
     def _player(self, moments: Sequence[Moment] = ()) -> FaultPlayer:
         return FaultPlayer(
             self.trial.faults,
             self.plan.topology,
             inject=self._inject,
-            clock=self.time.clock,
             schedule=self.time.schedule,
             notify=self.notify,
             moments=moments,
@@ -200,11 +194,6 @@ class Attempt:
             lambda again: self.injector.pretend(requested if again else was),
         )
 
-    def _time_limit_s(self, ideal_ns: float) -> float:
-        if self.time.schedule is not None:
-            return virtual_time_limit_s(ideal_ns, self._faulted_ns)
-        return time_limit_s(self.time.clock, ideal_ns, self._expected)
-
     def _lost_ranks(self) -> list[int]:
         """Return the ranks that are dead, or cut off, in the present condition of the fabric."""
         return self._cut(self.injector.condition)
@@ -218,16 +207,13 @@ class Attempt:
         return Reach(self.stage.topology)
 
     def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:
-        if isinstance(self.pool, VirtualPool):
-            self.pool.interrupt(self._lost_ranks if trial.recover is not None else None)
+        self.pool.interrupt(self._lost_ranks if trial.recover is not None else None)
         try:
             return measure(
                 trial,
                 self.pool,
                 ideal_ns=ideal_ns,
-                chain=self.load.chain,
-                timeout_s=self._time_limit_s(ideal_ns),
-                host=self.host,
+                timeout_s=time_limit_s(ideal_ns, self._faulted_ns),
                 ports=self.ports,
                 faults=faults,
                 wire=self.stage.transport.wire,
@@ -239,7 +225,6 @@ class Attempt:
                 begun=self._begun,
             )
         finally:
-            self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)
             if faults.missed:
                 by = f"{self.stage.stage.label}: " if self.plan.compares else ""
                 self.warnings.append(

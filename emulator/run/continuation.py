@@ -20,11 +20,11 @@ from emulator.endpoint.operations.joined_execution import joined
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.ranks.gpu_owners import GpuOwners
+from emulator.engine.virtual_pool import VirtualPool
 from emulator.faults.condition import Condition
 from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.run.pxn import Pxn
 from emulator.run.run_share import compiled_for
-from emulator.run.time_base import Pool
 from emulator.scenario import Contents, Trial
 
 #: All ones: in every floating-point type this is not a number, which equals nothing.
@@ -56,7 +56,7 @@ class Continued:
 def play(
     trial: Trial,
     schedules: Sequence[Schedule],
-    pool: Pool,
+    pool: VirtualPool,
     *,
     run: Callable[..., list[RankResult]],
     faults: FaultPlayer,
@@ -103,7 +103,11 @@ def play(
 
 
 def _prepare(
-    trial: Trial, schedules: Sequence[Schedule], pool: Pool, fill: Fill, kept: Collection[str]
+    trial: Trial,
+    schedules: Sequence[Schedule],
+    pool: VirtualPool,
+    fill: Fill,
+    kept: Collection[str],
 ) -> None:
     """Spoil what is going to be compared, but for buffers that are ``kept``; fill the inputs."""
     for schedule in schedules:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import psutil
 
 from emulator.endpoint.counting import add, is_extreme
 from emulator.endpoint.operations.gpu_memory import GpuMemory
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.ranks.gpu_owners import GpuOwners
+from emulator.engine.virtual_pool import VirtualPool
 from emulator.errors import UserError
 from emulator.faults.condition import Condition
 from emulator.measures.gpu_execution import GpuExecution
@@ -23,12 +21,9 @@ from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Recorder
 from emulator.run.continuation import POISON, Continued, play
 from emulator.run.faults.fault_timeline import FaultPlayer
-from emulator.run.fidelity import Machine, Slip
-from emulator.run.losses import NIC_LOSSES
 from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
 from emulator.run.run_share import compiled_for
-from emulator.run.time_base import Pool
 from emulator.scenario import Contents, Outcome, Trial
 
 #: So many elements are compared at a time: numpy's answer for each takes an octet.
@@ -59,49 +54,6 @@ class Start:
         return f"each iteration with the endpoints of the one before{gap or ', at once'}"
 
 
-@dataclass
-class HostLoad:
-    """Demands of the measured iterations on the machine, for the fidelity verdict.
-
-    ``own_time`` is the largest share of an iteration that agents computed along its longest chain
-    of messages. ``nic_losses`` is what the sockets of agents lost or refused, by rank and reason.
-    """
-
-    busy_s: float = 0.0
-    available_s: float = 0.0
-    slips: list[Slip] = field(default_factory=list)
-    own_time: float = 0.0
-    nic_losses: Counter[tuple[int, str]] = field(default_factory=Counter)
-
-    def machine(self) -> Machine:
-        """Return how the computer kept up with all of it."""
-        return Machine(slip=self.slip(), busy=self.busy, own_time=self.own_time)
-
-    def add(self, later: HostLoad) -> None:
-        """Take what ``later`` has of other iterations."""
-        self.busy_s += later.busy_s
-        self.available_s += later.available_s
-        self.slips += later.slips
-        self.own_time = max(self.own_time, later.own_time)
-        self.nic_losses += later.nic_losses
-
-    @property
-    def busy(self) -> float:
-        """Share of all processors' time that was in use."""
-        return self.busy_s / self.available_s if self.available_s else 0.0
-
-    def slip(self) -> Slip:
-        """All slips together; the percentile is the mean of the agents', by their wake-ups."""
-        wakeups = sum(slip.wakeups for slip in self.slips)
-        weighted = sum(slip.p99_ns * slip.wakeups for slip in self.slips)
-        return Slip(
-            wakeups=wakeups,
-            p99_ns=weighted / wakeups if wakeups else 0.0,
-            max_ns=max((slip.max_ns for slip in self.slips), default=0.0),
-            stalled=max((slip.stalled for slip in self.slips), default=0.0),
-        )
-
-
 @dataclass(frozen=True)
 class Measured:
     """``outcome`` of a trial, and the last iteration in detail.
@@ -117,12 +69,10 @@ class Measured:
 
 def measure(
     trial: Trial,
-    pool: Pool,
+    pool: VirtualPool,
     *,
     ideal_ns: float,
-    chain: int,
     timeout_s: float,
-    host: HostLoad | None,
     ports: PortObserver,
     faults: FaultPlayer,
     wire: WireCost,
@@ -135,14 +85,13 @@ def measure(
 ) -> Measured:
     """Run ``trial``'s warm-ups and iterations; those that count begin as ``start`` defines.
 
-    ``chain`` is the number of messages in the longest chain of dependent ones.  ``host`` is added
-    to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``
-    is called after each.  ``pxn`` relays writes; messages are reported as they were before. ``cut``
+    ``ports`` are read around those that count and ``faults`` applied to them; ``progress`` is
+    called after each.  ``pxn`` relays writes; messages are reported as they were before. ``cut``
     returns the ranks that a condition of the fabric cuts off.  Every iteration is verified,
     warm-ups too.  Each of ``owners`` compiles, fills and compares what it has, and the first one
     gets the messages.  ``begun`` is called with the recorder of these before anything runs.
 
-    Raises :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
+    Raises :class:`~emulator.endpoint.agent_spec.AgentError` if a rank fails.
     """
     memories = pool.memories
     compiled = compiled_for(trial, owners)
@@ -176,7 +125,6 @@ def measure(
         if iteration == 0:
             before = pool.counters()
             ports.begin()
-        processors = psutil.cpu_times()
         try:
             latest = play(
                 trial,
@@ -197,7 +145,6 @@ def measure(
             whole = latest.whole(owners)
         finally:
             faults.end()
-        busy, available = processor_seconds(processors)
         wrong += sum(
             _differing(memories[schedule.rank], latest.trial, schedule)
             for schedule in latest.executions[-1].schedules
@@ -210,17 +157,8 @@ def measure(
                 here = [one for one in whole[1] if one.rank in owners.own]
                 seen = _observed(trial.observe, compiled, here, messages)
                 observed.append(_joined(owners.peers.to_first("observed", seen)))
-            if host is not None:
-                host.busy_s += busy
-                host.available_s += available
-                loops = pool.counters()
-                host.slips += slips(loops, times[-1])
-                host.own_time = max(host.own_time, own_time(loops, chain, times[-1]))
         progress()
-    after = pool.counters()
-    endpoints = differences(before, after)
-    if host is not None:
-        host.nic_losses += Counter(_socket_losses(after)) - Counter(_socket_losses(before))
+    endpoints = differences(before, pool.counters())
     outcome = Outcome(
         times_ns=tuple(times),
         ideal_ns=ideal_ns,
@@ -328,41 +266,6 @@ def duration_ns(results: Sequence[RankResult]) -> int:
     return max(result.end_ns for result in results) - min(result.start_ns for result in results)
 
 
-def slips(counters: Counts, duration: int) -> list[Slip]:
-    """The timer slip of every agent during the last execution, which took ``duration`` (ns)."""
-    return [
-        Slip(
-            wakeups=layers["loop"]["timer_slip_count"],
-            p99_ns=layers["loop"]["timer_slip_p99_ns"],
-            max_ns=layers["loop"]["timer_slip_max_ns"],
-            stalled=layers["loop"]["timer_slip_long_ns"] / duration,
-        )
-        for layers in counters.values()
-    ]
-
-
-def own_time(counters: Counts, chain: int, duration: int) -> float:
-    """Return the share of ``duration`` (ns) that endpoints compute along ``chain`` messages.
-
-    At each message two of them wake, by the mean length of a turn of all agents.
-    """
-    loops = [layers["loop"] for layers in counters.values()]
-    turns = sum(loop["turn_count"] for loop in loops)
-    if not turns or not duration:
-        return 0.0
-    mean = sum(loop["turn_mean_ns"] * loop["turn_count"] for loop in loops) / turns
-    return 2 * chain * mean / duration
-
-
-def _socket_losses(counters: Counts) -> dict[tuple[int, str], int]:
-    """Return the frames that the sockets of agents lost or refused, by rank and reason."""
-    return {
-        (rank, name): layers["nic"].get(name, 0)
-        for rank, layers in counters.items()
-        for name in NIC_LOSSES
-    }
-
-
 def differences(before: Counts, after: Counts) -> dict[int, dict[str, int]]:
     """Return what each rank's transport counted in between.
 
@@ -383,22 +286,6 @@ def summed(endpoints: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
     for counters in endpoints.values():
         add(total, counters)
     return total
-
-
-def processor_seconds(since: object) -> tuple[float, float]:
-    """Seconds in use and seconds there were on all processors, since ``psutil.cpu_times()``.
-
-    What runs at a lower priority than this process waits for it, and not the other way round.
-    """
-    now = psutil.cpu_times()
-    spans = [b - a for a, b in zip(since, now, strict=True)]  # type: ignore[call-overload]
-    named = dict(zip(now._fields, spans, strict=True))
-    # Guest time is part of user and nice time already (proc(5)).
-    total = sum(span for name, span in named.items() if not name.startswith("guest"))
-    idle = named["idle"] + named.get("iowait", 0.0)
-    if os.getpriority(os.PRIO_PROCESS, 0) <= 0:
-        idle += named.get("nice", 0.0)
-    return max(0.0, total - idle), total
 
 
 def _fill(memory: GpuMemory, contents: Contents) -> None:

@@ -7,12 +7,10 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from emulator.endpoint.agent_spec import AgentSpec
+from emulator.endpoint.agent_spec import AgentSpec, PortSpec
 from emulator.endpoint.nic.delay_line import PathDelay
-from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.endpoint.operations.nvlink import ScaleUpLink
 from emulator.endpoint.peer_addresses import PeerAddresses, RankAddresses
-from emulator.run.time_base import RunClock
 from emulator.transports import TransportChoice
 from topologies.addressing import gateway_mac, gpu_address
 from topologies.analysis.round_trip import base_rtt_ns
@@ -51,7 +49,7 @@ def agent_specs(
     seed: int,
     memory_octets: int,
     event_logs: Mapping[str, Path] | None = None,
-    clock: RunClock | None = None,
+    began: str | None = None,
     pausing: bool = False,
 ) -> list[AgentSpec]:
     """A spec for each GPU in rank order, with keys of their own unless ``transport`` has some.
@@ -59,7 +57,7 @@ def agent_specs(
     ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
     for the cables' delay (else the links do); unless ``paced``, somebody else keeps the time of
     paths (the virtual clock).  Every GPU gets ``memory_octets``; those in ``event_logs`` write what
-    their endpoint does into a file, which states when ``clock`` began. ``pausing``: switches may
+    their endpoint does into a file, which states when time ``began``. ``pausing``: switches may
     pause the data of a NIC.
     """
     transport = transport.keyed(secrets.token_bytes())
@@ -99,7 +97,7 @@ def agent_specs(
                 address=addresses.addresses[rank],
                 peers=_peers(topology, addresses, rank, reached),
                 transport=transport.factory,
-                transport_config=_config(transport, gpu.name, logs.get(gpu.name), clock),
+                transport_config=_config(transport, gpu.name, logs.get(gpu.name), began),
                 frames=transport.frames,
                 seed=rng.getrandbits(63),
                 scale_up_peers=dict(sorted((rank_of[peer], peer) for peer in joined)),
@@ -140,13 +138,13 @@ def _peers(
 
 
 def _config(
-    transport: TransportChoice, gpu: str, event_log: Path | None, clock: RunClock | None
+    transport: TransportChoice, gpu: str, event_log: Path | None, began: str | None
 ) -> Mapping[str, object]:
     config = transport.configs[gpu]
     if event_log is None:
         return config
     log = {"event_log": str(event_log.absolute()), "name": gpu}
-    return {**config, **log, "reference": None if clock is None else clock.began}
+    return {**config, **log, "reference": began}
 
 
 def _port(

@@ -17,7 +17,7 @@ from uet.neighbours import Neighbours
 #: Fields of a request that stand elsewhere, or that no packet depends on.
 _WITHOUT_EFFECT = frozenset(
     (
-        *("scenario", "parameters", "clock", "output", "lab"),
+        *("scenario", "parameters", "output", "lab"),
         *("digest", "capture", "snaplen", "event_log", "workers", "parts", "ranks"),
         "fabric",
     )
@@ -42,24 +42,20 @@ def _default(field: dataclasses.Field[object]) -> object:
     return field.default
 
 
-def run_secret(plan: RunPlan, life: int, *, dilation: float, started: int | None) -> bytes:
+def run_secret(plan: RunPlan, life: int) -> bytes:
     """The secret of the endpoints' ``life``-th life in the run of ``plan``.
 
-    ``started`` (ns since 1970) is for a run on the host's clock, whose packets are others every
-    time; ``None`` for one in virtual time, which one command determines.  Where the secret
-    comes again, so do all packets, octet by octet.
+    One command determines it: where the secret comes again, so do all packets, octet by octet.
     """
-    return hashlib.sha256(_text(plan, life, dilation=dilation, started=started)).digest()
+    return hashlib.sha256(_text(plan, life)).digest()
 
 
 def plan_digest(plan: RunPlan) -> bytes:
     """Return a digest of all that determines the packets of ``plan``, for ranks to compare."""
-    return hashlib.sha256(_text(plan, 0, dilation=1.0, started=None, brief=True)).digest()
+    return hashlib.sha256(_text(plan, 0, brief=True)).digest()
 
 
-def _text(
-    plan: RunPlan, life: int, *, dilation: float, started: int | None, brief: bool = False
-) -> bytes:
+def _text(plan: RunPlan, life: int, *, brief: bool = False) -> bytes:
     """Return as JSON what determines the packets of ``plan`` in that ``life``.
 
     Of a table of neighbours there is a digest, made once: its length is that of the fabric, and
@@ -81,13 +77,11 @@ def _text(
             return digest(value, value.addresses) if brief else value.addresses
         return repr(value)
 
-    determined = _determined(plan, life, dilation=dilation, started=started)
+    determined = _determined(plan, life)
     return json.dumps(determined, sort_keys=True, default=plain).encode()
 
 
-def _determined(
-    plan: RunPlan, life: int, *, dilation: float, started: int | None
-) -> dict[str, object]:
+def _determined(plan: RunPlan, life: int) -> dict[str, object]:
     """Return everything that determines the packets of ``plan`` in that ``life``."""
     request = plan.request
     return {
@@ -100,7 +94,7 @@ def _determined(
             (stage.transport.name, dict(stage.transport.configs), repr(stage.switch))
             for stage in plan.stages
         ],
-        "dilation": dilation,
-        "started": started,
+        "dilation": 1.0,  # these two are in the secrets of all earlier versions
+        "started": None,
         "life": life,
     }

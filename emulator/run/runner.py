@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -27,9 +26,10 @@ from emulator.asic import switch_fitting as fitting
 from emulator.cleanup import kept, uninterrupted
 from emulator.control_plane.computed_routing import ComputedRouting
 from emulator.control_plane.lab_routing import Routing
-from emulator.endpoint.agent_pool import AgentError
+from emulator.endpoint.agent_spec import AgentError
 from emulator.endpoint.counting import add
 from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.engine.virtual_pool import VirtualPool
 from emulator.errors import UserError
 from emulator.faults.fault_injector import FaultInjector, check_rates
 from emulator.kernel.keeper import VARIABLE as KEPT
@@ -38,10 +38,8 @@ from emulator.measures.bound import violation
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
-from emulator.run.clocks.host_time import HostTime
-from emulator.run.clocks.virtual_time import VirtualTime
 from emulator.run.interrupts import Interrupted, interruptible
-from emulator.run.measurement import HostLoad, Measured
+from emulator.run.measurement import Measured
 from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
@@ -55,7 +53,7 @@ from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
 from emulator.run.run_share import RunShare
 from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
-from emulator.run.time_base import Pool
+from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Outcome, Trial
 from emulator.transports.one_time_keys import KEY_FILE
 from topologies.exports import mermaid as export
@@ -136,15 +134,10 @@ class _Run:
             "lab": plan.lab,
             "seed": plan.request.seed,
         }
-        self.time: HostTime | VirtualTime
-        if plan.request.clock == VirtualTime.name:
-            self.time = VirtualTime(plan, result, folder, self.environment, ranks)
-        else:
-            assert isinstance(folder, RunFolder)  # one machine's
-            self.time = HostTime(plan, result, folder, observer, self.environment)
+        self.time = VirtualTime(plan, result, folder, self.environment, ranks)
         gpus = [gpu.name for gpu in plan.topology.gpus]
-        self._owners = self._share.owners(self.time.worker_of() or {}, gpus)
-        self.pool: Pool | None = None
+        self._owners = self._share.owners(self.time.worker_of(), gpus)
+        self.pool: VirtualPool | None = None
         self.lab: Lab | None = None
         self.ports: PortObserver | None = None
         self.injector: FaultInjector | None = None
@@ -156,7 +149,6 @@ class _Run:
         )
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
-        self._started = time.time_ns()
         self._lives = 0  # of endpoints: those that one stage needs fresh are another one
         self._domains: list[dict[str, object]] = []  # secure ones, by life
 
@@ -164,10 +156,9 @@ class _Run:
         self._save()  # that there is something to complete, whoever is killed
         self.folder.event("begin", scenario=self.result.scenario, lab=self.plan.lab)
         self.folder.write("fabric.json", export.as_data(self.plan.topology))
-        self.dilation = self.time.choose_dilation()
-        self.result.dilation = self.environment["dilation"] = self.dilation
+        self.result.dilation = self.environment["dilation"] = 1.0
         for moment in self.plan.every_moment:
-            check_rates(moment.condition, self.dilation)
+            check_rates(moment.condition, 1)
         self.folder.write("environment.json", self.environment)
         self._save()
         self.observer.began(self.plan, self.result)
@@ -197,7 +188,7 @@ class _Run:
         return groups
 
     @property
-    def _pool(self) -> Pool:
+    def _pool(self) -> VirtualPool:
         assert self.pool is not None
         return self.pool
 
@@ -212,7 +203,7 @@ class _Run:
         return {gpu: logs / f"{gpu}{later}.sqlog" for gpu in self.plan.logged}
 
     def _build(self, stack: ExitStack) -> None:
-        plan, dilation = self.plan, self.dilation
+        plan = self.plan
         lab = stack.enter_context(self._make_lab())
         self.lab = lab
         if lab.model is None:  # one of which other processes know nothing
@@ -226,17 +217,14 @@ class _Run:
         )
         for stage in plan.stages:
             if stage.switch is not None:
-                clock = plan.request.clock
-                reported = fitting.fit(stage.switch, plan.topology, dilation, clock=clock).warnings
+                reported = fitting.fit(stage.switch, plan.topology, 1, clock="virtual").warnings
                 self.result.warnings += [one for one in reported if one not in self.result.warnings]
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.time.begin(lab, stack)
         self.folder.write("environment.json", self.environment)
         self.injector = FaultInjector(lab, self.time.cabling)
         queues = self.time.telemetry if self._share.reports else None
-        self.ports = PortObserver(
-            lab, queues, self.time.counters(lab), self.time.forget_tagged_frames
-        )
+        self.ports = PortObserver(lab, queues, self.time.counters, self.time.forget_tagged_frames)
 
     def _make_lab(self) -> Lab:
         plan, observer = self.plan, self.observer
@@ -254,8 +242,8 @@ class _Run:
         return Lab.create(
             plan.lab,
             plan.topology,
-            dilation=self.dilation,
-            clock=self.time.name,
+            dilation=1,
+            clock="virtual",
             seed=plan.request.seed,
             spec=plan.spec,
             switch=plan.stages[0].switch,
@@ -271,8 +259,7 @@ class _Run:
         first = plan.stages[stages[0]]
         transport = first.transport
         if transport.keys is not None:
-            started = self._started if self.time.name == HostTime.name else None
-            secret = run_secret(plan, self._lives, dilation=lab.dilation, started=started)
+            secret = run_secret(plan, self._lives)
             self._domains.append(transport.keys.domain(secret))
             self.folder.write(KEY_FILE, self._domains)
             transport = transport.keyed(secret)
@@ -283,30 +270,25 @@ class _Run:
             transport,
             namespace=lambda node: str(lab.netns(node)),
             nic_delays=lab.cable_delay == "nic",
-            paced=self.time.name == HostTime.name,
+            paced=False,
             seed=first.seed,
             memory_octets=max(max(memory) for memory in memories) or 1,
             event_logs=self._event_logs(stages[0]),
-            clock=self.time.clock,
+            began=self.time.clock.began,
             pausing=any(
                 (switch := plan.stages[number].switch) is not None and switch.pausing is not None
                 for number in stages
             ),
         )
-        pool: Pool = self.time.pool(specs)
-        self.pool = lives.enter_context(pool)
-        pool.start(lambda done, total: observer.progress(f"starting agents ({done}/{total})", None))
-        self.folder.event("started", agents=pool.pids, transport=first.stage.label)
+        self.pool = lives.enter_context(self.time.pool(specs))
+        self.pool.start(
+            lambda done, total: observer.progress(f"starting agents ({done}/{total})", None)
+        )
+        self.folder.event("started", agents=self.pool.pids, transport=first.stage.label)
 
     def _end_routing(self, routing: Routing | ComputedRouting) -> None:
         routing.save(self.folder.path)
-        lost = routing.neighbours_lost()
-        self.folder.event("routed", neighbours_lost=lost)
-        if lost and self.time.name == HostTime.name:  # elsewhere held routes do not depend on it
-            self.result.warnings.append(
-                f"switches gave up {lost} neighbours, for a fault or because this machine was too "
-                "busy for their timers (see frr/*/frr.log); a longer interval or hold bears more"
-            )
+        self.folder.event("routed", neighbours_lost=routing.neighbours_lost())
 
     def _run_stage(self, number: int) -> None:
         """Configure the switches, and run the stage's trials."""
@@ -340,17 +322,13 @@ class _Run:
             try:
                 measured, reported = attempt.run()
             finally:
-                if self.time.host is not None and attempt.host is not None:
-                    self.time.host.add(attempt.host)
                 self.result.warnings += attempt.warnings
             self.attempt = None
-            verdict = self.time.row_verdict(attempt, measured.outcome)
             reported = {
                 **reported,
-                "fidelity": {key: verdict[key] for key in ("verdict", "reasons")},
+                "fidelity": {"verdict": "exact", "reasons": []},
+                "digest": self.time.row_digest(),
             }
-            if (digest := self.time.row_digest()) is not None:
-                reported["digest"] = digest
             timed = self.time.frame_times(len(self.result.rows) + 1)
             own = partial(measured_row, plan, stage, trial, measured.outcome)
             row = self.result.add_row(
@@ -363,13 +341,7 @@ class _Run:
             )
             if self._share.reports:
                 self._tell(stage, row, measured.outcome)
-            late_ns = attempt.late_fault_ns * len(attempt.moments)
-            beaten = violation(
-                measured.outcome.times_ns,
-                measured.outcome.ideal_ns,
-                dilation=self.dilation if self.time.name == HostTime.name else None,
-                late_ns=late_ns,
-            )
+            beaten = violation(measured.outcome.times_ns, measured.outcome.ideal_ns)
             if beaten is not None:
                 self.result.errors.append(f"row {len(self.result.rows)}: {beaten}")
             self._save()
@@ -432,14 +404,13 @@ class _Run:
             progress=partial(self._settle, trial, progress),
             share=self._share,
             owners=self._owners,
-            host=None if self.time.host is None else HostLoad(),
         )
 
     def _settle(self, trial: Trial, progress: Callable[[], None]) -> None:
         """After an iteration: what its faults did to learned routes is over before the next."""
         assert self.lab is not None
         if self.lab.routing is not None and (trial.faults or self.plan.moments_of(trial)):
-            self.time.await_routes(self.lab.routing)
+            self.time.await_routes()
         progress()
 
     def _advance(self, what: str, step: float) -> None:
@@ -460,9 +431,9 @@ class _Run:
             | ({"link": links[name].as_dict()} if name in links else {})
             for name, port in kernel.items()
         }
-        self.result.fidelity = self.time.verdict(kernel, asic, pauses)
+        self.result.fidelity = self.time.verdict()
         self.result.digest = self.time.digest()
-        if self.plan.request.digest_parts and isinstance(self.time, VirtualTime):
+        if self.plan.request.digest_parts:
             self.time.write_parts()
         check_digest(self.plan, self.result)
 

@@ -10,7 +10,7 @@ from emulator.cleanup import require_root
 from emulator.errors import UserError
 
 #: Fields of a run's configuration that the endpoint's own options and port decide.
-_OWN = ("address", "mac", "neighbours", "ports", "mesh", "endless_receives")
+_OWN = ("address", "mac", "neighbours", "ports", "payload_mtu", "mesh", "endless_receives")
 
 GPU = click.option(
     "--gpu",

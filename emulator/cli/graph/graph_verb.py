@@ -180,7 +180,7 @@ def _asked_parts(
     workers: int | None, file: Path | None, scenario: str | None, pairs: Sequence[str]
 ) -> AskedParts | None:
     """Return the parts that the options ask for, None if none do.  UserError if they differ."""
-    named = parse_parts(file, "virtual", None if workers is None else str(workers))
+    named = parse_parts(file, None if workers is None else str(workers))
     if workers is None and named is None:
         if scenario is not None or pairs:
             raise UserError("--scenario and --param are for parts; add --workers N or --parts FILE")

@@ -19,7 +19,7 @@ from emulator.endpoint.operations.checksum import SLICE_OCTETS, crc32c, sliced_c
 from emulator.endpoint.operations.data_arrival import Arrivals, DataArrival
 from emulator.endpoint.operations.gpu_functions import GpuFunctionError
 from emulator.endpoint.operations.gpu_memory import GpuMemory
-from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
+from emulator.endpoint.operations.nvlink import CopyNotice, ScaleUpPort
 from emulator.endpoint.operations.operation_table import (
     APPLY,
     BARRIER,
@@ -63,7 +63,7 @@ class Executor:
         memory: GpuMemory,
         peers: Mapping[int, str],
         *,
-        nvlink: NvLink | None = None,
+        nvlink: ScaleUpPort | None = None,
         scale_up_memories: Mapping[int, GpuMemory] | None = None,
         header_bits: int = WIDE,
     ) -> None:
@@ -147,7 +147,7 @@ class Executor:
         """Return whether the execution has ended, well or not, and its result waits to be taken."""
         return self.running and (self._error is not None or self._left == 0)
 
-    def take_result(self, cpu_ns: int = 0, loop: Mapping[str, int] | None = None) -> RankResult:
+    def take_result(self) -> RankResult:
         """Return the result of the execution that has ended, with the agent's own counters."""
         self.running = False
         error, detail = self._error or (None, "")
@@ -163,8 +163,6 @@ class Executor:
             end_ns=end,
             operation_start=np.array(self._started, dtype=np.int64),
             operation_end=np.array(self._ended, dtype=np.int64),
-            cpu_ns=cpu_ns,
-            loop=loop or {},
             error=error,
             detail=detail,
         )

@@ -62,7 +62,6 @@ def _followed(earlier: RankResult, later: RankResult) -> RankResult:
     return replace(
         later,
         start_ns=earlier.start_ns,
-        cpu_ns=earlier.cpu_ns + later.cpu_ns,
         operation_start=np.concatenate([earlier.operation_start, later.operation_start]),
         operation_end=np.concatenate([earlier.operation_end, later.operation_end]),
     )

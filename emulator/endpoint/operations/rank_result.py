@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,7 @@ class RankResult:
     """The results of one rank in one execution.  Times are fabric ns, -1 where never reached.
 
     ``operation_start[i]`` is when operation i began (all before it were done) and
-    ``operation_end[i]`` when it completed.  ``cpu_ns`` is the processor time (host ns) it took,
-    ``loop`` how well the agent kept up (see :mod:`emulator.endpoint.loop_record`).
+    ``operation_end[i]`` when it completed.
 
     ``error`` is ``None``, or the error's name: ``checksum``, ``misplaced``, ``transport``,
     ``scale-up``, ``schedule``, ``deadline``, ``dead`` or ``aborted``; ``detail`` explains it in one
@@ -31,8 +29,6 @@ class RankResult:
     end_ns: int
     operation_start: npt.NDArray[np.int64]
     operation_end: npt.NDArray[np.int64]
-    cpu_ns: int = 0
-    loop: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     detail: str = ""
 

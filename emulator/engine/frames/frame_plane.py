@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from emulator.endpoint.agent_spec import AgentSpec
-from emulator.endpoint.nic.multi_port_nic import PortSpec
+from emulator.endpoint.agent_spec import AgentSpec, PortSpec
 from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_drops import Explanation
 from emulator.engine.frames.line import Line

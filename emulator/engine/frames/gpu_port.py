@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from emulator.endpoint.nic.multi_port_nic import PortSpec, hash_of
+from emulator.endpoint.agent_spec import PortSpec
 from emulator.engine.frames.line import Line
 from emulator.engine.frames.packet_ring import FrameRing, PacketRing
 from emulator.kernel.frame_filter import TransportFrames
@@ -17,9 +17,22 @@ from emulator.kernel.programs.classic_bpf import WHOLE_FRAME, attach
 from uet.congestion.spraying.port_entropy import remaining
 from uet.transport import Frame
 
+_IPV4 = 4
+_VERSION_AT = 14
 _MACS = 12
+#: Where the entropy value stands in a frame: behind the IP header, which has no options.
+_ENTROPY4_AT, _ENTROPY6_AT = 34, 54
 #: Frames that come in one at a time wait in few slots.
 _SLOTS = 8
+
+
+def hash_of(header: bytes) -> int:
+    """Return the hash of a frame's entropy value.
+
+    See :func:`uet.congestion.spraying.port_entropy.hash_of`.
+    """
+    at = _ENTROPY4_AT if header[_VERSION_AT] >> 4 == _IPV4 else _ENTROPY6_AT
+    return header[at] ^ header[at + 1]
 
 
 @dataclass(slots=True)
@@ -89,8 +102,6 @@ class GpuPort:
             "octets_out": counts.octets_out,
             "link_down": counts.link_down,
             "gpu_dead": counts.gpu_dead,
-            "send_refused": 0,
-            "send_retries": 0,
             "pending": sum(line.queued for line in self.lines),
         }
 

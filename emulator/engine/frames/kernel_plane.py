@@ -6,8 +6,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from emulator.endpoint.agent_spec import AgentSpec
-from emulator.endpoint.nic.multi_port_nic import PortSpec
+from emulator.endpoint.agent_spec import AgentSpec, PortSpec
 from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_drops import KernelDrops, TunnelEnds
 from emulator.engine.frames.line import Line

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from emulator.endpoint.agent_spec import AgentSpec
-from emulator.endpoint.nic.multi_port_nic import PortSpec
+from emulator.endpoint.agent_spec import AgentSpec, PortSpec
 from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_drops import Explanation
 from emulator.engine.frames.line import Line

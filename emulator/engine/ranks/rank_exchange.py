@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any, TypeVar
 
-from emulator.endpoint.agent_processes import AgentError
+from emulator.endpoint.agent_spec import AgentError
 from emulator.engine.ranks.patience import LONGEST_PAUSE_S, Patience
 from emulator.engine.ranks.rank_channel import Channel, Death, Watch
 from emulator.engine.ranks.window_block import NO_TIMES, BlockForm, WindowBlock, WindowTimes

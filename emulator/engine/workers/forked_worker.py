@@ -19,7 +19,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from emulator.endpoint.agent_processes import AgentError
+from emulator.endpoint.agent_spec import AgentError
 from emulator.engine.event_queue import EventQueue
 from emulator.engine.line_record import LineRecord
 from emulator.engine.workers.worker import call

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from emulator.asic.link.link_counters import LinkCounters
-from emulator.endpoint.agent_processes import AgentError
+from emulator.endpoint.agent_spec import AgentError
 from emulator.engine.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.engine.frames.kernel_switch import Account
 from emulator.engine.frames.line_state import LineState, LineStates

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from heapq import heappush
 from typing import Any
 
-from emulator.endpoint.agent_processes import Progress
-from emulator.endpoint.agent_spec import AgentSpec
+from emulator.endpoint.agent_spec import AgentSpec, Progress
 from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.endpoint.operations.nvlink import CopyNotice
 from emulator.endpoint.operations.rank_result import RankResult

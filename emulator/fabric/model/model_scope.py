@@ -32,10 +32,8 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
         )
 
 
-def check_clock(clock: str, workers: int | None) -> None:
-    """Raise UserError unless a modelled fabric runs by ``clock`` with ``workers`` processes."""
-    if clock != "virtual":
-        _refuse("knows no time of the host's", "take --clock virtual")
+def check_workers(workers: int | None) -> None:
+    """Raise UserError unless a modelled fabric runs with ``workers`` processes."""
     if workers is not None and workers > 1:
         _refuse(
             f"works in one process, and --workers is {workers}",

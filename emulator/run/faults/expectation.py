@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from emulator.endpoint.agent_pool import AgentError
+from emulator.endpoint.agent_spec import AgentError
 from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
 from emulator.engine.ranks.gpu_owners import GpuOwners

@@ -1,13 +1,7 @@
-"""Faults during an iteration: applied on time, healed afterwards.
-
-A thread of the runner waits for each moment and configures the switch. It can be as late as the
-machine's scheduler: the delay is measured, stands in ``events.jsonl`` and counts in the fidelity
-verdict.
-"""
+"""Faults during an iteration: applied on time, healed afterwards."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,12 +11,8 @@ from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.grammar import Moment
 from emulator.measures.cuts import Change, share_left
-from emulator.run.time_base import RunClock
 from emulator.scenario import FaultAt
 from topologies.model import CableEnd, Topology, TopologyError
-
-#: A moment that is later than this never comes (s of this machine).
-LONGEST_WAIT_S = 2_000_000.0
 
 Inject = Callable[[str, Faults], None]
 ApplyFault = Callable[[Condition], None]
@@ -84,9 +74,9 @@ class _Step:
 class FaultPlayer:
     """Applies ``timeline``, and the user's ``moments``, to one iteration after the other.
 
-    ``late_ns`` is how late (fabric time) the latest application was, ``missed`` how many came to
-    nothing because the iteration had ended.  ``applied`` has for each iteration the moments that
-    came, and ``latest`` the times (ns) and texts of all faults of the latest iteration.
+    ``missed`` is how many came to nothing because the iteration had ended.  ``applied`` has for
+    each iteration the moments that came, and ``latest`` the times (ns) and texts of all faults of
+    the latest iteration.
     """
 
     def __init__(
@@ -95,14 +85,13 @@ class FaultPlayer:
         topology: Topology,
         *,
         inject: Inject,
-        clock: RunClock,
+        schedule: Schedule,
         notify: Notify,
-        schedule: Schedule | None = None,
         moments: Sequence[Moment] = (),
         apply_fault: ApplyFault | None = None,
     ) -> None:
         self._ports = sorted({port for f in timeline for port in faulted_ports(f, topology)})
-        self._inject, self._clock, self._notify = inject, clock, notify
+        self._inject, self._notify = inject, notify
         self._schedule = schedule
         self._iteration = 0
         self._apply_fault = apply_fault if moments else None
@@ -115,10 +104,6 @@ class FaultPlayer:
             ],
             key=lambda step: step.at_ns,
         )
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._trouble: BaseException | None = None
-        self.late_ns = 0
         self.missed = 0
         self.applied: list[list[Applied]] = []
         self.latest: list[tuple[int, str]] = []
@@ -128,38 +113,24 @@ class FaultPlayer:
         """The iteration starts at ``start_at`` (fabric ns)."""
         if not self._steps:
             return
-        self._over.clear()
         self.applied.append([])
         self.latest = []
-        if self._schedule is not None:
-            self._iteration += 1
-            self._left = len(self._steps)
-            for step in self._steps:
-                when = start_at + step.at_ns
-                self._schedule(when, partial(self._apply_in, self._iteration, step))
-            return
-        self._thread = threading.Thread(target=self._play, args=(start_at,), daemon=True)
-        self._thread.start()
+        self._iteration += 1
+        self._left = len(self._steps)
+        for step in self._steps:
+            self._schedule(start_at + step.at_ns, partial(self._apply_in, self._iteration, step))
 
     def end(self) -> None:
-        """Heal all faults at the end of the iteration.  Raises what went wrong meanwhile."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._over.set()
-            thread.join()
-        elif self._schedule is None or not self._steps:
+        """Heal all faults at the end of the iteration."""
+        if not self._steps:
             return
-        else:
-            self._iteration += 1  # steps that are still to come find theirs over
-            self.missed += self._left
-            self._left = 0
+        self._iteration += 1  # steps that are still to come find theirs over
+        self.missed += self._left
+        self._left = 0
         for port in self._ports:
             self._inject(port, NONE)
         if self._apply_fault is not None:
             self._apply_fault(SOUND)
-        trouble, self._trouble = self._trouble, None
-        if trouble is not None:
-            raise trouble
 
     def lost_since(self, cut: Callable[[Condition], Sequence[int]]) -> dict[int, int]:
         """Return which ranks the moments of the latest iteration have cut off, and since when.
@@ -199,21 +170,3 @@ class FaultPlayer:
         if step.moment is not None:
             self.applied[-1].append(Applied(step.moment, step.at_ns))
         self._notify("fault", **step.details, at_us=step.at_ns / 1000, late_us=0.0)
-
-    def _play(self, start_at: int) -> None:
-        try:
-            for place, step in enumerate(self._steps):
-                due = start_at + step.at_ns
-                wait = self._clock.host_seconds(due - self._clock.now())
-                if self._over.wait(min(max(0.0, wait), LONGEST_WAIT_S)):
-                    self.missed += len(self._steps) - place
-                    return
-                step.act()
-                late = self._clock.now() - due
-                self.late_ns = max(self.late_ns, late)
-                self.latest.append((step.at_ns + late, step.text))
-                if step.moment is not None:
-                    self.applied[-1].append(Applied(step.moment, step.at_ns + late))
-                self._notify("fault", **step.details, at_us=step.at_ns / 1000, late_us=late / 1000)
-        except BaseException as error:  # noqa: BLE001  # raised in the runner's own thread
-            self._trouble = error

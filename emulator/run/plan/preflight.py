@@ -10,26 +10,20 @@ from dataclasses import dataclass
 import psutil
 
 from emulator import cleanup, lab_record
-from emulator.capture.fabric_capture import Tap
 from emulator.doctor.capabilities import Capabilities, probe, remedy
 from emulator.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
 from emulator.errors import UserError
-from emulator.lab_record import Clock
 from emulator.scenario import Trial
 from topologies.model import BACKEND, Topology
 from topologies.units import format_size
 
-#: What processes take besides the GPUs' memory (octets): measured, rounded up.  An agent with its
-#: rings and its part of the kernel, or with the virtual clock an endpoint in the runner; the runner
-#: with its interpreter, and those that it starts.
-AGENT_BYTES = 32 * 2**20
+#: What a run takes besides the GPUs' memory (octets): measured, rounded up.  An endpoint; the
+#: runner with its interpreter, and processes that it starts.
 ENDPOINT_BYTES = 2**20
 #: And for each GPU that another one writes to: the PDCs or queue pairs at both ends.
 PAIR_BYTES = 28 * 2**10
 RUNNER_BYTES = 128 * 2**20
-#: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps
-#: the schedules of all and looks for the longest chain in them.
-AGENT_OPERATION_BYTES = 220
+#: And for each operation of a schedule.
 RUNNER_OPERATION_BYTES = 220
 #: Operations beyond which a refusal speaks of them.
 MANY_OPERATIONS = 250_000
@@ -37,9 +31,7 @@ MANY_OPERATIONS = 250_000
 SPARE_BYTES = 256 * 2**20
 
 
-def check(
-    lab: str, taps: Sequence[Tap], trials: Sequence[Trial], ranks: int, clock: Clock
-) -> Capabilities:
+def check(lab: str, trials: Sequence[Trial], ranks: int) -> Capabilities:
     """Return what the machine offers.
 
     :class:`UserError` unless a run can be expected to succeed on it.
@@ -53,10 +45,8 @@ def check(
     for missing in found.lacking():
         way_out = remedy(missing.name, missing.detail)
         raise UserError(f"{missing.name} is missing ({missing.detail}); {way_out}")
-    if clock == "host":
-        check_tools(taps)
     for trial in trials:
-        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks, clock=clock)
+        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks)
     return found
 
 
@@ -71,7 +61,7 @@ def check_modelled(lab: str, trials: Sequence[Trial], ranks: int) -> Capabilitie
             f"GPU memory of a lab named {lab} exists already in {GPU_MEMORY}; choose another --name"
         )
     for trial in trials:
-        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks, clock="virtual")
+        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks)
     return Capabilities({})
 
 
@@ -88,16 +78,6 @@ def check_name(lab: str) -> None:
         raise UserError(
             f"a lab named {lab} exists already; choose another --name, or remove it with "
             f"uetemu clean {lab}"
-        )
-
-
-def check_tools(taps: Sequence[Tap]) -> None:
-    if not taps:
-        return
-    if shutil.which("dumpcap") is None and shutil.which("tcpdump") is None:
-        raise UserError(
-            "capturing needs dumpcap (Debian package tshark) or tcpdump; install one of them, or "
-            "run with --capture none"
         )
 
 
@@ -118,21 +98,16 @@ class Need:
         cls,
         memory_octets: Sequence[int],
         operations: int = 0,
-        clock: Clock = "host",
         pairs: int = 0,
     ) -> Need:
         """``memory_octets`` are the buffers of each GPU, ``operations`` those of all schedules.
 
         ``pairs`` are those of a GPU and one that it writes to over the fabric.
-        The runner makes what goes into the buffers of one GPU at a time, or should come out.  With
-        the virtual ``clock`` it has the endpoints, which use its own operations.
+        The runner makes what goes into the buffers of one GPU at a time, or should come out.
         """
-        agents = agents_bytes(len(memory_octets), clock) + PAIR_BYTES * pairs
-        if clock == "host":
-            agents += AGENT_OPERATION_BYTES * operations
         return cls(
             gpus=sum(memory_octets),
-            agents=agents,
+            agents=ENDPOINT_BYTES * len(memory_octets) + PAIR_BYTES * pairs,
             runner=RUNNER_BYTES
             + max(memory_octets, default=0)
             + RUNNER_OPERATION_BYTES * operations,
@@ -149,11 +124,6 @@ class Need:
         )
 
 
-def agents_bytes(ranks: int, clock: Clock) -> int:
-    """Return what the endpoints of ``ranks`` GPUs take, whatever they have to do (octets)."""
-    return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES)
-
-
 def check_network(topology: Topology) -> None:
     """Raise UserError if ``topology`` is another network of a cluster than its backend."""
     if topology.network != BACKEND:
@@ -164,9 +134,9 @@ def check_network(topology: Topology) -> None:
         )
 
 
-def check_agents(ranks: int, clock: Clock) -> None:
+def check_agents(ranks: int) -> None:
     """Check that an endpoint for each of ``ranks`` GPUs fits the machine, before it has work."""
-    requested, available = agents_bytes(ranks, clock), _available()
+    requested, available = ENDPOINT_BYTES * ranks, _available()
     if requested > available:
         raise UserError(
             f"the endpoints of {ranks} GPUs need {_sized(requested)} of memory and the machine has "
@@ -178,11 +148,10 @@ def check_memory(
     size_bytes: int,
     memory_octets: Sequence[int],
     operations: int = 0,
-    clock: Clock = "host",
     pairs: int = 0,
 ) -> None:
     """Check that a trial of ``size_bytes`` with the needs of :meth:`Need.of` fits the machine."""
-    need = Need.of(memory_octets, operations, clock, pairs)
+    need = Need.of(memory_octets, operations, pairs)
     room = shutil.disk_usage(GPU_MEMORY).free
     if need.gpus > room:
         raise UserError(

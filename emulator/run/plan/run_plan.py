@@ -27,7 +27,6 @@ from emulator.fabric.model import model_scope
 from emulator.fabric_choice import FabricChoice, choose
 from emulator.faults.grammar import Moment, timeline
 from emulator.homing import Homing
-from emulator.lab_record import Clock as ClockKind
 from emulator.logs import plain_logger
 from emulator.results import FabricKind
 from emulator.run import pxn
@@ -52,10 +51,6 @@ from topologies.parts.attachment import switch_ends
 
 _log = plain_logger(__name__)
 
-#: Thresholds of a switch are checked as if the fastest link ran at this many bit/s of the machine,
-#: while the dilation is not known yet.
-NOMINAL_HOST_RATE = 1e9
-
 
 #: The seed of a run that names none.
 DEFAULT_SEED = 1
@@ -65,7 +60,7 @@ DEFAULT_SEED = 1
 class RunRequest:
     """The user's request for a run.
 
-    ``dilation``, ``capture``, ``transport`` and ``switch`` None: the user leaves it to the run.
+    ``capture``, ``transport`` and ``switch`` None: the user leaves it to the run.
     """
 
     scenario: Scenario
@@ -78,12 +73,9 @@ class RunRequest:
     seed: int = DEFAULT_SEED
     #: how many seeds the scenario is run with, from ``seed`` on
     seeds: int = 1
-    #: what keeps the time: "virtual" or "host"
-    clock: ClockKind = "virtual"
     #: what the nodes are: namespaces of the kernel, or a model in this process
     fabric: FabricKind = "kernel"
-    dilation: float | None = None
-    #: processes that share the work of the virtual clock; None: as many as suit the machine
+    #: processes that share the work; None: as many as suit the machine
     workers: int | None = None
     #: names of the switches of each worker, or MPI rank; None: those with the least traffic between
     parts: Sequence[Sequence[str]] | None = None
@@ -206,7 +198,7 @@ def drafted(request: RunRequest) -> RunPlan:
     preflight.check_network(chosen.topology)
     modelled = request.fabric == "model"
     if modelled:
-        model_scope.check_clock(request.clock, request.workers)
+        model_scope.check_workers(request.workers)
         if request.parts is not None:
             model_scope.check_parts(request.ranks)
         model_scope.check_convergence(repeatable=request.convergence.repeatable)
@@ -223,7 +215,7 @@ def drafted(request: RunRequest) -> RunPlan:
     bridge_ports.check(topology)
     # Of several MPI ranks each is on a machine of its own, until they know each other's parts.
     least = -(-len(topology.gpus) // request.ranks)
-    preflight.check_agents(least, request.clock)
+    preflight.check_agents(least)
     relays = Pxn(topology, request.pxn)
     by_seed = {
         seed: request.scenario.schedules(request.parameters, topology, seed)
@@ -252,9 +244,9 @@ def drafted(request: RunRequest) -> RunPlan:
         )
     ]
     _check_switches(planned)
-    check_use(request.switch, [one for one in planned if one.stage.named is None], request.clock)
+    check_use(request.switch, [one for one in planned if one.stage.named is None])
     for name in dict.fromkeys(one.stage.named for one in planned):
-        check_use(name, [one for one in planned if one.stage.named == name], request.clock)
+        check_use(name, [one for one in planned if one.stage.named == name])
     for stage in planned:
         check_control_plane(topology, stage.switch, computed=modelled)
         if modelled:
@@ -269,9 +261,9 @@ def drafted(request: RunRequest) -> RunPlan:
     if modelled:
         found = preflight.check_modelled(lab, trials, least)
     else:
-        found = preflight.check(lab, taps, trials, least, request.clock)
+        found = preflight.check(lab, trials, least)
     if not modelled and any(stage.switch is not None for stage in planned):
-        asic_program.require(clock=request.clock)
+        asic_program.require(clock="virtual")
         if not (tried := found["switch-asic"]).present:
             raise UserError(f"the switch ASIC does not work here: {tried.detail}")
     plan = RunPlan(
@@ -325,7 +317,6 @@ def _check_memory(plan: RunPlan, share: RunShare) -> None:
             load.size_bytes,
             [load.memory_octets[rank] for rank in here],
             load.operations * len(here) // len(gpus),
-            plan.request.clock,
             pairs=load.pairs * len(here) // len(gpus),
         )
 
@@ -368,13 +359,9 @@ def _planned(
 ) -> PlannedStage:
     switch = requested_switch(stage.switch)
     if switch is not None:
-        fastest = max(link.rate_bps for link in topology.links)
-        dilation = request.dilation or max(1.0, fastest / NOMINAL_HOST_RATE)
-        if request.clock == "virtual":
-            dilation = 1.0
         others = request.switch is not None or any(trials[place].switch for place in stage.trials)
         with nullcontext() if others else fabric.answering():  # who requested the switch
-            fitting.fit(switch, topology, dilation, clock=request.clock)
+            fitting.fit(switch, topology, 1, clock="virtual")
     for place in stage.trials:
         if trials[place].faults and switch is None:
             raise UserError(
@@ -413,18 +400,6 @@ def _check_switches(planned: Sequence[PlannedStage]) -> None:
 
 def _check_faults(plan: RunPlan) -> None:
     moments = plan.every_moment
-    dead = next((moment for moment in moments if moment.condition.dead_gpus), None)
-    if dead is not None and plan.request.clock == "host":
-        raise UserError(
-            f"--fault {dead.text!r}: GPUs die by the virtual clock only; leave --clock host out, "
-            "or take their NICs down"
-        )
-    if plan.request.clock == "host" and any(
-        trial.recover is not None and plan.moments_of(trial) for trial in plan.trials
-    ):
-        raise UserError(
-            "a job goes on after a failure by the virtual clock only; leave --clock host out"
-        )
     silent = next((moment for moment in moments if moment.condition.faults), None)
     if silent is not None and any(stage.switch is None for stage in plan.stages):
         raise UserError(
@@ -443,8 +418,6 @@ def _check_idle(plan: RunPlan) -> None:
         )
     if request.convergence == Convergence():
         return
-    if request.clock == "host":
-        raise UserError("--convergence is the virtual clock's: leave it or --clock host out")
     if control_plane.of(plan.topology) is None or not plan.every_moment:
         raise UserError(
             "--convergence is the time from a fault to routes that switches learn anew: take a "

@@ -15,8 +15,6 @@ from emulator.asic.code_points import LAB
 from emulator.asic.switch_choice import DSCP, OF_TRIMMING, TRIM, SwitchChoice
 from emulator.asic.switch_profile import CLASS_NAMES, TRIMMED_NAMES, named
 from emulator.errors import UserError
-from emulator.kernel.shaping import DSCP_ROUTING
-from emulator.lab_record import Clock
 from emulator.run.plan.stages import StageChoice
 from emulator.transports.transport_choice import TransportChoice
 
@@ -34,7 +32,7 @@ class Used(Protocol):
     def switch(self) -> SwitchChoice | None: ...
 
 
-def check_use(asked: str | None, stages: Sequence[Used], clock: Clock) -> None:
+def check_use(asked: str | None, stages: Sequence[Used]) -> None:
     """Raise UserError for a parameter of the user's switch ``asked`` that no stage has a use for.
 
     The stages are those that run on it.
@@ -45,7 +43,7 @@ def check_use(asked: str | None, stages: Sequence[Used], clock: Clock) -> None:
     useless: dict[str, tuple[str, str]] = {}
     used = set()
     for key, value in StageChoice.parse(asked).options:
-        reasons = [_useless(key, value, *one, clock) for one in switches]
+        reasons = [_useless(key, value, *one) for one in switches]
         if all(reasons):
             useless[f"{key}={value}"] = _kind(key), str(reasons[0])
         else:
@@ -61,9 +59,7 @@ def _kind(key: str) -> str:
     return name if f"{name}{dot}" == DSCP else rule or name
 
 
-def _useless(
-    key: str, value: str, transport: TransportChoice, switch: SwitchChoice, clock: Clock
-) -> str | None:
+def _useless(key: str, value: str, transport: TransportChoice, switch: SwitchChoice) -> str | None:
     """Return why ``key`` has no effect, and what would do; None if it can have one."""
     classes = _classes(switch, transport.code_points)
     marked = _classes(switch, (point for point, ecn in transport.code_points.items() if ecn))
@@ -76,8 +72,7 @@ def _useless(
     name, dot, rule = key.partition(".")
     if f"{name}{dot}" == DSCP:
         written = {LAB.trimmed, LAB.trimmed_last_hop} if trimmed else set()
-        routing = {DSCP_ROUTING} if clock == "host" else set()
-        if int(rule) in {*transport.code_points, *written, *routing}:
+        if int(rule) in {*transport.code_points, *written}:
             return None
         points = ", ".join(map(str, sorted(transport.code_points)))
         return f"packets of {whose} have the code points {points}"

@@ -15,7 +15,7 @@ from emulator.engine.workers.expected_traffic import ExpectedTraffic
 from emulator.errors import UserError
 from emulator.measures.cuts import Change
 from emulator.measures.ideal import WireCost, ideal_ns
-from emulator.measures.message_graph import MessageGraph, longest_chain
+from emulator.measures.message_graph import MessageGraph
 from emulator.run.faults.fault_timeline import link_changes
 from emulator.run.pxn import Pxn, changed
 from emulator.run.run_share import compiled_for
@@ -29,8 +29,8 @@ class TrialLoad:
 
     ``packets`` are data packets sent over the fabric by all ranks, and ``operations`` those of all
     schedules. ``memory_octets`` is what each GPU's buffers take. ``relayed`` are the writes that
-    another GPU of the server sends on (:mod:`emulator.run.pxn`), and ``chain`` the messages of the
-    longest chain of dependent ones.  ``pairs`` are those of a GPU and one that it writes to over
+    another GPU of the server sends on (:mod:`emulator.run.pxn`).
+    ``pairs`` are those of a GPU and one that it writes to over
     the fabric.  ``traffic`` is who sends how much to whom.
     """
 
@@ -40,7 +40,6 @@ class TrialLoad:
     operations: int
     memory_octets: tuple[int, ...]
     relayed: int = 0
-    chain: int = 0
     pairs: int = 0
     traffic: ExpectedTraffic | None = field(default=None, compare=False, repr=False)
 
@@ -90,7 +89,6 @@ class TrialLoad:
         written = graph.column("near_octets")[graph.kind == WRITE]
         packets = int(np.maximum(1, -(-written // wire.payload_mtu)).sum())
         ideal = ideal_ns(topology, schedules, wire, changes, graph=graph)
-        chain = longest_chain(graph)
         traffic = ExpectedTraffic.of(graph.tables)
         parts = owners.peers.gather(
             "work", (packets, len(graph), int(np.count_nonzero(traffic.written)))
@@ -102,7 +100,6 @@ class TrialLoad:
             ideal_ns=ideal,
             packets=all_packets,
             operations=operations,
-            chain=chain,
             pairs=pairs,
             traffic=ExpectedTraffic.joined(all_traffic).by_sender() if all_traffic else None,
             memory_octets=tuple(Layout(schedule.buffers).octets for schedule in schedules),

@@ -21,15 +21,15 @@ _HELD = "data that one egress holds at most"
 _KEPT = "buffer that a port keeps so that data is never lost"
 
 
-def report(plan: RunPlan, dilation: float) -> list[str]:
+def report(plan: RunPlan) -> list[str]:
     """Make a line for each subject in which transports differ, and one on the application."""
     stages = plan.stages
     names = short_names([stage.stage.label for stage in stages])
     subjects: dict[str, dict[str, str]] = {}
     for stage in stages:
         name = names[stage.stage.label]
-        facts = {**stage.transport.traits, _HELD: _held(stage, plan, dilation)}
-        facts[_KEPT] = _kept(stage, plan, dilation)
+        facts = {**stage.transport.traits, _HELD: _held(stage, plan)}
+        facts[_KEPT] = _kept(stage, plan)
         for subject, fact in facts.items():
             subjects.setdefault(subject, {})[name] = fact
     lines = [
@@ -56,14 +56,14 @@ def _joined(facts: Mapping[str, str]) -> str:
     return "; ".join(parts if rest is None else [*parts, f"all others {rest}"])
 
 
-def _held(stage: PlannedStage, plan: RunPlan, dilation: float) -> str:
+def _held(stage: PlannedStage, plan: RunPlan) -> str:
     """Describe how many octets of data may wait for one port of a switch."""
     if stage.switch is None:
         return "what the kernel's queues take"
     config = next(iter(stage.transport.configs.values()))
     data = TrafficClass(LAB.classes()[int(str(config["dscp_data"]))])
-    topology, clock = plan.topology, plan.request.clock
-    fitted = fitting.fit(stage.switch, topology, dilation, clock=clock)
+    topology = plan.topology
+    fitted = fitting.fit(stage.switch, topology, 1, clock="virtual")
     depths = []
     for node in topology.switches:
         for cable, _, _ in topology.neighbours(node.name):
@@ -73,12 +73,12 @@ def _held(stage: PlannedStage, plan: RunPlan, dilation: float) -> str:
     return _range(depths)
 
 
-def _kept(stage: PlannedStage, plan: RunPlan, dilation: float) -> str:
+def _kept(stage: PlannedStage, plan: RunPlan) -> str:
     """Describe the buffer that a switch port keeps, so that data is never lost."""
     if stage.switch is None:
         return "nothing"
     topology = plan.topology
-    fitted = fitting.fit(stage.switch, topology, dilation, clock=plan.request.clock)
+    fitted = fitting.fit(stage.switch, topology, 1, clock="virtual")
     kept = []
     for node in topology.switches:
         for cable, _, _ in topology.neighbours(node.name):

@@ -34,7 +34,6 @@ def test_verbs_of_one_process_are_refused(verb: str | None) -> None:
     ("chosen", "complaint"),
     [
         ({"workers": 2}, "--workers 2 is given, and the launcher has started 2 ranks"),
-        ({"clock": "host"}, "--clock host is one machine's"),
     ],
 )
 def test_requests_for_one_machine_are_refused(chosen: dict[str, Any], complaint: str) -> None:

@@ -51,9 +51,9 @@ DOES: dict[str, list[Changed | Refused]] = {
     "--control-plane": [Changed(LEARNED, "fabric.json")],
     "--seed": [Changed(("--seed", "7"))],
     "--seeds": [Changed(("--seeds", "2"))],
-    "--clock": [Refused(("--clock", "host"), "knows no time of the host's")],
+    "--clock": [Refused(("--clock", "host"), "runs have the virtual clock alone")],
     "--fabric": [Refused(("--fabric", "paper"), "'paper'")],
-    "--dilation": [Refused(("--dilation", "50"), "--dilation is the host clock's")],
+    "--dilation": [Refused(("--dilation", "50"), "runs have the virtual clock alone")],
     "--workers": [Refused(("--workers", "2"), "works in one process")],
     "--parts": [Refused(("--parts", "/dev/null"), "--parts")],
     "--convergence": [

@@ -21,8 +21,6 @@ def test_schedules_without_messages_have_none() -> None:
                 end_ns=105,
                 operation_start=np.array([100]),
                 operation_end=np.array([105]),
-                cpu_ns=0,
-                loop={},
                 error=None,
                 detail="",
             )

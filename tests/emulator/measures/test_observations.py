@@ -15,10 +15,9 @@ from emulator.endpoint.operations.rank_result import RankResult
 from emulator.kernel.port_counters import PortCounters, QueueCounters
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Iteration, Recorder
-from emulator.measures.port_record import PortRecord, balance, changes, failures, total
+from emulator.measures.port_record import PortRecord, balance, changes, total
 from emulator.measures.queue_depths import QueueReader, QueueSeries
 from emulator.run.faults.disturbance import lost_packets
-from emulator.run.losses import port_losses
 from emulator.run.measurement import differences, summed
 from emulator.run.report.traffic import carried_gbps, measured, steady_part
 from emulator.scenario import Outcome
@@ -94,17 +93,6 @@ def test_spans_add_up() -> None:
     assert both.queues[Queue.LOW].max_bytes == 300
     assert both.queues[Queue.LOW].histogram[0] == 3
     assert total(None, both) is both
-
-
-def test_the_models_drops_are_no_foreign_ones_and_those_below_it_are() -> None:
-    ports = {"rail0:up0": port(drops=3), "h0g0:eth0": port(drops=5, rx_dropped=1)}
-    found = port_losses(ports, modelled={"rail0:up0"})
-    assert {place: count for place, count in found.items() if count} == {
-        "rail0:up0 queue": 3,
-        "h0g0:eth0 rx_dropped": 1,
-    }
-    assert failures({"a:b": asic(tail=7)}) == {"a:b asic": 0}
-    assert failures({"a:b": asic(failure=2)}) == {"a:b asic": 2}
 
 
 def quiet_ports() -> dict[str, PortRecord]:

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from emulator.cli.run_verb import command
-from emulator.errors import UserError
 from emulator.measures.frame_latency import FILE, frames_by_row
 from topologies.ethernet import FRAMING_OCTETS
 
@@ -96,10 +95,3 @@ def test_frames_and_digest_are_those_of_a_run_that_times_none(tmp_path: Path) ->
     assert not (tmp_path / "plain" / FILE).exists()
     assert "frames_timed" not in plain["rows"][0]
     assert (tmp_path / "timed" / "capture.pcapng").stat().st_size > 20 * 8 * 100
-
-
-def test_frames_are_timed_by_the_virtual_clock_only() -> None:
-    words = ["pairs", "--clock", "host", "--frame-latency", "1"]
-    outcome = CliRunner().invoke(command, words)
-    assert isinstance(outcome.exception, UserError)
-    assert "leave --clock host out" in str(outcome.exception)

@@ -95,7 +95,7 @@ def test_doctor_names_what_runs_without_root(readable_sources: Path, folder: Pat
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--clock", "host"), "knows no time of the host's"),
+        (("--clock", "host"), "runs have the virtual clock alone"),
         (("--workers", "2"), "start MPI ranks (mpirun -n 2 uetemu run)"),
         (("--switch", "shallow:balance=kernel"), "does not hash as the kernel does"),
         (("--switch", "none"), "does not hash as the kernel does"),

@@ -11,7 +11,6 @@ from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import EventQueue
 from emulator.engine.network import Network
-from emulator.engine.virtual_clock import VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
 from emulator.engine.workers.partition import Partition
 from emulator.engine.workers.virtual_fabric import VirtualFabric
@@ -100,7 +99,6 @@ def gpu_bench(
                 nic_delays=False,
                 seed=seed,
                 memory_octets=1 << 20,
-                clock=VirtualClock(events),
                 pausing=choice is not None and choice.pausing is not None,
             )
             with VirtualPool(name, specs, fabric) as pool:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from emulator import cleanup, lab_record
@@ -20,16 +19,12 @@ from emulator.asic.fabric_asic import FabricAsic
 from emulator.asic.port_faults import NONE, Faults
 from emulator.asic.switch_choice import parse
 from emulator.asic.switch_counters import AsicCounters, ClassCounters
-from emulator.endpoint.agent_pool import AgentPool
-from emulator.endpoint.clock import Clock
-from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.errors import UserError
 from emulator.fabric.cable_delay import CableDelay, for_kernel_traffic
 from emulator.kernel import namespaces
 from emulator.lab import Lab
-from emulator.run.run_agents import agent_specs
-from emulator.transports import fit
 from tests import CHECKOUT
+from tests.harness.lab.endpoint_process import Endpoint, serving
 from tests.harness.lab.traffic import blast, kill, pings, within
 from tests.system.conftest import SMALL, LabFactory
 from tests.system.fabric.test_lab import (
@@ -228,51 +223,20 @@ def _code_points(raw: socket.socket) -> set[int]:
 
 def test_endpoints_are_told_of_trimming_at_the_last_hop(asic_lab: LabFactory) -> None:
     """Two windows meet in front of one NIC; no packet is lost without trace."""
-    octets = 1 << 20
-    switch = parse("shallow:data.trim_bytes=40KB")
-    lab = asic_lab(switch.name, dilation=5000)
-    sources, target = ("h0g0", "h1g0"), "h2g0"
-    specs = agent_specs(
-        lab.topology,
-        fit("uet:cc=none", lab.topology, switch=switch),
-        namespace=lambda node: str(lab.netns(node)),
-        nic_delays=True,
-        seed=1,
-        memory_octets=2 * octets,
-    )
-    ranks = {gpu.name: rank for rank, gpu in enumerate(lab.topology.gpus)}
-    whole = Region("data", 0, octets)
-    places = {source: Region("data", n * octets, octets) for n, source in enumerate(sources)}
-    operations: dict[int, tuple[Operation, ...]] = {
-        ranks[target]: tuple(
-            Receive(peer=ranks[source], tag=0, into=place) for source, place in places.items()
-        )
-    }
-    for source, place in places.items():
-        operations[ranks[source]] = (Write(peer=ranks[target], tag=0, local=whole, remote=place),)
-    heard = lab.inside(sources[0], _raw_socket)
+    lab = asic_lab("shallow:data.trim_bytes=40KB")
+    heard = lab.inside("h0g0", _raw_socket)
     heard.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
     heard.setblocking(False)
     try:
-        with AgentPool(lab.name, specs, Clock.start(lab.dilation)) as pool:
-            pool.start()
-            pool.load(
-                [
-                    Schedule(
-                        rank=rank,
-                        buffers={"data": 2 * octets},
-                        operations=operations.get(rank, ()),
-                    )
-                    for rank in range(len(specs))
-                ]
-            )
-            for rank, memory in pool.memories.items():
-                memory.array("data", np.uint8)[:] = rank + 1
-            pool.run(timeout=60)
-            endpoints = pool.counters()
-            arrived = pool.memories[ranks[target]]
-            for source, place in places.items():
-                assert (arrived.region(place) == ranks[source] + 1).all()
+        with serving("fep", lab, "h2g0", "--no-pdc-events") as target:
+            sources = [
+                Endpoint(
+                    *("fep", "initiator", "--gpu", f"{lab.name}:{gpu}", "-p", "h2g0"),
+                    *("--set", "cc=none", "--in-flight", "0", "write:64k,count=16,offset=" + place),
+                )
+                for gpu, place in (("h0g0", "0"), ("h1g0", "1M"))
+            ]
+            assert [source.end() for source in sources] == [0, 0]
         codes = {
             packet.fields["pds.nack_code"]
             for packet in map(decode_frame, _frames(heard))
@@ -281,8 +245,8 @@ def test_endpoints_are_told_of_trimming_at_the_last_hop(asic_lab: LabFactory) ->
     finally:
         heard.close()
     assert codes == {NackCode.TRIMMED_LASTHOP}
-    trimmed = data_at(lab, port_to(lab, target)).trimmed
-    assert endpoints[ranks[target]]["transport"]["rx_trimmed"] == trimmed > 0
+    trimmed = data_at(lab, port_to(lab, "h2g0")).trimmed
+    assert target.counters["rx_trimmed"] == trimmed > 0
 
 
 def _frames(heard: socket.socket) -> Iterator[bytes]:

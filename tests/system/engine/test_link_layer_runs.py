@@ -13,7 +13,7 @@ from emulator.endpoint.operations.schedule import Receive, Write
 from emulator.engine.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.engine.linked_cable import Script
-from tests.harness.runs.processes import begun, refused
+from tests.harness.runs.processes import begun
 from tests.system.engine.test_times_by_hand import (
     CABLE_PS,
     FRAME,
@@ -172,9 +172,3 @@ def test_rows_with_and_without_a_link_layer_leave_no_trace_in_each_other(tmp_pat
         digests = [row["digest"] for row in alone.result["rows"]]
         beside = [row["digest"] for row in both.result["rows"] if row["switch"] == switch]
         assert beside == digests, json.dumps({switch: digests})
-
-
-def test_the_clock_of_the_host_has_no_link_layer(tmp_path: Path) -> None:
-    arguments = ("--clock", "host", "--switch", "shallow:llr=on")
-    error = refused(tmp_path, *arguments)
-    assert "llr=on takes the virtual clock of a run" in error

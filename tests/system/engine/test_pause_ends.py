@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from emulator.asic.port_faults import NONE, Faults
-from emulator.endpoint.agent_processes import AgentError
+from emulator.endpoint.agent_spec import AgentError
 from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
 from emulator.engine.line_faults import LineFaults

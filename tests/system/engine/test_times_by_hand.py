@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from emulator.endpoint.agent_processes import AgentError
+from emulator.endpoint.agent_spec import AgentError
 from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench

@@ -102,7 +102,6 @@ def test_a_rank_fails_alike_with_any_number_of_workers(tmp_path: Path) -> None:
     [
         (("--workers", "0"), "--workers '0' is neither auto nor a number from 1 to 256"),
         (("--workers", "two"), "--workers 'two' is neither auto nor a number from 1 to 256"),
-        (("--workers", "2", "--clock", "host"), "each GPU has a process of its own"),
     ],
 )
 def test_a_wrong_number_of_workers_is_refused(

@@ -5,23 +5,17 @@ Debian's kernel has netem.  Where the running one has not, ``test_stock_kernel.p
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import secrets
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from emulator.doctor import capabilities
 from emulator.fabric.cable_delay import for_kernel_traffic
-from emulator.kernel import namespaces
 from emulator.kernel.port_counters import PortCounters
-from tests import CHECKOUT
 from tests.harness.lab.traffic import blast, kill, within
-from tests.system.conftest import SMALL, LabFactory
+from tests.system.conftest import LabFactory
 from topologies.routing.path_delays import path_delays
 
 pytestmark = pytest.mark.root
@@ -93,33 +87,6 @@ def test_control_goes_before_data_behind_the_delay_too(lab: LabFactory) -> None:
         within(40, ahead, "control goes first")
     finally:
         kill(*senders)
-
-
-def test_a_run_is_right_delays_in_its_nics_and_leaves_nothing(tmp_path: Path) -> None:
-    name = f"t{secrets.token_hex(5)}"
-    folder = tmp_path / "run"
-    argv = (
-        *("run", "allreduce", "--topology", SMALL, "--sizes", "16KiB", "--iterations", "1"),
-        *("--clock", "host", "--dilation", "200000", "--name", name),
-        *("--output", str(folder), "--format", "json"),
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", "from emulator.cli.main import main; main()", *argv],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert [row["wrong"] for row in result["rows"]] == [0]
-    assert all(row["time_us"] >= row["ideal_us"] for row in result["rows"])
-    environment = json.loads((folder / "environment.json").read_text())
-    assert environment["cable_delay"] == "nic"
-    assert environment["capabilities"]["netem"]["present"]
-    assert (folder / "capture.pcapng").stat().st_size > 1000
-    assert namespaces.of_lab(name) == {}
-    assert not list(Path("/dev/shm").glob(f"uetemu.{name}.*"))
 
 
 def test_the_seed_of_hashing_is_found_where_it_is() -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from emulator.endpoint.agent_processes import AgentError, AgentProcesses
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.results import RunFolder
@@ -125,17 +123,6 @@ def test_an_empty_option_is_not_one_left_out(option: str, tmp_path: Path) -> Non
 # What is killed
 
 
-def test_a_fork_server_that_dies_with_requests_unread_is_reported() -> None:
-    processes = AgentProcesses.__new__(AgentProcesses)
-    processes._births, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    processes._deaths, processes._nodes = {}, {0: "h0g0"}
-    with processes._births:
-        processes._births.send(b"a request")
-        theirs.close()  # the kernel tells us by ECONNRESET
-        with pytest.raises(AgentError, match=r"fork server .* was killed"):
-            processes._bury(0)
-
-
 class TestRuns:
     pytestmark = root
 
@@ -175,26 +162,6 @@ class TestRuns:
         assert done.stderr.startswith("uetemu: whoever read the table went away")
         assert done.stderr.count("\n") == 1
         assert json.loads((folder / "result.json").read_text())["errors"]
-
-    def test_json_is_complete_when_the_calibration_fails(
-        self, start: Callable[..., RunProcess]
-    ) -> None:
-        run = start(*SMALL, "--clock", "host", "--format", "json", "--sizes", "64KiB")
-        children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
-
-        def fork_server() -> dict | None:
-            for pid in children.read_text().split():
-                if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return {"pid": int(pid)}
-            return None
-
-        os.kill(until(fork_server)["pid"], signal.SIGKILL)
-        status, out, err = run.communicate()
-        assert status == 1
-        assert "fork server" in err
-        assert err.count("\n") == 1
-        assert json.loads(out) == run.result
-        assert run.leftovers() == []
 
     def test_clean_by_force_lets_the_run_write_its_result(
         self, start: Callable[..., RunProcess]

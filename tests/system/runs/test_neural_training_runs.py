@@ -146,10 +146,3 @@ def test_a_users_file_may_have_functions_of_its_own(
     status, _, errors = run.communicate()
     assert status == 0, errors
     assert [row["wrong"] for row in run.result["rows"]] == [0]
-
-
-def test_the_hosts_clock_executes_functions_too(start: Callable[..., RunProcess]) -> None:
-    run = start("--clock", "host", *EPOCHS, scenario="fnn")
-    status, _, errors = run.communicate()
-    assert status == 0, errors
-    assert [row["wrong"] for row in run.result["rows"]] == [0]

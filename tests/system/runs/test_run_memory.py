@@ -60,7 +60,7 @@ def _shared_memory(lab: str) -> int:
 )
 def test_the_need_is_what_a_run_takes(tmp_path: Path, spec: str, given: dict[str, str]) -> None:
     load = _load(spec, **given)
-    need = Need.of(load.memory_octets, load.operations, "virtual")
+    need = Need.of(load.memory_octets, load.operations)
     once = {**given, "warmups": "0", "iterations": "1"}
     pairs = [part for name, value in once.items() for part in ("--param", f"{name}={value}")]
     running = begun(tmp_path, "--topology", spec, *pairs)
@@ -82,11 +82,10 @@ def test_the_runner_makes_contents_for_one_gpu_at_a_time() -> None:
     assert more.gpus - one.gpus == 4 * GIB
     assert more.runner == one.runner > GIB
     assert Need.of([GIB], 1000).runner > one.runner
-    assert Need.of([GIB], 1000).agents > one.agents
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
-    """By a number of operations for which agents and runner need twice what there is."""
+    """By a number of operations for which the runner needs more than there is."""
     preflight.check_memory(2**20, [2**20] * 2)
     operations = psutil.virtual_memory().total // preflight.RUNNER_OPERATION_BYTES
     with pytest.raises(UserError) as refused:

@@ -10,7 +10,6 @@ from math import ceil
 
 import pytest
 
-from emulator.run.losses import cable_rtt_ns
 from tests.harness.topologies.walks import walks
 from topologies.analysis.deadlock import waiting_circle
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
@@ -114,12 +113,6 @@ def test_lengths_are_those_of_the_shortest_and_the_longest_of_all_ways(spec: str
                 assert spans[peer.name] in [ticks.span(way) for way in alike]
     farthest = [max(every[pair], key=length) for pair in every]
     assert base_rtt_ns(topology, FRAME) == max(map(round_trip, farthest))
-    apart = [
-        min(map(length, found))[1]
-        for (one, other), found in every.items()
-        if topology.node(one).server != topology.node(other).server
-    ]
-    assert cable_rtt_ns(topology) == 2 * min(apart)
 
 
 @pytest.mark.parametrize("spec", [*SPECS, *ATTACHED])

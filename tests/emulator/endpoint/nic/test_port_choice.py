@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from emulator.endpoint.nic.multi_port_nic import hash_of
+from emulator.engine.frames.gpu_port import hash_of
 from emulator.rocev2.connections import full_mesh
 from emulator.rocev2.wire.rocev2_codes import flow_label, source_port
 from uet.carrier_codec import PeerEnvelope

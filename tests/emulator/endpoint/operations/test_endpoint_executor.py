@@ -12,7 +12,7 @@ import pytest
 
 from emulator.endpoint.operations.executor import NARROW, WIDE, Executor
 from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
-from emulator.endpoint.operations.nvlink import NvLink, ScaleUpLink
+from emulator.endpoint.operations.nvlink import CopyNotice, ScaleUpLink
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import (
     Apply,
@@ -27,6 +27,8 @@ from emulator.endpoint.operations.schedule import (
     Write,
 )
 from emulator.endpoint.operations.schedule_program import ScheduleProgram
+from emulator.engine.event_queue import EventQueue, Source
+from emulator.engine.scale_up_copies import ScaleUpCopies
 from uet.transport import Completion, Frame
 from uet.transport import WriteRequest as RmaWrite
 
@@ -110,7 +112,7 @@ class DirectTransport:
 class TwoRanks:
     """Two executors that share a server; time goes on only when all of them wait."""
 
-    def __init__(self, folder: Path, header_bits: int) -> None:
+    def __init__(self, header_bits: int) -> None:
         lab = f"test-{secrets.token_hex(4)}"
         network: dict[str, DirectTransport] = {}
         self.now = 0
@@ -119,9 +121,17 @@ class TwoRanks:
             rank: GpuMemory.create(memory_path(lab, f"g{rank}"), 4 << 20) for rank in ADDRESSES
         }
         link = ScaleUpLink(rate_bps=8_000_000_000, latency_ns=700)
-        boxes = {rank: folder / f"{rank}" for rank in ADDRESSES}
+        self.heard: dict[int, list[CopyNotice]] = {rank: [] for rank in ADDRESSES}
         self.nvlinks = {
-            rank: NvLink(rank, boxes[rank], {1 - rank: boxes[1 - rank]}, link) for rank in ADDRESSES
+            rank: ScaleUpCopies(
+                rank,
+                link,
+                EventQueue(),
+                Source(1),
+                send=lambda peer, when, order, notice: self.nvlinks[peer].arrive(notice),
+                hear=heard.append,
+            )
+            for rank, heard in self.heard.items()
         }
         self.transports = {
             rank: DirectTransport(address, network) for rank, address in ADDRESSES.items()
@@ -143,8 +153,6 @@ class TwoRanks:
     def close(self) -> None:
         for memory in self.memories.values():
             memory.unlink()
-        for nvlink in self.nvlinks.values():
-            nvlink.close()
 
     def load(self, *operations: Sequence[Operation]) -> None:
         for rank, executor in self.executors.items():
@@ -170,7 +178,7 @@ class TwoRanks:
         for rank, executor in self.executors.items():
             done = self.transports[rank].completions()
             executor.feed(done, self.now)
-            notices = self.nvlinks[rank].notices()
+            notices, self.heard[rank][:] = list(self.heard[rank]), []
             executor.notice(notices)
             busy |= executor.advance(self.now) or bool(done) or bool(notices)
             for name in executor.barriers_reached():
@@ -195,8 +203,8 @@ class TwoRanks:
 
 
 @pytest.fixture(params=[WIDE, NARROW], ids=["64 bits", "32 bits"])
-def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TwoRanks]:
-    ranks = TwoRanks(tmp_path, request.param)
+def ranks(request: pytest.FixtureRequest) -> Iterator[TwoRanks]:
+    ranks = TwoRanks(request.param)
     yield ranks
     ranks.close()
 
@@ -370,7 +378,7 @@ def test_corrupted_data_is_a_checksum_error(ranks: TwoRanks) -> None:
 
 def test_an_immediate_that_comes_before_the_start_waits(tmp_path: Path) -> None:
     """Ranks start at one time by clocks of their own: a peer's write may be there first."""
-    ranks = TwoRanks(tmp_path, NARROW)
+    ranks = TwoRanks(NARROW)
     ranks.load([write()], [receive()])
     fill(ranks)
     sender, receiver = ranks.executors.values()

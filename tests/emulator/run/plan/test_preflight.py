@@ -23,17 +23,11 @@ def test_only_the_backend_of_a_cluster_carries_runs(network: str) -> None:
     preflight.check_network(catalogue.load("cluster_storage"))
 
 
-def test_an_endpoint_needs_no_more_for_gpus_that_it_does_not_write_to() -> None:
-    few, many = (preflight.agents_bytes(ranks, "virtual") for ranks in (512, 8_192))
-    assert many == 16 * few
-    assert many < 10 * 2**30
-
-
 def test_pairs_that_talk_are_counted_once_a_direction() -> None:
     topology = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")
     alltoall = scenario.load("alltoall")
     (trial,) = alltoall.schedules(alltoall.parameters({"sizes": "4KiB"}), topology, 1)
     load = TrialLoad.of(trial, topology, WireCost(around_bytes=100, payload_mtu=4096))
     assert load.pairs == 4 * 2  # those of the own server are reached by the scale-up network
-    idle, busy = (Need.of(load.memory_octets, clock="virtual", pairs=n) for n in (0, load.pairs))
+    idle, busy = (Need.of(load.memory_octets, pairs=n) for n in (0, load.pairs))
     assert busy.agents - idle.agents == load.pairs * preflight.PAIR_BYTES

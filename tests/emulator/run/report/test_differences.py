@@ -33,12 +33,11 @@ class Compared:
         self.stages = [Planned(name) for name in names]
         self.topology = FABRIC
         self.request = self
-        self.clock = "virtual"
         self.parameters: Any = scenarios.load("incast").parameters({})
 
 
 def report(*names: str) -> dict[str, str]:
-    lines = differences.report(Compared(*names), 1)  # type: ignore[arg-type]
+    lines = differences.report(Compared(*names))  # type: ignore[arg-type]
     return dict(line.split(": ", 1) for line in lines)
 
 

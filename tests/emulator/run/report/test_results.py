@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from emulator.errors import UserError
 from emulator.results import ROW_KEYS, SCHEMA, Result, RunFolder
-from emulator.run import fidelity
 from emulator.run.report import outcome_sentence
 from emulator.run.report import result_table as table
-
-CALM = fidelity.Slip(wakeups=1000, p99_ns=20, max_ns=300)
-IDLE = fidelity.Machine(slip=CALM, busy=0.5, own_time=0.01)
 
 
 def result() -> Result:
@@ -192,41 +187,3 @@ def test_the_trailer_says_whose_hash_chose_paths() -> None:
         outcome.fidelity = {"verdict": "exact", "reasons": [], "kernel_hash": decides}
         text = "\n".join(table.trailer(outcome.as_dict(), "runs/x"))
         assert ("kernel's own hash" in text) == decides
-
-
-def test_a_calm_run_is_ok() -> None:
-    evidence = fidelity.Evidence(machine=IDLE, foreign_drops={"h0g0": 0})
-    verdict = fidelity.judge(evidence, base_rtt_ns=2400)
-    assert verdict["verdict"] == "ok"
-    assert verdict["reasons"] == []
-    assert verdict["drops"] == {}
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"machine": replace(IDLE, slip=fidelity.Slip(1000, 900, 950))}, "1 % of wake-ups"),
-        ({"machine": replace(IDLE, slip=fidelity.Slip(1000, 20, 50_000))}, "one wake-up"),
-        (
-            {"machine": replace(IDLE, slip=fidelity.Slip(1000, 20, 300, 1.194))},
-            "an agent the time of 1.19 iterations for each one measured (limit 0.03)",
-        ),
-        (
-            {"machine": replace(IDLE, own_time=0.07)},
-            "for the time of 0.07 iterations along the longest chain",
-        ),
-        ({"machine": replace(IDLE, busy=0.97)}, "97 % busy"),
-        ({"late_pause_ns": 700}, "took effect 700 ns of fabric time late (limit 600 ns)"),
-        ({"late_fault_ns": 2500}, "2500 ns of fabric time late (limit 2400 ns)"),
-        ({"overtaken": {"h1g0": 2}}, "overtook each other between processors (h1g0 2)"),
-        ({"foreign_drops": {"h0g0 nic socket_drops": 3}}, "h0g0 nic socket_drops 3"),
-    ],
-)
-def test_each_input_can_trip_the_verdict(change: dict[str, object], word: str) -> None:
-    given: dict[str, object] = {"machine": IDLE, **change}
-    verdict = fidelity.judge(fidelity.Evidence(**given), base_rtt_ns=2400)  # type: ignore[arg-type]
-    assert verdict["verdict"] == "host-limited"
-    reason = str(verdict["reasons"])
-    assert word in reason
-    assert "--dilation" in reason
-    assert sum(item["tripped"] for item in verdict["inputs"]) == 1  # type: ignore[attr-defined]

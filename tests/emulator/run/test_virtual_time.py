@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from emulator.asic.switch_choice import requested
-from emulator.run.clocks.virtual_time import _kernel_hash
 from emulator.run.plan.run_plan import RunPlan
+from emulator.run.virtual_time import _kernel_hash
 from topologies import catalogue
 
 CHOICE = "rail_clos:hosts=1,gpus_per_host=2,spines=2"

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from emulator.asic import telemetry
-from emulator.asic.pfc.pause_counters import PauseCounters
-from emulator.asic.switch_counters import AsicCounters
 from emulator.asic.telemetry import Telemetry
 from emulator.control_plane.charged_time import NS_PER_S, Broken
 from emulator.control_plane.computed_routing import ComputedRouting
@@ -31,16 +29,11 @@ from emulator.engine.virtual_pool import VirtualPool
 from emulator.engine.workers.virtual_fabric import VirtualFabric
 from emulator.kernel.port_counters import PortCounters
 from emulator.lab import Lab
-from emulator.lab_record import Clock as ClockKind
 from emulator.measures import frame_latency
 from emulator.measures.frame_latency import FrameTimes, LatencyFile
 from emulator.results import Result, RunFolder
-from emulator.run.attempt import Attempt
-from emulator.run.measurement import HostLoad
 from emulator.run.plan.run_plan import RunPlan, partition_of
 from emulator.run.rank_folder import RankFolder
-from emulator.run.time_base import Repeat
-from emulator.scenario import Outcome
 from topologies.model import CableEnd
 from topologies.routing.static_routes import static_routes
 
@@ -53,10 +46,12 @@ CAPTURE_COMMENT = (
 )
 
 
+#: Has the kernel undo what was struck last (False), or strikes it again (True).
+Repeat = Callable[[bool], None]
+
+
 class VirtualTime:
     """The virtual clock for the run of ``plan``."""
-
-    name: ClockKind = "virtual"
 
     def __init__(
         self,
@@ -78,7 +73,6 @@ class VirtualTime:
         self.clock = VirtualClock(self._events)
         self._partition = partition_of(plan)
         environment["workers"] = self._partition.workers
-        self.host: HostLoad | None = None
         self.telemetry: Telemetry | None = None
         self._lines: LineTelemetry | None = None
         self._latencies: LatencyFile | None = None
@@ -92,10 +86,6 @@ class VirtualTime:
     def worker_of(self) -> Mapping[str, int]:
         """The worker that each node of the fabric is to have, by the node's name."""
         return self._partition.worker_of
-
-    def choose_dilation(self) -> float:
-        """A second of the fabric is one of the virtual clock."""
-        return 1.0
 
     def begin(self, lab: Lab, stack: ExitStack) -> None:
         """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
@@ -180,9 +170,9 @@ class VirtualTime:
                 took_s = routes.settle(after)
                 self._folder.event("converged", charged_us=charged_ns / 1000, took_s=took_s)
 
-        self._at(due, settle)
+        self.schedule(due, settle)
 
-    def await_routes(self, routing: Routing | ComputedRouting) -> None:
+    def await_routes(self) -> None:
         """Have the routes of the whole fabric again, at no virtual time."""
         assert self._routes is not None
         self._faulted += 1
@@ -197,7 +187,7 @@ class VirtualTime:
         if self._lines is not None:
             self._lines.flush()
 
-    def digest(self) -> str | None:
+    def digest(self) -> str:
         """The digest of all frames so far."""
         return self._from_first("digest", digest)
 
@@ -235,7 +225,7 @@ class VirtualTime:
         self._pool = VirtualPool(self._plan.lab, specs, self.fabric)
         return self._pool
 
-    def unrouted(self, lab: Lab) -> int:
+    def unrouted(self) -> int:
         """Frames that switches had no way for, by the account, which knows of no other packets."""
         return sum(
             count
@@ -243,9 +233,9 @@ class VirtualTime:
             if cause.partition(": ")[2] in (NO_ROUTE, CAME_BACK)
         )
 
-    def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
-        """The function that reads the counters of all ports of ``lab``."""
-        return self.fabric.counters
+    def counters(self) -> Mapping[str, PortCounters]:
+        """The counters of all ports."""
+        return self.fabric.counters()
 
     def rest(self) -> None:
         """Let all frames of what was run last arrive."""
@@ -262,7 +252,7 @@ class VirtualTime:
                 self._sampling.sample(self._events.now)  # peaks begin anew
             self._sampling.begin_row(self._events.now // PS * PS)
 
-    def row_digest(self) -> str | None:
+    def row_digest(self) -> str:
         """The digest of the row's frames."""
         return self._from_first("digest of row", digest_of_row)
 
@@ -277,27 +267,14 @@ class VirtualTime:
         """Let the lines follow the switches' new settings, with draws from ``seed``."""
         self.fabric.reconfigure(seed)
 
-    @property
-    def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
-        """Calls something at a time (ns)."""
-        return self._at
-
-    def _at(self, when_ns: int, act: Callable[[], None]) -> None:
+    def schedule(self, when_ns: int, act: Callable[[], None]) -> None:
+        """Have ``act`` called at a time (ns)."""
         events = self._events
         when = max(when_ns * PS, events.now)
         events.at(when, events.run_source.next(), lambda _: act(), None)
 
-    def row_verdict(self, attempt: Attempt, outcome: Outcome) -> Mapping[str, object]:
-        """Virtual time is exact, or the run has ended with an error."""
-        return {"verdict": "exact", "reasons": []}
-
-    def verdict(
-        self,
-        kernel: Mapping[str, PortCounters],
-        asic: Mapping[str, AsicCounters],
-        pauses: Mapping[str, PauseCounters],
-    ) -> dict[str, object]:
-        """The account of all frames."""
+    def verdict(self) -> dict[str, object]:
+        """Return the account of all frames.  Time is exact, or the run ends with an error."""
         account = self.fabric.account()
         return {
             "verdict": "exact",
