@@ -91,10 +91,13 @@ class LabWatch:
             return self.latest
         self._failing_s = None
         picture = None if self.latest is None else self.latest.picture
-        if self._before is not None and sample.at_ns != self._before.at_ns:
+        if self._before is not None and sample.at_ns == self._before.at_ns:
+            # A virtual clock stood still: the same interval goes on.  Nothing has moved, but a lab
+            # that goes loses its ports one by one.
+            sample = replace(self._before, record=sample.record)
+        elif self._before is not None:
             picture = self._sampler.between(self._before, sample)
-        if self._before is None or sample.at_ns != self._before.at_ns:
-            self._before = sample  # a virtual clock that stood still: the same interval goes on
+        self._before = sample
         self.latest = Watched(
             record=sample.record,
             topology=self._lab.topology,
