@@ -1,0 +1,1 @@
+"""What carries frames: the kernel's nodes and links, or their model in this process."""

@@ -1,0 +1,1 @@
+"""Who carries out a run: this process, forked ones, or the ranks of an MPI job."""
