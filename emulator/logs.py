@@ -2,7 +2,7 @@
 
 ``uetemu -v`` shows steps, ``-vv`` details.  ``UETEMU_LOG`` selects the same by words: a level
 (``info``, ``debug``), or ``LOGGER=LEVEL`` for some of the rooms, parted by commas
-(``info,emulator.control_plane=debug``).  Nothing on the way of a frame writes a log.
+(``info,emulator.dataplane.control_plane=debug``).  Nothing on the way of a frame writes a log.
 """
 
 from __future__ import annotations

@@ -42,16 +42,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from emulator.asic.port_faults import Faults
-from emulator.endpoint.interruption import JobExecution
-from emulator.endpoint.operations.schedule import Schedule
+from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
-from emulator.latest_schedules import LatestSchedules, takes_wanted
-from emulator.measures.gpu_execution import GpuExecution
-from emulator.measures.ideal import WireCost
-from emulator.measures.message_times import Iteration
-from emulator.measures.port_record import PortRecord
-from emulator.measures.queue_depths import QueueSeries
+from emulator.run.latest_schedules import LatestSchedules, takes_wanted
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.run.measures.ideal import WireCost
+from emulator.run.measures.message_times import Iteration
+from emulator.run.measures.port_record import PortRecord
+from emulator.run.measures.queue_depths import QueueSeries
+from emulator.sim.endpoint.interruption import JobExecution
+from emulator.sim.endpoint.operations.schedule import Schedule
 from topologies.advice import meant
 from topologies.model import Topology, TopologyError
 
@@ -63,7 +63,8 @@ Contents = Mapping[str, np.ndarray]
 class FaultAt:
     """Faults of a switch port from ``at_ns`` after the common start on.
 
-    The switch port is ``port`` (``node:port``); :data:`emulator.asic.port_faults.NONE` heals it.
+    The switch port is ``port`` (``node:port``); :data:`emulator.dataplane.switch.port_faults.NONE`
+    heals it.
 
     Faults strike what leaves through the port; ``both_ways``: also what comes back over its cable.
     """
@@ -105,11 +106,11 @@ class Trial:
     """One line of the table: a collective of one size, run ``warmups`` + ``iterations`` times.
 
     ``compile`` makes the schedules of all ranks.  If it has a parameter ``wanted``, that is the
-    :class:`~emulator.endpoint.operations.schedule.WantedSchedules` of this process: the schedules
-    of others may have their buffers alone.  ``inputs(rank)`` is what a rank's buffers hold at
-    the start of every iteration, ``expected(rank)`` what they must hold, octet for octet, at its
-    end; buffers named by ``expected`` are poisoned before each iteration, so that a transfer that
-    never happened cannot pass for one that did.  Both are called for one rank at a time, and
+    :class:`~emulator.sim.endpoint.operations.schedule.WantedSchedules` of this process: the
+    schedules of others may have their buffers alone.  ``inputs(rank)`` is what a rank's buffers
+    hold at the start of every iteration, ``expected(rank)`` what they must hold, octet for octet,
+    at its end; buffers named by ``expected`` are poisoned before each iteration, so that a transfer
+    that never happened cannot pass for one that did.  Both are called for one rank at a time, and
     ``expected`` again after every iteration. So the contents of all GPUs never exist twice: what
     takes long to make and is the same for all ranks, a scenario keeps.  ``memory_bytes`` is about
     what each GPU's buffers take, so that a size beyond the machine is refused before anything is
@@ -121,7 +122,7 @@ class Trial:
     this row needs of them, such as ``"spray=reps"`` or ``"deep:trim=off"``; the rest is the user's
     choice, and the user cannot contradict them (:mod:`emulator.run.plan.stages`).  ``faults``
     befall every iteration that counts, and are healed after it; warm-ups are spared.  So do
-    ``fault_clauses``, in the words of :mod:`emulator.faults.grammar`, such as
+    ``fault_clauses``, in the words of :mod:`emulator.run.faults.grammar`, such as
     ``"t=90us gpu h1g0 dead"``; with them an iteration without them runs first.  ``fresh``:
     the endpoints begin anew before this row, with nothing learned from those before it.
 
@@ -165,10 +166,10 @@ class Outcome:
     """The measurements of a trial's iterations (warm-ups excluded).
 
     ``times_ns`` holds each iteration's fabric time from the common start until the last rank was
-    done; ``ideal_ns`` is the lower bound of :mod:`emulator.measures.ideal`; ``counters`` are the
-    changes of the endpoints' counters, summed over all ranks, and ``endpoints`` the same by rank.
-    ``iterations`` are the messages of each iteration, and ``ports`` what every port counted, by
-    ``node:port``. ``queues`` is the depth of their queues over time, and ``wire`` what the
+    done; ``ideal_ns`` is the lower bound of :mod:`emulator.run.measures.ideal`; ``counters`` are
+    the changes of the endpoints' counters, summed over all ranks, and ``endpoints`` the same by
+    rank. ``iterations`` are the messages of each iteration, and ``ports`` what every port counted,
+    by ``node:port``. ``queues`` is the depth of their queues over time, and ``wire`` what the
     transport spends on each packet.  The messages of the trial's victims are not among
     ``iterations``, but among ``victims``.  ``executions`` are those of the last iteration: one, and
     one more after each interruption.  ``observed`` has for each of ``iterations`` what

@@ -20,7 +20,7 @@ see packets that never arrive, or that are marked. The link heals after the iter
 is compared with what was sent.
 
 Measured: completion time against the ideal *of the remaining capacity*: each rail has three of four
-links left, or 3.25 (``emulator.measures.cuts``); timeouts, retransmissions, what the black port
+links left, or 3.25 (``emulator.run.measures.cuts``); timeouts, retransmissions, what the black port
 swallowed (``drops``), and the balance of the uplinks.  When the faults really came is in
 ``events.jsonl``.
 
@@ -50,7 +50,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.asic.port_faults import Faults
+from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn

@@ -49,9 +49,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.asic.port_faults import Faults
+from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
-from emulator.faults.grammar import bit_error_ratio
+from emulator.run.faults.grammar import bit_error_ratio
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter

@@ -63,7 +63,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.asic.port_faults import NONE, Faults
+from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TableColumn

@@ -20,11 +20,12 @@ file leaves open is refused with its place (the manual of the formats is
 ``scenarios/traces/README.md``).
 
 Measured: the time from a common start until the last rank is done; the ideal, a lower bound from
-the dependencies, durations, link rates and delays (``emulator.measures.ideal``), and how close the
-run came to it; the computing of the busiest rank, and the share of the time that is not computing
-of that rank (``exposed``).  Of messages that the trace itself has, such as the flows of a matrix:
-mean, p50, p99 and the largest of their completion times, from the start of a message until its data
-are verified in memory.  ``result.json`` has each collective with its start, end and bandwidth.
+the dependencies, durations, link rates and delays (``emulator.run.measures.ideal``), and how close
+the run came to it; the computing of the busiest rank, and the share of the time that is not
+computing of that rank (``exposed``).  Of messages that the trace itself has, such as the flows of a
+matrix: mean, p50, p99 and the largest of their completion times, from the start of a message until
+its data are verified in memory.  ``result.json`` has each collective with its start, end and
+bandwidth.
 
 What should be seen: with ``compute_scale=0`` only communication is left, and the time is that of
 the fabric.  With 1 the time is at least the longest chain of computations and messages.
@@ -41,7 +42,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.measures.metrics import percentile
+from emulator.run.measures.metrics import percentile
 from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.traces.format_registry import ReadOptions

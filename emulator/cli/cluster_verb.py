@@ -11,14 +11,14 @@ from types import FrameType
 
 import click
 
-from emulator.cleanup import require_root
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.progress_bar import progress_bar
-from emulator.cluster_report.cluster_page import write_cluster_report
-from emulator.cluster_run import cluster_scenario as scenarios
-from emulator.cluster_run.cluster_runner import ClusterRequest, ClusterResult, execute
-from emulator.cluster_run.cluster_scenario import TCP
+from emulator.cluster.run import cluster_scenario as scenarios
+from emulator.cluster.run.cluster_runner import ClusterRequest, ClusterResult, execute
+from emulator.cluster.run.cluster_scenario import TCP
+from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
+from emulator.report.cluster.cluster_page import write_cluster_report
 
 WIDTH = 150
 #: From here on a number has no decimals.

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from emulator import scenario
 from emulator.compiled.hot_modules import HOT, compiled
-from emulator.doctor.capabilities import (
+from emulator.dataplane.doctor.capabilities import (
     Capabilities,
     CapabilityKind,
     MachineCapability,

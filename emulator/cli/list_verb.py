@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from emulator import scenario
-from emulator.asic import switch_choice
+from emulator.dataplane.switch import switch_choice
 from emulator.transports import TRANSPORTS
 from topologies.catalogue import DESIGNS
 

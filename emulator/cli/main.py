@@ -15,8 +15,8 @@ import click
 from emulator import logs
 from emulator.cli.rank_command import is_farmed
 from emulator.compiled.hot_modules import compiled
+from emulator.dataplane.kernel.launcher import Companions, place
 from emulator.errors import UserError, is_full, is_short_of_memory
-from emulator.kernel.launcher import Companions, place
 from topologies.advice import meant
 from topologies.model import TopologyError
 

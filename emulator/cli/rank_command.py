@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from emulator.kernel import launcher
+from emulator.dataplane.kernel import launcher
 
 #: The verbs whose trials are always farmed out to ranks.
 FARMED_VERBS = ("bench",)

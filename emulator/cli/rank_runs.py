@@ -17,29 +17,29 @@ from contextlib import contextmanager
 
 import click
 
-from emulator import cleanup
 from emulator.cli.rank_command import FARMED_VERBS
-from emulator.control_plane import control_plane_choice as control_plane
-from emulator.engine.ranks.rank_exchange import (
-    PATIENCE_S,
-    PATIENCE_VARIABLE,
-    Ranks,
-)
-from emulator.engine.ranks.rank_guardian import Aftermath, guarded
-from emulator.engine.ranks.rank_machine import RankMachine, check_alike
-from emulator.engine.workers.partition import Partition
+from emulator.dataplane import cleanup
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.kernel.launcher import RankPlace
 from emulator.errors import UserError
-from emulator.kernel.launcher import RankPlace
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, prepare, weighed
 from emulator.run.run_secret import plan_digest
 from emulator.run.run_share import RunShare
 from emulator.run.run_start import note_end
+from emulator.workers.forked.partition import Partition
+from emulator.workers.ranks.rank_exchange import (
+    PATIENCE_S,
+    PATIENCE_VARIABLE,
+    Ranks,
+)
+from emulator.workers.ranks.rank_guardian import Aftermath, guarded
+from emulator.workers.ranks.rank_machine import RankMachine, check_alike
 
 #: The verbs that several ranks carry out together.
 RANKED_VERBS = ("run",)
 #: Loaded in a process that a launcher has started, and in no other.
-_CHANNEL = "emulator.engine.ranks.mpi_channel"
+_CHANNEL = "emulator.workers.ranks.mpi_channel"
 #: Has Open MPI gather the blocks of N ranks in log2(N) rounds, where N is a power of two.  Without
 #: it, and for any other N, each rank sends its block to each other one.
 _ROUNDS = ("OMPI_MCA_coll_libnbc_iallgather_algorithm", "2")

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import hexdigits
 
-from emulator.engine.frame_digest import DIGITS
-from emulator.engine.workers.partition import MOST_WORKERS
 from emulator.errors import UserError
 from emulator.scenario import Scenario
+from emulator.sim.frame_digest import DIGITS
+from emulator.workers.forked.partition import MOST_WORKERS
 from topologies.units import UnitError, parse_time_ns
 
 

@@ -15,13 +15,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from emulator.control_plane import control_plane_choice as control_plane
-from emulator.kernel import launcher
-from emulator.results import Result, RunFolder
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.kernel import launcher
 from emulator.run.plan.effort import effort
 from emulator.run.rank_folder import RankFolder
 from emulator.run.report import comparison, differences, outcome_sentence
 from emulator.run.report import result_table as table
+from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
 
 #: What the table says of a fabric that is a model.

@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from emulator.asic import switch_choice as choice
-from emulator.capture.fabric_capture import parse_snaplen
 from emulator.cli import rank_runs
 from emulator.cli.rank_command import RankCommand, given_words
 from emulator.cli.run_options import (
@@ -25,15 +23,14 @@ from emulator.cli.run_options import (
 )
 from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
 from emulator.cli.scenario_choice import chosen
-from emulator.control_plane import control_plane_choice as control_plane
-from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
+from emulator.dataplane.capture.fabric_capture import parse_snaplen
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.control_plane.charged_time import COMPUTED, MEASURED, Convergence
+from emulator.dataplane.kernel import launcher
+from emulator.dataplane.switch import switch_choice as choice
 from emulator.errors import UserError
-from emulator.farm.farm_session import GOES_ON, farm_of, serve_rank
-from emulator.farm.farmed_seeds import execute_farmed
-from emulator.farm.trial_farm import TrialFarm
-from emulator.faults import grammar
-from emulator.kernel import launcher
-from emulator.results import FabricKind
+from emulator.report.run.page import write_report
+from emulator.run.faults import grammar
 from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
 from emulator.run.plan.run_plan import DEFAULT_SEED
@@ -43,8 +40,11 @@ from emulator.run.pxn import DEFAULT as pxn_default
 from emulator.run.pxn import MODES as pxn_modes
 from emulator.run.report import comparison, spread
 from emulator.run.report import result_table as table
+from emulator.run.results import FabricKind
 from emulator.run.runner import RunRequest, execute
-from emulator.run_report.page import write_report
+from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
+from emulator.suite.farm.farmed_seeds import execute_farmed
+from emulator.suite.farm.trial_farm import TrialFarm
 from emulator.transports import describe_options, is_secured
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from emulator import scenario as scenarios
-from emulator.cluster_run import cluster_scenario
+from emulator.cluster.run import cluster_scenario
 from emulator.errors import UserError
 
 #: Names by which users mean TCP, which is no transport of runs.

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from emulator.asic import switch_choice as choice
-from emulator.asic.switch_fitting import fit
 from emulator.cli.labs.up_verb import DEFAULT_DILATION
+from emulator.dataplane.fabric_choice import FabricChoice, choose
+from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.switch import switch_choice as choice
+from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
-from emulator.fabric_choice import FabricChoice, choose
-from emulator.lab_record import Clock
 from emulator.run.plan.run_plan import usual_switch
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
 from topologies.exports.mermaid import inventory

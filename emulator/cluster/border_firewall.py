@@ -10,7 +10,7 @@ import json
 from typing import NamedTuple
 
 from emulator.cluster.node_filter import nft
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from topologies.cluster.machine_networks import BORDER, MODEL_PORT, USERS_BRIDGE
 
 TABLE = "border"

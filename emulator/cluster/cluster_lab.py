@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from emulator import lab_record
 from emulator.cluster import border_firewall, isolation_choice, tenant_isolation
+from emulator.dataplane import lab_record
+from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
+from emulator.dataplane.kernel.fabric.fabric_plan import Progress
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.lab_record import Membership
 from emulator.errors import UserError
-from emulator.fabric.cable_delay import for_kernel_traffic
-from emulator.fabric.fabric_plan import Progress
-from emulator.lab import Lab
-from emulator.lab_record import Membership
 from topologies.addressing import PORT_PREFIXES
 from topologies.model import BACKEND, Topology, TopologyError
 
@@ -64,7 +64,8 @@ class ClusterLab:
         """Build every network of ``topology``; return when all routes are there.
 
         ``dilations`` are those of the networks beside the backend, and ``backend`` the settings of
-        :meth:`emulator.lab.Lab.create` for that.  The others have its seed and persistence.
+        :meth:`emulator.dataplane.lab.Lab.create` for that.  The others have its seed and
+        persistence.
 
         Raises UserError as that does.  Whatever is raised, nothing of the cluster is left.
         """

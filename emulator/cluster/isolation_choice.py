@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from emulator.doctor import capabilities
+from emulator.dataplane.doctor import capabilities
 from emulator.errors import UserError
 from topologies.cluster.tenants import tenant_of_bridge
 from topologies.model import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.lab import Lab
 
 ANSWER_S = 20.0
 

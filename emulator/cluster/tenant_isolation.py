@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Network
 
 from emulator.cluster.node_filter import nft
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from topologies.cluster.tenants import tenant_of_bridge
 from topologies.model import Node, Topology
 

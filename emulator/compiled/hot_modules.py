@@ -22,14 +22,14 @@ RECORD = Path(__file__).with_name("compiled_sources.json")
 #: Where the processor time of a frame goes, or that of an operation of a schedule.  A compiled
 #: class has no derived class in a module that is not compiled.
 HOT = (
-    "emulator/endpoint/operations/executor.py",
-    "emulator/engine/event_queue.py",
-    "emulator/engine/frames/gpu_port.py",
-    "emulator/engine/frames/kernel_switch.py",
-    "emulator/engine/frames/line.py",
-    "emulator/engine/frames/packet_ring.py",
-    "emulator/engine/gpu_endpoint.py",
-    "emulator/engine/scale_up_copies.py",
+    "emulator/sim/endpoint/operations/executor.py",
+    "emulator/sim/event_queue.py",
+    "emulator/dataplane/kernel/frames/gpu_port.py",
+    "emulator/dataplane/kernel/frames/kernel_switch.py",
+    "emulator/dataplane/kernel/frames/line.py",
+    "emulator/dataplane/kernel/frames/packet_ring.py",
+    "emulator/sim/gpu_endpoint.py",
+    "emulator/sim/scale_up_copies.py",
     "uet/arrivals.py",
     "uet/carrier_codec.py",
     "uet/congestion/context.py",

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from emulator import lab_record
-from emulator.asic.bpf import switch_program as asic_program
+from emulator.dataplane import lab_record
+from emulator.dataplane.kernel import keeper, namespaces, rights
+from emulator.dataplane.kernel.kernel_objects import delete_fabric_links
+from emulator.dataplane.kernel.netlink import KernelRefusal, RouteSocket
+from emulator.dataplane.lab_record import LabRecord, Lock, Phase, Process
+from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.errors import UserError
-from emulator.kernel import keeper, namespaces, rights
-from emulator.kernel.kernel_objects import delete_fabric_links
-from emulator.kernel.netlink import KernelRefusal, RouteSocket
-from emulator.lab_record import LabRecord, Lock, Phase, Process
 from emulator.logs import plain_logger
 
 _log = plain_logger(__name__)

@@ -25,35 +25,35 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from emulator import cleanup, homing, lab_record
-from emulator.asic.fabric_asic import FabricAsic
-from emulator.asic.model.model_program import ModelProgram
-from emulator.asic.switch_choice import SwitchChoice
-from emulator.asic.switch_fitting import fit, size_of
-from emulator.control_plane import control_plane_choice as control_plane
-from emulator.control_plane.computed_routing import ComputedRouting
-from emulator.control_plane.lab_routing import Routing, check_control_plane
+from emulator.dataplane import cleanup, homing, lab_record
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.control_plane.computed_routing import ComputedRouting
+from emulator.dataplane.control_plane.lab_routing import Routing, check_control_plane
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.default_signals import popen_options
+from emulator.dataplane.kernel.fabric import bonds, bridge_ports, vlans
+from emulator.dataplane.kernel.fabric.cable_carrier import Cables
+from emulator.dataplane.kernel.fabric.cable_delay import CableDelay
+from emulator.dataplane.kernel.fabric.fabric_plan import Progress
+from emulator.dataplane.kernel.fabric.inner import wires
+from emulator.dataplane.kernel.fabric.inner.inner_carrier import InnerCables
+from emulator.dataplane.kernel.fabric.inner.wires import Wires
+from emulator.dataplane.kernel.netlink import RouteSocket
+from emulator.dataplane.kernel.port_counters import PortCounters, read_ports, unrouted_packets
+from emulator.dataplane.lab_record import Clock, LabRecord, Lock, Membership, Phase
+from emulator.dataplane.model.model_fabric import ModelFabric
+from emulator.dataplane.model.model_scope import check as check_model
+from emulator.dataplane.model.switch.model_program import ModelProgram
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.switch.switch_choice import SwitchChoice
+from emulator.dataplane.switch.switch_fitting import fit, size_of
 from emulator.errors import UserError
-from emulator.fabric import bonds, bridge_ports, vlans
-from emulator.fabric.cable_carrier import Cables
-from emulator.fabric.cable_delay import CableDelay
-from emulator.fabric.fabric_plan import Progress
-from emulator.fabric.inner import wires
-from emulator.fabric.inner.inner_carrier import InnerCables
-from emulator.fabric.inner.wires import Wires
-from emulator.fabric.model.model_fabric import ModelFabric
-from emulator.fabric.model.model_scope import check as check_model
-from emulator.kernel import namespaces
-from emulator.kernel.default_signals import popen_options
-from emulator.kernel.netlink import RouteSocket
-from emulator.kernel.port_counters import PortCounters, read_ports, unrouted_packets
-from emulator.lab_record import Clock, LabRecord, Lock, Membership, Phase
 from emulator.logs import plain_logger
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Topology
 
 if TYPE_CHECKING:  # Mininet, which a modelled fabric does without
-    from emulator.fabric.build import Fabric
+    from emulator.dataplane.kernel.fabric.build import Fabric
 
 _log = plain_logger(__name__)
 
@@ -114,9 +114,10 @@ class Lab:
 
         ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote the
         topology, for the record.  ``cable_delay`` is for endpoints unless it names another place
-        (see :mod:`emulator.fabric.cable_delay`).  ``switch`` is what the switch ASIC does; None
-        leaves it out, and ports have the kernel's plain queues.  With ``clock="virtual"`` they have
-        none, and frames of the transport pass a cable when a packet socket in
+        (see :mod:`emulator.dataplane.kernel.fabric.cable_delay`).  ``switch`` is what the switch
+        ASIC does; None leaves it out, and ports have the kernel's plain queues.  With
+        ``clock="virtual"`` they have none, and frames of the transport pass a cable when a packet
+        socket in
         :attr:`wires_namespace` lets them; ``dilation`` must be 1. The inner ends of the cables of a
         node are numbered as those of its worker in ``worker_of`` (0 unless it is there). With
         ``worker`` the nodes of that one alone are built.  ``membership`` is the lab's place in a
@@ -178,7 +179,7 @@ class Lab:
             lab = cls(record, topology, lock=lock)
             if fitted is not None:
                 asic = FabricAsic.load(fitted, name, topology, **lab._for_asic())
-            from emulator.fabric.build import build_fabric  # needs Mininet
+            from emulator.dataplane.kernel.fabric.build import build_fabric  # needs Mininet
 
             fabric = build_fabric(
                 topology,
@@ -403,7 +404,7 @@ class Lab:
         return {
             "dilation": self.dilation,
             "seed": self.seed,
-            "measured": self.cable_delay != "netem",  # see emulator.asic.fabric_asic
+            "measured": self.cable_delay != "netem",  # see emulator.dataplane.switch.fabric_asic
             "kernels": self._kernel,
             "clock": self.record.clock,
             "here": self.here,

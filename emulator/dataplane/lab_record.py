@@ -7,7 +7,8 @@ the name is taken by at most one lab.
 ``lab.json`` holds a :class:`LabRecord`, and ``topology.json`` the topology (see
 :mod:`emulator.topology_file`). ``processes/<pid>`` has the start time of helper processes that do
 not live in a namespace of the lab. ``faults.json`` has the faults in force
-(:mod:`emulator.faults.fault_injector`).  ``run.json`` names the folder of the run whose lab it is.
+(:mod:`emulator.run.faults.fault_injector`).  ``run.json`` names the folder of the run whose lab it
+is.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ class LabRecord:
     """``dilation`` is host time per fabric time; ``persistent`` labs outlive their owner.
 
     ``identity`` distinguishes this lab from another of the same name.  ``switch`` is what the
-    switch ASIC does (as :func:`emulator.asic.switch_choice.parse` reads it), None where there is
-    none. ``worker_of`` are the workers of nodes with a virtual clock, where they are not all the
-    first.  ``worker`` is the one whose nodes alone are here, None where all are.  ``membership`` is
-    there if the lab is one of the networks of a cluster.
+    switch ASIC does (as :func:`emulator.dataplane.switch.switch_choice.parse` reads it), None where
+    there is none. ``worker_of`` are the workers of nodes with a virtual clock, where they are not
+    all the first.  ``worker`` is the one whose nodes alone are here, None where all are.
+    ``membership`` is there if the lab is one of the networks of a cluster.
     """
 
     lab: str
@@ -308,7 +309,7 @@ def start_process(
     Its standard error goes to the end of ``log``, not to our own: whoever reads that would wait for
     it.  ``stdin`` and ``stdout`` are as for :class:`subprocess.Popen`; None: into the log, too.
     """
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     with log.open("ab") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", module, lab],

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from emulator import cleanup, lab_record
-from emulator.lab_record import LabRecord, Phase
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.lab_record import LabRecord, Phase
 from emulator.pytest_plugin.run_process import UETEMU, environment
 
 

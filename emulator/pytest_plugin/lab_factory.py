@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from contextlib import ExitStack
 
-from emulator import cleanup, homing
-from emulator.asic import switch_choice
 from emulator.cli.labs.up_verb import DEFAULT_DILATION
-from emulator.control_plane import control_plane_choice as control_plane
+from emulator.dataplane import cleanup, homing
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.fabric_choice import FabricChoice, choose
+from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch import switch_choice
 from emulator.errors import UserError
-from emulator.fabric.cable_delay import for_kernel_traffic
-from emulator.fabric_choice import FabricChoice, choose
-from emulator.lab import Lab
 from emulator.pytest_plugin.kept_labs import LABS
 from emulator.pytest_plugin.lab_life import built
 from emulator.run.plan.run_plan import usual_switch
@@ -29,7 +29,7 @@ class LabFactory:
         self._stack = ExitStack()
 
     def __call__(self, topology: str | Topology | None = None, **settings: object) -> Lab:
-        """Build a lab; ``settings`` are those of :meth:`emulator.lab.Lab.create`.
+        """Build a lab; ``settings`` are those of :meth:`emulator.dataplane.lab.Lab.create`.
 
         Without ``topology`` it is the one that the test is marked with.  Settings that are left out
         are those of ``uetemu up``: a fabric profile says its switches and its control plane.

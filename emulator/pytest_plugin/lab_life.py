@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from emulator import cleanup
-from emulator.lab import Lab
+from emulator.dataplane import cleanup
+from emulator.dataplane.lab import Lab
 from emulator.pytest_plugin.kept_labs import LABS
 from topologies.model import Topology
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cleanup
+from emulator.dataplane import cleanup
 from emulator.errors import UserError
 from emulator.pytest_plugin import kept_labs
 from emulator.pytest_plugin.lab_factory import LabFactory

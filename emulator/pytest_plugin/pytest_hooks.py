@@ -147,6 +147,6 @@ def uetemu_lab(request: pytest.FixtureRequest, uetemu_topology: str | None) -> A
     """``uetemu_lab(topology)`` builds a lab as ``uetemu up`` does; it is removed after the test.
 
     It is a :class:`emulator.pytest_plugin.lab_factory.LabFactory`, which returns an
-    :class:`emulator.lab.Lab`.
+    :class:`emulator.dataplane.lab.Lab`.
     """
     return _fixture(request, "_uetemu_lab")

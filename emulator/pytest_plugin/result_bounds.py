@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run_compare.fail_condition import COMPARED, Statement, parse_statement
-from emulator.run_report.observation_points import BY_KEY
+from emulator.report.compare.fail_condition import COMPARED, Statement, parse_statement
+from emulator.report.run.observation_points import BY_KEY
 
 
 @dataclass(frozen=True)

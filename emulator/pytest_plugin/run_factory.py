@@ -8,7 +8,7 @@ from pathlib import Path
 
 from emulator.pytest_plugin.run_outcome import RunOutcome
 from emulator.pytest_plugin.run_process import BUDGET_S, FolderCheck, RunProcess, as_options
-from emulator.run_report.page import write_report
+from emulator.report.run.page import write_report
 
 
 class RunFactory:

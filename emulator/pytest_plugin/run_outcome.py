@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from emulator.pytest_plugin.result_bounds import ResultBound, parse_bound
-from emulator.run_compare.comparison_report import as_text
-from emulator.run_compare.fail_condition import failures, parse_condition
-from emulator.run_compare.source_comparison import compare
-from emulator.run_compare.source_reading import read_source
-from emulator.run_report.row_labels import labels
+from emulator.report.compare.comparison_report import as_text
+from emulator.report.compare.fail_condition import failures, parse_condition
+from emulator.report.compare.source_comparison import compare
+from emulator.report.compare.source_reading import read_source
+from emulator.report.run.row_labels import labels
 
 #: Characters of a run's output, and of a comparison, that a failure shows at most.
 MOST_SHOWN = 12_000

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import emulator
-from emulator import lab_record
-from emulator.kernel import namespaces
+from emulator.dataplane import lab_record
+from emulator.dataplane.kernel import namespaces
 from emulator.pytest_plugin.run_outcome import RunOutcome
 
 #: The command of this package, whichever of several installed ones it is; not the working folder's.

@@ -7,21 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from emulator.asic.port_faults import Faults
-from emulator.endpoint.agent_spec import AgentError
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.engine.virtual_pool import VirtualPool
-from emulator.faults.condition import Condition
-from emulator.faults.fault_injector import FaultInjector
-from emulator.faults.grammar import Moment
-from emulator.faults.reach import Reach
-from emulator.lab import Lab
-from emulator.measures.message_times import Recorder
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.port_faults import Faults
 from emulator.run.faults import disturbance
+from emulator.run.faults.condition import Condition
 from emulator.run.faults.expectation import FaultExpectation
+from emulator.run.faults.fault_injector import FaultInjector
 from emulator.run.faults.fault_timeline import FaultPlayer, Notify, link_changes
+from emulator.run.faults.grammar import Moment
+from emulator.run.faults.reach import Reach
 from emulator.run.faults.unfinished import unfinished
 from emulator.run.measurement import Measured, measure
+from emulator.run.measures.message_times import Recorder
 from emulator.run.observation import PortObserver
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
 from emulator.run.plan.time_limits import time_limit_s
@@ -29,6 +26,9 @@ from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.run_share import RunShare, compiled_for
 from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Outcome, Trial
+from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.virtual_pool import VirtualPool
 from topologies.analysis.round_trip import base_rtt_ns
 
 
@@ -64,7 +64,7 @@ class Attempt:
         """Return the measurements, and the row's entries on the user's faults.
 
         With such faults an iteration without them comes first.  Raises
-        :class:`~emulator.endpoint.agent_spec.AgentError` if a rank fails.
+        :class:`~emulator.sim.endpoint.agent_spec.AgentError` if a rank fails.
         """
         if not self.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}

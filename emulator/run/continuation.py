@@ -1,10 +1,10 @@
 """One iteration of a trial, which may go on after GPUs were lost.
 
 A trial with ``recover`` is interrupted where another one fails
-(:mod:`emulator.endpoint.interruption`).  It returns what follows: other schedules for all ranks,
-over the memories as they are, on endpoints that have learned nothing.  They start at the fabric
-time at which the last transport has reported the loss, once no frame is under way, and what is dead
-stays so.  It may be interrupted again.
+(:mod:`emulator.sim.endpoint.interruption`).  It returns what follows: other schedules for all
+ranks, over the memories as they are, on endpoints that have learned nothing.  They start at the
+fabric time at which the last transport has reported the loss, once no frame is under way, and what
+is dead stays so.  It may be interrupted again.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from functools import partial
 
 import numpy as np
 
-from emulator.endpoint.interruption import Interruption, JobExecution, JobInterrupted
-from emulator.endpoint.operations.joined_execution import joined
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import Schedule
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.engine.virtual_pool import VirtualPool
-from emulator.faults.condition import Condition
+from emulator.run.faults.condition import Condition
 from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.run.pxn import Pxn
 from emulator.run.run_share import compiled_for
 from emulator.scenario import Contents, Trial
+from emulator.sim.endpoint.interruption import Interruption, JobExecution, JobInterrupted
+from emulator.sim.endpoint.operations.joined_execution import joined
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.virtual_pool import VirtualPool
 
 #: All ones: in every floating-point type this is not a number, which equals nothing.
 POISON = 0xFF

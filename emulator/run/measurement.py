@@ -8,23 +8,23 @@ from functools import partial
 
 import numpy as np
 
-from emulator.endpoint.counting import add, is_extreme
-from emulator.endpoint.operations.gpu_memory import GpuMemory
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import Schedule
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.engine.virtual_pool import VirtualPool
 from emulator.errors import UserError
-from emulator.faults.condition import Condition
-from emulator.measures.gpu_execution import GpuExecution
-from emulator.measures.ideal import WireCost
-from emulator.measures.message_times import Recorder
 from emulator.run.continuation import POISON, Continued, play
+from emulator.run.faults.condition import Condition
 from emulator.run.faults.fault_timeline import FaultPlayer
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.run.measures.ideal import WireCost
+from emulator.run.measures.message_times import Recorder
 from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
 from emulator.run.run_share import compiled_for
 from emulator.scenario import Contents, Outcome, Trial
+from emulator.sim.endpoint.counting import add, is_extreme
+from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.virtual_pool import VirtualPool
 
 #: So many elements are compared at a time: numpy's answer for each takes an octet.
 _COMPARED = 2**20
@@ -91,7 +91,7 @@ def measure(
     warm-ups too.  Each of ``owners`` compiles, fills and compares what it has, and the first one
     gets the messages.  ``begun`` is called with the recorder of these before anything runs.
 
-    Raises :class:`~emulator.endpoint.agent_spec.AgentError` if a rank fails.
+    Raises :class:`~emulator.sim.endpoint.agent_spec.AgentError` if a rank fails.
     """
     memories = pool.memories
     compiled = compiled_for(trial, owners)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from emulator.asic.link.link_counters import LinkCounters, link_total
-from emulator.asic.pfc.pause_counters import PauseCounters, larger
-from emulator.asic.switch_counters import AsicCounters
-from emulator.asic.telemetry import Telemetry
-from emulator.kernel.port_counters import PortCounters
-from emulator.lab import Lab
-from emulator.measures.port_record import PortRecord, changes, total
-from emulator.measures.queue_depths import QueueReader, QueueSeries
+from emulator.dataplane.kernel.port_counters import PortCounters
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.link.link_counters import LinkCounters, link_total
+from emulator.dataplane.switch.pfc.pause_counters import PauseCounters, larger
+from emulator.dataplane.switch.switch_counters import AsicCounters
+from emulator.dataplane.switch.telemetry import Telemetry
+from emulator.run.measures.port_record import PortRecord, changes, total
+from emulator.run.measures.queue_depths import QueueReader, QueueSeries
 
 Asic = Mapping[str, AsicCounters]
 Pauses = Mapping[str, PauseCounters]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from emulator.results import Result
 from emulator.run.plan.run_plan import RunPlan
+from emulator.run.results import Result
 
 
 class Observer(Protocol):

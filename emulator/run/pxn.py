@@ -17,7 +17,7 @@ Fabrics without spines need it wherever a schedule leaves its rail (``auto``).  
 traffic off the spines (``always``).
 
 Operations keep their places in their schedules, and what is added comes behind them: all records of
-the original schedules (:mod:`emulator.measures.message_times`) hold for the results.
+the original schedules (:mod:`emulator.run.measures.message_times`) hold for the results.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.endpoint.operations.schedule import Operation, Schedule, Write
-from emulator.engine.ranks.gpu_owners import GpuOwners
 from emulator.errors import UserError
 from emulator.run.relayed_writes import Pair, RelayedWrites
+from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.sim.endpoint.operations.schedule import Operation, Schedule, Write
+from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import Node, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from

@@ -6,9 +6,9 @@ import mmap
 import shutil
 from pathlib import Path
 
-from emulator.endpoint.operations.gpu_memory import memory_path
-from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
+from emulator.sim.endpoint.operations.gpu_memory import memory_path
+from emulator.workers.ranks.rank_exchange import Ranks
 
 #: The name of the folder, which is none of a node.
 SCRATCH = ".files"
@@ -25,7 +25,7 @@ class RankFolder:
         self.path = memory_path(lab, SCRATCH)
         try:
             self.path.mkdir()
-            # As with memory: whoever has it mapped is alive (emulator.cleanup).
+            # As with memory: whoever has it mapped is alive (emulator.dataplane.cleanup).
             held = self.path / "held"
             held.write_bytes(b"\0")
             with held.open("rb") as file:

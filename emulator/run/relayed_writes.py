@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.operation_table import (
+from emulator.sim.endpoint.operations.operation_table import (
     COLUMNS,
     COPY,
     RECEIVE,
@@ -33,8 +33,8 @@ from emulator.endpoint.operations.operation_table import (
     Names,
     OperationTable,
 )
-from emulator.endpoint.operations.schedule import Schedule
-from emulator.engine.ranks.gpu_owners import GpuOwners
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.workers.ranks.gpu_owners import GpuOwners
 
 #: The buffer that is the stage.
 BUFFER = "pxn"

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from emulator.endpoint.agent_spec import AgentSpec, PortSpec
-from emulator.endpoint.nic.delay_line import PathDelay
-from emulator.endpoint.operations.nvlink import ScaleUpLink
-from emulator.endpoint.peer_addresses import PeerAddresses, RankAddresses
+from emulator.sim.endpoint.agent_spec import AgentSpec, PortSpec
+from emulator.sim.endpoint.nic.delay_line import PathDelay
+from emulator.sim.endpoint.operations.nvlink import ScaleUpLink
+from emulator.sim.endpoint.peer_addresses import PeerAddresses, RankAddresses
 from emulator.transports import TransportChoice
 from topologies.addressing import gateway_mac, gpu_address
 from topologies.analysis.round_trip import base_rtt_ns

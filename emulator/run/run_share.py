@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from emulator.endpoint.operations.schedule import Schedule
-from emulator.engine.ranks.gpu_owners import Alone, GpuOwners
-from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
-from emulator.latest_schedules import takes_wanted
+from emulator.run.latest_schedules import takes_wanted
 from emulator.scenario import Trial
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.workers.ranks.gpu_owners import Alone, GpuOwners
+from emulator.workers.ranks.rank_exchange import Ranks
 
 T = TypeVar("T")
 

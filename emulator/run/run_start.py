@@ -8,9 +8,9 @@ from pathlib import Path
 
 from emulator.errors import UserError
 from emulator.logs import plain_logger
-from emulator.results import Result, RunFolder
 from emulator.run.environment import describe_machine
 from emulator.run.plan.run_plan import RunPlan
+from emulator.run.results import Result, RunFolder
 
 _log = plain_logger(__name__)
 

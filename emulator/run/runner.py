@@ -21,25 +21,20 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
-from emulator import lab_record
-from emulator.asic import switch_fitting as fitting
-from emulator.cleanup import kept, uninterrupted
-from emulator.control_plane.computed_routing import ComputedRouting
-from emulator.control_plane.lab_routing import Routing
-from emulator.endpoint.agent_spec import AgentError
-from emulator.endpoint.counting import add
-from emulator.engine.ranks.rank_exchange import Ranks
-from emulator.engine.virtual_pool import VirtualPool
+from emulator.dataplane import lab_record
+from emulator.dataplane.cleanup import kept, uninterrupted
+from emulator.dataplane.control_plane.computed_routing import ComputedRouting
+from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.kernel.keeper import VARIABLE as KEPT
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.errors import UserError
-from emulator.faults.fault_injector import FaultInjector, check_rates
-from emulator.kernel.keeper import VARIABLE as KEPT
-from emulator.lab import Lab
-from emulator.measures.bound import violation
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
-from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
+from emulator.run.faults.fault_injector import FaultInjector, check_rates
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.measurement import Measured
+from emulator.run.measures.bound import violation
 from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
@@ -49,13 +44,18 @@ from emulator.run.report import row_endpoints, row_messages, row_ports
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
+from emulator.run.results import Result, RunFolder
 from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
 from emulator.run.run_share import RunShare
 from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
 from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Outcome, Trial
+from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.counting import add
 from emulator.transports.one_time_keys import KEY_FILE
+from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.virtual_pool import VirtualPool
 from topologies.exports import mermaid as export
 
 __all__ = ["Observer", "RunPlan", "RunRequest", "default_capture", "execute", "prepare"]

@@ -6,34 +6,34 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
-from emulator.asic import telemetry
-from emulator.asic.telemetry import Telemetry
-from emulator.control_plane.charged_time import NS_PER_S, Broken
-from emulator.control_plane.computed_routing import ComputedRouting
-from emulator.control_plane.held_routes import HeldRoutes
-from emulator.control_plane.lab_routing import Routing
-from emulator.endpoint.agent_spec import AgentSpec
-from emulator.engine import line_telemetry
-from emulator.engine.event_queue import PS, EventQueue
-from emulator.engine.frame_digest import PARTS_FILE, digest, digest_of_row, parts
-from emulator.engine.frame_taps import boundary
-from emulator.engine.frames.kernel_drops import CAME_BACK, NO_ROUTE
-from emulator.engine.frames.line_state import LineStates
-from emulator.engine.line_faults import LineFaults
-from emulator.engine.line_telemetry import LineTelemetry
-from emulator.engine.port_capture import PortCapture
-from emulator.engine.ranks.rank_exchange import Ranks
-from emulator.engine.sampling import Sampling
-from emulator.engine.virtual_clock import EPOCH, VirtualClock
-from emulator.engine.virtual_pool import VirtualPool
-from emulator.engine.workers.virtual_fabric import VirtualFabric
-from emulator.kernel.port_counters import PortCounters
-from emulator.lab import Lab
-from emulator.measures import frame_latency
-from emulator.measures.frame_latency import FrameTimes, LatencyFile
-from emulator.results import Result, RunFolder
+from emulator.dataplane.control_plane.charged_time import NS_PER_S, Broken
+from emulator.dataplane.control_plane.computed_routing import ComputedRouting
+from emulator.dataplane.control_plane.held_routes import HeldRoutes
+from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.kernel.frames.kernel_drops import CAME_BACK, NO_ROUTE
+from emulator.dataplane.kernel.frames.line_state import LineStates
+from emulator.dataplane.kernel.port_counters import PortCounters
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch import telemetry
+from emulator.dataplane.switch.telemetry import Telemetry
+from emulator.run.measures import frame_latency
+from emulator.run.measures.frame_latency import FrameTimes, LatencyFile
 from emulator.run.plan.run_plan import RunPlan, partition_of
 from emulator.run.rank_folder import RankFolder
+from emulator.run.results import Result, RunFolder
+from emulator.sim import line_telemetry
+from emulator.sim.endpoint.agent_spec import AgentSpec
+from emulator.sim.event_queue import PS, EventQueue
+from emulator.sim.frame_digest import PARTS_FILE, digest, digest_of_row, parts
+from emulator.sim.frame_taps import boundary
+from emulator.sim.line_faults import LineFaults
+from emulator.sim.line_telemetry import LineTelemetry
+from emulator.sim.port_capture import PortCapture
+from emulator.sim.sampling import Sampling
+from emulator.sim.virtual_clock import EPOCH, VirtualClock
+from emulator.workers.forked.virtual_fabric import VirtualFabric
+from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.virtual_pool import VirtualPool
 from topologies.model import CableEnd
 from topologies.routing.static_routes import static_routes
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.results import FabricKind
+from emulator.run.results import FabricKind
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from topologies.advice import meant
 

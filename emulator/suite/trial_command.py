@@ -13,9 +13,9 @@ from signal import SIGINT, Signals
 from typing import Protocol
 
 import emulator
-from emulator.kernel.ending_with_us import ending_with_us
-from emulator.kernel.keeper import VARIABLE as KEPT
-from emulator.kernel.launcher import without_launcher
+from emulator.dataplane.kernel.ending_with_us import ending_with_us
+from emulator.dataplane.kernel.keeper import VARIABLE as KEPT
+from emulator.dataplane.kernel.launcher import without_launcher
 
 #: The program ``uetemu``.
 _START = "import sys; from emulator.cli.main import main; sys.exit(main())"

@@ -1,8 +1,8 @@
 """The transports that a run can use, each fitted to the fabric it runs on.
 
 The factories named in a :class:`~emulator.transports.transport_choice.TransportChoice` are called
-in the agents (see :class:`~emulator.endpoint.agent_spec.AgentSpec`); everything else happens in the
-runner, before any process exists.  A module of this folder whose name ends in ``_transport``
+in the agents (see :class:`~emulator.sim.endpoint.agent_spec.AgentSpec`); everything else happens in
+the runner, before any process exists.  A module of this folder whose name ends in ``_transport``
 registers one.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 
-from emulator.asic.switch_choice import SwitchChoice
+from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
 from emulator.transports.transport_choice import TRANSPORTS, RunTransport, TransportChoice
 from topologies.advice import near

@@ -13,9 +13,9 @@ section 4).  PAUSE frames name the priority of RoCEv2's data.
 
 from __future__ import annotations
 
-from emulator.asic.pfc.headroom import headroom_bytes
-from emulator.asic.pfc.pause_fitting import priority_of
-from emulator.asic.switch_choice import LOSSLESS
+from emulator.dataplane.switch.pfc.headroom import headroom_bytes
+from emulator.dataplane.switch.pfc.pause_fitting import priority_of
+from emulator.dataplane.switch.switch_choice import LOSSLESS
 from emulator.rocev2.hca_config import HcaConfig
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import Link, Topology

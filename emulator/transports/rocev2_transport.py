@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from emulator.asic.code_points import rocev2_fields
-from emulator.asic.switch_choice import SwitchChoice
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.switch.code_points import rocev2_fields
+from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.measures.ideal import WireCost
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED, PERIODIC
 from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
 from emulator.rocev2.connections import MeshAddresses, full_mesh
@@ -24,6 +23,7 @@ from emulator.rocev2.wire.rocev2_codes import (
     UDP_PORT,
     timeout_ns,
 )
+from emulator.run.measures.ideal import WireCost
 from emulator.transports.rocev2_switch import customary, marks
 from emulator.transports.shared_neighbours import shared_neighbours
 from emulator.transports.transport_choice import (

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from emulator.asic.switch_choice import DEFAULT, SwitchChoice
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.switch.switch_choice import DEFAULT, SwitchChoice
 from emulator.errors import UserError
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.measures.ideal import WireCost
+from emulator.run.measures.ideal import WireCost
 from emulator.transports.one_time_keys import OneTimeKeys
 from topologies.advice import near
 from topologies.model import CableEnd, Topology

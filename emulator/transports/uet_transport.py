@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from emulator.asic.code_points import LAB, endpoint_fields
-from emulator.asic.switch_choice import DEFAULT, SwitchChoice
-from emulator.endpoint.endpoint_fitting import PREFERRED_PAYLOAD
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.switch.code_points import LAB, endpoint_fields
+from emulator.dataplane.switch.switch_choice import DEFAULT, SwitchChoice
 from emulator.errors import UserError
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.measures.ideal import WireCost
+from emulator.run.measures.ideal import WireCost
+from emulator.sim.endpoint.endpoint_fitting import PREFERRED_PAYLOAD
 from emulator.transports.one_time_keys import OneTimeKeys
 from emulator.transports.shared_neighbours import shared_neighbours
 from emulator.transports.transport_choice import (

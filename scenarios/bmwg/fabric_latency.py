@@ -15,15 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from emulator.fabric_choice import choose
-from emulator.measures.frame_latency import (
+from emulator.dataplane.fabric_choice import choose
+from emulator.run.measures.frame_latency import (
     FILE,
     PERCENTILES,
     TimedFrame,
     frames_by_row,
     statistics,
 )
-from emulator.measures.metrics import percentile
+from emulator.run.measures.metrics import percentile
 from emulator.suite.suite_model import (
     Curve,
     Findings,

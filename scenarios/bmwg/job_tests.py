@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.fabric_choice import choose
+from emulator.dataplane.fabric_choice import choose
 from emulator.suite.suite_model import (
     Curve,
     Findings,

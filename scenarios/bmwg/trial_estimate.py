@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 
 from emulator import scenario
-from emulator.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
-from emulator.fabric_choice import choose
 from emulator.run.plan.variants import variants
+from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.suite.suite_trial import SuiteTrial
 from topologies.elements import TopologyError
 from topologies.model import Topology

@@ -24,11 +24,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from emulator.cluster_run.clients.sharded_dataset import content
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.shared_states import shared_states
+from emulator.cluster.run.clients.sharded_dataset import content
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.shared_states import shared_states
+from emulator.cluster.services.kinds.nfs import NFS
 from emulator.scenario import parameter
-from emulator.services.kinds.nfs import NFS
 from topologies.parts.design_parameters import SIZE
 
 TOPOLOGY = "cluster"

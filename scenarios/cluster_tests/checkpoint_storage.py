@@ -44,8 +44,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from emulator.cluster_run.clients import checkpoint_keeper
-from emulator.cluster_run.clients.checkpoint_keeper import (
+from emulator.cluster.run.clients import checkpoint_keeper
+from emulator.cluster.run.clients.checkpoint_keeper import (
     RESTORE,
     SLOTS,
     WRITE,
@@ -53,11 +53,11 @@ from emulator.cluster_run.clients.checkpoint_keeper import (
     CheckpointTask,
     slot_octets,
 )
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.storage_nodes import StorageNodes
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.storage_nodes import StorageNodes
+from emulator.cluster.services.kinds.block_storage import check_whole_blocks
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from emulator.services.kinds.block_storage import check_whole_blocks
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
 

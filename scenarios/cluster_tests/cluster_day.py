@@ -32,19 +32,19 @@ from typing import Any
 
 import numpy as np
 
-from emulator.cluster_run.clients.parameter_broadcast import layouts
-from emulator.cluster_run.clients.sharded_dataset import content
-from emulator.cluster_run.cluster_context import ClusterContext, FabricRun
-from emulator.cluster_run.ended_process import printed
-from emulator.cluster_run.job_start import JobPlan, started, tenants_servers
-from emulator.cluster_run.management_watch import management_watched
-from emulator.cluster_run.shared_states import shared_states
+from emulator.cluster.run.clients.parameter_broadcast import layouts
+from emulator.cluster.run.clients.sharded_dataset import content
+from emulator.cluster.run.cluster_context import ClusterContext, FabricRun
+from emulator.cluster.run.ended_process import printed
+from emulator.cluster.run.job_start import JobPlan, started, tenants_servers
+from emulator.cluster.run.management_watch import management_watched
+from emulator.cluster.run.shared_states import shared_states
+from emulator.cluster.services.kinds.files import FILES, OFFERED
+from emulator.cluster.services.kinds.model_servers import LLM
+from emulator.cluster.services.kinds.nfs import EXPORT, NFS, SHARED
+from emulator.cluster.services.llm import request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from emulator.services.kinds.files import FILES, OFFERED
-from emulator.services.kinds.model_servers import LLM
-from emulator.services.kinds.nfs import EXPORT, NFS, SHARED
-from emulator.services.llm import request_load
 from scenarios.neural_training import data_parallel
 from scenarios.workloads.network.one_gpu import train
 from scenarios.workloads.network.training_plan import flattened

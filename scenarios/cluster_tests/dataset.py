@@ -40,15 +40,15 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from emulator.cluster_run.clients import dataset_reader
-from emulator.cluster_run.clients.dataset_reader import ReaderTask
-from emulator.cluster_run.clients.sharded_dataset import SHARE, WHOLE, Dataset
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.storage_nodes import StorageNodes
+from emulator.cluster.run.clients import dataset_reader
+from emulator.cluster.run.clients.dataset_reader import ReaderTask
+from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.storage_nodes import StorageNodes
+from emulator.cluster.services.kinds.block_storage import check_whole_blocks
 from emulator.errors import UserError
-from emulator.measures.metrics import jain, percentile
+from emulator.run.measures.metrics import jain, percentile
 from emulator.scenario import parameter
-from emulator.services.kinds.block_storage import check_whole_blocks
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import COUNT, SIZE
 

@@ -31,10 +31,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from emulator.cluster_run.clients import echo_flows
-from emulator.cluster_run.clients.echo_flows import AT_WORK, EchoProbe, EchoServer
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.ended_process import last_words
+from emulator.cluster.run.clients import echo_flows
+from emulator.cluster.run.clients.echo_flows import AT_WORK, EchoProbe, EchoServer
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.ended_process import last_words
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from topologies.model import FRONTEND

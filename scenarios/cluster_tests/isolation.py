@@ -28,17 +28,17 @@ from typing import Any
 
 import numpy as np
 
-from emulator.cluster_run.clients import udp_burst
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.management_watch import foreign_ports
-from emulator.cluster_run.packet_survey import survey
+from emulator.cluster.run.clients import udp_burst
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.management_watch import foreign_ports
+from emulator.cluster.run.packet_survey import survey
+from emulator.cluster.services.kinds.files import FILES, OFFERED
+from emulator.cluster.services.kinds.model_servers import LLM
+from emulator.cluster.services.kinds.nfs import EXPORT, NFS, SHARED
+from emulator.cluster.services.llm import request_load
+from emulator.cluster.services.service_runner import ServiceRecord
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from emulator.services.kinds.files import FILES, OFFERED
-from emulator.services.kinds.model_servers import LLM
-from emulator.services.kinds.nfs import EXPORT, NFS, SHARED
-from emulator.services.llm import request_load
-from emulator.services.service_runner import ServiceRecord
 from topologies.addressing import NETWORK_BLOCKS
 from topologies.cluster.machine_networks import MANAGEMENT_SWITCH, MODEL_PORT, TELEMETRY
 from topologies.model import BACKEND, FRONTEND, MANAGEMENT, STORAGE

@@ -50,14 +50,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from emulator.cluster_run.clients import file_relay
-from emulator.cluster_run.clients.file_relay import RelayTask
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.timed_commands import run_together
+from emulator.cluster.run.clients import file_relay
+from emulator.cluster.run.clients.file_relay import RelayTask
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.timed_commands import run_together
+from emulator.cluster.services.kinds.nfs import EXPORT, NFS, SHARED
+from emulator.cluster.services.kinds.object_store import OBJECT_STORE
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from emulator.services.kinds.nfs import EXPORT, NFS, SHARED
-from emulator.services.kinds.object_store import OBJECT_STORE
 from topologies.cluster.machine_networks import HEAD
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import SIZE

@@ -38,11 +38,11 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from emulator.cluster_run.clients import checkpoint_keeper, dataset_reader
-from emulator.cluster_run.clients.checkpoint_keeper import RESTORE
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.storage_nodes import StorageNodes
-from emulator.cluster_run.watched_clients import WatchedClients, watched
+from emulator.cluster.run.clients import checkpoint_keeper, dataset_reader
+from emulator.cluster.run.clients.checkpoint_keeper import RESTORE
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.storage_nodes import StorageNodes
+from emulator.cluster.run.watched_clients import WatchedClients, watched
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from scenarios.cluster_tests import checkpoint_storage, dataset

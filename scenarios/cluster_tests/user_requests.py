@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 
 from emulator.cluster import border_firewall
-from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.services.kinds.model_servers import LLM
+from emulator.cluster.services.llm import request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from emulator.services.kinds.model_servers import LLM
-from emulator.services.llm import request_load
 from topologies.cluster.machine_networks import BORDER, MODEL_PORT
 from topologies.model import FRONTEND, STORAGE
 from topologies.parts.design_parameters import COUNT, SIZE, TIME

@@ -24,7 +24,7 @@ Measured: for each size the time from a common start until the last GPU is done,
 
 - algbw = size / time, busbw = algbw * 2(n-1)/n, as the NCCL tests define them, in GB/s;
 - ideal, a lower bound from link rates, header octets, cable and NVLink delays
-  (``emulator.measures.ideal``), and how close the run came to it;
+  (``emulator.run.measures.ideal``), and how close the run came to it;
 - data packets sent and sent again.
 
 What should be seen: small sizes are bound by latency, 2(n-1) hops one after the other, so time

@@ -25,7 +25,7 @@ what the busiest GPU sends or receives, and from it
 - algbw = size / time, busbw = algbw * (n-1)/n, as the NCCL tests define them, in GB/s;
 - imbalance: what the most popular GPU receives over the mean of all;
 - ideal, a lower bound from link rates, header octets, cable and NVLink delays
-  (``emulator.measures.ideal``), and how close the run came to it;
+  (``emulator.run.measures.ideal``), and how close the run came to it;
 - data packets sent and sent again.
 
 What should be seen: the NIC of the most popular GPU decides, and everybody else waits for it.  With

@@ -12,7 +12,7 @@ others have come (Hensgen, Finkel, Manber: Two algorithms for barrier synchroniz
 notice has 4 octets by default, and its value is compared.
 
 Measured: the time from a common start until the last GPU is done; ideal, a lower bound from link
-rates, header octets, cable and NVLink delays (``emulator.measures.ideal``); data packets.
+rates, header octets, cable and NVLink delays (``emulator.run.measures.ideal``); data packets.
 
 What should be seen: nothing but latency: ceil(log2 n) hops one after the other, of which only those
 inside a host are short.  Ring AllReduce of one element, which also is a barrier, needs 2(n-1) hops

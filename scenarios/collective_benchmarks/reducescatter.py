@@ -18,7 +18,7 @@ done, and from it
 
 - algbw = size / time, busbw = algbw * (n-1)/n, as the NCCL tests define them, in GB/s;
 - ideal, a lower bound from link rates, header octets, cable and NVLink delays
-  (``emulator.measures.ideal``), and how close the run came to it;
+  (``emulator.run.measures.ideal``), and how close the run came to it;
 - data packets sent and sent again.
 
 What should be seen: half of an AllReduce of that size.  Small sizes are bound by the latency of

@@ -13,7 +13,7 @@ Measured: for each size the time from a common start until the last GPU is done,
 
 - algbw = size / time, and busbw = algbw, as the NCCL tests define them, in GB/s;
 - ideal, a lower bound from link rates, header octets, cable and NVLink delays
-  (``emulator.measures.ideal``), and how close the run came to it;
+  (``emulator.run.measures.ideal``), and how close the run came to it;
 - data packets sent and sent again.
 
 What should be seen: the hops between hosts decide.  They go from the last GPU of a host to the

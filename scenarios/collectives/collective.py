@@ -10,17 +10,17 @@ from typing import cast
 
 import numpy as np
 
-from emulator.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.endpoint.operations.schedule import (
+from emulator.errors import UserError
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
+from emulator.scenario import Contents, Outcome, Trial, refuse_idle
+from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     Region,
     Schedule,
     WantedSchedules,
 )
-from emulator.errors import UserError
-from emulator.measures.gpu_execution import GpuExecution
-from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
-from emulator.scenario import Contents, Outcome, Trial, refuse_idle
 from scenarios.collectives import ring
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block

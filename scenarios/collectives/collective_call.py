@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from emulator.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.communicators import Communicator
 from scenarios.collectives.data_types import DataType, function_of

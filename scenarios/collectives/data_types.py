@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.elementwise import ELEMENT_FUNCTIONS, element_type
+from emulator.sim.endpoint.operations.elementwise import ELEMENT_FUNCTIONS, element_type
 
 #: Values are made so many elements at a time: those of a large size need no room twice.
 ELEMENTS_AT_ONCE = 2**20

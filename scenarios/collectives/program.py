@@ -14,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from emulator.endpoint.operations.operation_table import (
+from emulator.sim.endpoint.operations.operation_table import (
     COPY,
     RECEIVE,
     REDUCE,
@@ -22,7 +22,7 @@ from emulator.endpoint.operations.operation_table import (
     Names,
     OperationTable,
 )
-from emulator.endpoint.operations.schedule import (
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     Copy,
     Operation,

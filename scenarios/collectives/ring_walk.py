@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.elementwise import FUNCTION_NUMBERS
-from emulator.endpoint.operations.operation_table import (
+from emulator.sim.endpoint.operations.elementwise import FUNCTION_NUMBERS
+from emulator.sim.endpoint.operations.operation_table import (
     COPY,
     RECEIVE,
     REDUCE,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from emulator.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives import ring
 from scenarios.collectives.blocks import Block, Ring, RingChannel
 from scenarios.collectives.program import Program

@@ -14,16 +14,16 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.schedule import (
+from emulator.errors import UserError
+from emulator.run.measures.message_times import Iteration
+from emulator.scenario import Contents
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     NO_SCHEDULES,
     Compute,
     Schedule,
     WantedSchedules,
 )
-from emulator.errors import UserError
-from emulator.measures.message_times import Iteration
-from emulator.scenario import Contents
 from scenarios.collectives import ring
 from scenarios.collectives.program import Program
 from scenarios.traces.collective_payload import CollectivePayload

@@ -7,7 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from emulator.endpoint.operations.schedule import (
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.scenario import Outcome
+from emulator.sim.endpoint.operations.schedule import (
     Compute,
     Copy,
     Operation,
@@ -16,8 +18,6 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.measures.gpu_execution import GpuExecution
-from emulator.scenario import Outcome
 from emulator.whole_file import write_whole
 from scenarios.traces.bus_factor import bus_factor
 from scenarios.traces.format_registry import format_to_write

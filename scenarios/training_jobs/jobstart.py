@@ -33,10 +33,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.endpoint.operations.schedule import NO_SCHEDULES
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
+from emulator.sim.endpoint.operations.schedule import NO_SCHEDULES
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.workloads.recovery.replica_parameters import ReplicaParameters
 from scenarios.workloads.recovery.starting_job import StartingJob, phases_ns

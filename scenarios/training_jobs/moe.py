@@ -27,8 +27,8 @@ Every element is compared: rows at their experts, and what each pass gives back 
 expert changes its rows in a way of its own, so that a token at a wrong expert comes back wrong.
 
 Measured: the time of the step and its ideal, a lower bound from link rates, header octets and
-delays (``emulator.measures.ideal``).  ``dispatch`` is the first exchange, beside the bound that its
-busiest NIC sets: the larger of what it sends and receives, over its rate.  ``hot in`` and ``hot
+delays (``emulator.run.measures.ideal``).  ``dispatch`` is the first exchange, beside the bound that
+its busiest NIC sets: the larger of what it sends and receives, over its rate.  ``hot in`` and ``hot
 out`` are octets of that exchange at the GPU that receives most over the fabric. ``max/mean`` is
 what it receives over the mean of all.  ``load`` is likewise of the work of GPUs. S_fabric are the
 payload octets that crossed NICs in the step.
@@ -51,10 +51,10 @@ from statistics import fmean
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, WantedSchedules
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
+from emulator.sim.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, WantedSchedules
 from scenarios.collectives.collective_parameters import EXPONENT, FLAG, PEERS
 from scenarios.collectives.communicators import ALL, Communicator, communicators
 from scenarios.collectives.program import Program

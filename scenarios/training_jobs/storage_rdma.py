@@ -46,10 +46,10 @@ from statistics import fmean
 
 import numpy as np
 
-from emulator.cluster_run.clients.shard_cache import ShardCache
-from emulator.cluster_run.clients.sharded_dataset import SHARE, WHOLE, Dataset, content
+from emulator.cluster.run.clients.shard_cache import ShardCache
+from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset, content
 from emulator.errors import UserError
-from emulator.measures.metrics import jain, percentile
+from emulator.run.measures.metrics import jain, percentile
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.storage_commands import (

@@ -14,11 +14,11 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.schedule import ScheduleSpan
-from emulator.measures.gpu_execution import GpuExecution
-from emulator.measures.ideal import WireCost
-from emulator.measures.message_times import Iteration
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.run.measures.ideal import WireCost
+from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Outcome
+from emulator.sim.endpoint.operations.schedule import ScheduleSpan
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import (
+from emulator.errors import UserError
+from emulator.scenario import Contents, FaultAt, Trial, parameter
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     Compute,
     Operation,
@@ -23,8 +25,6 @@ from emulator.endpoint.operations.schedule import (
     WantedSchedules,
     Write,
 )
-from emulator.errors import UserError
-from emulator.scenario import Contents, FaultAt, Trial, parameter
 from scenarios.workloads.places import scale_up_domains
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE

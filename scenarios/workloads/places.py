@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.measures.ideal import WireCost
-from emulator.measures.metrics import max_min, payload_rate
+from emulator.run.measures.ideal import WireCost
+from emulator.run.measures.metrics import max_min, payload_rate
 from topologies.model import VXLAN_OVERHEAD, CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, switch_ends
 from topologies.stretch import stretch_of

@@ -22,7 +22,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import (
+from emulator.scenario import Contents
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     Operation,
     Receive,
@@ -31,7 +32,6 @@ from emulator.endpoint.operations.schedule import (
     WantedSchedules,
     Write,
 )
-from emulator.scenario import Contents
 
 #: A submission queue entry and a completion queue entry (NVM Express Base 2.0, 3.3.3), and the RETH
 #: of a READ request (InfiniBand Architecture 1, 9.2).

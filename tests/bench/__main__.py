@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from emulator import cleanup
+from emulator.dataplane import cleanup
 from emulator.errors import UserError
 from tests.bench import (
     codec,

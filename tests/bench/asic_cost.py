@@ -22,15 +22,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import IPv4Network
 
-from emulator.asic.balancing import LoadBalancing
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import Balancing
-from emulator.asic.bpf.switch_program import Size, SwitchProgram
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_profile import port_settings
-from emulator.kernel.programs import bpf_syscall as kernel
-from emulator.lab_record import Clock
+from emulator.dataplane.kernel.programs import bpf_syscall as kernel
+from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.switch.balancing import LoadBalancing
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.layout import Balancing
+from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_profile import port_settings
 from tests.harness.asic.port_bench import FAR, NEAR, Bench, profile, shape, udp
 from tests.system.asic.test_balancing import Router, packets
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from tests.bench import raw
 from tests.harness.lab.endpoint_process import Endpoint, serving
 from topologies import catalogue

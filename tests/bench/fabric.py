@@ -12,7 +12,7 @@ from mininet.link import Link
 from mininet.net import Mininet
 from mininet.node import Node
 
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from topologies import catalogue
 from topologies.mininet_topo import FabricTopo
 from topologies.model import Topology

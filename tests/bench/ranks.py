@@ -16,15 +16,15 @@ from tempfile import TemporaryDirectory
 
 from emulator import scenario
 from emulator.cli.graph.partition_table import AskedParts
-from emulator.engine.workers.partition import Partition
 from emulator.errors import UserError
+from emulator.workers.forked.partition import Partition
 from tests.bench.watched_run import CODE, Limits, end, launcher, watch
 from topologies import catalogue
 
 FABRIC = "rail_clos:hosts=8,gpus_per_host=4,spines=2"
 SIZE = "1MiB"
 RANKS = (1, 2, 4)
-#: What rank 0 logs at its end (:mod:`emulator.engine.ranks.rank_exchange`).
+#: What rank 0 logs at its end (:mod:`emulator.workers.ranks.rank_exchange`).
 _EXCHANGED = re.compile(r"exchanged (\d+) windows .* messages to rank (.*?); .* (\d+) octets$")
 
 

@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.icmp_guard import guard_interface
-from emulator.lab import Lab
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.kernel.icmp_guard import guard_interface
+from emulator.dataplane.lab import Lab
 from tests import CHECKOUT
 from topologies.addressing import gpu_address, next_hops
 

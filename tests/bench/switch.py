@@ -24,14 +24,14 @@ import statistics
 import struct
 import time
 
-from emulator.asic.balancing import METHODS
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf.layout import PORT_KEY, QUEUE_STATE, STATE_HEAD, Queue
-from emulator.asic.switch_choice import parse
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.icmp_guard import guard_interface
-from emulator.kernel.programs.bpf_syscall import LOCKED
-from emulator.lab import Lab
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.kernel.icmp_guard import guard_interface
+from emulator.dataplane.kernel.programs.bpf_syscall import LOCKED
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.balancing import METHODS
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf.layout import PORT_KEY, QUEUE_STATE, STATE_HEAD, Queue
+from emulator.dataplane.switch.switch_choice import parse
 from tests.bench import raw
 from topologies import catalogue
 

@@ -12,11 +12,11 @@ import statistics
 import time
 from collections.abc import Callable
 
-from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.switch_choice import DEFAULT, parse
-from emulator.asic.switch_counters import read
-from emulator.lab import Lab
-from emulator.live.sampler import LabSampler
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.bpf.layout import TrafficClass
+from emulator.dataplane.switch.switch_choice import DEFAULT, parse
+from emulator.dataplane.switch.switch_counters import read
+from emulator.lab.live.sampler import LabSampler
 from tests.bench import raw
 from topologies import catalogue
 

@@ -2,7 +2,7 @@
 
 Two endpoints in one process, configured as runs configure them for two GPUs of one rail, send
 through a line of the NIC's rate and half the base round trip to each other.  A first run in virtual
-time writes down every call, as :mod:`emulator.engine.gpu_endpoint` makes them:
+time writes down every call, as :mod:`emulator.sim.gpu_endpoint` makes them:
 ``receive([frame], now)`` for a frame that has come, ``transmit(now, 1)`` when the line is idle,
 ``completions()`` after each, and ``next_deadline()`` where the line stays idle.  What is measured
 is the same list of calls on endpoints made anew, which answer in the same way: nothing of the
@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from emulator.asic.switch_choice import parse
-from emulator.endpoint.agent_spec import make_transport
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.sim.endpoint.agent_spec import make_transport
 from emulator.transports import TransportChoice, default_switch, fit
 from topologies import catalogue
 from topologies.analysis.round_trip import base_rtt_ns

@@ -17,7 +17,7 @@ from emulator.errors import UserError
 @pytest.fixture(autouse=True)
 def _loggers() -> Iterator[None]:
     """Leave the loggers as they were."""
-    names = [*logs.ROOTS, "emulator.kernel"]
+    names = [*logs.ROOTS, "emulator.dataplane.kernel"]
     kept = [
         (logger, logger.level, logger.handlers, logger.propagate)
         for logger in map(logs.plain_logger, names)
@@ -39,15 +39,15 @@ def level_of(name: str) -> int:
         (2, "", logging.DEBUG, logging.DEBUG),
         (0, "info", logging.INFO, logging.INFO),
         (2, "error", logging.ERROR, logging.ERROR),
-        (0, "emulator.kernel=debug", logging.WARNING, logging.DEBUG),
-        (1, "emulator.kernel=ERROR", logging.INFO, logging.ERROR),
-        (0, "info, emulator.kernel=debug,", logging.INFO, logging.DEBUG),
+        (0, "emulator.dataplane.kernel=debug", logging.WARNING, logging.DEBUG),
+        (1, "emulator.dataplane.kernel=ERROR", logging.INFO, logging.ERROR),
+        (0, "info, emulator.dataplane.kernel=debug,", logging.INFO, logging.DEBUG),
     ],
 )
 def test_levels(verbosity: int, requested: str, everywhere: int, kernel: int) -> None:
     logs.configure(verbosity, requested)
-    assert level_of("emulator.lab") == level_of("uet.fep") == everywhere
-    assert level_of("emulator.kernel.programs.compiler") == kernel
+    assert level_of("emulator.dataplane.lab") == level_of("uet.fep") == everywhere
+    assert level_of("emulator.dataplane.kernel.programs.compiler") == kernel
 
 
 def test_without_either_nothing_is_touched() -> None:
@@ -88,7 +88,9 @@ def test_the_command_logs_to_standard_error() -> None:
         text=True,
     )
     assert "INFO" not in done.stdout
-    logged = [line for line in done.stderr.splitlines() if " INFO emulator.doctor." in line]
+    logged = [
+        line for line in done.stderr.splitlines() if " INFO emulator.dataplane.doctor." in line
+    ]
     assert all("probe" in line for line in logged)
     refused = [line for line in done.stdout.splitlines() if "not supported" in line]
     assert bool(logged) >= bool(refused)
@@ -98,7 +100,7 @@ def test_mininet_hides_no_line() -> None:
     source = (
         "import logging, mininet.log\n"
         "from emulator import lab, logs\n"
-        "from emulator.fabric import build\n"
+        "from emulator.dataplane.kernel.fabric import build\n"
         "logs.configure(2)\n"
         "for name, logger in logging.Logger.manager.loggerDict.items():\n"
         "    if name.startswith('emulator.') and isinstance(logger, logging.Logger):\n"
@@ -108,6 +110,6 @@ def test_mininet_hides_no_line() -> None:
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     names = done.stdout.split()
-    assert "emulator.lab" in names
+    assert "emulator.dataplane.lab" in names
     shown = [line.split(" DEBUG ")[1] for line in done.stderr.splitlines()]
     assert shown == [f"{name}: line" for name in names]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator import result_keys
 from emulator.cli.explain_verb import explained, headed, table_columns
 from emulator.cli.main import cli
+from emulator.run import result_keys
 from emulator.run.report.result_table import NCCL_COLUMNS, WIDTH
 from tests.harness.runs.model_comparisons import SCENARIOS, TRACE
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.schedule import Schedule, WantedSchedules
-from emulator.latest_schedules import takes_wanted
+from emulator.run.latest_schedules import takes_wanted
 from emulator.scenario import Trial
+from emulator.sim.endpoint.operations.schedule import Schedule, WantedSchedules
 from tests.harness.runs.wanted_parts import assert_parts
 from topologies.catalogue import load
 from topologies.model import Topology

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.asic.switch_choice import parse
-from emulator.capture.fabric_capture import ports_of, select
-from emulator.endpoint.operations.gpu_memory import Layout
-from emulator.endpoint.operations.schedule import Compute, Write
-from emulator.endpoint.operations.schedule_program import ScheduleProgram
+from emulator.dataplane.capture.fabric_capture import ports_of, select
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
-from emulator.measures.ideal import WireCost
 from emulator.run.faults.fault_timeline import link_changes
+from emulator.run.measures.ideal import WireCost
 from emulator.run.plan.stages import stages
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.scenario import Outcome, Scenario, Trial
+from emulator.sim.endpoint.operations.gpu_memory import Layout
+from emulator.sim.endpoint.operations.schedule import Compute, Write
+from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.transports import fit
 from scenarios import pfcstorm
 from scenarios.workloads.permutations import across_rails

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from emulator import cleanup
-from emulator.lab import Lab
+from emulator.dataplane import cleanup
+from emulator.dataplane.lab import Lab
 from emulator.pytest_plugin.kept_labs import LABS
 from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.pytest_plugin.run_process import FolderCheck, RunProcess

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator import scenario
-from emulator.standalone.script.phrases import number
+from emulator.lab.standalone.script.phrases import number
 from topologies import catalogue, units
 from topologies.designs.rail_clos import rail_clos
 from topologies.model import TopologyError

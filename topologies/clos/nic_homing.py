@@ -5,8 +5,8 @@ interface with one address, and the two rail switches look like one: one subnet,
 and MAC. Between them each rail has a standby link, for frames to GPUs whose own port there is down.
 With ``esi`` they have no such link, and advertise their GPUs to each other by BGP EVPN (Ethernet
 segments, RFC 7432).  With ``auto`` it is ``bond`` that is drawn, and ``paths`` where the kernel has
-no bonds (:mod:`emulator.homing`).  With ``planes`` each port is a fabric endpoint (FEP) of its own,
-with its own address; all of a NIC have its one MAC.  Nothing joins the planes then.
+no bonds (:mod:`emulator.dataplane.homing`).  With ``planes`` each port is a fabric endpoint (FEP)
+of its own, with its own address; all of a NIC have its one MAC.  Nothing joins the planes then.
 """
 
 from __future__ import annotations

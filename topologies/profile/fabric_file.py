@@ -89,9 +89,9 @@ _MARKED = rf"\b(?:{'|'.join(MARKED_CLASSES)})\."
 class FabricFile:
     """A fabric read from a file.
 
-    ``switch`` is the choice of :mod:`emulator.asic.switch_choice`, None if the text has none;
-    ``names_switch``: whether the text has its name.  ``transport`` is the interconnect, None if the
-    text has none.  ``lines`` are those of the keys.
+    ``switch`` is the choice of :mod:`emulator.dataplane.switch.switch_choice`, None if the text has
+    none; ``names_switch``: whether the text has its name.  ``transport`` is the interconnect, None
+    if the text has none.  ``lines`` are those of the keys.
     """
 
     topology: Topology
@@ -330,7 +330,7 @@ def _time(ns: Value) -> str:
 
 
 def _switch(stated: Mapping[str, Value]) -> str:
-    """``PROFILE[:PARAMETER=VALUE,...]`` of :mod:`emulator.asic.switch_choice`."""
+    """``PROFILE[:PARAMETER=VALUE,...]`` of :mod:`emulator.dataplane.switch.switch_choice`."""
     name = switch_name(stated)
     parts = list(_switch_parts(stated)) if name != NO_SWITCH else []
     return f"{name}:{','.join(parts)}" if parts else name

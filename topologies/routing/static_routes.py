@@ -2,7 +2,7 @@
 
 Next hops are a matter of :mod:`topologies.routing`; here they become the kernel's routes and rules.
 All functions are pure.  What they return is put into the kernel by the nodes
-(:mod:`emulator.fabric.nodes`).
+(:mod:`emulator.dataplane.kernel.fabric.nodes`).
 """
 
 from __future__ import annotations

@@ -15,17 +15,17 @@ from emulator.cli.bench import suite_text
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.rank_command import RankCommand
 from emulator.cli.run_terminal import Bar, progress_bar
+from emulator.dataplane.fabric_choice import choose
+from emulator.dataplane.kernel import launcher
 from emulator.errors import UserError
-from emulator.fabric_choice import choose
-from emulator.farm.farm_session import GOES_ON, farm_of, serve_rank
-from emulator.farm.trial_farm import TrialFarm
-from emulator.kernel import launcher
-from emulator.results import FabricKind
+from emulator.report.suite.suite_page import write_suite_report
 from emulator.run.plan.variants import COMPARE, variants
+from emulator.run.results import FabricKind
+from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
+from emulator.suite.farm.trial_farm import TrialFarm
 from emulator.suite.suite_model import SCALES, Suite, SuiteChoice, SuiteTest
 from emulator.suite.suite_run import FILE, Progress, SuiteRecord, SuiteRun, planned
 from emulator.suite.trial_command import TrialCommands
-from emulator.suite_report.suite_page import write_suite_report
 from emulator.transports import default_switch
 from topologies import catalogue
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from emulator.standalone.script.phrases import duration, number
+from emulator.lab.standalone.script.phrases import duration, number
 
 F = TypeVar("F", bound=Callable[..., Any])
 

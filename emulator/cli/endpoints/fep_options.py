@@ -18,14 +18,14 @@ from emulator.cli.endpoints.endpoint_options import (
     with_options,
 )
 from emulator.cli.endpoints.gpu_choice import GPU
-from emulator.endpoint.endpoint_fitting import REAL_TIME
 from emulator.errors import UserError
-from emulator.standalone.script.endpoint_parameters import (
+from emulator.lab.standalone.script.endpoint_parameters import (
     PRESETS,
     describe_settings,
     describe_switches,
 )
-from emulator.standalone.script.phrases import ip
+from emulator.lab.standalone.script.phrases import ip
+from emulator.sim.endpoint.endpoint_fitting import REAL_TIME
 from uet.config import ACK_TYPES, DELIVERY_MODES, FepConfig
 from uet.profiles import PROFILES
 from uet.tss.secure_domain import SecureDomain

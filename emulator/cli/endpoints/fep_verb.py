@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from emulator.cleanup import require_root
 from emulator.cli.endpoints.endpoint_options import (
     IN_FLIGHT,
     NUMBER,
@@ -23,9 +22,10 @@ from emulator.cli.endpoints.fep_options import (
     shared,
 )
 from emulator.cli.endpoints.gpu_choice import place
+from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
-from emulator.standalone.script.requested_operations import DEFAULT_KEY
-from emulator.standalone.session import Limits
+from emulator.lab.standalone.script.requested_operations import DEFAULT_KEY
+from emulator.lab.standalone.session import Limits
 
 
 @click.group(
@@ -207,7 +207,7 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
     peers = peers_from(options.pop("peers"), options.pop("peer_mac"))
     require_root("run an endpoint")
     # This loads all transports: 49 ms beside the 418 ms of imports that --help takes.
-    from emulator.standalone.fep.fep_run import StandAloneFep, run
+    from emulator.lab.standalone.fep.fep_run import StandAloneFep, run
 
     return run(
         StandAloneFep(

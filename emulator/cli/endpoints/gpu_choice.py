@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from emulator.cleanup import require_root
+from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
 
 #: Fields of a run's configuration that the endpoint's own options and port decide.
@@ -39,12 +39,12 @@ def place(options: dict[str, Any], transport: str) -> None:
             )
     require_root("run an endpoint")
     # An endpoint on a named port, and --help, need none of these.
-    from emulator.asic import switch_choice
     from emulator.cli.labs.lab_choice import choose_lab, with_node
-    from emulator.kernel import namespaces
-    from emulator.lab_record import load_topology
+    from emulator.dataplane.kernel import namespaces
+    from emulator.dataplane.lab_record import load_topology
+    from emulator.dataplane.switch import switch_choice
+    from emulator.lab.standalone.stand_alone import LabGpu
     from emulator.run.run_agents import agent_specs
-    from emulator.standalone.stand_alone import LabGpu
     from emulator.transports import fit
     from topologies.addressing import gpu_address
     from topologies.advice import question

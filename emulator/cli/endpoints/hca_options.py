@@ -10,13 +10,13 @@ import click
 from emulator.cli.endpoints.endpoint_options import LEAVES, NUMBER, OFFERS, WHERE, F, with_options
 from emulator.cli.endpoints.gpu_choice import GPU
 from emulator.errors import UserError
+from emulator.lab.standalone.hca.card import Card, card_from
+from emulator.lab.standalone.hca.configuration import ELSEWHERE
+from emulator.lab.standalone.hca.exchange import DEFAULT_PORT, CardExchange, meeting
+from emulator.lab.standalone.script.endpoint_parameters import describe_settings
+from emulator.lab.standalone.script.phrases import ip
 from emulator.rocev2.hca_config import HcaConfig
 from emulator.rocev2.wire.rocev2_codes import PATH_MTUS
-from emulator.standalone.hca.card import Card, card_from
-from emulator.standalone.hca.configuration import ELSEWHERE
-from emulator.standalone.hca.exchange import DEFAULT_PORT, CardExchange, meeting
-from emulator.standalone.script.endpoint_parameters import describe_settings
-from emulator.standalone.script.phrases import ip
 
 #: Options that are a field of HcaConfig each: parameter name -> field.
 _FIELDS = {"mtu": "mtu", "dscp": "dscp_data", "ecn": "ecn_capable"}

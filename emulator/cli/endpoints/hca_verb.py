@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from emulator.cleanup import require_root
 from emulator.cli.endpoints.endpoint_options import IN_FLIGHT, SCRIPT, SPAN, START_AT, TIMEOUT
 from emulator.cli.endpoints.gpu_choice import place
 from emulator.cli.endpoints.hca_options import EPILOG, config_values, peer_from, shared
+from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
-from emulator.standalone.hca.hca_run import StandAloneHca, run
-from emulator.standalone.session import Limits
+from emulator.lab.standalone.hca.hca_run import StandAloneHca, run
+from emulator.lab.standalone.session import Limits
 
 
 @click.group(

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import click
 
-from emulator import lab_record
 from emulator.cli.graph import bill_tables, graph_tables
 from emulator.cli.graph.partition_table import AskedParts
 from emulator.cli.run_options import parameter_texts, parse_parts
 from emulator.cli.scenario_choice import chosen
-from emulator.engine.workers.partition import MOST_WORKERS
+from emulator.dataplane import lab_record
+from emulator.dataplane.fabric_choice import choose, is_file
+from emulator.dataplane.kernel.fabric.containerlab import CONTAINERLAB
 from emulator.errors import UserError
-from emulator.fabric.containerlab import CONTAINERLAB
-from emulator.fabric_choice import choose, is_file
 from emulator.run.report.row_heat import MEASURES, heat
 from emulator.run.report.row_ports import RecordedRun, is_run_folder
 from emulator.whole_file import write_whole
+from emulator.workers.forked.partition import MOST_WORKERS
 from topologies import catalogue, exports
 from topologies.advice import question
 from topologies.exports import Export

@@ -9,12 +9,12 @@ from typing import Any
 from rich.table import Table
 
 from emulator.cli.plain_tables import plain_table
-from emulator.endpoint.operations.operation_table import OperationTable
-from emulator.engine.event_queue import PS
-from emulator.engine.workers.expected_traffic import ExpectedTraffic
-from emulator.engine.workers.partition import Partition
 from emulator.run.plan.run_plan import DEFAULT_SEED
 from emulator.scenario import Scenario
+from emulator.sim.endpoint.operations.operation_table import OperationTable
+from emulator.sim.event_queue import PS
+from emulator.workers.forked.expected_traffic import ExpectedTraffic
+from emulator.workers.forked.partition import Partition
 from topologies.model import Topology
 from topologies.units import format_size, format_time
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import click
 
-from emulator.asic import switch_choice
-from emulator.asic.switch_fitting import fit
+from emulator.dataplane.fabric_choice import choose
+from emulator.dataplane.switch import switch_choice
+from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
-from emulator.fabric_choice import choose
+from emulator.lab.qos import FORMATS
+from emulator.lab.qos.emulated_qos import EmulatedQos, emulated_qos
+from emulator.report.run.page import write_files
 from emulator.run.plan.run_plan import usual_switch
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
-from emulator.run_report.page import write_files
-from emulator.switch_configs import FORMATS
-from emulator.switch_configs.emulated_qos import EmulatedQos, emulated_qos
 from emulator.transports import fit as fit_transport
 from topologies import catalogue
 from topologies.advice import question

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import click
 
-from emulator.capture.fabric_capture import Tap, describe, parse_snaplen, ports_of, select
-from emulator.capture.live_stream import LiveStream
-from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import agreed, choose_lab, up
+from emulator.dataplane.capture.fabric_capture import Tap, describe, parse_snaplen, ports_of, select
+from emulator.dataplane.capture.live_stream import LiveStream
+from emulator.dataplane.cleanup import require_root
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.lab import Lab
 
 
 def _named(taps: Sequence[Tap], most: int = 8) -> str:

@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 import click
 
-from emulator import lab_record
-from emulator.cleanup import exists, leftovers, require_root, take_down
+from emulator.dataplane import lab_record
+from emulator.dataplane.cleanup import exists, leftovers, require_root, take_down
+from emulator.dataplane.kernel.programs import compiler
 from emulator.errors import UserError
-from emulator.farm import scratch_folder
-from emulator.kernel.programs import compiler
+from emulator.suite.farm import scratch_folder
 
 
 @click.command("clean")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from emulator.cleanup import take_down
+from emulator.dataplane.cleanup import take_down
 
 
 @click.command("down")

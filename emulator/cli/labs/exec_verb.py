@@ -6,12 +6,12 @@ import os
 
 import click
 
-from emulator import lab_record
-from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import agreed, choose_lab, with_node
-from emulator.control_plane.daemons import shown_at
+from emulator.dataplane import lab_record
+from emulator.dataplane.cleanup import require_root
+from emulator.dataplane.control_plane.daemons import shown_at
+from emulator.dataplane.kernel import namespaces
 from emulator.errors import UserError
-from emulator.kernel import namespaces
 from topologies.advice import question
 
 

@@ -6,11 +6,11 @@ import json
 
 import click
 
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.faults import grammar
-from emulator.faults.fault_injector import recorded
-from emulator.faults.live_injection import inject
-from emulator.lab import Lab
+from emulator.run.faults import grammar
+from emulator.run.faults.fault_injector import recorded
+from emulator.run.faults.live_injection import inject
 
 
 @click.command("inject", epilog=f"\b\n{grammar.describe()}")

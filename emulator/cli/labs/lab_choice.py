@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from emulator import lab_record
+from emulator.dataplane import lab_record
+from emulator.dataplane.lab_record import LabRecord, Phase
 from emulator.errors import UserError
-from emulator.lab_record import LabRecord, Phase
 
 
 def up() -> dict[str, LabRecord]:

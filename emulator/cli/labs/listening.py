@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from emulator.errors import UserError
-from emulator.monitoring.local_server import LocalServer
+from emulator.lab.monitoring.local_server import LocalServer
 from topologies.units import format_time, parse_time_ns
 
 SHORTEST_NS = 50_000_000

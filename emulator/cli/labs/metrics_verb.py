@@ -8,15 +8,15 @@ from fnmatch import fnmatchcase
 
 import click
 
-from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import choose_lab, up
 from emulator.cli.labs.listening import check_pause_ns, listen_option, reach_warning
 from emulator.cli.labs.terminal import Attention
+from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
-from emulator.live.sampler import LabGone
-from emulator.monitoring.lab_watch import LabWatch, Watched
-from emulator.monitoring.local_server import HttpAnswer, LocalServer, parse_address
-from emulator.monitoring.openmetrics.metric_page import PATH, MetricPage
+from emulator.lab.live.sampler import LabGone
+from emulator.lab.monitoring.lab_watch import LabWatch, Watched
+from emulator.lab.monitoring.local_server import HttpAnswer, LocalServer, parse_address
+from emulator.lab.monitoring.openmetrics.metric_page import PATH, MetricPage
 from topologies.units import parse_time_ns
 
 #: How often ``--follow`` looks for a lab, and the first interval of one.

@@ -6,14 +6,14 @@ import json
 
 import click
 
-from emulator import lab_record
 from emulator.cli.plain_tables import page, plain_table
+from emulator.cluster.services.cabling import cabling
+from emulator.cluster.services.service_plan import missing
+from emulator.cluster.services.service_registry import ServiceKind, service_kinds
+from emulator.cluster.services.service_runner import Services
+from emulator.dataplane import lab_record
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.lab import Lab
-from emulator.services.cabling import cabling
-from emulator.services.service_plan import missing
-from emulator.services.service_registry import ServiceKind, service_kinds
-from emulator.services.service_runner import Services
 from topologies.model import Topology
 
 

@@ -12,15 +12,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from emulator import lab_record
-from emulator.asic.switch_counters import AsicCounters
 from emulator.cluster import border_firewall, isolation_choice
-from emulator.control_plane.lab_routing import Routing
-from emulator.faults.condition import Condition, described
-from emulator.faults.fault_injector import recorded
-from emulator.kernel.port_counters import PortCounters
-from emulator.lab import Lab
-from emulator.lab_record import LabRecord
+from emulator.dataplane import lab_record
+from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.kernel.port_counters import PortCounters
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.lab_record import LabRecord
+from emulator.dataplane.switch.switch_counters import AsicCounters
+from emulator.run.faults.condition import Condition, described
+from emulator.run.faults.fault_injector import recorded
 from topologies.cluster.machine_networks import BORDER
 from topologies.model import CableEnd, Link
 from topologies.units import format_rate

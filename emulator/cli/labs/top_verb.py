@@ -15,17 +15,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import choose_lab
 from emulator.cli.labs.listening import check_pause_ns, listen_option
 from emulator.cli.labs.terminal import Attention
 from emulator.cli.labs.top_view import Room, view
 from emulator.cli.labs.web_view import serve_page
+from emulator.dataplane.cleanup import require_root
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.lab import Lab
-from emulator.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
-from emulator.live.sampler import LabGone, LabSample, LabSampler, Sample
-from emulator.monitoring.local_server import parse_address
+from emulator.lab.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
+from emulator.lab.live.sampler import LabGone, LabSample, LabSampler, Sample
+from emulator.lab.monitoring.local_server import parse_address
 
 SCHEMA = "uetemu.top/1"
 FIRST_S = 0.5  # nobody likes to look at nothing

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from emulator.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
-from emulator.live.sampler import LabSample, QueueLimits
+from emulator.lab.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
+from emulator.lab.live.sampler import LabSample, QueueLimits
 
 GAP, WIDE_GAP = 2, 6  # columns between cells, and between sections side by side
 BAR = 12  # columns

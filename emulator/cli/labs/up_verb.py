@@ -12,21 +12,21 @@ from types import FrameType
 
 import click
 
-from emulator import homing
-from emulator.asic import switch_choice as choice
-from emulator.cleanup import require_root
 from emulator.cli.progress_bar import progress_bar
 from emulator.cluster.cluster_lab import ClusterLab, member_name
 from emulator.cluster.network_dilation import DEFAULTS, dilations
-from emulator.control_plane import control_plane_choice as control_plane
-from emulator.fabric.cable_delay import for_kernel_traffic
-from emulator.fabric_choice import choose
+from emulator.cluster.services.machine_map import MachineMap
+from emulator.cluster.services.service_plan import ALL, NONE, missing, plan_services
+from emulator.cluster.services.service_registry import service_kinds
+from emulator.cluster.services.service_runner import Services
+from emulator.dataplane import homing
+from emulator.dataplane.cleanup import require_root
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.fabric_choice import choose
+from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
+from emulator.dataplane.switch import switch_choice as choice
 from emulator.run.plan.run_plan import usual_switch
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
-from emulator.services.machine_map import MachineMap
-from emulator.services.service_plan import ALL, NONE, missing, plan_services
-from emulator.services.service_registry import service_kinds
-from emulator.services.service_runner import Services
 from topologies import catalogue
 from topologies.exports.mermaid import inventory
 from topologies.model import Topology

@@ -9,9 +9,9 @@ import click
 
 from emulator.cli.labs.listening import reach_warning
 from emulator.cli.labs.terminal import Attention
-from emulator.monitoring.lab_watch import LabWatch, Watched
-from emulator.monitoring.local_server import LocalServer
-from emulator.monitoring.web.top_page import TopPage
+from emulator.lab.monitoring.lab_watch import LabWatch, Watched
+from emulator.lab.monitoring.local_server import LocalServer
+from emulator.lab.monitoring.web.top_page import TopPage
 
 #: The first interval; the longest wait for a run to write its end, and for readers to get it (s).
 FIRST_S, END_S, PARTING_S = 0.2, 3.0, 0.5

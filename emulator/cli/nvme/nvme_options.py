@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from emulator.cli.endpoints.endpoint_options import NUMBER, SPAN, F, with_options
+from emulator.cluster.nvme_tcp.initiator.host_options import HOST_NQN, HostOptions
+from emulator.cluster.nvme_tcp.standalone.nvme_host_run import HostAlone
+from emulator.cluster.nvme_tcp.wire.fabrics_layouts import DISCOVERY_NQN, IO_PORT
 from emulator.errors import UserError
-from emulator.nvme_tcp.initiator.host_options import HOST_NQN, HostOptions
-from emulator.nvme_tcp.wire.fabrics_layouts import DISCOVERY_NQN, IO_PORT
-from emulator.standalone.nvme.nvme_host_run import HostAlone
-from emulator.standalone.script.phrases import host_and_port, ip, number
+from emulator.lab.standalone.script.phrases import host_and_port, ip, number
 
 NETNS = click.option(
     "-n", "--netns", metavar="NAME|PATH", help="Network namespace to enter first; needs root."

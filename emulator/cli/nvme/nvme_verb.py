@@ -18,16 +18,16 @@ from emulator.cli.nvme.nvme_options import (
     host_from,
     host_verb,
 )
-from emulator.errors import UserError
-from emulator.nvme_tcp.target.target_settings import TargetSettings
-from emulator.standalone.nvme.nvme_bench import PATTERNS, BenchLoad, bench
-from emulator.standalone.nvme.nvme_host_run import (
+from emulator.cluster.nvme_tcp.standalone.nvme_bench import PATTERNS, BenchLoad, bench
+from emulator.cluster.nvme_tcp.standalone.nvme_host_run import (
     read_blocks,
     show_discovery,
     show_identity,
     write_blocks,
 )
-from emulator.standalone.nvme.nvme_target_run import StandAloneTarget, serve
+from emulator.cluster.nvme_tcp.standalone.nvme_target_run import StandAloneTarget, serve
+from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
+from emulator.errors import UserError
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 

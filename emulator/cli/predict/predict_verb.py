@@ -21,14 +21,14 @@ from emulator.cli.predict.cluster_test import (
 )
 from emulator.cli.run_options import parameter_texts
 from emulator.cli.run_terminal import Bar, progress_bar
+from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
-from emulator.fabric_choice import choose
 from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import COLLECTIVES
-from emulator.results import Result
 from emulator.run.interrupts import Interrupted
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
 from emulator.run.report import result_table as table
+from emulator.run.results import Result
 from emulator.run.runner import RunPlan, RunRequest, execute, prepare
 from topologies.units import UnitError, parse_size
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 
 from emulator.errors import UserError
-from emulator.run_compare.comparison_report import as_data, as_page, as_text
-from emulator.run_compare.fail_condition import failures, parse_condition
-from emulator.run_compare.measured_source import MeasuredSource
-from emulator.run_compare.source_comparison import compare
-from emulator.run_compare.source_reading import read_source
-from emulator.run_report.page import write_files
-from emulator.suite_report.suite_folder import is_suite
-from emulator.suite_report.suite_source import SUITE, read_suite
+from emulator.report.compare.comparison_report import as_data, as_page, as_text
+from emulator.report.compare.fail_condition import failures, parse_condition
+from emulator.report.compare.measured_source import MeasuredSource
+from emulator.report.compare.source_comparison import compare
+from emulator.report.compare.source_reading import read_source
+from emulator.report.run.page import write_files
+from emulator.report.suite.suite_folder import is_suite
+from emulator.report.suite.suite_source import SUITE, read_suite
 
 #: Exit status where a condition of --fail-if holds: distinct from an error's.
 CONDITION_HOLDS = 3

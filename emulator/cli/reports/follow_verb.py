@@ -10,13 +10,13 @@ import click
 from emulator.cli.decode.decode_source import keys_beside, opener, read_domains
 from emulator.cli.plain_tables import page, plain_table
 from emulator.errors import UserError
-from emulator.run_follow.ladder_drawing import ladder_svg
-from emulator.run_follow.packet_search import PacketWish, addresses_of
-from emulator.run_follow.packet_story import PacketStory, StoryChoice, tell
-from emulator.run_follow.story_data import COLUMNS, as_data, heading, story_rows
-from emulator.run_report.page import write_files
-from emulator.run_report.port_series import CAPTURE
-from emulator.run_report.run_record import RunRecord
+from emulator.report.follow.ladder_drawing import ladder_svg
+from emulator.report.follow.packet_search import PacketWish, addresses_of
+from emulator.report.follow.packet_story import PacketStory, StoryChoice, tell
+from emulator.report.follow.story_data import COLUMNS, as_data, heading, story_rows
+from emulator.report.run.page import write_files
+from emulator.report.run.port_series import CAPTURE
+from emulator.report.run.run_record import RunRecord
 from topologies.model import Topology
 
 #: Characters of a line of the table.

@@ -1,7 +1,7 @@
 """Capabilities of this machine and its kernel, and substitutes for those they lack.
 
 :func:`probe` answers for everything at once, :func:`has` for one thing; both find out by trying
-(:mod:`emulator.doctor.probes`), take some milliseconds and leave nothing behind.
+(:mod:`emulator.dataplane.doctor.probes`), take some milliseconds and leave nothing behind.
 :func:`require` is for code that cannot do without.
 """
 
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import psutil
 
-from emulator.doctor import probes as trials
+from emulator.dataplane.doctor import probes as trials
+from emulator.dataplane.kernel import rights
 from emulator.errors import UserError
-from emulator.kernel import rights
 from emulator.logs import plain_logger
 
 _log = plain_logger(__name__)

@@ -24,18 +24,14 @@ from pathlib import Path
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.rtnl import RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWQDISC, RTM_NEWTFILTER
 
-from emulator.asic.bpf import port_program as asic_ports
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.switch_program import Size
-from emulator.errors import UserError
-from emulator.kernel import kernel_objects as kernel_object
-from emulator.kernel import namespaces
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.icmp_guard import guard_interface
-from emulator.kernel.kernel_objects import IFINFOMSG, IFLA_IFNAME, IFLA_LINKINFO
-from emulator.kernel.netlink import U32, RouteSocket, attribute, nested, text
-from emulator.kernel.release import release_requests
-from emulator.kernel.shaping import (
+from emulator.dataplane.kernel import kernel_objects as kernel_object
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.kernel.icmp_guard import guard_interface
+from emulator.dataplane.kernel.kernel_objects import IFINFOMSG, IFLA_IFNAME, IFLA_LINKINFO
+from emulator.dataplane.kernel.netlink import U32, RouteSocket, attribute, nested, text
+from emulator.dataplane.kernel.release import release_requests
+from emulator.dataplane.kernel.shaping import (
     RATESPEC,
     TC_H_ROOT,
     TCA_KIND,
@@ -44,6 +40,10 @@ from emulator.kernel.shaping import (
     Egress,
     egress_requests,
 )
+from emulator.dataplane.switch.bpf import port_program as asic_ports
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.switch_program import Size
+from emulator.errors import UserError
 
 PORT, PORT_INDEX = "port", 101
 TUNNEL_INDEX = 111

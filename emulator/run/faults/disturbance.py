@@ -2,7 +2,7 @@
 
 ``faults``
     for each episode of the timeline, which is all that came at one instant, or a flap
-    (:mod:`emulator.faults.episodes`): its clauses, when it came on average (``at_us`` after the
+    (:mod:`emulator.run.faults.episodes`): its clauses, when it came on average (``at_us`` after the
     start, None if every iteration had ended before), which GPUs were cut off from then on, and
     ``goodput``, in words and as ``restored_us``, the time until it was restored (below).  It is
     that of all pairs but those of ``goodput_without``, which had no way then: how many there are,
@@ -26,7 +26,7 @@
 ``undisturbed_retransmitted_packets``
     what the undisturbed iteration sent again, to hold ``retransmitted_packets`` against.
 ``cut_off_gpus``
-    those that some moment cut off from most of the others (:mod:`emulator.faults.reach`).
+    those that some moment cut off from most of the others (:mod:`emulator.run.faults.reach`).
 ``cut_off_pairs``
     two GPUs that some moment cut off from each other and not from most of the others: how many such
     pairs there are (``count``), and at most 16 of them (``named``), first those between which the
@@ -41,15 +41,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from statistics import fmean
 
-from emulator.faults.condition import SOUND, Condition
-from emulator.faults.episodes import episodes
-from emulator.faults.grammar import Moment
-from emulator.faults.reach import Pair
-from emulator.measures.port_record import PortRecord
 from emulator.run.faults import restoration
+from emulator.run.faults.condition import SOUND, Condition
+from emulator.run.faults.episodes import episodes
 from emulator.run.faults.expectation import FaultExpectation, some_pairs
 from emulator.run.faults.fault_timeline import Applied
+from emulator.run.faults.grammar import Moment
+from emulator.run.faults.reach import Pair
 from emulator.run.faults.restoration import Curve, Goodput, Verdict
+from emulator.run.measures.port_record import PortRecord
 from emulator.run.pxn import Pxn
 from emulator.scenario import Outcome
 from topologies.model import Link, Topology

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from emulator.endpoint.agent_spec import AgentError
-from emulator.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.fabric.cable_carrier import STATIC
-from emulator.faults.condition import SOUND, Condition
-from emulator.faults.episodes import Episode
-from emulator.faults.grammar import Moment
-from emulator.faults.reach import Cut, Pair, Reach
-from emulator.measures.cuts import Change, share_left
-from emulator.measures.ideal import WireCost, ideal_ns
+from emulator.dataplane.kernel.fabric.cable_carrier import STATIC
+from emulator.run.faults.condition import SOUND, Condition
+from emulator.run.faults.episodes import Episode
+from emulator.run.faults.grammar import Moment
+from emulator.run.faults.reach import Cut, Pair, Reach
+from emulator.run.measures.cuts import Change, share_left
+from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.sim.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
+from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import SHORTEST, Topology
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from emulator.asic.port_faults import NONE, Faults
+from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
-from emulator.faults.condition import SOUND, Condition
-from emulator.faults.grammar import Moment
-from emulator.measures.cuts import Change, share_left
+from emulator.run.faults.condition import SOUND, Condition
+from emulator.run.faults.grammar import Moment
+from emulator.run.measures.cuts import Change, share_left
 from emulator.scenario import FaultAt
 from topologies.model import CableEnd, Topology, TopologyError
 

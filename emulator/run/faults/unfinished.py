@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.measures.message_times import Recorder
 from emulator.run.faults.disturbance import stated_pairs
+from emulator.run.measures.message_times import Recorder
 from emulator.scenario import Trial
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.workers.ranks.gpu_owners import GpuOwners
 
 
 def unfinished(

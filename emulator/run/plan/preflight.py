@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import psutil
 
-from emulator import cleanup, lab_record
-from emulator.doctor.capabilities import Capabilities, probe, remedy
-from emulator.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.doctor.capabilities import Capabilities, probe, remedy
 from emulator.errors import UserError
 from emulator.scenario import Trial
+from emulator.sim.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
 from topologies.model import BACKEND, Topology
 from topologies.units import format_size
 

@@ -8,28 +8,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from emulator import homing
-from emulator.asic import switch_fitting as fitting
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.switch_choice import SwitchChoice
-from emulator.asic.switch_choice import requested as requested_switch
-from emulator.capture.fabric_capture import SNAPLEN_HEADERS, Tap, ports_of, select
-from emulator.control_plane import control_plane_choice as control_plane
-from emulator.control_plane.charged_time import Convergence
-from emulator.control_plane.lab_routing import check_control_plane
-from emulator.doctor import capabilities
-from emulator.doctor.capabilities import Capabilities
-from emulator.engine.workers.expected_traffic import ExpectedTraffic
-from emulator.engine.workers.partition import Partition, automatic
+from emulator.dataplane import homing
+from emulator.dataplane.capture.fabric_capture import SNAPLEN_HEADERS, Tap, ports_of, select
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.control_plane.charged_time import Convergence
+from emulator.dataplane.control_plane.lab_routing import check_control_plane
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.doctor.capabilities import Capabilities
+from emulator.dataplane.fabric_choice import FabricChoice, choose
+from emulator.dataplane.homing import Homing
+from emulator.dataplane.kernel.fabric import bonds, bridge_ports
+from emulator.dataplane.model import model_scope
+from emulator.dataplane.switch import switch_fitting as fitting
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.switch_choice import SwitchChoice
+from emulator.dataplane.switch.switch_choice import requested as requested_switch
 from emulator.errors import UserError
-from emulator.fabric import bonds, bridge_ports
-from emulator.fabric.model import model_scope
-from emulator.fabric_choice import FabricChoice, choose
-from emulator.faults.grammar import Moment, timeline
-from emulator.homing import Homing
 from emulator.logs import plain_logger
-from emulator.results import FabricKind
 from emulator.run import pxn
+from emulator.run.faults.grammar import Moment, timeline
 from emulator.run.measurement import Start
 from emulator.run.plan import preflight
 from emulator.run.plan.stages import (
@@ -43,9 +40,12 @@ from emulator.run.plan.switch_use import check_use
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.plan.variants import variants
 from emulator.run.pxn import Pxn
+from emulator.run.results import FabricKind
 from emulator.run.run_share import RunShare
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
+from emulator.workers.forked.expected_traffic import ExpectedTraffic
+from emulator.workers.forked.partition import Partition, automatic
 from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
 
@@ -83,7 +83,7 @@ class RunRequest:
     ranks: int = 1
     #: what virtual time charges for new routes after a fault
     convergence: Convergence = field(default_factory=Convergence)
-    #: what the run must come to (:mod:`emulator.engine.frame_digest`); None: anything
+    #: what the run must come to (:mod:`emulator.sim.frame_digest`); None: anything
     digest: str | None = None
     #: whether the run folder gets what the digest is made of, to be joined with other seeds'
     digest_parts: bool = False
@@ -95,7 +95,7 @@ class RunRequest:
     frame_latency: int = 0
     #: GPUs whose endpoints write event logs, by name and separated by commas, or "all"
     event_log: str | None = None
-    #: what the user has go wrong, as :mod:`emulator.faults.grammar` reads it
+    #: what the user has go wrong, as :mod:`emulator.run.faults.grammar` reads it
     faults: Sequence[str] = ()
     #: what iterations that count begin with
     start: Start = field(default_factory=Start)

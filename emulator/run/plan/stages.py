@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from emulator.asic.link.link_choice import CBFC
-from emulator.asic.switch_choice import DEFAULT, LATENCY, PAUSING, parse_latency
+from emulator.dataplane.switch.link.link_choice import CBFC
+from emulator.dataplane.switch.switch_choice import DEFAULT, LATENCY, PAUSING, parse_latency
 from emulator.errors import UserError
 from emulator.scenario import Trial
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.code_points import LAB
-from emulator.asic.switch_choice import DSCP, OF_TRIMMING, TRIM, SwitchChoice
-from emulator.asic.switch_profile import CLASS_NAMES, TRIMMED_NAMES, named
+from emulator.dataplane.switch.bpf.layout import TrafficClass
+from emulator.dataplane.switch.code_points import LAB
+from emulator.dataplane.switch.switch_choice import DSCP, OF_TRIMMING, TRIM, SwitchChoice
+from emulator.dataplane.switch.switch_profile import CLASS_NAMES, TRIMMED_NAMES, named
 from emulator.errors import UserError
 from emulator.run.plan.stages import StageChoice
 from emulator.transports.transport_choice import TransportChoice

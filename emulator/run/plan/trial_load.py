@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from emulator.endpoint.operations.gpu_memory import Layout
-from emulator.endpoint.operations.operation_table import WRITE
-from emulator.endpoint.operations.schedule import Schedule
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.engine.workers.expected_traffic import ExpectedTraffic
 from emulator.errors import UserError
-from emulator.measures.cuts import Change
-from emulator.measures.ideal import WireCost, ideal_ns
-from emulator.measures.message_graph import MessageGraph
 from emulator.run.faults.fault_timeline import link_changes
+from emulator.run.measures.cuts import Change
+from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.message_graph import MessageGraph
 from emulator.run.pxn import Pxn, changed
 from emulator.run.run_share import compiled_for
 from emulator.scenario import Trial
+from emulator.sim.endpoint.operations.gpu_memory import Layout
+from emulator.sim.endpoint.operations.operation_table import WRITE
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.workers.forked.expected_traffic import ExpectedTraffic
+from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import Topology
 
 

@@ -23,8 +23,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from emulator import result_keys
-from emulator.measures.metrics import percentile
+from emulator.run import result_keys
+from emulator.run.measures.metrics import percentile
 from emulator.run.plan.variants import ON
 from emulator.run.report import spread, traffic
 from emulator.run.report.result_table import (

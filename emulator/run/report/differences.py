@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from emulator.asic import switch_fitting as fitting
-from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.code_points import LAB
+from emulator.dataplane.switch import switch_fitting as fitting
+from emulator.dataplane.switch.bpf.layout import TrafficClass
+from emulator.dataplane.switch.code_points import LAB
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
 from emulator.run.report.comparison import short_names
 from topologies.units import format_size

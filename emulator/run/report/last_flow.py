@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from emulator.measures.message_times import Iteration
+from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Outcome
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps

@@ -10,7 +10,7 @@ from emulator.scenario import Outcome, Trial
 def measured_row(
     plan: RunPlan, stage: PlannedStage, trial: Trial, outcome: Outcome
 ) -> dict[str, object]:
-    """Make the row of ``trial`` on ``stage``; :mod:`emulator.results` has the meaning of its keys.
+    """Make the row of ``trial`` on ``stage``; its keys are explained in ``results``.
 
     The measures of the scenario count where they have the name of another one.
     """

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emulator.measures.message_times import Iteration
+from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Outcome
 from topologies.model import Topology
 

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from emulator.measures.queue_depths import QueueSeries
+from emulator.run.measures.queue_depths import QueueSeries
 from emulator.run.report.trace_events import Event, counter_event, named, slice_event
 
 #: Samples beyond which ports are left out: what a viewer still opens.

@@ -23,9 +23,12 @@ from itertools import accumulate, count
 
 import numpy as np
 
-from emulator.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import (
+from emulator.run.measures.queue_depths import QueueSeries
+from emulator.run.report import switch_tracks
+from emulator.run.report.trace_events import Event, Tracks, named, slice_event
+from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import (
     Apply,
     Barrier,
     Compute,
@@ -36,10 +39,7 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.measures.queue_depths import QueueSeries
-from emulator.run.report import switch_tracks
-from emulator.run.report.trace_events import Event, Tracks, named, slice_event
+from emulator.workers.ranks.gpu_owners import GpuOwners
 
 #: Operations beyond which GPUs are left out: what a viewer still opens.
 SHOWN = 250_000

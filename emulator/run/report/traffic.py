@@ -3,7 +3,7 @@
 ``goodput_gbps``
     payload that all flows together delivered while all of them were under way, which is the steady
     state: from when each has delivered its first message until the first of them ends.  None if
-    that was too short (:func:`emulator.measures.metrics.steady_interval`).  It is what the
+    that was too short (:func:`emulator.run.measures.metrics.steady_interval`).  It is what the
     ports that the receivers are plugged into sent of data by the telemetry, without headers;
     without an ASIC it comes from the ends of messages, which come in bunches after losses and so
     show up to a tenth too much.  ``goodput_at`` is where it was observed: at those ports, the
@@ -30,7 +30,7 @@
     mean depth, by the telemetry, of the queue at the port that a scenario calls its bottleneck,
     in the same interval as goodput.
 ``links_max_mean``, ``links_jain``
-    balance of parallel uplinks (:func:`emulator.measures.port_record.balance`).
+    balance of parallel uplinks (:func:`emulator.run.measures.port_record.balance`).
 ``last_flow``, ``last_flow_us`` and more
     which flow ended last, and why (:mod:`emulator.run.report.last_flow`).
 ``reordered_packets``
@@ -44,10 +44,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import fmean
 
-from emulator.measures.message_times import Iteration
-from emulator.measures.metrics import jain, percentile, rates_between, steady_interval, together
-from emulator.measures.port_record import balance
-from emulator.measures.queue_depths import QueueSeries
+from emulator.run.measures.message_times import Iteration
+from emulator.run.measures.metrics import jain, percentile, rates_between, steady_interval, together
+from emulator.run.measures.port_record import balance
+from emulator.run.measures.queue_depths import QueueSeries
 from emulator.run.report.last_flow import last_flow
 from emulator.scenario import Outcome
 from topologies.model import Role, Topology

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emulator.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives.algorithm_registry import algorithm
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import STAGING, CollectiveCall

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from emulator.endpoint.operations.schedule import Region
 from emulator.errors import UserError
+from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives import ring
 from scenarios.collectives.algorithm_registry import algorithm
 from scenarios.collectives.blocks import Block, Ready, Ring, RingChannel

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.gpu_functions import Octets, gpu_function
+from emulator.sim.endpoint.operations.gpu_functions import Octets, gpu_function
 
 Elements = npt.NDArray[np.unsignedinteger]
 #: Octets of an element, and its type.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emulator.endpoint.operations.gpu_functions import name_of
-from emulator.endpoint.operations.schedule import Apply, Region
+from emulator.sim.endpoint.operations.gpu_functions import name_of
+from emulator.sim.endpoint.operations.schedule import Apply, Region
 from scenarios.collectives.program import Program
 from scenarios.workloads.experts.expert_exchange import ExpertExchange, RowHop
 from scenarios.workloads.experts.expert_functions import (

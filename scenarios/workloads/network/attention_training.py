@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
-from emulator.endpoint.operations.gpu_functions import Octets, gpu_function
 from emulator.errors import UserError
 from emulator.scenario import Contents
+from emulator.sim.endpoint.operations.gpu_functions import Octets, gpu_function
 from scenarios.workloads.network import dense, gpu_layers
 from scenarios.workloads.network.arithmetic import Matrix, in_order
 from scenarios.workloads.network.attention_head import heads_backward, heads_forward, heads_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emulator.endpoint.operations.gpu_functions import Octets, gpu_function
+from emulator.sim.endpoint.operations.gpu_functions import Octets, gpu_function
 from scenarios.workloads.network import dense
 from scenarios.workloads.network.arithmetic import Matrix, in_order
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from emulator.endpoint.operations.gpu_functions import Octets, gpu_function
+from emulator.sim.endpoint.operations.gpu_functions import Octets, gpu_function
 from scenarios.workloads.network import dense
 from scenarios.workloads.network.arithmetic import Matrix
 from scenarios.workloads.network.convolution import ConvolutionalModel

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emulator.measures.message_times import Iteration
+from emulator.run.measures.message_times import Iteration
 from scenarios.workloads.network.tensors import Exchange
 
 _COLUMN = 8

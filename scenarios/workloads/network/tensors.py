@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from emulator.endpoint.operations.gpu_functions import name_of
-from emulator.endpoint.operations.schedule import (
+from emulator.sim.endpoint.operations.gpu_functions import name_of
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     NO_SCHEDULES,
     Apply,

@@ -19,15 +19,15 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from emulator.endpoint.interruption import JobExecution
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import (
+from emulator.scenario import Contents, Resumption
+from emulator.sim.endpoint.interruption import JobExecution
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     NO_SCHEDULES,
     Schedule,
     WantedSchedules,
 )
-from emulator.scenario import Contents, Resumption
 from scenarios.collectives.program import Program
 from scenarios.workloads.network import gpu_layers
 from scenarios.workloads.network.arithmetic import Matrix

@@ -17,15 +17,15 @@ from typing import cast
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import (
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.scenario import Contents, Outcome
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     NO_SCHEDULES,
     Region,
     Schedule,
     WantedSchedules,
 )
-from emulator.measures.gpu_execution import GpuExecution
-from emulator.scenario import Contents, Outcome
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import CollectiveCall, Pieces

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import (
+from emulator.scenario import Contents
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     Compute,
     Region,
     Schedule,
     WantedSchedules,
 )
-from emulator.scenario import Contents
 from scenarios.collectives.program import Program
 from scenarios.workloads.serving.serving_job import ServingJob
 from topologies.model import Topology

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulator.measures.message_times import Iteration
+from emulator.run.measures.message_times import Iteration
 from scenarios.workloads.exchange_times import ExchangeParts
 from scenarios.workloads.serving.serving_job import ServingJob
 from scenarios.workloads.serving.serving_program import Served

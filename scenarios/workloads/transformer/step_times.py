@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.endpoint.operations.operation_table import (
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.sim.endpoint.operations.operation_table import (
     APPLY,
     RECEIVE,
     OperationTable,
 )
-from emulator.measures.gpu_execution import GpuExecution
 
 COMPUTE, BUBBLE = "compute", "bubble"
 

@@ -10,15 +10,15 @@ from typing import cast, overload
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import (
+from emulator.errors import UserError
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.scenario import Contents, Outcome, Trial
+from emulator.sim.endpoint.operations.schedule import (
     ALL_SCHEDULES,
     NO_SCHEDULES,
     Schedule,
     WantedSchedules,
 )
-from emulator.errors import UserError
-from emulator.measures.gpu_execution import GpuExecution
-from emulator.scenario import Contents, Outcome, Trial
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
 from scenarios.workloads.transformer.step_operations.compute_stream import (
     VERDICTS,

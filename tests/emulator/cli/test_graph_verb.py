@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from emulator import lab_record
 from emulator.cli.graph import graph_verb
+from emulator.dataplane import lab_record
 from emulator.errors import UserError
 from emulator.topology_file import to_json
 from topologies import catalogue

@@ -6,8 +6,8 @@ import click
 import pytest
 
 from emulator import scenario
-from emulator.asic import switch_choice
 from emulator.cli.main import cli
+from emulator.dataplane.switch import switch_choice
 from emulator.transports import TRANSPORTS
 from topologies.catalogue import DESIGNS
 

@@ -6,7 +6,7 @@ import pytest
 
 from emulator.cli.labs.listening import check_pause_ns, reach_warning
 from emulator.errors import UserError
-from emulator.monitoring.local_server import LocalServer
+from emulator.lab.monitoring.local_server import LocalServer
 
 
 @pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])

@@ -11,10 +11,10 @@ import pytest
 
 from emulator import scenario
 from emulator.cli import rank_runs
-from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.dataplane.kernel.launcher import RankPlace
 from emulator.errors import UserError
-from emulator.kernel.launcher import RankPlace
 from emulator.run.plan.run_plan import RunPlan, RunRequest
+from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 from topologies import catalogue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.cli.scenario_choice import chosen
-from emulator.cluster_run import cluster_scenario
+from emulator.cluster.run import cluster_scenario
 from emulator.errors import UserError
 
 

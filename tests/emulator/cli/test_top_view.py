@@ -6,9 +6,9 @@ import pytest
 from rich.text import Text
 
 from emulator.cli.labs.top_view import Room, TopColumn, duration, lay, view
-from emulator.lab_record import LabRecord, Phase, this_process
-from emulator.live.rates import Activity, Sort, directions, tiers
-from emulator.live.sampler import LabSample, QueueLimits
+from emulator.dataplane.lab_record import LabRecord, Phase, this_process
+from emulator.lab.live.rates import Activity, Sort, directions, tiers
+from emulator.lab.live.sampler import LabSample, QueueLimits
 from topologies import catalogue
 
 TOPOLOGY = catalogue.load("rail_clos")

@@ -13,8 +13,8 @@ from tests.harness.runs.processes import user_environment
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("emulator.cli.main", ("mpi4py", "emulator.engine.ranks.rank_exchange", "numpy")),
-        ("emulator.cli.run_verb", ("mpi4py", "emulator.engine.ranks.mpi_channel")),
+        ("emulator.cli.main", ("mpi4py", "emulator.workers.ranks.rank_exchange", "numpy")),
+        ("emulator.cli.run_verb", ("mpi4py", "emulator.workers.ranks.mpi_channel")),
     ],
 )
 def test_nothing_of_mpi_is_loaded(module: str, unwanted: tuple[str, ...]) -> None:

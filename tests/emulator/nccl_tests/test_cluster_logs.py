@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from emulator.errors import UserError
 from emulator.nccl_tests import json_log, log_file, text_log
 from emulator.nccl_tests.cluster_log import COLLECTIVES, ClusterLog
+from tests import DATA
 from tests.harness.runs.cluster_logs import ROWS, log_2_9, log_2_17, log_2_19
 
 
@@ -243,7 +244,7 @@ def test_a_file_is_read_by_its_content(tmp_path: Path) -> None:
 
 
 #: Logs as other people have them, cut short.
-LOGS = Path(__file__).parents[2] / "data" / "nccl_tests"
+LOGS = DATA / "nccl_tests"
 
 
 @pytest.mark.parametrize(

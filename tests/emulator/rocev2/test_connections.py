@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.asic.code_points import LAB
+from emulator.dataplane.switch.code_points import LAB
 from emulator.errors import UserError
 from emulator.rocev2.connections import full_mesh
 from emulator.rocev2.hca import HostChannelAdapter

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from emulator.cli.run_verb import command
-from emulator.measures.frame_latency import FILE, frames_by_row
+from emulator.run.measures.frame_latency import FILE, frames_by_row
 from topologies.ethernet import FRAMING_OCTETS
 
 #: Two leaves: a frame passes four cables of 600 ns at 400 Gb/s, and three switches.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.cleanup import uninterrupted
+from emulator.dataplane.cleanup import uninterrupted
 from emulator.run.interrupts import Interrupted, interruptible
 
 BUDGET_S = 60.0

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.errors import UserError
 from emulator.run.measurement import check_contents
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.run_agents import agent_specs
 from emulator.scenario import Outcome, Scenario, Trial
+from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.transports import fit
 from topologies.catalogue import load as load_topology
 

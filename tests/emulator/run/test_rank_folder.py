@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cleanup
-from emulator.engine.ranks.rank_exchange import Ranks
+from emulator.dataplane import cleanup
 from emulator.errors import UserError
 from emulator.run.rank_folder import RankFolder, bring_logs
+from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.memory_channel import ranks_of
 
 

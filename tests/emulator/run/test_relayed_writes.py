@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.operation_table import OperationTable
-from emulator.endpoint.operations.schedule import (
+from emulator.errors import UserError
+from emulator.run.pxn import Pxn, changed
+from emulator.run.relayed_writes import BUFFER, free_tags
+from emulator.sim.endpoint.operations.operation_table import OperationTable
+from emulator.sim.endpoint.operations.schedule import (
     Apply,
     Barrier,
     Compute,
@@ -25,11 +28,8 @@ from emulator.endpoint.operations.schedule import (
     WantedSchedules,
     Write,
 )
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.engine.ranks.rank_exchange import Ranks
-from emulator.errors import UserError
-from emulator.run.pxn import Pxn, changed
-from emulator.run.relayed_writes import BUFFER, free_tags
+from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 from tests.harness.runs.relayed_one_by_one import relayed_one_by_one
 from tests.harness.runs.wanted_parts import assert_parts

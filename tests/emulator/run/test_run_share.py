@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.schedule import Schedule, WantedSchedules
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.engine.ranks.rank_exchange import Ranks
 from emulator.errors import UserError
-from emulator.measures import message_graph
+from emulator.run.measures import message_graph
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, weighed
 from emulator.run.run_share import RunShare, compiled_for
+from emulator.sim.endpoint.operations.schedule import Schedule, WantedSchedules
+from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 
 SPEC = "rail_clos:hosts=2,gpus_per_host=4,spines=2"

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from emulator.asic.switch_choice import requested
+from emulator.dataplane.switch.switch_choice import requested
 from emulator.run.plan.run_plan import RunPlan
 from emulator.run.virtual_time import _kernel_hash
 from topologies import catalogue

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from emulator import scenario as scenarios
-from emulator.asic.switch_choice import parse
 from emulator.cli.run_verb import command
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.transports import fit
 from tests.harness.runs.model_comparisons import ONE_PATH, SCENARIOS, TRACE
 from topologies.catalogue import load

@@ -25,15 +25,15 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf.switch_program import SwitchProgram
-from emulator.asic.switch_counters import AsicCounters, read
-from emulator.asic.switch_profile import CodePoints, Profile, named, port_settings
-from emulator.kernel import kernel_objects as kernel_object
-from emulator.kernel import namespaces
-from emulator.kernel.netlink import RouteSocket
-from emulator.kernel.port_counters import ports_not_ready
-from emulator.kernel.shaping import Egress, egress_requests
+from emulator.dataplane.kernel import kernel_objects as kernel_object
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.netlink import RouteSocket
+from emulator.dataplane.kernel.port_counters import ports_not_ready
+from emulator.dataplane.kernel.shaping import Egress, egress_requests
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf.switch_program import SwitchProgram
+from emulator.dataplane.switch.switch_counters import AsicCounters, read
+from emulator.dataplane.switch.switch_profile import CodePoints, Profile, named, port_settings
 
 T = TypeVar("T")
 

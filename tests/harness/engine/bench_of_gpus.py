@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from emulator.asic.switch_choice import requested
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import Schedule
-from emulator.engine.event_queue import EventQueue
-from emulator.engine.network import Network
-from emulator.engine.virtual_pool import VirtualPool
-from emulator.engine.workers.partition import Partition
-from emulator.engine.workers.virtual_fabric import VirtualFabric
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.switch_choice import requested
 from emulator.run.run_agents import agent_specs
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.sim.event_queue import EventQueue
+from emulator.sim.network import Network
 from emulator.transports import fit
+from emulator.workers.forked.partition import Partition
+from emulator.workers.forked.virtual_fabric import VirtualFabric
+from emulator.workers.virtual_pool import VirtualPool
 from topologies import catalogue
 from topologies.model import CableEnd
 

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from emulator.asic.link.link_fitting import CbfcRules, LinkRules, LlrRules
-from emulator.asic.virtual_state import HELD, PAUSE_WORDS, WORD_BYTES
-from emulator.engine.event_queue import PS, EventQueue, Source
-from emulator.engine.frames.line import LOW, Line, octets_on_wire
-from emulator.engine.link_layer.link_end import LinkEnd
+from emulator.dataplane.kernel.frames.line import LOW, Line, octets_on_wire
+from emulator.dataplane.switch.link.link_fitting import CbfcRules, LinkRules, LlrRules
+from emulator.dataplane.switch.virtual_state import HELD, PAUSE_WORDS, WORD_BYTES
+from emulator.sim.event_queue import PS, EventQueue, Source
+from emulator.sim.link_layer.link_end import LinkEnd
 from topologies.model import CableEnd
 
 #: On a link of 8 Gb/s an octet lasts 1 ns; the frame is 1000 octets on the wire.

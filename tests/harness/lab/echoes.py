@@ -15,8 +15,8 @@ from ipaddress import IPv4Address
 from types import TracebackType
 from typing import Self
 
-from emulator.kernel import namespaces
-from emulator.lab import Lab
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.lab import Lab
 
 ECHO_REPLY, UNREACHABLE, ECHO = 0, 3, 8
 IP_HEADER = 20

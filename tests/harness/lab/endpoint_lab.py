@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from emulator.control_plane import control_plane_choice as control_plane
-from emulator.lab import Lab
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.lab import Lab
 from emulator.pytest_plugin.lab_life import built
 from topologies import catalogue
 

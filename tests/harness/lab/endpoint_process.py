@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from emulator.cli.main import main
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 
 UETEMU = (sys.executable, "-c", "from emulator.cli.main import main; main()")
 
@@ -116,9 +116,8 @@ def serving(verb: str, lab: Lab, gpu: str, *words: str) -> Iterator[Endpoint]:
     With ``hca`` it serves the first that connects.
     """
     # Processes would spend most of their time on loading these.
-    import emulator.run.run_agents
-    import emulator.standalone.fep.fep_run
-    import emulator.standalone.hca.hca_run  # noqa: F401
+    import emulator.lab.standalone.fep.fep_run
+    import emulator.lab.standalone.hca.hca_run  # noqa: F401
 
     ready, more = ("card", ("--listen",)) if verb == "hca" else ("start", ())
     target = Endpoint(

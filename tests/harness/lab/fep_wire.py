@@ -18,19 +18,19 @@ from typing import Any
 
 from click.testing import CliRunner
 
-import emulator.standalone.fep.event_log
-import emulator.standalone.fep.fep_run
+import emulator.lab.standalone.fep.event_log
+import emulator.lab.standalone.fep.fep_run
 import uet.tss.record
 from emulator.cli.main import cli
-from emulator.kernel import namespaces
+from emulator.dataplane.kernel import namespaces
 from tests.harness.lab.endpoint_process import Endpoint as Process
 
 #: What a process of its own would spend most of its time on.
 _PRELOADED = (
     cli,
     uet.tss.record,
-    emulator.standalone.fep.fep_run,
-    emulator.standalone.fep.event_log,
+    emulator.lab.standalone.fep.fep_run,
+    emulator.lab.standalone.fep.event_log,
 )
 ADDRESSES = {4: ("10.99.0.1", "10.99.0.2"), 6: ("fd99::1", "fd99::2")}
 _SOL_PACKET, _IGNORE_OUTGOING = 263, 23

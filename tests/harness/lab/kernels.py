@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
-from emulator.control_plane.members import EVERYBODY
-from emulator.lab import Lab
+from emulator.dataplane.control_plane.members import EVERYBODY
+from emulator.dataplane.lab import Lab
 from tests.harness.lab.traffic import within
 from topologies.addressing import gpu_address
 from topologies.model import Bridge, CableEnd, Link

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from emulator.cluster.cluster_lab import ClusterLab
 from emulator.cluster.network_dilation import dilations
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.cluster_run.network_samples import NetworkSamples
-from emulator.services.machine_map import MachineMap
-from emulator.services.service_plan import plan_services
-from emulator.services.service_runner import Services
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.network_samples import NetworkSamples
+from emulator.cluster.services.machine_map import MachineMap
+from emulator.cluster.services.service_plan import plan_services
+from emulator.cluster.services.service_runner import Services
 from topologies import catalogue
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 
 #: argv: destination, size, TOS, number of datagrams (0: until killed)
 BLAST = """

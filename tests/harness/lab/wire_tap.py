@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 
-from emulator.fabric.inner.passage import ring_filter
-from emulator.kernel import namespaces
-from emulator.lab import Lab
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.fabric.inner.passage import ring_filter
+from emulator.dataplane.lab import Lab
 from tests.system.conftest import LabFactory
 from topologies.model import CableEnd, Topology
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from emulator.nvme_tcp.initiator.host_commands import (
+from emulator.cluster.nvme_tcp.initiator.host_commands import (
     connect_data,
     connect_entry,
     property_set_entry,
 )
-from emulator.nvme_tcp.initiator.host_queue import CommandDone, HostQueue, QueueSettings
-from emulator.nvme_tcp.target.block_store import BlockStore
-from emulator.nvme_tcp.target.log_pages import LocalEnd
-from emulator.nvme_tcp.target.nvme_target import NvmeTarget
-from emulator.nvme_tcp.target.subsystem_model import NvmeSubsystem
-from emulator.nvme_tcp.target.target_connection import TargetConnection
-from emulator.nvme_tcp.target.target_settings import TargetSettings
-from emulator.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.initiator.host_queue import CommandDone, HostQueue, QueueSettings
+from emulator.cluster.nvme_tcp.target.block_store import BlockStore
+from emulator.cluster.nvme_tcp.target.log_pages import LocalEnd
+from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
+from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
+from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
+from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
+from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
     ANY_CONTROLLER,
     ENABLE,
     IO_ENTRY_SIZES,

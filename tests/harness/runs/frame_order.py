@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.code_points import LAB
-from emulator.capture import pcapng
+from emulator.dataplane.capture import pcapng
+from emulator.dataplane.switch.bpf.layout import TrafficClass
+from emulator.dataplane.switch.code_points import LAB
 
 #: Interface description block and its option if_name (pcapng, draft-ietf-opsawg-pcapng, 4.2).
 _INTERFACE, _IF_NAME = 1, 2

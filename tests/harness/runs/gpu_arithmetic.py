@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emulator.endpoint.operations.gpu_functions import gpu_function
+from emulator.sim.endpoint.operations.gpu_functions import gpu_function
 
 
 @gpu_function

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.operation_table import WRITE
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import Schedule
-from emulator.measures.gpu_execution import GpuExecution
-from emulator.measures.message_graph import MessageGraph
-from emulator.measures.message_times import Iteration
+from emulator.run.measures.gpu_execution import GpuExecution
+from emulator.run.measures.message_graph import MessageGraph
+from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Trial
+from emulator.sim.endpoint.operations.operation_table import WRITE
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
 
 
 def columns_of(*columns: Any, origin_ns: int = 0) -> Iteration:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from emulator.kernel import namespaces
-from emulator.lab_record import directory_of
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.lab_record import directory_of
 from emulator.pytest_plugin.run_process import BUDGET_S, RunProcess
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import processes_of, uetemu

@@ -6,10 +6,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from emulator.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Region, Schedule, Write
 from emulator.run.pxn import Pxn
 from emulator.run.relayed_writes import ALIGNMENT, BUFFER, Pair
+from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.sim.endpoint.operations.schedule import (
+    Copy,
+    Operation,
+    Receive,
+    Region,
+    Schedule,
+    Write,
+)
 
 
 def relayed_one_by_one(pxn: Pxn, schedules: Sequence[Schedule]) -> list[Schedule]:

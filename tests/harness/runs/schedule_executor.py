@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.endpoint.operations.elementwise import ELEMENT_FUNCTIONS, element_type
-from emulator.endpoint.operations.gpu_functions import find_gpu_function
-from emulator.endpoint.operations.schedule import (
+from emulator.sim.endpoint.operations.elementwise import ELEMENT_FUNCTIONS, element_type
+from emulator.sim.endpoint.operations.gpu_functions import find_gpu_function
+from emulator.sim.endpoint.operations.schedule import (
     Apply,
     Compute,
     Copy,

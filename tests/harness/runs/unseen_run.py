@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from emulator.results import Result
 from emulator.run.plan.run_plan import RunPlan
+from emulator.run.results import Result
 from emulator.run.runner import execute
 
 

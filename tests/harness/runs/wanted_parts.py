@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emulator.endpoint.operations.schedule import Schedule
+from emulator.sim.endpoint.operations.schedule import Schedule
 
 
 def assert_parts(

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from emulator.asic.bpf.layout import DropReason
-from emulator.asic.pfc.pause_counters import PauseCounters
-from emulator.lab_record import LabRecord, Phase, Process
-from emulator.live.rates import Reading, activities, directions, tiers
-from emulator.live.sampler import LabSample, QueueLimits, Sample
-from emulator.monitoring.lab_watch import Watched
-from emulator.monitoring.run_progress import RowName, RunProgress
+from emulator.dataplane.lab_record import LabRecord, Phase, Process
+from emulator.dataplane.switch.bpf.layout import DropReason
+from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
+from emulator.lab.live.rates import Reading, activities, directions, tiers
+from emulator.lab.live.sampler import LabSample, QueueLimits, Sample
+from emulator.lab.monitoring.lab_watch import Watched
+from emulator.lab.monitoring.run_progress import RowName, RunProgress
 from topologies import catalogue
 from topologies.model import Topology
 

@@ -7,8 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from emulator.asic.telemetry import COLUMNS
-from emulator.capture.pcapng import (
+from emulator.dataplane.capture.pcapng import (
     ENHANCED_PACKET,
     FLAGS,
     INBOUND,
@@ -18,8 +17,9 @@ from emulator.capture.pcapng import (
     options,
     section,
 )
-from emulator.engine.line_telemetry import COLUMNS as LINE_COLUMNS
-from emulator.results import SCHEMA
+from emulator.dataplane.switch.telemetry import COLUMNS
+from emulator.run.results import SCHEMA
+from emulator.sim.line_telemetry import COLUMNS as LINE_COLUMNS
 from topologies import catalogue
 from topologies.exports.mermaid import as_data
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.engine.frame_taps import TaggedFrame
-from emulator.measures.frame_latency import FILE, FrameTimes, LatencyFile
+from emulator.run.measures.frame_latency import FILE, FrameTimes, LatencyFile
+from emulator.sim.frame_taps import TaggedFrame
 from emulator.suite.suite_model import Findings, Point, SuiteChoice
 from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
 from scenarios.bmwg.fabric_latency import FEW_SAMPLES, LOADED, SAMPLES_ASKED, latency

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from emulator import scenario
-from emulator.asic.switch_choice import parse as parse_switch
-from emulator.fabric_choice import choose
-from emulator.faults.grammar import timeline
-from emulator.measures.frame_latency import FILE, FrameTime, FrameTimes, LatencyFile
+from emulator.dataplane.fabric_choice import choose
+from emulator.dataplane.switch.switch_choice import parse as parse_switch
+from emulator.run.faults.grammar import timeline
+from emulator.run.measures.frame_latency import FILE, FrameTime, FrameTimes, LatencyFile
 from emulator.run.plan.variants import COMPARED, variants
 from emulator.suite.suite_model import SCALES, Findings, Procedure, SuiteChoice, SuiteTest
 from emulator.suite.suite_run import planned

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.gpu_memory import Layout
-from emulator.endpoint.operations.operation_table import OperationTable
-from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.errors import UserError
-from emulator.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import WireCost, ideal_ns
 from emulator.scenario import Outcome
+from emulator.sim.endpoint.operations.gpu_memory import Layout
+from emulator.sim.endpoint.operations.operation_table import OperationTable
+from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
 from tests.harness.runs.schedule_executor import Executor
 from topologies.catalogue import load
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from emulator.endpoint.operations.elementwise import ELEMENT_FUNCTIONS
+from emulator.sim.endpoint.operations.elementwise import ELEMENT_FUNCTIONS
 from scenarios.collectives.data_types import (
     DATA_TYPES,
     REDUCTIONS,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.schedule import Copy, Receive, Schedule, Write
 from emulator.errors import UserError
 from emulator.scenario import Trial
+from emulator.sim.endpoint.operations.schedule import Copy, Receive, Schedule, Write
 from scenarios.collectives.algorithm_registry import algorithm_of, algorithms
 from tests.harness.runs.collective_benchmarks import ALL, FIRST, IN_PLACE
 from tests.harness.runs.schedule_executor import Executor, hazards

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.endpoint.operations.schedule import Copy, Write
 from emulator.errors import UserError
+from emulator.sim.endpoint.operations.schedule import Copy, Write
 from scenarios.collectives import ring
 from scenarios.collectives.communicators import Communicator
 from scenarios.collectives.program import Program

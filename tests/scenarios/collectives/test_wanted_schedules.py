@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.schedule import (
+from emulator.sim.endpoint.operations.schedule import (
     Barrier,
     Receive,
     Reduce,

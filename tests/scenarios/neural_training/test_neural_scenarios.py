@@ -6,7 +6,7 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import WireCost, ideal_ns
 from emulator.scenario import Outcome, Trial
 from scenarios.neural_training.three_d import links
 from scenarios.workloads.network.tensors import Exchange

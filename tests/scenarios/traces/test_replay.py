@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.endpoint.operations.schedule import Compute, Copy, Write
 from emulator.errors import UserError
-from emulator.measures.message_times import Iteration
+from emulator.run.measures.message_times import Iteration
+from emulator.sim.endpoint.operations.schedule import Compute, Copy, Write
 from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_model import (
     Collective,

@@ -6,7 +6,7 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.faults.grammar import timeline
+from emulator.run.faults.grammar import timeline
 from emulator.scenario import Trial
 from scenarios.training_jobs.checkpoint import check_size
 from topologies.catalogue import load

@@ -6,7 +6,7 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import WireCost, ideal_ns
 from emulator.scenario import Outcome, Trial
 from scenarios.training_jobs import llm
 from topologies.catalogue import load

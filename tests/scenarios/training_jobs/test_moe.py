@@ -9,8 +9,8 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.measures.ideal import WireCost, ideal_ns
-from emulator.measures.message_graph import MessageGraph
+from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.message_graph import MessageGraph
 from emulator.scenario import Outcome, Trial
 from tests.harness.runs.observed_messages import iteration_of, observed_in
 from tests.harness.runs.schedule_executor import Executor, hazards

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.endpoint.operations.schedule import Receive, Schedule, Write
+from emulator.sim.endpoint.operations.schedule import Receive, Schedule, Write
 from scenarios.workloads.storage_commands import (
     COMMAND_OCTETS,
     COMPLETION_OCTETS,

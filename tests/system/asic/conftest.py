@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.switch_program import Size, SwitchProgram
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
 from tests.harness.asic.port_bench import Bench
 
 

@@ -2,8 +2,8 @@
 
 HTB lets a frame go when its transmission begins, the model counts what is not yet sent of it: so
 the model is deeper by nothing to one frame.  Besides, HTB catches up on what the link could have
-carried in the last 100 us (:data:`emulator.kernel.shaping.CATCH_UP_NS`), and what a timer is late
-beyond that, its link loses.
+carried in the last 100 us (:data:`emulator.dataplane.kernel.shaping.CATCH_UP_NS`), and what a timer
+is late beyond that, its link loses.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import socket
 import statistics
 
-from emulator.asic.bpf.layout import Queue
-from emulator.kernel.port_counters import read_ports
-from emulator.kernel.shaping import DATA_SHARE
+from emulator.dataplane.kernel.port_counters import read_ports
+from emulator.dataplane.kernel.shaping import DATA_SHARE
+from emulator.dataplane.switch.bpf.layout import Queue
 from tests.harness.asic.port_bench import (
     NEAR,
     WIRE,

@@ -34,12 +34,12 @@ import pytest
 from pyroute2.netlink import NLM_F_CREATE
 from pyroute2.netlink.rtnl import RTM_NEWQDISC
 
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_counters import reset
-from emulator.doctor import capabilities
-from emulator.kernel.netlink import U32, attribute, nested, text
-from emulator.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.kernel.netlink import U32, attribute, nested, text
+from emulator.dataplane.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_counters import reset
 from tests.harness.asic.port_bench import (
     LAST,
     NEAR,

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from emulator.asic.balancing import LoadBalancing
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf.layout import Balancing
-from emulator.asic.bpf.switch_program import SwitchProgram
-from emulator.asic.switch_profile import port_settings
+from emulator.dataplane.kernel import kernel_objects as kernel_object
+from emulator.dataplane.switch.balancing import LoadBalancing
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf.layout import Balancing
+from emulator.dataplane.switch.bpf.switch_program import SwitchProgram
+from emulator.dataplane.switch.switch_profile import port_settings
 from emulator.errors import UserError
-from emulator.kernel import kernel_objects as kernel_object
 from tests.harness.asic.port_bench import (
     LAST,
     Namespace,

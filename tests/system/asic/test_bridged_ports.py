@@ -12,14 +12,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.bpf.switch_program import SwitchProgram
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_counters import AsicCounters, read
-from emulator.asic.switch_profile import Profile, port_settings
-from emulator.kernel import kernel_objects as kernel_object
-from emulator.kernel.release import release_requests
+from emulator.dataplane.kernel import kernel_objects as kernel_object
+from emulator.dataplane.kernel.release import release_requests
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf.layout import TrafficClass
+from emulator.dataplane.switch.bpf.switch_program import SwitchProgram
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_counters import AsicCounters, read
+from emulator.dataplane.switch.switch_profile import Profile, port_settings
 from tests.harness.asic.port_bench import (
     LAST,
     WIRE,

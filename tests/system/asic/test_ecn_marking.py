@@ -9,8 +9,8 @@ from scapy.layers.inet import IP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
-from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.switch_counters import reset
+from emulator.dataplane.switch.bpf.layout import TrafficClass
+from emulator.dataplane.switch.switch_counters import reset
 from tests.harness.asic.port_bench import NEAR, WIRE, Bench, needs_root, profile, root, udp
 
 pytestmark = [root, needs_root]

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cleanup, lab_record
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import DropReason, Queue, TrafficClass
-from emulator.asic.bpf.switch_program import Size
-from emulator.asic.fabric_asic import FabricAsic
-from emulator.asic.port_faults import NONE, Faults
-from emulator.asic.switch_choice import parse
-from emulator.asic.switch_counters import AsicCounters, ClassCounters
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.fabric.cable_delay import CableDelay, for_kernel_traffic
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
+from emulator.dataplane.switch.bpf.switch_program import Size
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.switch.port_faults import NONE, Faults
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.switch_counters import AsicCounters, ClassCounters
 from emulator.errors import UserError
-from emulator.fabric.cable_delay import CableDelay, for_kernel_traffic
-from emulator.kernel import namespaces
-from emulator.lab import Lab
 from tests import CHECKOUT
 from tests.harness.lab.endpoint_process import Endpoint, serving
 from tests.harness.lab.traffic import blast, kill, pings, within
@@ -354,8 +354,8 @@ def test_what_cannot_strike(asic_lab: LabFactory) -> None:
 
 READ = """
 import json, sys
-from emulator.asic.port_faults import Faults
-from emulator.lab import Lab
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.lab import Lab
 with Lab.attach({name!r}) as lab:
     lab.asic.inject("rail0:up0", Faults(rate=0.5))
     rows = {{port: row.as_dict() for port, row in lab.asic.counters().items()}}
@@ -418,8 +418,8 @@ def test_nothing_is_left_after_close(lab_name: str) -> None:
 def test_nothing_is_left_of_one_that_was_killed(lab_name: str) -> None:
     process = python(f"""
         import os, signal
-        from emulator.asic.switch_choice import parse
-        from emulator.lab import Lab
+        from emulator.dataplane.switch.switch_choice import parse
+        from emulator.dataplane.lab import Lab
         from topologies import catalogue
         Lab.create({lab_name!r}, catalogue.load({SMALL!r}), dilation=1000, seed=1,
                    spec={SMALL!r}, switch=parse("shallow"))
@@ -482,7 +482,7 @@ def test_what_the_machine_cannot_is_refused_before_a_namespace_exists(
     def no_build(*_: object, **__: object) -> None:
         raise AssertionError("a namespace would have been made")
 
-    monkeypatch.setattr("emulator.fabric.build.build_fabric", no_build)
+    monkeypatch.setattr("emulator.dataplane.kernel.fabric.build.build_fabric", no_build)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="needs the command bpftool"):
         Lab.create(

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf.layout import Queue
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_profile import arrival_settings
-from emulator.kernel.port_counters import read_ports
+from emulator.dataplane.kernel.port_counters import read_ports
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf.layout import Queue
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_profile import arrival_settings
 from tests.harness.asic.port_bench import (
     FAR,
     NEAR,

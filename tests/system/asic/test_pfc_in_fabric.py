@@ -8,24 +8,24 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from emulator import lab_record
-from emulator.asic.bpf.layout import PAUSE_STATE, PORT_KEY, DropReason, TrafficClass
-from emulator.asic.fabric_asic import FabricAsic
-from emulator.asic.pfc import pfc_control
-from emulator.asic.pfc.headroom import allowance_ns, device_ns
-from emulator.asic.pfc.pause_counters import PauseCounters
-from emulator.asic.pfc.pause_frame import ETHERTYPE, LONGEST, frame, quanta
-from emulator.asic.port_faults import NONE, Faults
-from emulator.asic.switch_choice import parse
-from emulator.asic.switch_fitting import fit
-from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic.packet_nic import Nic
+from emulator.dataplane import lab_record
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.bpf.layout import PAUSE_STATE, PORT_KEY, DropReason, TrafficClass
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.switch.pfc import pfc_control
+from emulator.dataplane.switch.pfc.headroom import allowance_ns, device_ns
+from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
+from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE, LONGEST, frame, quanta
+from emulator.dataplane.switch.port_faults import NONE, Faults
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
-from emulator.faults.condition import SOUND, Condition
-from emulator.faults.fault_elements import element
-from emulator.faults.fault_injector import FaultInjector
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.lab import Lab
+from emulator.run.faults.condition import SOUND, Condition
+from emulator.run.faults.fault_elements import element
+from emulator.run.faults.fault_injector import FaultInjector
+from emulator.sim.endpoint.clock import Clock
+from emulator.sim.endpoint.nic.packet_nic import Nic
 from tests.harness.lab.traffic import blast, kill, within
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address

@@ -6,13 +6,13 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf.layout import PORT_HEAD, DropReason, Queue, TrafficClass
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_counters import reset
-from emulator.asic.switch_profile import arrival_settings, port_settings
+from emulator.dataplane.kernel.port_counters import read_ports
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf.layout import PORT_HEAD, DropReason, Queue, TrafficClass
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_counters import reset
+from emulator.dataplane.switch.switch_profile import arrival_settings, port_settings
 from emulator.errors import UserError
-from emulator.kernel.port_counters import read_ports
 from tests.harness.asic.port_bench import (
     FAR,
     NEAR,

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf.layout import BINS, DropReason, Queue, TrafficClass
-from emulator.asic.switch_counters import read, reset
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf.layout import BINS, DropReason, Queue, TrafficClass
+from emulator.dataplane.switch.switch_counters import read, reset
 from tests.harness.asic.port_bench import (
     LAST,
     NEAR,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from emulator.kernel.port_counters import PortCounters, QueueCounters, read_ports
-from emulator.kernel.shaping import (
+from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters, read_ports
+from emulator.dataplane.kernel.shaping import (
     DATA_SHARE,
     Egress,
     egress_requests,

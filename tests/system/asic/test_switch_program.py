@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from pyroute2.netlink.rtnl import RTM_GETTFILTER
 
-from emulator.asic.balancing import LoadBalancing
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import FLOWLETS, VALUE_BYTES, Balancing
-from emulator.asic.bpf.switch_program import Size, SwitchProgram
-from emulator.asic.switch_profile import port_settings
+from emulator.dataplane.kernel.netlink import RouteSocket
+from emulator.dataplane.kernel.programs import bpf_syscall as kernel
+from emulator.dataplane.kernel.release import CLSACT_EGRESS
+from emulator.dataplane.kernel.shaping import TCMSG
+from emulator.dataplane.switch.balancing import LoadBalancing
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.layout import FLOWLETS, VALUE_BYTES, Balancing
+from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
+from emulator.dataplane.switch.switch_profile import port_settings
 from emulator.errors import UserError
-from emulator.kernel.netlink import RouteSocket
-from emulator.kernel.programs import bpf_syscall as kernel
-from emulator.kernel.release import CLSACT_EGRESS
-from emulator.kernel.shaping import TCMSG
 from tests.harness.asic.port_bench import NEAR, Bench, Namespace, cable, needs_root, profile, root
 
 pytestmark = [root, needs_root]
@@ -149,7 +149,8 @@ def test_cache_that_cannot_be_written(changed: Path, tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_only_pins(program_lab: str, cache: Path) -> None:
     script = (
-        "import sys, signal, pathlib; from emulator.asic.bpf import switch_program as program\n"
+        "import sys, signal, pathlib\n"
+        "from emulator.dataplane.switch.bpf import switch_program as program\n"
         f"loaded = program.load({program_lab!r}, cache=pathlib.Path({str(cache)!r}))\n"
         "print('loaded', flush=True); signal.pause()"
     )

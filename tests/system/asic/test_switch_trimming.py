@@ -12,8 +12,8 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from emulator.asic.bpf.layout import DropReason, Queue, TrafficClass
-from emulator.kernel.port_counters import read_ports
+from emulator.dataplane.kernel.port_counters import read_ports
+from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
 from tests.harness.asic.port_bench import (
     FAR_MAC,
     NEAR,

@@ -14,19 +14,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import Queue, TrafficClass
-from emulator.asic.fabric_asic import FabricAsic
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_choice import parse
-from emulator.asic.switch_counters import read, read_all
-from emulator.asic.telemetry import COLUMNS, FILE, SETTINGS, SHORTEST_PAUSE_NS, STATE, Telemetry
-from emulator.asic.telemetry import _depths as depths_at
-from emulator.endpoint.clock import Clock
+from emulator.dataplane.kernel.programs import bpf_syscall as kernel
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.layout import Queue, TrafficClass
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.switch_counters import read, read_all
+from emulator.dataplane.switch.telemetry import (
+    COLUMNS,
+    FILE,
+    SETTINGS,
+    SHORTEST_PAUSE_NS,
+    STATE,
+    Telemetry,
+)
+from emulator.dataplane.switch.telemetry import _depths as depths_at
 from emulator.errors import UserError
-from emulator.kernel.programs import bpf_syscall as kernel
-from emulator.lab import Lab
+from emulator.sim.endpoint.clock import Clock
 from tests.harness.asic.port_bench import NEAR, Bench, needs_root, profile, root, udp, within
 from tests.harness.lab.traffic import blast
 from topologies import catalogue

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic import switch_choice as choice
-from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.switch_counters import AsicCounters
-from emulator.fabric_choice import choose
-from emulator.lab import Lab
+from emulator.dataplane.fabric_choice import choose
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch import switch_choice as choice
+from emulator.dataplane.switch.bpf.layout import TrafficClass
+from emulator.dataplane.switch.switch_counters import AsicCounters
 from tests.harness.lab.traffic import blast, kill, within
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address
@@ -71,7 +71,8 @@ def test_packets_are_in_the_class_of_their_code_point(
 
 
 def test_the_kernel_queues_a_packet_by_its_code_point(classified: Lab) -> None:
-    """HTB serves the class of control before that of data (:mod:`emulator.kernel.shaping`)."""
+    """HTB serves the class of control before that of data
+    (:mod:`emulator.dataplane.kernel.shaping`)."""
     to = str(gpu_address(classified.topology.node("h1g0")).ip)
     for dscp, queue, other in ((AF31, "control", "data"), (EF, "data", "control")):
         before = sent(classified)

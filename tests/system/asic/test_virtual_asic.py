@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 
-from emulator.asic.bpf.layout import Queue, TrafficClass
-from emulator.asic.fabric_asic import FabricAsic
-from emulator.asic.switch_choice import parse
-from emulator.asic.virtual_state import DEPTH, DROPPED, PASSED, PORT_WORDS, SWITCH_WORDS
-from emulator.faults.condition import SOUND, from_data
-from emulator.faults.fault_injector import FaultInjector
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.bpf.layout import Queue, TrafficClass
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.virtual_state import DEPTH, DROPPED, PASSED, PORT_WORDS, SWITCH_WORDS
+from emulator.run.faults.condition import SOUND, from_data
+from emulator.run.faults.fault_injector import FaultInjector
 from tests.harness.lab.traffic import within
 from tests.harness.lab.wire_tap import WireTap, datagram, tapped, virtual
 from tests.system.conftest import LabFactory

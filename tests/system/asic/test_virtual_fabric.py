@@ -10,19 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from emulator import lab_record
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import PAUSE_RULES, PORT_KEY, Queue
-from emulator.asic.fabric_asic import FabricAsic
-from emulator.asic.pfc.pause_counters import PauseCounters, write
-from emulator.asic.port_faults import NONE, Faults
-from emulator.asic.switch_choice import parse
-from emulator.asic.switch_fitting import fit
-from emulator.asic.telemetry import COLUMNS, FILE, LINES_AT_ONCE, VALUES, Series, Telemetry
-from emulator.asic.virtual_state import DEPTH, PEAK, PORT_WORDS
+from emulator.dataplane import lab_record
+from emulator.dataplane.kernel.netlink import RouteSocket
+from emulator.dataplane.lab_record import LabRecord, Phase
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, Queue
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.switch.pfc.pause_counters import PauseCounters, write
+from emulator.dataplane.switch.port_faults import NONE, Faults
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.switch_fitting import fit
+from emulator.dataplane.switch.telemetry import (
+    COLUMNS,
+    FILE,
+    LINES_AT_ONCE,
+    VALUES,
+    Series,
+    Telemetry,
+)
+from emulator.dataplane.switch.virtual_state import DEPTH, PEAK, PORT_WORDS
 from emulator.errors import UserError
-from emulator.kernel.netlink import RouteSocket
-from emulator.lab_record import LabRecord, Phase
 from tests.harness.asic.port_bench import needs_root, root
 from topologies import catalogue
 from topologies.model import CableEnd, Topology

@@ -8,12 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import VIRTUAL_VALUE_BYTES, DropReason, Queue, TrafficClass
-from emulator.asic.bpf.switch_program import Size, SwitchProgram
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_counters import read, read_all, reset
-from emulator.asic.virtual_state import (
+from emulator.dataplane.kernel.programs import bpf_syscall as kernel
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.layout import (
+    VIRTUAL_VALUE_BYTES,
+    DropReason,
+    Queue,
+    TrafficClass,
+)
+from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_counters import read, read_all, reset
+from emulator.dataplane.switch.virtual_state import (
     DEPTH,
     DROPPED,
     KERNEL_LOST,
@@ -26,7 +32,6 @@ from emulator.asic.virtual_state import (
     VirtualState,
 )
 from emulator.errors import UserError
-from emulator.kernel.programs import bpf_syscall as kernel
 from tests.harness.asic.port_bench import (
     NEAR,
     WIRE,

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic import switch_counters as asic_counters
-from emulator.asic.balancing import LoadBalancing
-from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import PAUSE_RULES, PORT_KEY, Balancing, DropReason, Queue
-from emulator.asic.bpf.switch_program import Size, SwitchProgram
-from emulator.asic.pauses import set_dropping
-from emulator.asic.pfc.pause_counters import read as read_pauses
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_profile import port_settings
-from emulator.asic.virtual_state import (
+from emulator.dataplane.switch import switch_counters as asic_counters
+from emulator.dataplane.switch.balancing import LoadBalancing
+from emulator.dataplane.switch.bpf import port_program as ports
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, Balancing, DropReason, Queue
+from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
+from emulator.dataplane.switch.pauses import set_dropping
+from emulator.dataplane.switch.pfc.pause_counters import read as read_pauses
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_profile import port_settings
+from emulator.dataplane.switch.virtual_state import (
     ASSERTED,
     DEEPEST,
     DEPTH,

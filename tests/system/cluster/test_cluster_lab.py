@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator import cleanup, lab_record
 from emulator.cluster.cluster_lab import ClusterLab
 from emulator.cluster.network_dilation import dilations
+from emulator.cluster.services.machine_map import MachineMap
+from emulator.cluster.services.service_plan import plan_services
+from emulator.cluster.services.service_runner import Services
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.kernel import namespaces
 from emulator.errors import UserError
-from emulator.kernel import namespaces
-from emulator.services.machine_map import MachineMap
-from emulator.services.service_plan import plan_services
-from emulator.services.service_runner import Services
 from tests.harness.lab.traffic import within
 from topologies import catalogue
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE

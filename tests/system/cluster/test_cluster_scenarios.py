@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator import lab_record
-from emulator.kernel import namespaces
+from emulator.dataplane import lab_record
+from emulator.dataplane.kernel import namespaces
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import uetemu
 

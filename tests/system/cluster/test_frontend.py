@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from emulator.cluster import border_firewall, tenant_isolation
-from emulator.cluster_run.cluster_context import ClusterContext
+from emulator.cluster.run.cluster_context import ClusterContext
 from tests.harness.lab.running_cluster import running_cluster
 from tests.harness.lab.traffic import within
 from topologies.model import FRONTEND

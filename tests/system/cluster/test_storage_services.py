@@ -17,13 +17,13 @@ import pytest
 
 from emulator.cluster.cluster_lab import ClusterLab
 from emulator.cluster.network_dilation import dilations
-from emulator.services.kinds.nbd import NBD
-from emulator.services.kinds.nfs import EXPORT, NFS
-from emulator.services.kinds.object_store import OBJECT_STORE
-from emulator.services.machine_map import MachineMap
-from emulator.services.service_plan import plan_services
-from emulator.services.service_registry import ServiceKind
-from emulator.services.service_runner import Services
+from emulator.cluster.services.kinds.nbd import NBD
+from emulator.cluster.services.kinds.nfs import EXPORT, NFS
+from emulator.cluster.services.kinds.object_store import OBJECT_STORE
+from emulator.cluster.services.machine_map import MachineMap
+from emulator.cluster.services.service_plan import plan_services
+from emulator.cluster.services.service_registry import ServiceKind
+from emulator.cluster.services.service_runner import Services
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import uetemu
 from topologies import catalogue

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from emulator import lab_record
 from emulator.cli.labs import status_verb
-from emulator.cluster_run.cluster_context import ClusterContext
-from emulator.control_plane.lab_routing import Routing
-from emulator.control_plane.tenant_routes import places_of
-from emulator.doctor import capabilities
-from emulator.kernel import namespaces
+from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.dataplane import lab_record
+from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.control_plane.tenant_routes import places_of
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.kernel import namespaces
 from tests.harness.lab.running_cluster import running_cluster
 from tests.harness.lab.traffic import stopped, within
 from topologies.model import FRONTEND

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cleanup, lab_record
-from emulator.asic.port_faults import NONE, Faults
-from emulator.asic.switch_choice import parse as parse_switch
-from emulator.control_plane import daemons
-from emulator.control_plane.control_plane_choice import chosen
-from emulator.control_plane.failure import Reroute, time_failure
-from emulator.control_plane.lab_routing import Routing
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.control_plane import daemons
+from emulator.dataplane.control_plane.control_plane_choice import chosen
+from emulator.dataplane.control_plane.failure import Reroute, time_failure
+from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.lab_record import Process
+from emulator.dataplane.switch.port_faults import NONE, Faults
+from emulator.dataplane.switch.switch_choice import parse as parse_switch
 from emulator.errors import UserError
-from emulator.lab import Lab
-from emulator.lab_record import Process
 from tests import CHECKOUT
 from tests.harness.lab.traffic import pings, within
 from tests.system.conftest import LabFactory
@@ -319,7 +319,7 @@ def test_what_frr_does_not_understand_is_shown_and_leaves_nothing(
     def nonsense(*_: object, **__: object) -> dict[str, str]:
         return dict.fromkeys(("rail0", "rail1", "spine0", "spine1"), "router bgp nonsense\n")
 
-    monkeypatch.setattr("emulator.control_plane.render.render", nonsense)
+    monkeypatch.setattr("emulator.dataplane.control_plane.render.render", nonsense)
     with pytest.raises(UserError, match=r"FRR of rail0 refused to start: .*router bgp nonsense"):
         Lab.create(lab_name, speaking(SMALL, "ebgp"), dilation=1000, seed=1, spec=SMALL)
     assert nothing_left(lab_name)

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from emulator.control_plane.control_plane_choice import chosen
-from emulator.faults.condition import SOUND
-from emulator.faults.fault_elements import element
-from emulator.faults.fault_injector import FaultInjector
-from emulator.faults.reach import reached
+from emulator.dataplane.control_plane.control_plane_choice import chosen
+from emulator.run.faults.condition import SOUND
+from emulator.run.faults.fault_elements import element
+from emulator.run.faults.fault_injector import FaultInjector
+from emulator.run.faults.reach import reached
 from tests.harness.lab.kernels import await_kernels
 from tests.harness.lab.traffic import pings
 from tests.system.conftest import LabFactory

@@ -17,15 +17,15 @@ from functools import reduce
 import pytest
 from click.testing import CliRunner
 
-from emulator import cleanup
-from emulator.asic import switch_choice as choice
 from emulator.cli.labs import inject_verb
-from emulator.control_plane.control_plane_choice import chosen
-from emulator.control_plane.convergence import ConvergedState
-from emulator.control_plane.failure import without
-from emulator.faults.fault_injector import recorded
-from emulator.faults.reach import reached
-from emulator.lab import Lab
+from emulator.dataplane import cleanup
+from emulator.dataplane.control_plane.control_plane_choice import chosen
+from emulator.dataplane.control_plane.convergence import ConvergedState
+from emulator.dataplane.control_plane.failure import without
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch import switch_choice as choice
+from emulator.run.faults.fault_injector import recorded
+from emulator.run.faults.reach import reached
 from tests.harness.lab.kernels import await_kernels
 from tests.harness.lab.traffic import pings, within
 from tests.system.control_plane.test_control_plane import address, routing_of

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from emulator.cli.main import cli
-from emulator.control_plane.control_plane_choice import chosen
-from emulator.doctor import capabilities
+from emulator.dataplane.control_plane.control_plane_choice import chosen
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.faults.reach import reached
-from emulator.lab import Lab
+from emulator.run.faults.reach import reached
 from tests.harness.lab.traffic import pings, send_flows, within
 from tests.system.conftest import LabFactory
 from topologies import catalogue

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from emulator.doctor import capabilities
+from emulator.dataplane.doctor import capabilities
 from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.processes import begun
 

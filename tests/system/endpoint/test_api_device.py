@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from emulator.endpoint.device import Device
-from emulator.endpoint.nic import interface
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.lab import Lab
+from emulator.sim.endpoint.device import Device
+from emulator.sim.endpoint.nic import interface
 from tests.harness.lab.endpoint_lab import needs_root, root, small_lab
 from topologies.addressing import gpu_address, next_hops
 from uet.api import (

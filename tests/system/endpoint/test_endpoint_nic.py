@@ -9,12 +9,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic.delay_line import PathDelay
-from emulator.endpoint.nic.packet_nic import Nic
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.icmp_guard import guard_interface
-from emulator.lab import Lab
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.kernel.icmp_guard import guard_interface
+from emulator.dataplane.lab import Lab
+from emulator.sim.endpoint.clock import Clock
+from emulator.sim.endpoint.nic.delay_line import PathDelay
+from emulator.sim.endpoint.nic.packet_nic import Nic
 from tests.harness.lab.endpoint_lab import UET_PORT, needs_root, root, small_lab, within
 
 pytestmark = [root, needs_root]
@@ -257,7 +257,7 @@ def test_kernel_stays_silent_and_ping_works(
             def refuse(*_: object, **__: object) -> None:
                 raise OSError(2, "no such classifier")
 
-            monkeypatch.setattr("emulator.kernel.icmp_guard._request", refuse)
+            monkeypatch.setattr("emulator.dataplane.kernel.icmp_guard._request", refuse)
         a = open_nic(lab, "h0g0", stack)
         answers = lab.inside("h0g0", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
         stack.callback(answers.close)

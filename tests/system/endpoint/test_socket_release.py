@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from emulator.endpoint.nic.packet_nic import Nic
+from emulator.sim.endpoint.nic.packet_nic import Nic
 from tests.harness.lab.endpoint_lab import needs_root, root, small_lab, within
 from tests.system.endpoint.test_endpoint_nic import SIZE, header, open_nic
 

@@ -8,16 +8,16 @@ from contextlib import ExitStack
 
 import pytest
 
-from emulator.asic.bpf.layout import DropReason, Queue, TrafficClass
-from emulator.asic.switch_choice import parse
-from emulator.engine.event_queue import EventQueue
-from emulator.engine.frames.line import LOW
-from emulator.engine.frames.packet_ring import Taken
-from emulator.engine.network import Network
-from emulator.fabric.model.model_switch import octets_of
-from emulator.fabric.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL
-from emulator.faults.condition import SOUND
-from emulator.lab import Lab
+from emulator.dataplane.kernel.frames.line import LOW
+from emulator.dataplane.kernel.frames.packet_ring import Taken
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.model.model_switch import octets_of
+from emulator.dataplane.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL
+from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.run.faults.condition import SOUND
+from emulator.sim.event_queue import EventQueue
+from emulator.sim.network import Network
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
 from tests.system.engine.test_faults_in_labs import SPINES, benched

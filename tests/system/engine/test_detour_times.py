@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.endpoint.operations.schedule import (
+from emulator.sim.endpoint.operations.schedule import (
     Compute,
     Operation,
     Receive,
@@ -19,7 +19,7 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.engine.event_queue import PS
+from emulator.sim.event_queue import PS
 from tests.harness.engine.bench_of_gpus import GpuBench, Seen, gpu_bench
 
 pytestmark = [

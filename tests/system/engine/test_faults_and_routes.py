@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from emulator.asic.switch_choice import parse as parse_switch
-from emulator.control_plane.charged_time import HOP_NS, Broken, ChargedTime, Convergence
-from emulator.control_plane.control_plane_choice import chosen
-from emulator.control_plane.control_plane_choice import of as plane_of
-from emulator.control_plane.held_routes import HeldRoutes
-from emulator.engine.event_queue import PS, EventQueue
-from emulator.engine.network import Network
+from emulator.dataplane.control_plane.charged_time import HOP_NS, Broken, ChargedTime, Convergence
+from emulator.dataplane.control_plane.control_plane_choice import chosen
+from emulator.dataplane.control_plane.control_plane_choice import of as plane_of
+from emulator.dataplane.control_plane.held_routes import HeldRoutes
+from emulator.dataplane.switch.switch_choice import parse as parse_switch
 from emulator.errors import UserError
-from emulator.faults.condition import SOUND
+from emulator.run.faults.condition import SOUND
+from emulator.sim.event_queue import PS, EventQueue
+from emulator.sim.network import Network
 from tests.system.conftest import LabFactory
 from tests.system.engine.test_faults_in_labs import Bench
 from topologies import catalogue

@@ -7,18 +7,18 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from emulator.asic.bpf.layout import DropReason, TrafficClass
-from emulator.asic.port_faults import Faults
-from emulator.asic.switch_choice import parse
-from emulator.asic.virtual_state import DEPTH, PORT_WORDS
-from emulator.engine.event_queue import PS, EventQueue
-from emulator.engine.frames.line import LOW
-from emulator.engine.line_faults import LineFaults
-from emulator.engine.network import Network
-from emulator.faults.condition import SOUND, Condition
-from emulator.faults.fault_elements import Element, element
-from emulator.faults.fault_injector import FaultInjector
-from emulator.lab import Lab
+from emulator.dataplane.kernel.frames.line import LOW
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.bpf.layout import DropReason, TrafficClass
+from emulator.dataplane.switch.port_faults import Faults
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.virtual_state import DEPTH, PORT_WORDS
+from emulator.run.faults.condition import SOUND, Condition
+from emulator.run.faults.fault_elements import Element, element
+from emulator.run.faults.fault_injector import FaultInjector
+from emulator.sim.event_queue import PS, EventQueue
+from emulator.sim.line_faults import LineFaults
+from emulator.sim.network import Network
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
 from topologies.model import CableEnd

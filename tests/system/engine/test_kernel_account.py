@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from emulator.engine.event_queue import PS
-from emulator.engine.frames.kernel_switch import Account
-from emulator.engine.frames.line import LOW
-from emulator.faults.condition import SOUND
+from emulator.dataplane.kernel.frames.kernel_switch import Account
+from emulator.dataplane.kernel.frames.line import LOW
+from emulator.run.faults.condition import SOUND
+from emulator.sim.event_queue import PS
 from tests.harness.lab.wire_tap import datagram, ear, received
 from tests.system.conftest import LabFactory
 from tests.system.engine.test_faults_in_labs import ARRIVES_NS, OCTETS, RAIL, SPINES, Bench, benched

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.asic.switch_choice import parse
-from emulator.engine.event_queue import EventQueue
-from emulator.engine.frames.kernel_switch import Astray
-from emulator.engine.frames.line import LOW
-from emulator.engine.network import Network
-from emulator.lab import Lab
+from emulator.dataplane.kernel.frames.kernel_switch import Astray
+from emulator.dataplane.kernel.frames.line import LOW
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.sim.event_queue import EventQueue
+from emulator.sim.network import Network
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
 from topologies.model import CableEnd

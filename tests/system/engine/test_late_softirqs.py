@@ -7,15 +7,15 @@ import subprocess
 
 import pytest
 
-from emulator.asic.switch_choice import parse
-from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
-from emulator.engine.event_queue import EventQueue
-from emulator.engine.frames.kernel_switch import Astray
-from emulator.engine.frames.line import LOW
-from emulator.engine.frames.packet_ring import sender
-from emulator.engine.network import Network
-from emulator.kernel import namespaces
-from emulator.lab import Lab
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.frames.kernel_switch import Astray
+from emulator.dataplane.kernel.frames.line import LOW
+from emulator.dataplane.kernel.frames.packet_ring import sender
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
+from emulator.sim.event_queue import EventQueue
+from emulator.sim.network import Network
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.endpoint.operations.schedule import Receive, Write
-from emulator.engine.event_queue import PS
+from emulator.sim.endpoint.operations.schedule import Receive, Write
+from emulator.sim.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.engine.linked_cable import Script
 from tests.harness.runs.processes import begun

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from emulator.engine.frames.packet_ring import PacketRing, sender
-from emulator.kernel import namespaces
-from emulator.kernel.sysctls import QUIET, SILENT, write_sysctl
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.frames.packet_ring import PacketRing, sender
+from emulator.dataplane.kernel.sysctls import QUIET, SILENT, write_sysctl
 
 pytestmark = pytest.mark.root
 

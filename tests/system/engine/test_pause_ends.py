@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from emulator.asic.port_faults import NONE, Faults
-from emulator.endpoint.agent_spec import AgentError
-from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
-from emulator.engine.event_queue import PS
-from emulator.engine.line_faults import LineFaults
-from emulator.engine.pfc.pause_watch import STANDSTILL_NS
+from emulator.dataplane.switch.port_faults import NONE, Faults
+from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
+from emulator.sim.event_queue import PS
+from emulator.sim.line_faults import LineFaults
+from emulator.sim.pfc.pause_watch import STANDSTILL_NS
 from tests.harness.engine.bench_of_gpus import GpuBench, gpu_bench
 from tests.harness.engine.paused_flow import EGRESS, RECEIVER, PausedFlow
 from tests.system.conftest import LabFactory

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from emulator.asic.bpf.layout import DropReason
-from emulator.asic.pfc.pause_frame import LONGEST
-from emulator.asic.switch_choice import parse
-from emulator.engine.line_faults import LineFaults
+from emulator.dataplane.switch.bpf.layout import DropReason
+from emulator.dataplane.switch.pfc.pause_frame import LONGEST
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.sim.line_faults import LineFaults
 from tests.harness.engine.paused_flow import (
     CABLE_NS,
     EGRESS,

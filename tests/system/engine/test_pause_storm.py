@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from emulator.asic.bpf.layout import DropReason
-from emulator.asic.pfc.pause_frame import LONGEST
-from emulator.asic.port_faults import NONE, Faults
+from emulator.dataplane.switch.bpf.layout import DropReason
+from emulator.dataplane.switch.pfc.pause_frame import LONGEST
+from emulator.dataplane.switch.port_faults import NONE, Faults
 from tests.harness.engine.paused_flow import (
     CABLE_NS,
     EGRESS,

@@ -14,12 +14,12 @@ import psutil
 import pytest
 from scapy.utils import RawPcapNgReader
 
-from emulator.asic import telemetry
-from emulator.capture.pcapng import INBOUND, OUTBOUND
 from emulator.cli.decode.decode_source import read_frames
-from emulator.engine.frames.line import octets_on_wire
-from emulator.engine.virtual_clock import EPOCH
+from emulator.dataplane.capture.pcapng import INBOUND, OUTBOUND
+from emulator.dataplane.kernel.frames.line import octets_on_wire
+from emulator.dataplane.switch import telemetry
 from emulator.pytest_plugin.run_process import RunProcess
+from emulator.sim.virtual_clock import EPOCH
 from tests.harness.runs.processes import SMALL, begun, uetemu, until
 
 #: Four senders fill a queue until packets are marked and trimmed.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from emulator.doctor import capabilities
-from emulator.engine.event_queue import EventQueue, Source
-from emulator.engine.frame_digest import digest
-from emulator.engine.frames.line import Line
-from emulator.engine.frames.line_state import LineState
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.kernel.frames.line import Line
+from emulator.dataplane.kernel.frames.line_state import LineState
+from emulator.sim.event_queue import EventQueue, Source
+from emulator.sim.frame_digest import digest
 from tests import DATA
 from tests.harness.runs.processes import SMALL, begun, refused, without_progress
 from tests.harness.runs.whole_run import assert_same_files

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.endpoint.operations.schedule import (
+from emulator.pytest_plugin.run_process import RunProcess
+from emulator.sim.endpoint.operations.schedule import (
     Barrier,
     Compute,
     Operation,
@@ -17,7 +18,6 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.runs.processes import begun
 from tests.harness.runs.ranked_runs import left_by, ranked

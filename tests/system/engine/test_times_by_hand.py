@@ -11,9 +11,9 @@ import os
 
 import pytest
 
-from emulator.endpoint.agent_spec import AgentError
-from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
-from emulator.engine.event_queue import PS
+from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
+from emulator.sim.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from topologies.model import CableEnd
 

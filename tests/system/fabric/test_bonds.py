@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from emulator import cleanup
 from emulator.cli.main import cli
-from emulator.doctor import capabilities
-from emulator.endpoint.agent_spec import AgentSpec
+from emulator.dataplane import cleanup
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.homing import Homing, resolved
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.fabric.fabric_plan import FabricPlan
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.fabric.fabric_plan import FabricPlan
-from emulator.faults.grammar import timeline
-from emulator.faults.reach import Reach, reached
-from emulator.homing import Homing, resolved
-from emulator.kernel import namespaces
-from emulator.lab import Lab
+from emulator.run.faults.grammar import timeline
+from emulator.run.faults.reach import Reach, reached
 from emulator.run.run_agents import agent_specs
+from emulator.sim.endpoint.agent_spec import AgentSpec
 from emulator.transports import fit
 from tests.harness.lab.traffic import pings, send_flows, within
 from tests.harness.runs.processes import uetemu

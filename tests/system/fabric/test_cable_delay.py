@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.doctor import capabilities
-from emulator.fabric.cable_delay import for_kernel_traffic
-from emulator.kernel.port_counters import PortCounters
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
+from emulator.dataplane.kernel.port_counters import PortCounters
 from tests.harness.lab.traffic import blast, kill, within
 from tests.system.conftest import LabFactory
 from topologies.routing.path_delays import path_delays

@@ -25,10 +25,10 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from emulator.cli.graph import graph_verb
-from emulator.doctor import capabilities
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.fabric.containerlab import to_containerlab
 from emulator.errors import UserError
-from emulator.fabric.containerlab import to_containerlab
-from emulator.kernel import namespaces
 from tests.harness.lab.traffic import within
 from topologies import catalogue
 from topologies.addressing import gpu_address

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.control_plane.daemons import FIXED_PLACES, GROUP, MANAGEMENT, PROGRAMS, USER
-from emulator.doctor import capabilities
-from emulator.fabric.containerlab import NOT_PROVEN, to_containerlab
+from emulator.dataplane.control_plane.daemons import FIXED_PLACES, GROUP, MANAGEMENT, PROGRAMS, USER
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.kernel.fabric.containerlab import NOT_PROVEN, to_containerlab
 from tests.harness.lab.traffic import within
 from tests.system.fabric import test_containerlab as plain
 from tests.system.fabric.test_containerlab import inside, loaded, ping, prefix

@@ -7,8 +7,8 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from emulator.asic import switch_choice as choice
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch import switch_choice as choice
 from tests.harness.lab.echoes import Asker, listen
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from tests.harness.lab.traffic import pings, send_flows, within
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address

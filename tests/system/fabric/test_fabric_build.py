@@ -14,16 +14,21 @@ from ipaddress import IPv4Address, IPv4Interface
 
 import pytest
 
-from emulator.fabric.build import Fabric
-from emulator.kernel import kernel_objects, namespaces
-from emulator.kernel.netlink import KernelRefusal, RouteSocket
-from emulator.kernel.port_counters import PortCounters, QueueCounters, ports_not_ready, read_ports
-from emulator.kernel.shaping import (
+from emulator.dataplane.kernel import kernel_objects, namespaces
+from emulator.dataplane.kernel.fabric.build import Fabric
+from emulator.dataplane.kernel.netlink import KernelRefusal, RouteSocket
+from emulator.dataplane.kernel.port_counters import (
+    PortCounters,
+    QueueCounters,
+    ports_not_ready,
+    read_ports,
+)
+from emulator.dataplane.kernel.shaping import (
     DATA_SHARE,
     Egress,
     egress_requests,
 )
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from tests.harness.lab.traffic import blast, kill, pings, send_flows, within
 from tests.system.conftest import SMALL, LabFactory
 from topologies import catalogue

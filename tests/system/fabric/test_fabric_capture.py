@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 from scapy.utils import RawPcapNgReader
 
-from emulator import lab_record
-from emulator.capture import fabric_capture as capture_module
-from emulator.capture.fabric_capture import (
+from emulator.dataplane import lab_record
+from emulator.dataplane.capture import fabric_capture as capture_module
+from emulator.dataplane.capture.fabric_capture import (
     SNAPLEN_FULL,
     SNAPLEN_HEADERS,
     Capture,
@@ -428,7 +428,7 @@ def test_parts_cut_by_force_give_what_they_have(network: Network, tmp_path: Path
 RUNNER = """
 import sys, signal
 from pathlib import Path
-from emulator.capture.fabric_capture import Capture, select
+from emulator.dataplane.capture.fabric_capture import Capture, select
 lab, folder = sys.argv[1:]
 capture = Capture(
     select("rail0", {"rail0": ("up0", "up1")}),

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from emulator import cleanup, lab_record
 from emulator.cli import run_verb, validate_verb
 from emulator.cli.graph import graph_verb
 from emulator.cli.labs import up_verb
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.lab import Lab
 from emulator.errors import Misfit
-from emulator.kernel import namespaces
-from emulator.lab import Lab
 from topologies.model import TopologyError
 
 pytestmark = pytest.mark.root

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from emulator.doctor import capabilities
-from emulator.lab import Lab
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.lab import Lab
 from tests.harness.lab.wire_tap import UET_PORT, datagram, tapped, virtual
 from tests.system.conftest import LabFactory
 from topologies.model import CableEnd, Link

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cleanup
-from emulator.kernel import namespaces
+from emulator.dataplane import cleanup
+from emulator.dataplane.kernel import namespaces
 from emulator.pytest_plugin.run_process import UETEMU
 from tests import CHECKOUT
 

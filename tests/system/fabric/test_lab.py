@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cleanup, lab_record
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.lab_record import Phase, Process
 from emulator.errors import UserError
-from emulator.kernel import namespaces
-from emulator.lab import Lab
-from emulator.lab_record import Phase, Process
 from emulator.topology_file import from_json, to_json
 from tests import CHECKOUT
 from tests.harness.lab.traffic import within
@@ -70,7 +70,7 @@ def test_record_is_written_before_the_kernel_is_touched(
         seen["namespaces"] = namespaces.of_lab(lab_name)
         raise RuntimeError("stop here")
 
-    monkeypatch.setattr("emulator.fabric.build.build_fabric", build)
+    monkeypatch.setattr("emulator.dataplane.kernel.fabric.build.build_fabric", build)
     with pytest.raises(RuntimeError, match="stop here"):
         create(lab_name)
     assert seen["record"].phase is Phase.BUILDING
@@ -118,7 +118,7 @@ def test_a_process_that_forgets_to_close_still_leaves_nothing(lab_name: str) -> 
 
 MAKE = """
 import os, signal, sys
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from topologies import catalogue
 lab = Lab.create({name!r}, catalogue.load({spec!r}), dilation=1000, seed=1, spec={spec!r}{settings})
 {after}
@@ -296,7 +296,7 @@ def test_a_lab_in_use_is_not_taken_from_its_user(lab_name: str) -> None:
 
 AT_STEP = """
 import os, signal, sys
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from topologies import catalogue
 def at(done, total, label):
     if done >= {step}:
@@ -336,7 +336,7 @@ def test_interrupted_while_building(lab_name: str, step: int) -> None:
 
 def test_an_impatient_second_interrupt_does_not_stop_the_removal(lab_name: str) -> None:
     source = """
-from emulator.kernel import namespaces
+from emulator.dataplane.kernel import namespaces
 remove = namespaces.remove
 def and_again(path):
     os.kill(os.getpid(), signal.SIGINT)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from emulator import cleanup, lab_record
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.lab_record import LabRecord, Phase
 from emulator.errors import UserError
-from emulator.kernel import namespaces
-from emulator.lab_record import LabRecord, Phase
 from emulator.whole_file import write_whole
 from tests import CHECKOUT
 from tests.harness.lab.traffic import within
@@ -31,7 +31,7 @@ MAKER = """
 import os, sys
 from contextlib import ExitStack
 from emulator import cleanup
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 from topologies import catalogue
 name, spec = sys.argv[1:]
 with cleanup.kept(name):

@@ -9,8 +9,8 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from emulator.asic.switch_choice import parse
-from emulator.asic.virtual_state import PASSED, SWITCH_WORDS
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.virtual_state import PASSED, SWITCH_WORDS
 from tests.harness.lab.wire_tap import (
     VXLAN_PORT,
     datagram,

@@ -22,12 +22,12 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.layers.vxlan import VXLAN
 
-from emulator.asic.bpf.layout import DropReason, TrafficClass
-from emulator.asic.switch_choice import parse as parse_switch
-from emulator.control_plane.failure import time_failure
-from emulator.control_plane.lab_routing import Routing
-from emulator.endpoint.nic.packet_nic import Nic
-from emulator.lab import Lab
+from emulator.dataplane.control_plane.failure import time_failure
+from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.bpf.layout import DropReason, TrafficClass
+from emulator.dataplane.switch.switch_choice import parse as parse_switch
+from emulator.sim.endpoint.nic.packet_nic import Nic
 from tests.harness.lab.traffic import blast, kill, send_flows, within
 from tests.system.control_plane.test_control_plane import address, routing_of, unreached
 from tests.system.endpoint.test_endpoint_nic import SIZE, header, open_nic

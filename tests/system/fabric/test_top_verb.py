@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from emulator.asic.switch_choice import parse
-from emulator.asic.virtual_state import NOW, SWITCH_WORDS
-from emulator.lab import Lab
-from emulator.live.sampler import LabSampler
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.virtual_state import NOW, SWITCH_WORDS
+from emulator.lab.live.sampler import LabSampler
 from tests import CHECKOUT
 from tests.harness.lab.traffic import blast, kill
 from tests.system.conftest import LabFactory

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from emulator.asic.switch_choice import parse
-from emulator.fabric.tunnel_fields import tunnel_hash
-from emulator.lab import Lab
+from emulator.dataplane.kernel.fabric.tunnel_fields import tunnel_hash
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.switch_choice import parse
 from tests.harness.lab.wire_tap import (
     VXLAN_PORT,
     carried,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from emulator.doctor import capabilities
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.lab import Lab
 from tests.harness.lab.traffic import pings
 from tests.system.conftest import LabFactory
 from topologies import catalogue

@@ -8,12 +8,12 @@ import socket
 
 import pytest
 
-from emulator import cleanup
-from emulator.control_plane.control_plane_choice import chosen
+from emulator.dataplane import cleanup
+from emulator.dataplane.control_plane.control_plane_choice import chosen
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.kernel.fabric.inner.wires import Wires
+from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
-from emulator.fabric.inner.wires import Wires
-from emulator.kernel import namespaces
-from emulator.lab import Lab
 from emulator.topology_file import from_json, to_json
 from tests.harness.lab.traffic import within
 from tests.harness.lab.wire_tap import datagram, tapped, virtual, with_source_port

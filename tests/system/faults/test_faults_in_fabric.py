@@ -9,16 +9,16 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
-from emulator import cleanup
-from emulator.asic import switch_choice as choice
-from emulator.asic.bpf.layout import PORT_KEY, Queue
 from emulator.cli.labs import inject_verb, status_verb
+from emulator.dataplane import cleanup
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch import switch_choice as choice
+from emulator.dataplane.switch.bpf.layout import PORT_KEY, Queue
 from emulator.errors import UserError
-from emulator.faults import grammar
-from emulator.faults.condition import SOUND, Condition
-from emulator.faults.fault_elements import element
-from emulator.faults.fault_injector import FaultInjector, recorded
-from emulator.lab import Lab
+from emulator.run.faults import grammar
+from emulator.run.faults.condition import SOUND, Condition
+from emulator.run.faults.fault_elements import element
+from emulator.run.faults.fault_injector import FaultInjector, recorded
 from tests.harness.lab.traffic import blast, kill, pings, send_flows, within
 from tests.system.conftest import SMALL, LabFactory
 from topologies import catalogue

@@ -27,16 +27,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import emulator.cleanup
 import emulator.cli.endpoints.hca_verb
-import emulator.standalone.hca.hca_run
+import emulator.dataplane.cleanup
+import emulator.lab.standalone.hca.hca_run
 from tests.harness.lab.endpoint_process import Endpoint
 
 if TYPE_CHECKING:
     from tests.system.interop.verbs_peer import VerbsPeer
 
 #: What an endpoint would spend most of its time on.
-_PRELOADED = (emulator.cleanup, emulator.cli.endpoints.hca_verb, emulator.standalone.hca.hca_run)
+_PRELOADED = (
+    emulator.dataplane.cleanup,
+    emulator.cli.endpoints.hca_verb,
+    emulator.lab.standalone.hca.hca_run,
+)
 OUT = Path("/run/out")
 NAMESPACE = "far"
 OURS, THEIRS = {4: "10.98.0.1", 6: "fd98::1"}, {4: "10.98.0.2", 6: "fd98::2"}

@@ -12,13 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.switch_program import Size
 from emulator.cli import doctor_verb
 from emulator.cli.main import cli
-from emulator.doctor import capabilities
-from emulator.doctor import probes as trials
-from emulator.doctor.capabilities import FEATURES, SUBSTITUTES, Capabilities, CapabilityKind, probe
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.doctor import probes as trials
+from emulator.dataplane.doctor.capabilities import (
+    FEATURES,
+    SUBSTITUTES,
+    Capabilities,
+    CapabilityKind,
+    probe,
+)
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.switch_program import Size
 from emulator.errors import UserError
 from tests import CHECKOUT
 
@@ -102,7 +108,7 @@ def test_require_names_the_missing_thing_and_the_way_out(
 def test_trials_without_rights_are_refusals_and_no_errors(readable_sources: Path) -> None:
     program = (
         f"import sys, json; sys.path.insert(0, {str(readable_sources)!r})\n"
-        "from emulator.doctor import probes as trials\n"
+        "from emulator.dataplane.doctor import probes as trials\n"
         "print(json.dumps(trials.refusals(trials.TRIALS)))"
     )
     done = subprocess.run(

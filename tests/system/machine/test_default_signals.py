@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.kernel.default_signals import popen_options
+from emulator.dataplane.kernel.default_signals import popen_options
 from tests.system.conftest import LabFactory
 
 #: What a program ignores: a mask of signals, in hexadecimal (proc(5)).

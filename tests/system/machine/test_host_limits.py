@@ -7,7 +7,7 @@ from collections.abc import Callable
 import mininet.net
 import pytest
 
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
 
 pytestmark = pytest.mark.root
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.switch_program import Size
-from emulator.asic.switch_fitting import size_of
-from emulator.control_plane import static_entries
-from emulator.doctor import capabilities
+from emulator.dataplane.control_plane import static_entries
+from emulator.dataplane.doctor import capabilities
+from emulator.dataplane.switch.bpf import switch_program as asic_program
+from emulator.dataplane.switch.bpf.switch_program import Size
+from emulator.dataplane.switch.switch_fitting import size_of
 from tests import CHECKOUT
 from tests.harness.lab import stock_kernel
 from tests.harness.lab.stock_kernel import Outcome

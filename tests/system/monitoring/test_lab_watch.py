@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from emulator.asic.switch_choice import parse
-from emulator.asic.virtual_state import NOW
-from emulator.kernel import namespaces
-from emulator.monitoring.lab_watch import LabWatch
-from emulator.monitoring.openmetrics.metric_page import MetricPage
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.virtual_state import NOW
+from emulator.lab.monitoring.lab_watch import LabWatch
+from emulator.lab.monitoring.openmetrics.metric_page import MetricPage
 from tests.harness.lab.wire_tap import virtual
 from tests.system.conftest import LabFactory
 

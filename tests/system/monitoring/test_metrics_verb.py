@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.asic.switch_choice import parse
 from emulator.cli.labs.metrics_verb import command
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.lab.traffic import blast, kill

@@ -10,8 +10,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from emulator.asic.switch_choice import parse
 from emulator.cli.labs.top_verb import command
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.lab.traffic import blast, kill

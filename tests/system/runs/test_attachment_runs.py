@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.capture.fabric_capture import ports_of, select
+from emulator.dataplane.capture.fabric_capture import ports_of, select
 from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run.plan.run_plan import default_capture
 from scenarios import incast

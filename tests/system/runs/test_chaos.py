@@ -15,7 +15,7 @@ import pytest
 
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_process import RunProcess
-from emulator.results import RunFolder
+from emulator.run.results import RunFolder
 from emulator.run.run_start import UNFINISHED
 from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, until, user_environment
 

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from emulator.asic import switch_choice as choice
-from emulator.asic.switch_fitting import fit
+from emulator.dataplane.switch import switch_choice as choice
+from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
-from emulator.measures.cuts import Crossing, cut_bound_ns
 from emulator.pytest_plugin.run_process import RunProcess
+from emulator.run.measures.cuts import Crossing, cut_bound_ns
 from topologies.catalogue import load
 from topologies.model import Topology
 

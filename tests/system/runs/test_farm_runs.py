@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from emulator import lab_record
-from emulator.lab_record import Phase
+from emulator.dataplane import lab_record
+from emulator.dataplane.lab_record import Phase
 from emulator.pytest_plugin.run_process import BUDGET_S
 from emulator.suite.suite_run import FILE
 from tests.harness.lab.traffic import within

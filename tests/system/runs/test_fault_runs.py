@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator import lab_record
+from emulator.dataplane import lab_record
 from emulator.pytest_plugin.run_factory import RunFactory
 from tests import CHECKOUT
 from tests.system.runs.test_traffic_runs import BUDGET_S, CODE, events, run

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from emulator import cleanup, lab_record
-from emulator.asic.bpf import switch_program as asic_program
-from emulator.kernel import namespaces
+from emulator.dataplane import cleanup, lab_record
+from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run.run_start import UNFINISHED
 from tests.harness.runs.processes import (

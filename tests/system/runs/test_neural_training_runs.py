@@ -92,8 +92,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.endpoint.operations.gpu_functions import gpu_function, name_of
-from emulator.endpoint.operations.schedule import Apply
+from emulator.sim.endpoint.operations.gpu_functions import gpu_function, name_of
+from emulator.sim.endpoint.operations.schedule import Apply
 from emulator.scenario import Trial, parameter
 from scenarios.collectives.program import Program
 from topologies.parts.design_parameters import SIZE

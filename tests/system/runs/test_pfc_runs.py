@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator import lab_record
-from emulator.engine import line_telemetry
+from emulator.dataplane import lab_record
 from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.sim import line_telemetry
 from tests.system.runs.test_traffic_runs import run
 
 pytestmark = [

@@ -71,7 +71,7 @@ def test_a_modelled_fabric_comes_to_the_same_files(plane: tuple[str, ...], tmp_p
     parts.write_text("rail1\nrail0 spine0\n")
     alone = begun(tmp_path, *given)
     by_hand = ("--parts", str(parts)) if plane else ()
-    shared = ranked(tmp_path, 2, *given, *by_hand, UETEMU_LOG="emulator.engine.ranks=info")
+    shared = ranked(tmp_path, 2, *given, *by_hand, UETEMU_LOG="emulator.workers.ranks=info")
     for run in (alone, shared):
         status, _, errors = run.communicate()
         assert status == 0, errors
@@ -86,8 +86,8 @@ OWN = """\"\"\"Everybody writes to the other server, after a barrier.\"\"\"
 import os
 from dataclasses import dataclass
 import numpy as np
-from emulator.endpoint.operations.schedule import Barrier, Receive, Region, Schedule, Write
-from emulator.measures.message_graph import MessageGraph
+from emulator.sim.endpoint.operations.schedule import Barrier, Receive, Region, Schedule, Write
+from emulator.run.measures.message_graph import MessageGraph
 from emulator.scenario import Trial, parameter
 
 if os.environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from scapy.utils import RawPcapNgReader
 
-from emulator.asic.code_points import LAB
+from emulator.dataplane.switch.code_points import LAB
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator, PacketFlow, encapsulation
 from tests.harness.runs.processes import SMALL, uetemu

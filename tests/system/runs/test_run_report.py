@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from emulator.cli.reports import compare_verb
 from emulator.pytest_plugin.run_factory import RunFactory
-from emulator.run_report.page import FIGURES, PAGE
+from emulator.report.run.page import FIGURES, PAGE
 from tests.harness.runs.browser import needs_chromium, opened
 from tests.harness.wire.tshark import TSHARK
 from tests.system.runs.test_traffic_runs import TINY, run

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from emulator.kernel import namespaces
+from emulator.dataplane.kernel import namespaces
 from emulator.pytest_plugin.run_factory import RunFactory
-from emulator.results import ROW_KEYS
+from emulator.run.results import ROW_KEYS
 from tests import CHECKOUT
 
 pytestmark = [

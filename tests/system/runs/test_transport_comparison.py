@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from emulator import scenario as scenarios
-from emulator.asic import switch_fitting as fitting
-from emulator.asic.switch_choice import parse
+from emulator.dataplane.switch import switch_fitting as fitting
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run.plan.stages import stages

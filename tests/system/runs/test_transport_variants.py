@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from scapy.utils import RawPcapNgReader
 
 from emulator import scenario as scenarios
-from emulator.capture.fabric_capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.cli import rank_runs, run_verb
 from emulator.cli.decode.decode_source import opener, read_domains
+from emulator.dataplane.capture.fabric_capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.run.run_secret import run_secret

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.port_faults import NONE, Faults
-from emulator.asic.switch_choice import parse
-from emulator.lab import Lab
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.bpf.layout import TrafficClass
+from emulator.dataplane.switch.port_faults import NONE, Faults
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.lab.endpoint_process import Endpoint, serving
 from tests.system.conftest import LabFactory
@@ -39,7 +39,7 @@ STORM_NS = (10_000, 40_000)
 Rows = Sequence[Mapping[str, Any]]
 SCENARIO = """
 from dataclasses import dataclass
-from emulator.asic.port_faults import NONE, Faults
+from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.run.report import traffic
 from emulator.scenario import FaultAt, parameter
 from topologies.parts.design_parameters import COUNT

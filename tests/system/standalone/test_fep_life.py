@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.kernel import namespaces, scoped_icmp_guard
-from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.netlink import KernelRefusal
+from emulator.dataplane.kernel import namespaces, scoped_icmp_guard
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.kernel.netlink import KernelRefusal
 from tests.harness.lab.fep_wire import (
     ADDRESSES,
     Endpoint,

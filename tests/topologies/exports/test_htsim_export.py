@@ -13,8 +13,8 @@ from collections import Counter
 import pytest
 
 from emulator import transports
-from emulator.asic.switch_choice import parse
-from emulator.asic.switch_fitting import fit
+from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.switch_fitting import fit
 from topologies import catalogue
 from topologies.exports.htsim import to_htsim
 from topologies.model import Role, Topology, TopologyError

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from emulator.cli.graph.graph_verb import command as graph
+from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
-from emulator.fabric_choice import choose
 from tests.harness.runs.processes import SMALL
 from topologies import catalogue
 from topologies.exports.infragraph_export import to_infragraph

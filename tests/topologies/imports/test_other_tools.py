@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from emulator.cli.graph.graph_verb import find_topology
+from emulator.dataplane.fabric_choice import FabricChoice, choose
+from emulator.dataplane.kernel.fabric.containerlab import CONTAINERLAB
 from emulator.errors import UserError
-from emulator.fabric.containerlab import CONTAINERLAB
-from emulator.fabric_choice import FabricChoice, choose
 from tests import DATA
 from topologies.catalogue import load
 from topologies.exports import EXPORTS

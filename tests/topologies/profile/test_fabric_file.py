@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from emulator import lab_record
-from emulator.asic import switch_choice as choice
-from emulator.asic.balancing import METHODS
-from emulator.asic.switch_profile import PROFILES
 from emulator.cli import validate_verb
 from emulator.cli.graph import graph_verb
-from emulator.control_plane import control_plane_choice as control_plane
+from emulator.dataplane import lab_record
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.fabric_choice import choose, shipped
+from emulator.dataplane.switch import switch_choice as choice
+from emulator.dataplane.switch.balancing import METHODS
+from emulator.dataplane.switch.switch_profile import PROFILES
 from emulator.errors import UserError
-from emulator.fabric_choice import choose, shipped
 from topologies import catalogue
 from topologies.parts.design_parameters import ParameterKind
 from topologies.profile import fabric_file

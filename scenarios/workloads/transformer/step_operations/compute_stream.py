@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emulator.endpoint.operations.gpu_functions import name_of
-from emulator.endpoint.operations.schedule import Apply
+from emulator.sim.endpoint.operations.gpu_functions import name_of
+from emulator.sim.endpoint.operations.schedule import Apply
 from scenarios.workloads.transformer.step_operations.dependent_program import DependentProgram
 from scenarios.workloads.transformer.step_operations.synthetic_tensors import (
     CheckedTensor,

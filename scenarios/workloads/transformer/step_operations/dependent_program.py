@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from emulator.endpoint.operations.operation_table import (
+from emulator.sim.endpoint.operations.operation_table import (
     COPY,
     RECEIVE,
     REDUCE,
     WRITE,
     OperationTable,
 )
-from emulator.endpoint.operations.schedule import ALL_SCHEDULES, Region, WantedSchedules
+from emulator.sim.endpoint.operations.schedule import ALL_SCHEDULES, Region, WantedSchedules
 from scenarios.collectives.collective_call import STAGING
 from scenarios.collectives.program import Program
 from scenarios.workloads.transformer.step_operations.exchange_footprint import (

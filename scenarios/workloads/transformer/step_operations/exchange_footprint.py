@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emulator.endpoint.operations.operation_table import COPY, WRITE, OperationTable
-from emulator.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.operation_table import COPY, WRITE, OperationTable
+from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.collective_call import CollectiveCall
 from scenarios.collectives.program import Program

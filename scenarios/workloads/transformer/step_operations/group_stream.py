@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from emulator.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.collective_call import CollectiveCall
 from scenarios.collectives.communicators import Communicator

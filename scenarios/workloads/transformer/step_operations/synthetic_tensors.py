@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.gpu_functions import Octets, gpu_function
-from emulator.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.gpu_functions import Octets, gpu_function
+from emulator.sim.endpoint.operations.schedule import Region
 
 ELEMENT_OCTETS = 4
 #: How the elements of a result follow from those of the members.

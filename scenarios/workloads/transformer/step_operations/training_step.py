@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from emulator.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives.communicators import Communicator
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
 from scenarios.workloads.transformer.pipeline_order import ONE_F_ONE_B, Task, pipeline_order

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.faults.episodes import episodes
-from emulator.faults.grammar import Moment, timeline
-from emulator.measures.ideal import WireCost
-from emulator.measures.queue_depths import QueueSeries
 from emulator.run.faults import disturbance
+from emulator.run.faults.episodes import episodes
 from emulator.run.faults.expectation import FaultExpectation
 from emulator.run.faults.fault_timeline import Applied
+from emulator.run.faults.grammar import Moment, timeline
 from emulator.run.faults.restoration import WINDOW_RTTS, Goodput
+from emulator.run.measures.ideal import WireCost
+from emulator.run.measures.queue_depths import QueueSeries
 from emulator.run.pxn import Pxn
 from emulator.scenario import Outcome
 from scenarios.workloads.flows import Flow, Traffic

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from emulator.endpoint.agent_spec import AgentError
-from emulator.faults.grammar import timeline
-from emulator.measures.ideal import WireCost
 from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation, changes_of
+from emulator.run.faults.grammar import timeline
 from emulator.run.faults.restoration import Goodput
+from emulator.run.measures.ideal import WireCost
+from emulator.sim.endpoint.agent_spec import AgentError
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load
 from topologies.model import Topology

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.asic.port_faults import NONE, Faults
+from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
-from emulator.faults.condition import Condition
-from emulator.faults.grammar import timeline
+from emulator.run.faults.condition import Condition
 from emulator.run.faults.fault_timeline import FaultPlayer
+from emulator.run.faults.grammar import timeline
 from emulator.scenario import FaultAt
 from topologies.catalogue import load
 

@@ -7,8 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from emulator.measures.ideal import WireCost
-from emulator.measures.queue_depths import QueueSeries
 from emulator.run.faults.restoration import (
     WINDOW_RTTS,
     Curve,
@@ -18,6 +16,8 @@ from emulator.run.faults.restoration import (
     reported,
     restored,
 )
+from emulator.run.measures.ideal import WireCost
+from emulator.run.measures.queue_depths import QueueSeries
 from emulator.scenario import Outcome
 from tests.harness.runs.observed_messages import columns_of
 from topologies.catalogue import load

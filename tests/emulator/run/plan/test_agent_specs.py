@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.endpoint.agent_spec import AgentSpec
 from emulator.run.run_agents import RINGS_OCTETS, receive_slots
+from emulator.sim.endpoint.agent_spec import AgentSpec
 from emulator.transports import default_switch
 from topologies.catalogue import load
 

@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from emulator import scenario
-from emulator.asic import switch_fitting
-from emulator.asic.balancing import METHODS
-from emulator.asic.link.link_choice import OF_CBFC, OF_LLR
-from emulator.asic.switch_choice import DESCRIBED, DSCP, parse
-from emulator.asic.switch_profile import CLASS_NAMES
+from emulator.dataplane.switch import switch_fitting
+from emulator.dataplane.switch.balancing import METHODS
+from emulator.dataplane.switch.link.link_choice import OF_CBFC, OF_LLR
+from emulator.dataplane.switch.switch_choice import DESCRIBED, DSCP, parse
+from emulator.dataplane.switch.switch_profile import CLASS_NAMES
 from emulator.errors import UserError
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED
 from emulator.run.plan.run_plan import RunRequest

@@ -6,7 +6,7 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.measures.ideal import WireCost
+from emulator.run.measures.ideal import WireCost
 from emulator.run.plan import preflight
 from emulator.run.plan.preflight import Need
 from emulator.run.plan.trial_load import TrialLoad

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from emulator.endpoint.operations.schedule import Copy, Receive, Region, Schedule, Write
 from emulator.errors import UserError
-from emulator.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import WireCost, ideal_ns
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.pxn import Pxn
 from emulator.run.relayed_writes import BUFFER
+from emulator.sim.endpoint.operations.schedule import Copy, Receive, Region, Schedule, Write
 from scenarios.collective_benchmarks import allreduce
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails

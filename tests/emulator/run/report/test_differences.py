@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from emulator import scenario as scenarios
-from emulator.asic.switch_choice import parse
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.run.plan.stages import Stage
 from emulator.run.report import differences
 from emulator.run.report import result_table as table

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import UserError
-from emulator.results import ROW_KEYS, SCHEMA, Result, RunFolder
 from emulator.run.report import outcome_sentence
 from emulator.run.report import result_table as table
+from emulator.run.results import ROW_KEYS, SCHEMA, Result, RunFolder
 
 
 def result() -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.measures.message_times import Iteration
+from emulator.run.measures.message_times import Iteration
 from emulator.run.report.row_messages import MOST_FLOWS, SHARES, messages_of
 from emulator.scenario import Outcome
 from tests.harness.runs.observed_messages import columns_of

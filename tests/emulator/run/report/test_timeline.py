@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import (
+from emulator.run.measures.queue_depths import QueueSeries
+from emulator.run.report import switch_tracks, timeline
+from emulator.run.report.trace_events import Tracks
+from emulator.run.results import RunFolder
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import (
     Apply,
     Compute,
     Copy,
@@ -22,11 +26,7 @@ from emulator.endpoint.operations.schedule import (
     ScheduleSpan,
     Write,
 )
-from emulator.engine.ranks.gpu_owners import GpuOwners
-from emulator.measures.queue_depths import QueueSeries
-from emulator.results import RunFolder
-from emulator.run.report import switch_tracks, timeline
-from emulator.run.report.trace_events import Tracks
+from emulator.workers.ranks.gpu_owners import GpuOwners
 from scenarios.collectives.program import Program
 from tests.harness.runs.perfetto_rules import Imported, imported
 

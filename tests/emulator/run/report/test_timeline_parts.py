@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.endpoint.operations.joined_execution import joined
-from emulator.endpoint.operations.operation_table import OperationTable
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import (
+from emulator.run.report import timeline
+from emulator.sim.endpoint.operations.joined_execution import joined
+from emulator.sim.endpoint.operations.operation_table import OperationTable
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import (
     Apply,
     Barrier,
     Compute,
@@ -29,9 +30,8 @@ from emulator.endpoint.operations.schedule import (
     WantedSchedules,
     Write,
 )
-from emulator.engine.ranks.gpu_owners import GpuOwners, RunProcesses
-from emulator.engine.ranks.rank_exchange import Ranks
-from emulator.run.report import timeline
+from emulator.workers.ranks.gpu_owners import GpuOwners, RunProcesses
+from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 
 GPUS, PER_SERVER = 8, 2

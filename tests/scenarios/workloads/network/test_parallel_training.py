@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from emulator.endpoint.operations.gpu_memory import Layout
-from emulator.endpoint.operations.operation_table import OperationTable
-from emulator.endpoint.operations.schedule import Region
-from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.errors import UserError
+from emulator.sim.endpoint.operations.gpu_memory import Layout
+from emulator.sim.endpoint.operations.operation_table import OperationTable
+from emulator.sim.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
 from scenarios.workloads.network.one_gpu import ring_sum, train
 from scenarios.workloads.network.parallel_training import (
     BACKWARD,

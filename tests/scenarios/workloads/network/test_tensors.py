@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from emulator.endpoint.operations.schedule import Copy, Write
+from emulator.sim.endpoint.operations.schedule import Copy, Write
 from scenarios.workloads.network.tensors import (
     NO_SCHEDULES,
     Exchange,

@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from emulator.endpoint.interruption import Interruption, JobExecution
-from emulator.endpoint.operations.rank_result import RankResult
-from emulator.endpoint.operations.schedule import WantedSchedules, Write
 from emulator.errors import UserError
+from emulator.sim.endpoint.interruption import Interruption, JobExecution
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import WantedSchedules, Write
 from scenarios.workloads.network.recurrence import RecurrentModel
 from scenarios.workloads.network.replica_learning import ReplicaLearning
 from scenarios.workloads.network.tensors import octets_of

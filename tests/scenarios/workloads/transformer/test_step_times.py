@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.endpoint.operations.schedule import Apply, Receive, Reduce, Region, Schedule, Write
+from emulator.sim.endpoint.operations.schedule import (
+    Apply,
+    Receive,
+    Reduce,
+    Region,
+    Schedule,
+    Write,
+)
 from scenarios.workloads.transformer.step_times import GpuOperations, StepTimes, gpu_times
 from tests.harness.runs.observed_messages import gpu_in, iteration_of
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.operations.operation_table import APPLY, COPY, WRITE, OperationTable
-from emulator.endpoint.operations.schedule import WantedSchedules
+from emulator.sim.endpoint.operations.operation_table import APPLY, COPY, WRITE, OperationTable
+from emulator.sim.endpoint.operations.schedule import WantedSchedules
 from scenarios.workloads.transformer.step_operations.compute_stream import VERDICTS
 from scenarios.workloads.transformer.step_operations.training_step import Handover
 from scenarios.workloads.transformer.step_trial import StepRun, StepTrial

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from emulator.endpoint.operations.operation_table import OperationTable
-from emulator.endpoint.operations.schedule import Apply
+from emulator.sim.endpoint.operations.operation_table import OperationTable
+from emulator.sim.endpoint.operations.schedule import Apply
 from scenarios.workloads.transformer.parallel_layout import ParallelLayout
 from scenarios.workloads.transformer.replica_changes import handovers
 from scenarios.workloads.transformer.step_operations.training_step import PP, Handover, StepChoices

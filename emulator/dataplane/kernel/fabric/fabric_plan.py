@@ -1,0 +1,121 @@
+"""The plan of a fabric: what each of its nodes has to configure in the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.kernel.fabric import vlans
+from emulator.dataplane.kernel.fabric.cable_delay import CableDelay
+from emulator.dataplane.kernel.fabric.inner.wires import Wires
+from emulator.dataplane.kernel.fabric.port_alias import alias_of
+from emulator.dataplane.kernel.shaping import Egress
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from topologies.interface_indices import interface_indices, vlan_bridge_of
+from topologies.model import OF_NAMESPACES, CableEnd, Link, Node, Topology
+from topologies.routing.static_routes import (
+    Neighbour,
+    Route,
+    Rule,
+    attached,
+    static_neighbours,
+    static_routes,
+    static_rules,
+)
+
+Progress = Callable[[int, int, str], None]
+
+
+class FabricPlan:
+    """The configuration of a lab's nodes, computed before the kernel is touched.
+
+    ``cable_delay`` is who delays frames by the length of a cable: ``netem`` at each port, or
+    ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is
+    explained in :mod:`emulator.dataplane.kernel.fabric.cable_delay`.  ``asic`` attaches to every
+    port that it selects.  ``shared`` are the namespaces of nodes that another lab has made.
+    With ``wires`` the clock is virtual: no port has queues, and cables are in two parts.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        lab: str,
+        dilation: float,
+        cable_delay: CableDelay = "nic",
+        asic: FabricAsic | None = None,
+        wires: Wires | None = None,
+        shared: Mapping[str, Path] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.asic = asic
+        self.wires = wires
+        self.shared = dict(shared or {})
+        self.topology = topology
+        self.lab = lab
+        self.dilation = dilation
+        self.cable_delay = cable_delay
+        self.indices: Mapping[CableEnd, int] = interface_indices(topology)
+        self.vlans = vlans.requested(topology)
+        self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
+        if control_plane.of(topology) is not None:
+            self.routes = _not_learned(topology, self.routes)
+        self.rules: Mapping[str, tuple[Rule, ...]] = static_rules(topology)
+        self.neighbours: Mapping[str, tuple[Neighbour, ...]] = static_neighbours(topology)
+        self._progress = progress
+        self._done = 0
+        self._total = 2 * len(topology.nodes) + len(topology.links)
+
+    def here(self, node: str) -> bool:
+        """Return whether ``node`` is built here, and not by another rank."""
+        return self.wires is None or self.wires.here(node)
+
+    def step(self, label: str, count: int = 1) -> None:
+        """Report ``count`` more objects done."""
+        self._done += count
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total, label)
+
+    def egress(self, cable: Link, node: Node) -> Egress | None:
+        """The egress of the end of ``cable`` at ``node``, in host terms; None without queues."""
+        if self.wires is not None:
+            return None
+        plain = Egress(
+            rate_bps=Dilation(self.dilation).host_bps(cable.rate_bps),
+            mtu=cable.mtu,
+            buffer_bytes=cable.buffer_bytes,
+            delay_ns=round(Dilation(self.dilation).host_ns(cable.delay_ns))
+            if self.cable_delay == "netem"
+            else 0,
+        )
+        if self.asic is None:
+            return plain
+        return self.asic.egress(cable, plain) if node.is_switch else self.asic.nic_egress(plain)
+
+    def alias(self, end: CableEnd) -> str:
+        return alias_of(self.lab, end)
+
+    def vlan_bridge(self, node: Node) -> CableEnd | None:
+        """The bridge whose VLANs the rails of ``node`` are, if they are that."""
+        return vlan_bridge_of(self.topology, node) if self.vlans else None
+
+    @property
+    def of_namespaces(self) -> bool:
+        """Return whether VRFs are network namespaces."""
+        return self.topology.profile.isolation == OF_NAMESPACES
+
+    def behind(self, end: CableEnd) -> Iterator[str]:
+        """The MAC addresses that are reached through the bridge member ``end``."""
+        return (item.mac for _, item in self.topology.beyond(end))
+
+
+def _not_learned(
+    topology: Topology, routes: Mapping[str, tuple[Route, ...]]
+) -> Mapping[str, tuple[Route, ...]]:
+    """Return the routes of ``routes`` that exist before switches exchange any."""
+    known = dict(routes)
+    for switch in topology.switches:
+        known[switch.name] = tuple(attached(switch, routes[switch.name]))
+    return known

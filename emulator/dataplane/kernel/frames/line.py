@@ -1,0 +1,472 @@
+"""One direction of a cable: queues at its port, the serialiser, the way to the other end.
+
+::
+
+    enqueue --> queues by class --> [rate] --- delay ---> [pipeline of the switch] ---> far
+                                       |
+                                       +--> the last octet has left: `leaves`
+
+Frames are served in strict priority of their queues, but for the share of the link that the last
+one owns.  A frame is in its queue until its last octet has left (store and forward).  Octets are
+those on the wire: preamble, FCS and inter-packet gap included (IEEE 802.3).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappush
+from typing import NamedTuple, Protocol
+
+from google_crc32c import extend
+
+from emulator.sim.event_queue import (
+    LEAVING,
+    PIPELINE,
+    PS,
+    Act,
+    Event,
+    EventQueue,
+    arriving,
+    salt_of,
+)
+from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
+from topologies.model import CableEnd
+
+#: Queues of a port: MAC control before all, then those of the switch model (high, medium, low).
+MAC_CONTROL, HIGH, MEDIUM, LOW = range(4)
+QUEUES = 4
+_BITS_PS = 8 * 10**12
+_TYPE_AT, _CONTROL_AT = 12, 14
+_MAC_CONTROL_TYPE = b"\x88\x08"
+#: What a line's CRC takes before each frame: when it began (ps of the row), and its length.
+_stamp = struct.Struct("<QI").pack
+
+#: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none),
+#: and whether it was put ahead of others.
+Waiting = tuple[bytes, int, int, bool]
+
+
+class PortWatch(Protocol):
+    """Whoever sees the frames of a port go by, both ways."""
+
+    def frame(self, when_ps: int, frame: bytes) -> None: ...
+
+
+class LineTally(NamedTuple):
+    """Numbers of :class:`LineCounts`."""
+
+    frames: int
+    octets: int
+    arrived: int
+    in_queue: int
+    in_flight: int
+    no_room: int
+
+
+@dataclass(slots=True)
+class LineCounts:
+    """Counters of a line.  Frames in ``in_queue`` and ``in_flight`` were lost with its carrier.
+
+    ``by_queue`` has frames and octets (from the Ethernet header on) of each queue.
+    """
+
+    by_queue: tuple[list[int], ...] = field(
+        default_factory=lambda: tuple([0, 0] for _ in range(QUEUES))
+    )
+    arrived: int = 0
+    arrived_octets: int = 0
+    in_queue: int = 0
+    in_queue_octets: int = 0
+    in_flight: int = 0
+    no_room: int = 0
+    #: frames of a line that another worker serves, which has sent them here
+    of_other: int = 0
+
+    @property
+    def frames(self) -> int:
+        """Frames of all queues."""
+        return sum(frames for frames, _ in self.by_queue) + self.of_other
+
+    def tally(self) -> LineTally:
+        """The numbers that stand in a digest."""
+        return LineTally(
+            self.frames, self.octets, self.arrived, self.in_queue, self.in_flight, self.no_room
+        )
+
+    @property
+    def octets(self) -> int:
+        """Octets of all frames, from the Ethernet header on."""
+        return sum(octets for _, octets in self.by_queue)
+
+
+def _overtake(queue: deque[Waiting], one: Waiting) -> None:
+    """Put ``one`` ahead of all of ``queue`` that was not put ahead itself."""
+    place = next(
+        (place for place, (*_, ahead) in enumerate(queue) if not ahead),
+        len(queue),
+    )
+    queue.insert(place, one)
+
+
+def octets_on_wire(frame: bytes) -> int:
+    """Return what ``frame``, without its FCS, takes of a link."""
+    return max(SHORTEST_OCTETS, len(frame) + FRAMING_OCTETS)
+
+
+class Line:
+    """The line from port ``end``, whose frames ``far`` takes at their arrival.
+
+    At a switch with a pipeline that is one latency later; MAC control never waits for it (IEEE
+    802.3 clause 31).
+
+    ``idle`` is called when nothing waits any more, ``leaves(queue, octets, origin)`` when a frame
+    is out of its queue.  ``crc`` is the CRC32C of the row's frames so far, with length and time.
+    ``low_share`` of the link belongs to the last queue whatever waits above.
+    """
+
+    __slots__ = (
+        "_by_queue",
+        "_doomed",
+        "_events",
+        "_far",
+        "_leaving",
+        "_low_credit",
+        "_number",
+        "_on_arrival",
+        "_on_left",
+        "_onward",
+        "_origin",
+        "_pipeline_ps",
+        "_rows",
+        "_salt",
+        "_times",
+        "_waiting",
+        "arrivals",
+        "arriving",
+        "before",
+        "busy",
+        "counts",
+        "crc",
+        "cut",
+        "delay_ps",
+        "departing",
+        "end",
+        "idle",
+        "in_pipeline",
+        "leaves",
+        "limit",
+        "low_share",
+        "low_stopped",
+        "past",
+        "queued",
+        "queues",
+        "rate_bps",
+    )
+
+    def __init__(
+        self,
+        events: EventQueue,
+        number: int,
+        end: CableEnd,
+        *,
+        rate_bps: int,
+        delay_ns: float,
+        seed: int = 0,
+    ) -> None:
+        self._events = events
+        self._number, self._leaving = number, LEAVING | number
+        self._salt = salt_of(seed, number)
+        #: when the row began, from which draws and the CRC count time
+        self._origin = self._rows = 0
+        #: CRCs of the rows that are over
+        self.past: list[int] = []
+        self._on_left: Act = self._left
+        self._on_arrival: Act = self._arrive
+        #: where arrivals go: another heap than that of the events if the far end is not ours
+        self.arrivals = events.heap
+        self.end = end
+        self.rate_bps = rate_bps
+        self.delay_ps = round(delay_ns * 1000)
+        self._pipeline_ps = 0
+        #: frames that have arrived, and are in the pipeline of the switch there
+        self.in_pipeline = 0
+        self.idle: Callable[[], None] | None = None
+        self.leaves: Callable[[int, int, int], None] | None = None
+        self.queues: tuple[deque[Waiting], ...] = tuple(deque() for _ in range(QUEUES))
+        self.low_share = 0.0
+        self._low_credit = 0.0
+        self.busy = self.cut = self.low_stopped = False
+        self.queued = 0
+        #: octets that may wait, None without limit (switches without ASIC)
+        self.limit: int | None = None
+        self._waiting = 0
+        self._doomed = 0  # frames on the cable that were there when it was pulled
+        self._times: dict[int, int] = {}
+        self.counts = LineCounts()
+        #: the counts when the row began
+        self.before = self.counts.tally()
+        self._by_queue = self.counts.by_queue
+        self.departing: PortWatch | None = None
+        self.arriving: PortWatch | None = None
+        self.crc = 0
+
+    def time_of(self, octets: int) -> int:
+        """Return how long the line takes for ``octets`` (ps, rounded up)."""
+        known = self._times.get(octets)
+        if known is None:
+            known = self._times[octets] = -(-octets * _BITS_PS // self.rate_bps)
+        return known
+
+    @property
+    def far(self) -> Callable[[bytes], None]:
+        """Takes what comes over the cable."""
+        return self._far
+
+    @far.setter
+    def far(self, take: Callable[[bytes], None]) -> None:
+        self._far = take
+        self._onward = self._pass if self._pipeline_ps else take
+
+    def lead_into_pipeline(self, latency_ns: int) -> None:
+        """Let frames that arrive from now on take ``latency_ns`` more before they are there."""
+        self._pipeline_ps = latency_ns * PS
+        self.far = self._far
+
+    def lead_through(
+        self, left: Act, arrive: Act, arrivals: list[Event]
+    ) -> tuple[Act, Act, list[Event]]:
+        """Have others act when a frame has left and when it arrives, and take its arrivals.
+
+        Returns who did before.
+        """
+        before = self._on_left, self._on_arrival, self.arrivals
+        self._on_left, self._on_arrival, self.arrivals = left, arrive, arrivals
+        return before
+
+    def occupy_with(self, octets: int, then: Act, unit: object, arrivals: list[Event]) -> None:
+        """Send what is no frame of a queue, and have ``then`` called as soon as it has left."""
+        self.busy = True
+        end = self._events.now + self.time_of(octets)
+        heappush(self._events.heap, (end, self._leaving, then, None))
+        end += self.delay_ps
+        order = arriving(self._salt, self._number, end - self._origin)
+        heappush(arrivals, (end, order, self._on_arrival, unit))
+
+    def accept(self, frame: bytes) -> None:
+        """Let ``frame`` have arrived now: the link layer has taken it."""
+        self._arrive(frame)
+
+    def lose_flying(self) -> None:
+        """Count a frame that was on the cable, and will not arrive, as lost there."""
+        self._doomed = max(0, self._doomed - 1)
+        self.counts.in_flight += 1
+
+    def reseed(self, seed: int) -> None:
+        """Draw by ``seed`` who of several frames that arrive at one instant is first."""
+        self._salt = salt_of(seed, self._number)
+
+    def begin_row(self) -> None:
+        """Let nothing that comes depend on what was: the line is empty, and ``crc`` begins anew.
+
+        Draws and the CRC go by the time that has passed since now.
+        """
+        if self._rows or self.counts.frames:
+            self.past.append(self.crc)
+        self._rows += 1
+        self.crc = 0
+        self.before = self.counts.tally()
+        self._origin = self._events.now // PS * PS
+        self._low_credit = 0.0
+
+    def change_rate(self, rate_bps: int) -> None:
+        """Serve at ``rate_bps`` from the next frame on."""
+        self.rate_bps = rate_bps
+        self._times.clear()
+
+    def enqueue(self, frame: bytes, queue: int, origin: int = 0, *, ahead: bool = False) -> None:
+        """Enqueue ``frame`` in ``queue``; with ``ahead`` before what waits there.
+
+        It stays behind frames that were put ahead earlier.
+        """
+        octets = len(frame) + FRAMING_OCTETS
+        if octets < SHORTEST_OCTETS:
+            octets = SHORTEST_OCTETS
+        if self.cut:
+            self.counts.in_queue_octets += len(frame)
+            self.discard(octets, queue, origin)
+            return
+        if self.busy or (queue == LOW and self.low_stopped):
+            if self.limit is not None and self._waiting + octets > self.limit:
+                self.counts.no_room += 1
+                return
+            if ahead:
+                _overtake(self.queues[queue], (frame, octets, origin, True))
+            else:
+                self.queues[queue].append((frame, octets, origin, False))
+            self.queued += 1
+            self._waiting += octets
+            return
+        self._begin(frame, octets, queue, origin)
+
+    def discard(self, octets: int, queue: int, origin: int = 0) -> None:
+        """Drop a frame without carrier; a NIC takes as long for it as for any other."""
+        self.counts.in_queue += 1
+        if self.idle is None:
+            if self.leaves is not None:
+                self.leaves(queue, octets, origin)
+        else:
+            self.occupy(octets)
+
+    def occupy(self, octets: int) -> None:
+        """Be busy for as long as ``octets`` take, if the line is idle, and send nothing."""
+        if not self.busy:
+            self.busy = True
+            when = self._events.now + self.time_of(octets)
+            self._events.at(when, self._leaving, self._left, (MAC_CONTROL, octets, 0))
+
+    def _begin(self, frame: bytes, octets: int, queue: int, origin: int) -> None:
+        events = self._events
+        now = events.now
+        self.busy = True
+        took = self._times.get(octets)
+        if took is None:
+            took = self.time_of(octets)
+        end = now + took
+        length = len(frame)
+        of_queue = self._by_queue[queue]
+        of_queue[0] += 1
+        of_queue[1] += length
+        self.crc = extend(extend(self.crc, _stamp(now - self._origin, length)), frame)
+        if self.departing is not None:
+            self.departing.frame(now, frame)
+        heap = events.heap
+        heappush(heap, (end, self._leaving, self._on_left, (queue, octets, origin)))
+        end += self.delay_ps
+        order = arriving(self._salt, self._number, end - self._origin)
+        heappush(self.arrivals, (end, order, self._on_arrival, frame))
+
+    def expect(self, when: int, order: int, frame: object, *, counts: bool = True) -> None:
+        """Let ``frame``, which the line of another worker has begun to send, arrive at ``when``.
+
+        It ``counts`` unless it is none, or was counted before.
+        """
+        self.counts.of_other += counts
+        heappush(self._events.heap, (when, order, self._on_arrival, frame))
+
+    @property
+    def number(self) -> int:
+        """The number of the port, which the order of its events has."""
+        return self._number
+
+    def _left(self, item: tuple[int, int, int]) -> None:
+        self.busy = False
+        if self.leaves is not None:
+            self.leaves(*item)
+        if self.queued:
+            self.serve()
+        if not self.busy and self.idle is not None:
+            self.idle()
+
+    def serve(self) -> None:
+        """Begin with the next frame that may leave, if the line is idle."""
+        if self.busy or self.cut:
+            return
+        queue = self._next()
+        if queue is None:
+            return
+        frame, octets, origin, _ = self.queues[queue].popleft()
+        self.queued -= 1
+        self._waiting -= octets
+        self._begin(frame, octets, queue, origin)
+
+    def _next(self) -> int | None:
+        queues = self.queues
+        low = bool(queues[LOW]) and not self.low_stopped
+        for queue in (MAC_CONTROL, HIGH, MEDIUM):
+            if queues[queue]:
+                if low and queue != MAC_CONTROL and self._owed(queues[queue][0][1]):
+                    return LOW
+                return queue
+        return LOW if low else None
+
+    def _owed(self, octets: int) -> bool:
+        """Return whether the low queue's share is due before ``octets`` of a queue above it."""
+        needed = self.queues[LOW][0][1] * (1.0 - self.low_share)
+        if self.low_share and self._low_credit >= needed:
+            self._low_credit -= needed
+            return True
+        self._low_credit += octets * self.low_share
+        return False
+
+    def _arrive(self, frame: bytes) -> None:
+        if self._doomed:  # frames arrive in the order in which they left
+            self._doomed -= 1
+            self.counts.in_flight += 1
+            return
+        self.counts.arrived += 1
+        self.counts.arrived_octets += len(frame)
+        if self.arriving is not None:
+            self.arriving.frame(self._events.now, frame)
+        self._onward(frame)
+
+    def _pass(self, frame: bytes) -> None:
+        """Let ``frame`` go through the pipeline of the switch it has come to."""
+        if frame[_TYPE_AT:_CONTROL_AT] == _MAC_CONTROL_TYPE:
+            self._far(frame)
+            return
+        self.in_pipeline += 1
+        when = self._events.now + self._pipeline_ps
+        order = arriving(self._salt, self._number | PIPELINE, when - self._origin)
+        self._events.at(when, order, self._out_of_pipeline, frame)
+
+    def _out_of_pipeline(self, frame: bytes) -> None:
+        self.in_pipeline -= 1
+        if self.cut:  # the kernel takes nothing in by a port without carrier
+            counts = self.counts
+            counts.arrived -= 1
+            counts.arrived_octets -= len(frame)
+            counts.in_flight += 1
+            return
+        self._far(frame)
+
+    def waiting(self, queue: int) -> tuple[int, int]:
+        """Frames that wait in ``queue``, and their octets from the Ethernet header on."""
+        frames = self.queues[queue]
+        return len(frames), sum(len(frame) for frame, *_ in frames)
+
+    def pull(self) -> int:
+        """Take the carrier away: what waits and what is on its way is lost.
+
+        Returns how many octets waited, on the wire.
+        """
+        self.cut = True
+        counts = self.counts
+        self._doomed = counts.frames - counts.arrived - counts.in_flight
+        octets = self._waiting
+        counts.in_queue += self.queued
+        for number, queue in enumerate(self.queues):
+            while queue:
+                frame, length, origin, _ = queue.popleft()
+                counts.in_queue_octets += len(frame)
+                if self.leaves is not None:
+                    self.leaves(number, length, origin)
+        self.queued = self._waiting = 0
+        return octets
+
+    def plug(self) -> None:
+        """Give the carrier back."""
+        self.cut = False
+
+    @property
+    def under_way(self) -> int:
+        """Frames that wait here, are on the cable, or in the pipeline that it leads to."""
+        return self.queued + self.flying
+
+    @property
+    def flying(self) -> int:
+        """Frames on the cable, or in the pipeline that it leads to."""
+        counts = self.counts
+        return counts.frames - counts.arrived - counts.in_flight + self.in_pipeline

@@ -1,0 +1,357 @@
+"""A modelled switch: its bridges, its routes, and what both do to a frame.
+
+A frame of a transport goes the way that Linux sends it in a switch's namespace
+(:mod:`emulator.dataplane.kernel.fabric.nodes`): by forwarding entry within a bridge, by route
+between interfaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from emulator.dataplane.kernel.kernel_objects import VXLAN_UDP_PORT
+from emulator.dataplane.kernel.port_counters import PortCounters
+from emulator.dataplane.kernel.sysctls import kernel_seed
+from emulator.dataplane.model.kernel_hash import udp_hash
+from emulator.dataplane.model.model_fib import MOST_KNOWN, ForwardingTable, selected
+from emulator.dataplane.model.model_tunnel import (
+    BACK_INTO_TUNNEL,
+    REFUSED_IN_TUNNEL,
+    ModelTunnel,
+    TunnelTable,
+    hash_inside,
+    opened,
+    source_port,
+)
+from emulator.dataplane.model.switch.model_packet import next_hop
+from emulator.dataplane.model.switch.model_port import ModelPort
+from topologies.model import Node
+from topologies.routing.static_routes import Neighbour, Route, Rule
+
+_IPV4 = b"\x08\x00"
+_ETHERNET = 14
+_GROUP = 1
+_OWN = "lo"  # of packets that the switch sends itself
+
+#: Why a switch drops a frame that its program has let in, as
+#: emulator/dataplane/kernel/frames/kernel_drops.py has it.
+NO_ROUTE = "no route"
+TTL_EXCEEDED = "time to live exceeded"
+NO_NEIGHBOUR = "no neighbour or no memory on departure"
+TOO_LONG = "packet too long for the link"
+NOT_FOR_IT = "address that is none here"
+CAME_BACK = "packet of its own that came back"
+
+
+@dataclass
+class ModelInterface:
+    """One port of a node: ``wire`` is the inner end of its cable, ``program`` the switch program.
+
+    ``bridge`` is the bridge that the port is a member of.  Of a ``standby`` link, that is flooded
+    nothing, and it is the ``backup`` of the members beside it.
+    """
+
+    name: str
+    mac: bytes
+    wire: int
+    mtu: int
+    bridge: str | None = None
+    program: ModelPort | None = None
+    carrier: bool = True
+    standby: bool = False
+    backup: ModelInterface | None = None
+    frames_in: int = 0
+    octets_in: int = 0
+    frames_out: int = 0
+    octets_out: int = 0
+
+    def counters(self) -> PortCounters:
+        """The counters of the interface."""
+        return PortCounters(
+            rx_packets=self.frames_in,
+            rx_bytes=self.octets_in,
+            rx_dropped=0,
+            tx_packets=self.frames_out,
+            tx_bytes=self.octets_out,
+            tx_dropped=0,
+        )
+
+
+@dataclass
+class ModelBridge:
+    """A bridge with its own MAC, its members in the order of the ports, and who is behind them.
+
+    ``tunnel`` is one more member where the bridge's network lies on several switches.
+    """
+
+    mac: bytes
+    tunnel: ModelTunnel | None = None
+    members: list[ModelInterface] = field(default_factory=list)
+    entries: dict[bytes, ModelInterface] = field(default_factory=dict)
+
+    @property
+    def carrier(self) -> bool:
+        """Return whether a member has carrier; a tunnel always has."""
+        return self.tunnel is not None or any(member.carrier for member in self.members)
+
+    def stand_by(self) -> None:
+        """Make the member that is the end of a standby link the backup of all others."""
+        for standby in (member for member in self.members if member.standby):
+            for member in self.members:
+                member.backup = None if member is standby else standby
+
+
+#: Takes what leaves a node: the inner end of the cable, and the frame.
+Emit = Callable[[tuple[int, bytes]], None]
+
+
+class ModelSwitch:
+    """The switch ``node`` with ``interfaces``; ``behind`` are the MACs beyond each port.
+
+    ``emit`` takes what leaves.  ``reason`` is why the last frame was dropped, None if the switch
+    program has it in its count, or nothing was.  With ``vlans`` its bridges are VLANs of one, and
+    have carrier together.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        interfaces: Sequence[ModelInterface],
+        behind: Mapping[str, Iterable[str]],
+        routing: tuple[Iterable[Route], Iterable[Rule], Iterable[Neighbour]],
+        emit: Emit,
+        *,
+        vlans: bool = False,
+    ) -> None:
+        routes, rules, neighbours = routing
+        self.node, self._emit, self._vlans = node, emit, vlans
+        self.interfaces = {one.name: one for one in interfaces}
+        self.bridges = {bridge.name: ModelBridge(octets_of(bridge.mac)) for bridge in node.bridges}
+        for one in interfaces:
+            if one.bridge is not None:
+                bridge = self.bridges[one.bridge]
+                bridge.members.append(one)
+                for mac in behind.get(one.name, ()):
+                    bridge.entries[octets_of(mac)] = one
+        for bridge in self.bridges.values():
+            bridge.stand_by()
+        self._tunnels: dict[int, ModelTunnel] = {}
+        for network in node.bridges:
+            if network.vni is not None:
+                assert node.loopback is not None  # the topology is valid
+                tunnel = ModelTunnel(network.name, network.vni, node.loopback.packed)
+                self._tunnels[network.vni] = self.bridges[network.name].tunnel = tunnel
+        self._table = ForwardingTable(node, routes, rules, self._has_carrier)
+        self._local = self._table.local
+        self._neighbours = {
+            (one.interface, one.address.packed): octets_of(one.mac) for one in neighbours
+        }
+        self._learned: dict[tuple[str, bytes], bytes] = {}
+        self._seed = kernel_seed(node)
+        self._hashes: dict[tuple[bytes, int], int] = {}
+        #: the frame's port and, if it has one already, hash
+        self._came: tuple[ModelInterface, int | None]
+        self.reason: str | None = None
+
+    def _has_carrier(self, name: str) -> bool:
+        if name in self.bridges:
+            if self._vlans:
+                return any(bridge.carrier for bridge in self.bridges.values())
+            return self.bridges[name].carrier
+        return self.interfaces[name].carrier
+
+    def carrier_changed(self) -> None:
+        """Route anew, as the carrier of an interface has changed."""
+        self._table.forget()
+
+    def learn(self, routes: Iterable[Route]) -> None:
+        """Have ``routes`` in place of those that the switch has had."""
+        self._table.replace(routes)
+
+    def learn_members(
+        self, vni: int, table: TunnelTable, neighbours: Mapping[bytes, bytes]
+    ) -> None:
+        """Have ``table`` for the tunnel of ``vni``; ``neighbours``: address -> MAC behind it."""
+        tunnel = self._tunnels[vni]
+        tunnel.table = table
+        kept = {key: mac for key, mac in self._learned.items() if key[0] != tunnel.bridge}
+        self._learned = kept | {(tunnel.bridge, one): mac for one, mac in neighbours.items()}
+
+    def arrive(self, port: ModelInterface, frame: bytes) -> None:
+        """Bring ``frame`` in by ``port``; what comes of it leaves before this returns."""
+        self.reason = None
+        port.frames_in += 1
+        port.octets_in += len(frame)
+        program, origin, hash_ = port.program, 0, None
+        if program is not None:
+            taken = program.arrive(frame)
+            if taken is None:
+                return
+            frame = taken
+            origin = program.origin
+            if program.hashes_at_once:
+                hash_ = program.hash_of(frame)
+        self._came = port, hash_
+        destination = frame[:6]
+        if port.bridge is None:
+            if destination == port.mac:
+                self._route(port, port.name, frame, origin, hash_)
+            else:
+                self.reason = NOT_FOR_IT
+            return
+        bridge = self.bridges[port.bridge]
+        if destination == bridge.mac:
+            self._route(port, port.bridge, frame, origin, hash_)
+        else:
+            self._bridge(bridge, frame, origin, port)
+
+    def explain(self, frame: bytes) -> str | None:
+        """Return why ``frame``, the last one that came in, was dropped, beside the program."""
+        return self.reason
+
+    def _bridge(
+        self,
+        bridge: ModelBridge,
+        frame: bytes,
+        origin: int,
+        came: ModelInterface | ModelTunnel | None,
+    ) -> None:
+        """Send ``frame`` to the member that its destination is behind, or to all but ``came``.
+
+        A member without carrier has a backup where there is a standby link (``br_forward`` of
+        Linux).
+        """
+        tunnel = bridge.tunnel
+        if tunnel is not None and frame[:6] in tunnel.table.behind:
+            if tunnel is came:
+                self.reason = BACK_INTO_TUNNEL
+            else:
+                self._tunnel(tunnel, frame, origin)
+            return
+        member = None if frame[0] & _GROUP else bridge.entries.get(frame[:6])
+        if member is not None:
+            if member.backup is not None and not member.carrier:
+                member = member.backup
+            if member is not came and member.carrier:
+                self._leave(member, frame, origin)
+            return
+        for other in reversed(bridge.members):
+            if other is not came and other.carrier and not other.standby:
+                self._leave(other, frame, origin)
+        if tunnel is not None and tunnel is not came:
+            self._tunnel(tunnel, frame, origin)
+
+    def _tunnel(self, tunnel: ModelTunnel, frame: bytes, origin: int) -> None:
+        """Send ``frame`` into ``tunnel``: to one end that its destination is behind, or to all."""
+        hash_ = self._given_hash(frame) or hash_inside(frame)
+        ends = tunnel.table.behind.get(frame[:6])
+        to = tunnel.table.everybody if ends is None else (tunnel.far_end(ends, hash_),)
+        chosen = source_port(hash_)
+        for far in to:
+            self._underlay(tunnel, far, chosen, frame, origin)
+
+    def _given_hash(self, frame: bytes) -> int | None:
+        """Return the hash that ``frame`` has got where it came in, None if it has got none."""
+        port, hash_ = self._came
+        if hash_ is None and port.program is not None and port.program.gives_hashes:
+            return port.program.hash_of(frame)
+        return hash_
+
+    def _underlay(
+        self, tunnel: ModelTunnel, far: bytes, chosen: int, frame: bytes, origin: int
+    ) -> None:
+        """Send ``frame`` from ``tunnel`` to its end ``far`` with the UDP source port ``chosen``."""
+        choices = self._table.choices(_OWN, tunnel.local, far)
+        if not choices:
+            self.reason = NO_ROUTE
+            return
+        hop = choices[0][1]
+        if len(choices) > 1:
+            hash_ = self._hashes.get((far, chosen))
+            if hash_ is None:
+                hash_ = udp_hash(self._seed, tunnel.local, far, (chosen, VXLAN_UDP_PORT))
+                if len(self._hashes) >= MOST_KNOWN:
+                    self._hashes.clear()
+                self._hashes[far, chosen] = hash_
+            hop = selected(choices, hash_)
+        out = self.interfaces[hop.interface]
+        mac = self._neighbours.get((hop.interface, far if hop.via is None else hop.via.packed))
+        if mac is None:
+            self.reason = NO_NEIGHBOUR
+            return
+        outer = b"".join((mac, out.mac, _IPV4, tunnel.packet(frame, far, chosen)))
+        self._leave(out, outer, origin)
+
+    def _open(self, outer: bytes, origin: int) -> None:
+        """Bring in what the tunnel packet ``outer`` has inside."""
+        inside = opened(outer)
+        tunnel = None if inside is None else self._tunnels.get(inside.vni)
+        if inside is None or tunnel is None:
+            self.reason = REFUSED_IN_TUNNEL if self._tunnels else NOT_FOR_IT
+            return
+        bridge = self.bridges[tunnel.bridge]
+        if inside.frame[:6] == bridge.mac:
+            hash_ = self._given_hash(outer)
+            self._route(self._came[0], tunnel.bridge, inside.frame, origin, hash_)
+        else:
+            self._bridge(bridge, inside.frame, origin, tunnel)
+
+    def _route(
+        self, came: ModelInterface, interface: str, frame: bytes, origin: int, hash_: int | None
+    ) -> None:
+        destination = frame[30:34]
+        if frame[12:14] != _IPV4:
+            self.reason = NOT_FOR_IT
+            return
+        if destination in self._local:
+            self._open(frame, origin)
+            return
+        if frame[26:30] in self._local:
+            self.reason = CAME_BACK
+            return
+        choices = self._table.choices(interface, frame[26:30], destination)
+        if not choices:
+            self.reason = NO_ROUTE
+            return
+        if frame[22] <= 1:
+            self.reason = TTL_EXCEEDED
+            return
+        if len(choices) == 1:
+            hop = choices[0][1]
+        else:
+            if hash_ is None:
+                assert came.program is not None  # emulator.dataplane.model.model_scope
+                hash_ = came.program.hash_of(frame)
+            hop = selected(choices, hash_)
+        address = destination if hop.via is None else hop.via.packed
+        mac = self._neighbours.get((hop.interface, address))
+        mac = mac or self._learned.get((hop.interface, address))
+        if mac is None:
+            self.reason = NO_NEIGHBOUR
+            return
+        bridge = self.bridges.get(hop.interface)
+        if bridge is not None:
+            self._bridge(bridge, next_hop(frame, mac + bridge.mac), origin, None)
+            return
+        out = self.interfaces[hop.interface]
+        self._leave(out, next_hop(frame, mac + out.mac), origin)
+
+    def _leave(self, out: ModelInterface, frame: bytes, origin: int) -> None:
+        if len(frame) - _ETHERNET > out.mtu:
+            self.reason = TOO_LONG
+            return
+        if out.program is None:
+            left = [frame]
+        else:
+            left = []
+            out.program.leave(frame, origin, left)
+        for one in left:
+            out.frames_out += 1
+            out.octets_out += len(one)
+            self._emit((out.wire, one))
+
+
+def octets_of(mac: str) -> bytes:
+    """Return the octets of a MAC address."""
+    return bytes.fromhex(mac.replace(":", ""))

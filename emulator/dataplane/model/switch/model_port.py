@@ -1,0 +1,375 @@
+"""One port of a modelled switch: ``asic.bpf.c`` in Python, for a virtual clock.
+
+Both functions do what the program does to a transport's frame, in its order and with its draws, and
+count in the same tables.  ``tests/emulator/run/test_modelled_runs.py`` holds them to the program.
+"""
+
+from __future__ import annotations
+
+from emulator.dataplane.model.switch.model_draws import (
+    STREAM_FAULT,
+    STREAM_HASH,
+    STREAM_MARK,
+    draw,
+    mixed,
+)
+from emulator.dataplane.model.switch.model_packet import (
+    ETHERNET,
+    ModelPacket,
+    corrupted,
+    is_transport,
+    marked,
+    parse,
+    trimmed,
+)
+from emulator.dataplane.model.switch.model_program import ModelProgram
+from emulator.dataplane.model.switch.model_rules import ModelRules
+from emulator.dataplane.switch.bpf.layout import (
+    BINS,
+    CLASS_COUNTERS,
+    FAULTS_ARRIVALS,
+    FAULTS_DEPARTURES,
+    FLOWLET,
+    FLOWLETS,
+    PAUSE_STATE,
+    PORT_STATE_BYTES,
+    QUEUE_STATE,
+    SLOPE_SHIFT,
+    STATE_HEAD,
+    VIRTUAL_PORT,
+    VIRTUAL_SWITCH,
+    WITHOUT_CARRIER,
+    Balancing,
+    DropReason,
+    Queue,
+    TrafficClass,
+)
+from topologies.ethernet import FCS_OCTETS, FRAMING_OCTETS, SHORTEST_OCTETS
+
+_WORD = 8
+_PORT_WORDS = PORT_STATE_BYTES // _WORD
+_MARK_DRAWS, _FAULT_DRAWS, _HASH_DRAWS = 4, 5, 6
+_BURST = 1 << 32  # of the first word: the lock is below
+_QUEUES_AT = STATE_HEAD.size // _WORD
+_QUEUE_WORDS = QUEUE_STATE.size // _WORD
+_CLASSES_AT = _QUEUES_AT + len(Queue) * _QUEUE_WORDS
+_CLASS_WORDS = CLASS_COUNTERS.size // _WORD
+_PACKETS, _OCTETS, _MARKED, _TRIMMED, _CORRUPTED, _DUPLICATED, _REORDERED, _LOST = range(8)
+_DROPS = 8
+_VIRTUAL_WORDS = VIRTUAL_PORT.size // _WORD
+_OVERTAKES, _PEAK = 3, 4
+_SWITCH_WORDS = VIRTUAL_SWITCH.size // _WORD
+_NOW, _PASSED, _DROPPED = range(3)
+_PAUSE_WORDS = PAUSE_STATE.size // _WORD
+_HELD, _DEEPEST = 0, 1
+_FLOWLET_WORDS = FLOWLET.size // _WORD
+#: ``enum fault_stream`` of faults.h
+_F_LOSS, _F_STATE, _F_BURST, _F_CORRUPTION, _F_DUPLICATION, _F_BIT, _F_REORDERING = range(7)
+_FAULT_STREAMS = 16
+_BIT_ERROR_SHIFT = 24
+_FRAGMENT = 0x3FFF
+_TCP, _UDP = 6, 17
+_MASK = 2**64 - 1
+_FIRST, _TRIMMED_PASS, _DUPLICATE_PASS = range(3)
+_LOW = int(Queue.LOW)
+_OTHER = int(TrafficClass.OTHER)
+
+
+class ModelPort:
+    """Port ``index`` of a switch that works by ``program``."""
+
+    def __init__(self, program: ModelProgram, index: int, switch: int) -> None:
+        self._program, self.index = program, index
+        self._state = program.ports.mapped().cast("Q")
+        self._at = index * _PORT_WORDS
+        self._virtual = program.virtual_ports.mapped().cast("Q")
+        self._depth_at = index * _VIRTUAL_WORDS
+        self._switches = program.virtual_switches.mapped().cast("Q")
+        self._switch_at = switch * _SWITCH_WORDS
+        self._flowlets = program.flowlets.mapped().cast("Q")
+        self._holds = program.pause_states.mapped().cast("q")
+
+    # ------------------------------------------------------------------ arrival
+
+    def arrive(self, frame: bytes) -> bytes | None:
+        """Take ``frame`` as the port does on arrival; None if it goes no further."""
+        rules = self._program.rules(self.index)
+        faults = rules.faults
+        if not (faults.black_hole | faults.enabled) & FAULTS_ARRIVALS:
+            return frame
+        packet = parse(frame)
+        number = self._class_of(rules, packet)
+        if faults.black_hole & FAULTS_ARRIVALS:
+            self._count_swallowed(rules, number)
+            self._swallow()
+            return None
+        struck, lost, _ = self._apply_faults(frame, packet, rules, number, shared=False)
+        if lost:
+            self._swallow()
+            return None
+        return struck
+
+    def hash_of(self, frame: bytes) -> int:
+        """Return the hash, 32 bits, by which routes spread ``frame``; counts as one arrival.
+
+        Methods that draw or take turns do so for each packet that arrives, routed or not.
+        """
+        rules = self._program.rules(self.index)
+        flow = _flow_hash(frame, parse(frame), rules)
+        method = rules.balancing
+        if method == Balancing.FLOWLET:
+            return self._flowlet_hash(rules, flow)
+        if method == Balancing.PACKET:
+            at = self._at + _HASH_DRAWS
+            number = self._state[at]
+            self._state[at] = number + 1
+            return draw(rules.seed, STREAM_HASH, number)
+        if method in (Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED):
+            route = self._program.route(rules.switch, frame[30:34])
+            if route is not None and route.ports:
+                hops = len(route.ports)
+                turn = route.turn % hops
+                route.turn += 1
+                if method == Balancing.LEAST_LOADED:
+                    turn = self._least_loaded(route.ports, turn)
+                return ((2 * turn + 1) << 31) // hops
+        return flow >> 32
+
+    @property
+    def origin(self) -> int:
+        """Return the port's index if frames that come in by it count in its lossless buffer."""
+        return self.index if self._program.pausing(self.index) is not None else 0
+
+    @property
+    def hashes_at_once(self) -> bool:
+        """Return whether :meth:`hash_of` must see each IP packet that arrives."""
+        return self._program.rules(self.index).balancing not in (Balancing.KERNEL, Balancing.FLOW)
+
+    @property
+    def gives_hashes(self) -> bool:
+        """Return whether a packet that arrives gets a hash, and not the kernel's own."""
+        return self._program.rules(self.index).balancing != Balancing.KERNEL
+
+    def _flowlet_hash(self, rules: ModelRules, flow: int) -> int:
+        place = rules.switch * FLOWLETS + (flow & FLOWLETS - 1)
+        at, words = place * _FLOWLET_WORDS, self._flowlets
+        now = self._switches[self._switch_at + _NOW]
+        if now - words[at] & _MASK > rules.flowlet_gap:
+            words[at + 1] += 1
+        words[at] = now
+        return mixed(flow + words[at + 1] & _MASK) >> 32
+
+    def _least_loaded(self, ports: tuple[int, ...], first: int) -> int:
+        best, chosen = _MASK, first
+        for place in range(len(ports)):
+            hop = (first + place) % len(ports)
+            at = ports[hop] * _VIRTUAL_WORDS
+            depth = sum(self._virtual[at : at + len(Queue)])
+            if depth < best:
+                best, chosen = depth, hop
+        return chosen
+
+    # ------------------------------------------------------------------ departure
+
+    def leave(self, frame: bytes, origin: int, out: list[bytes], turn: int = _FIRST) -> None:
+        """Append to ``out`` what leaves by this port of ``frame``, which came in by ``origin``.
+
+        ``origin`` is the index of a port that pauses, 0 of any other.
+        """
+        program = self._program
+        rules = program.rules(self.index)
+        if not rules.rate:
+            out.append(frame)
+            return
+        packet = parse(frame)
+        number = rules.class_of[packet.traffic] if packet.version else _OTHER
+        faults = rules.faults
+        if faults.black_hole & FAULTS_DEPARTURES:
+            self._count_swallowed(rules, number)
+            self._swallow()
+            return
+        of_class = rules.classes[number]
+        octets = len(frame) + FRAMING_OCTETS
+        if octets < SHORTEST_OCTETS:
+            octets = SHORTEST_OCTETS
+        limits = program.pausing(self.index) if of_class.queue == _LOW else None
+        if limits is not None:
+            if limits.dropping:
+                self._count_drop(number, DropReason.WATCHDOG)
+                self._swallow()
+                return
+            if not self._fits(origin, octets):
+                self._count_drop(number, DropReason.HEADROOM)
+                self._swallow()
+                return
+        state, base = self._state, self._at
+        depth_at = self._depth_at + of_class.queue
+        depth = self._virtual[depth_at]
+        queue_at = base + _QUEUES_AT + of_class.queue * _QUEUE_WORDS
+        counters = base + _CLASSES_AT + number * _CLASS_WORDS
+        bin_ = depth >> rules.bin_shift
+        state[queue_at + 2 + (bin_ if bin_ < BINS else BINS - 1)] += 1
+        deeper = depth + octets
+        if (
+            of_class.trim_above
+            and deeper > of_class.trim_above
+            and turn != _TRIMMED_PASS
+            and packet.payload > rules.trim_payload
+        ):
+            state[queue_at] = depth
+            state[counters + _TRIMMED] += 1
+            cut = trimmed(frame, packet, rules.trim_payload, rules.trimmed_dscp)
+            self.leave(cut, origin, out, _TRIMMED_PASS)
+            return
+        if of_class.limit and deeper > of_class.limit:
+            state[queue_at] = depth
+            state[counters + _DROPS + DropReason.TAIL] += 1
+            self._swallow()
+            return
+        if (
+            of_class.mark_all
+            and depth > of_class.mark_from
+            and packet.traffic & 3 in (1, 2)
+            and (depth >= of_class.mark_all or self._draws_mark(rules, depth, number))
+        ):
+            state[counters + _MARKED] += 1
+            frame = marked(frame, packet)
+        state[queue_at] = deeper
+        self._virtual[depth_at] = deeper
+        if of_class.queue == _LOW and deeper > self._virtual[self._depth_at + _PEAK]:
+            self._virtual[self._depth_at + _PEAK] = deeper
+        if deeper > state[queue_at + 1]:
+            state[queue_at + 1] = deeper
+        state[counters + _PACKETS] += 1
+        state[counters + _OCTETS] += octets
+        if limits is not None:
+            self._hold(origin, octets)
+        if faults.enabled and turn != _DUPLICATE_PASS:
+            struck, lost, twice = self._apply_faults(frame, packet, rules, number, shared=True)
+            if lost:
+                state[counters + _LOST] += octets
+                self._virtual[depth_at] -= octets
+                if limits is not None:
+                    self._give_back(origin, octets)
+                self._swallow()
+                return
+            frame = struck
+            if twice:
+                self.leave(frame, origin, out, _DUPLICATE_PASS)
+        self._switches[self._switch_at + _PASSED] += 1
+        out.append(frame)
+
+    def _draws_mark(self, rules: ModelRules, depth: int, number: int) -> bool:
+        of_class = rules.classes[number]
+        chance = ((depth - of_class.mark_from) * of_class.mark_slope & _MASK) >> SLOPE_SHIFT
+        at = self._at + _MARK_DRAWS
+        drawn = self._state[at]
+        self._state[at] = drawn + 1
+        return draw(rules.seed, STREAM_MARK, drawn) < chance
+
+    # ------------------------------------------------------------------ faults
+
+    def _apply_faults(
+        self, frame: bytes, packet: ModelPacket, rules: ModelRules, number: int, *, shared: bool
+    ) -> tuple[bytes, bool, bool]:
+        """Return the frame, whether it is lost, and whether it comes twice.
+
+        ``shared``: the engine puts frames ahead that the port counts as overtaking.
+        """
+        faults, seed, state = rules.faults, rules.seed, self._state
+        counters = self._at + _CLASSES_AT + number * _CLASS_WORDS
+        at = self._at + _FAULT_DRAWS
+        drawn = state[at]
+        state[at] = drawn + 1
+        first = drawn * _FAULT_STREAMS
+        in_burst = self._in_burst(rules, first)
+        if in_burst and draw(seed, STREAM_FAULT, first + _F_BURST) < faults.loss_in_bad:
+            state[counters + _DROPS + DropReason.BURST] += 1
+            return frame, True, False
+        chance = faults.loss + ((len(frame) + FCS_OCTETS) * faults.bit_errors >> _BIT_ERROR_SHIFT)
+        if draw(seed, STREAM_FAULT, first + _F_LOSS) < chance:
+            state[counters + _DROPS + DropReason.LOSS] += 1
+            return frame, True, False
+        if draw(seed, STREAM_FAULT, first + _F_CORRUPTION) < faults.corruption:
+            changed = corrupted(frame, packet, draw(seed, STREAM_FAULT, first + _F_BIT))
+            if changed is not None and not is_transport(changed, rules.native_protocol):
+                state[counters + _DROPS + DropReason.LOSS] += 1
+                return frame, True, False
+            if changed is not None:
+                frame = changed
+                state[counters + _CORRUPTED] += 1
+        if draw(seed, STREAM_FAULT, first + _F_REORDERING) < faults.reordering:
+            self._overtake(frame, rules, number, shared=shared)
+        if draw(seed, STREAM_FAULT, first + _F_DUPLICATION) < faults.duplication:
+            state[counters + _DUPLICATED] += 1
+            return frame, False, True
+        return frame, False, False
+
+    def _in_burst(self, rules: ModelRules, first: int) -> bool:
+        faults, state, at = rules.faults, self._state, self._at
+        chance = draw(rules.seed, STREAM_FAULT, first + _F_STATE)
+        if state[at]:
+            if chance < faults.bad_to_good:
+                state[at] = 0
+        elif chance < faults.good_to_bad:
+            state[at] = _BURST
+        return bool(state[at])
+
+    def _overtake(self, frame: bytes, rules: ModelRules, number: int, *, shared: bool) -> None:
+        if rules.classes[number].queue != _LOW:
+            return
+        octets = max(SHORTEST_OCTETS, len(frame) + FRAMING_OCTETS)
+        if self._state[self._at + _QUEUES_AT + _LOW * _QUEUE_WORDS] <= octets:
+            return
+        if shared:
+            self._virtual[self._depth_at + _OVERTAKES] += 1
+        self._state[self._at + _CLASSES_AT + number * _CLASS_WORDS + _REORDERED] += 1
+
+    # ------------------------------------------------------------------ counts
+
+    @staticmethod
+    def _class_of(rules: ModelRules, packet: ModelPacket) -> int:
+        return rules.class_of[packet.traffic] if packet.version else _OTHER
+
+    def _swallow(self) -> None:
+        self._switches[self._switch_at + _DROPPED] += 1
+
+    def _count_drop(self, number: int, reason: DropReason) -> None:
+        self._state[self._at + _CLASSES_AT + number * _CLASS_WORDS + _DROPS + reason] += 1
+
+    def _count_swallowed(self, rules: ModelRules, number: int) -> None:
+        unplugged = rules.faults.black_hole & WITHOUT_CARRIER
+        self._count_drop(number, DropReason.LINK_DOWN if unplugged else DropReason.BLACK_HOLE)
+
+    def _fits(self, origin: int, octets: int) -> bool:
+        limits = self._program.pausing(origin) if origin else None
+        return limits is None or self._holds[origin * _PAUSE_WORDS] + octets <= limits.ceiling
+
+    def _hold(self, origin: int, octets: int) -> None:
+        if not origin or self._program.pausing(origin) is None:
+            return
+        at = origin * _PAUSE_WORDS
+        self._holds[at + _HELD] += octets
+        if self._holds[at + _HELD] > self._holds[at + _DEEPEST]:
+            self._holds[at + _DEEPEST] = self._holds[at + _HELD]
+
+    def _give_back(self, origin: int, octets: int) -> None:
+        if origin and self._program.pausing(origin) is not None:
+            self._holds[origin * _PAUSE_WORDS + _HELD] -= octets
+
+
+def _flow_hash(frame: bytes, packet: ModelPacket, rules: ModelRules) -> int:
+    """64 bits of addresses, protocol and the first four octets of payload (``flow_of``)."""
+    number, ports = rules.switch_seed, 0
+    if packet.version == 4:
+        number = mixed(number ^ int.from_bytes(frame[26:34], "little"))
+        protocol = frame[23]
+        has_ports = not (frame[20] << 8 | frame[21]) & _FRAGMENT
+    else:
+        for at in range(ETHERNET + 8, ETHERNET + 40, 8):
+            number = mixed(number ^ int.from_bytes(frame[at : at + 8], "little"))
+        protocol, has_ports = frame[20], True
+    if has_ports and packet.payload >= 4 and protocol in (_UDP, _TCP, rules.native_protocol):
+        at = ETHERNET + packet.header
+        ports = int.from_bytes(frame[at : at + 4], "little")
+    return mixed(number ^ (protocol << 32 | ports))

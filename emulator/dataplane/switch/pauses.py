@@ -1,0 +1,184 @@
+"""Priority flow control of one lab: its rules, its agent, its counters, its storms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Protocol
+
+from emulator.dataplane import lab_record
+from emulator.dataplane.kernel.programs.bpf_syscall import run
+from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
+from emulator.dataplane.switch.bpf.switch_program import FORGET
+from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
+from emulator.dataplane.switch.joined_ports import JoinedPorts
+from emulator.dataplane.switch.pfc import pause_counters, pfc_control
+from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
+from emulator.dataplane.switch.switch_fitting import FittedSwitch
+from emulator.errors import UserError
+from topologies.ethernet import HEADER_OCTETS
+from topologies.model import CableEnd, Link, Topology
+
+#: A buffer that credits bound, not the switch program, which counts what it holds.
+UNBOUNDED = (1 << 62) - 1
+#: What stands in front of the two numbers that asic_forget is given.
+_ETHERNET = bytes(HEADER_OCTETS)
+
+
+def forget(program: SwitchTables, *, egress: int | None = None, origin: int | None = None) -> int:
+    """Free what lossless buffers count of frames that will never arrive.
+
+    ``egress`` is the interface index of the port where they wait, ``origin`` that of the one they
+    came in by; without one of the two it is any.  Returns octets on the wire.
+    """
+    freed = 0
+    for key in program.waiting_octets.all_keys():
+        leaving, coming = WAITING_KEY.unpack(key)
+        if egress in (None, leaving) and origin in (None, coming):
+            freed += run(program.forget, _ETHERNET + key, FORGET)
+    return freed
+
+
+def set_dropping(program: SwitchTables, index: int, dropping: bool) -> None:
+    """Have lossless frames that are to leave by port ``index`` dropped, or no longer."""
+    key = PORT_KEY.pack(index)
+    *octets, enabled, _ = PAUSE_RULES.unpack(program.pause_rules.get(key))
+    program.pause_rules.put(key, PAUSE_RULES.pack(*octets, enabled, dropping))
+
+
+class PauseKeeper(Protocol):
+    """The engine of a virtual clock, which does the agent's work without a process."""
+
+    def publish(self) -> None:
+        """Have the counters of all ports up to now in the lab's map (:mod:`pause_counters`)."""
+
+    def restart(self) -> None:
+        """Measure the longest pause, and the latest, anew."""
+
+    def storm(self, nic: CableEnd, on: bool) -> None:
+        """Have this NIC pause its switch without a reason, or no longer."""
+
+
+class Pauses:
+    """Pause states and counters of both ends of every cable at a switch, by ``node:port``.
+
+    ``keeper`` keeps the pauses where the clock is virtual; with the host's the agent does.
+    """
+
+    def __init__(
+        self,
+        lab: str,
+        topology: Topology,
+        program: SwitchTables,
+        indices: Mapping[CableEnd, int],
+        clock: Clock = "host",
+    ) -> None:
+        self._lab, self._program = lab, program
+        self._has_agent = clock == "host"
+        self.keeper: PauseKeeper | None = None
+        self.joined: JoinedPorts | None = None
+        switches = {switch.name for switch in topology.switches}
+        self.cables: Mapping[CableEnd, Link] = {
+            end: cable
+            for cable in topology.links
+            if switches & {cable.a.node, cable.b.node}
+            for end in cable.ends
+        }
+        self.indices: Mapping[str, int] = {str(end): indices[end] for end in self.cables}
+        self._pipe: IO[bytes] | None = None
+
+    @property
+    def on(self) -> bool:
+        """Return whether the switches pause."""
+        first = next(iter(self.indices.values()), None)
+        if first is None:
+            return False
+        xoff, *_, enabled, _ = PAUSE_RULES.unpack(
+            self._program.pause_rules.get(PORT_KEY.pack(first))
+        )
+        return bool(enabled) and xoff != UNBOUNDED
+
+    def configure(self, fitted: FittedSwitch) -> None:
+        """Configure what every port may hold; what a pausing port holds stays."""
+        for end, cable in self.cables.items():
+            rules = fitted.pause(cable)
+            packed = bytes(PAUSE_RULES.size)
+            link = fitted.link(cable)
+            if link is not None and link.cbfc is not None:
+                packed = PAUSE_RULES.pack(UNBOUNDED, 0, UNBOUNDED, True, False)
+            if rules is not None:
+                packed = PAUSE_RULES.pack(
+                    rules.xoff_bytes, rules.xon_bytes, rules.ceiling_bytes, True, False
+                )
+            key = PORT_KEY.pack(self.indices[str(end)])
+            *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(key))
+            self._program.pause_rules.put(key, packed)
+            if not any(packed) or not (enabled or self._has_agent):
+                self._program.pause_states.put(key, bytes(PAUSE_STATE.size))
+        if not (fitted.pauses or fitted.links):
+            for waiting in self._program.waiting_octets.all_keys():
+                self._program.waiting_octets.delete(waiting)
+
+    def start(self) -> None:
+        """Start the agent if the switches pause; the lab's ports are there.
+
+        A virtual clock's engine does the agent's work.
+        """
+        record = lab_record.load(self._lab)
+        if self._has_agent and self.on and record is not None:
+            self._pipe = pfc_control.start(self._lab, persistent=record.persistent)
+
+    def end(self) -> None:
+        """End the agent, if there is one."""
+        if self._has_agent:
+            pfc_control.end(self._lab)
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    def counters(self) -> dict[str, PauseCounters]:
+        """Return the pause counters of all ports up to now; empty if the switches do not pause.
+
+        Ranks of a run that report nothing have none.
+        """
+        if not self.on:
+            return {}
+        if self._has_agent:
+            pfc_control.ask(self._lab, "publish")
+        elif self.keeper is not None:
+            self.keeper.publish()
+        names = list(self.indices) if self.joined is None else self.joined.mine(list(self.indices))
+        rows = pause_counters.read(self._program, [self.indices[name] for name in names])
+        own = dict(zip(names, rows, strict=True))
+        return own if self.joined is None else self.joined.by_name(list(self.indices), own)
+
+    def restart(self) -> None:
+        """Measure the longest pause, and the latest, anew; counts go on."""
+        if not self.on:
+            return
+        if self._has_agent:
+            pfc_control.ask(self._lab, "restart")
+        elif self.keeper is not None:
+            self.keeper.restart()
+
+    def free(self, port: str) -> int:
+        """Free the buffers of what waits at ``port``, whose cable has no carrier.
+
+        The buffers are those of the ports by which the frames came in.  Returns octets on the wire.
+
+        With a virtual clock nothing is freed here, as the engine does it.
+        """
+        return forget(self._program, egress=self.indices[port])
+
+    def drop(self, port: str, on: bool) -> None:
+        """Have lossless frames that are to leave by ``port`` dropped, or no longer."""
+        set_dropping(self._program, self.indices[port], on)
+
+    def storm(self, nic: CableEnd, on: bool) -> None:
+        """Let this NIC pause its switch without a reason, or no longer."""
+        if not self.on:
+            raise UserError("a pause storm needs switches that obey pauses: take --switch lossless")
+        if self._has_agent:
+            pfc_control.ask(self._lab, f"storm {nic} {'on' if on else 'off'}")
+        elif self.keeper is not None:
+            self.keeper.storm(nic, on)

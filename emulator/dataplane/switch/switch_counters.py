@@ -1,0 +1,221 @@
+"""Counters of the model of a port's queues."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from emulator.dataplane.kernel.programs.bpf_syscall import LOCKED
+from emulator.dataplane.switch.bpf.layout import (
+    CLASS_COUNTERS,
+    PORT_HEAD,
+    PORT_KEY,
+    PORT_SETTINGS_BYTES,
+    PORT_STATE_BYTES,
+    PORT_TAIL,
+    QUEUE_STATE,
+    RATE_SHIFT,
+    SHARE_SHIFT,
+    STATE_HEAD,
+    TAIL_AT,
+    VIRTUAL_PORT,
+    DropReason,
+    Queue,
+    TrafficClass,
+)
+from emulator.dataplane.switch.bpf.port_program import check_index
+from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
+
+DEPTH = struct.Struct("=Q")  # what a QUEUE_STATE begins with
+LOST_FIELD = 7  # of CLASS_COUNTERS
+#: Where in a port's state the lost octets of the class of data are.
+LOST_AT = (
+    STATE_HEAD.size
+    + len(Queue) * QUEUE_STATE.size
+    + TrafficClass.DATA * CLASS_COUNTERS.size
+    + LOST_FIELD * DEPTH.size
+)
+BIN_SHIFT_FIELD, MEASURED_FIELD, LOW_SHARE_FIELD = 3, 7, 9  # of PORT_TAIL
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCounters:
+    """One traffic class at one port.  Octets are those on the wire, 38 more than the IP packet.
+
+    ``packets`` found room in the queue; those trimmed here did not and count in the class
+    ``trimmed``, too.  ``reordered`` ones went ahead of others that waited.  ``lost_bytes``, of
+    ``bytes``, never arrived: a fault of the cable took them, or they waited in the data queue when
+    it was pulled (these count in the class ``data``).  ``drops`` by reason.
+    """
+
+    packets: int
+    bytes: int
+    marked: int
+    trimmed: int
+    corrupted: int
+    duplicated: int
+    reordered: int
+    lost_bytes: int
+    drops: Mapping[DropReason, int]
+
+    @property
+    def dropped(self) -> int:
+        return sum(self.drops.values())
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """One queue: octets now and at most, and the depth at arrivals of packets.
+
+    ``histogram[i]`` counts depths of ``i * bin_bytes`` up to the next bin; the last has the rest.
+    """
+
+    bytes: int
+    max_bytes: int
+    histogram: tuple[int, ...]
+    bin_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AsicCounters:
+    """One port since the program was loaded, or since :func:`reset`."""
+
+    classes: Mapping[TrafficClass, ClassCounters]
+    queues: Mapping[Queue, QueueDepth]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the counters for a result file: names in lower case instead of numbers."""
+        classes = {}
+        for traffic_class, row in self.classes.items():
+            drops = {reason.name.lower(): count for reason, count in row.drops.items()}
+            classes[traffic_class.name.lower()] = _by_name(row) | {"drops": drops}
+        queues = {queue.name.lower(): _by_name(depth) for queue, depth in self.queues.items()}
+        return {"classes": classes, "queues": queues}
+
+
+_NAMES = {kind: tuple(one.name for one in fields(kind)) for kind in (ClassCounters, QueueDepth)}
+
+
+def _by_name(counters: ClassCounters | QueueDepth) -> dict[str, object]:
+    return {name: getattr(counters, name) for name in _NAMES[type(counters)]}
+
+
+def read(program: SwitchTables, index: int) -> AsicCounters:
+    """The counters of port ``index``, all of one moment, and the depths at this one."""
+    check_index(program, index)
+    key = PORT_KEY.pack(index)
+    virtual = program.virtual_ports
+    depths = None if virtual is None else virtual.get(key)
+    return _counted(program.settings.get(key), program.ports.get(key, flags=LOCKED), depths)
+
+
+def read_all(program: SwitchTables, indices: Sequence[int]) -> list[AsicCounters]:
+    """Return the result of :func:`read` for all of ``indices`` in a few system calls."""
+    for index in indices:
+        check_index(program, index)
+    count = max(indices, default=-1) + 1
+    settings = memoryview(program.settings.first(count))
+    states = memoryview(program.ports.first(count, flags=LOCKED))
+    virtual = program.virtual_ports
+    depths = None if virtual is None else memoryview(virtual.first(count))
+    return [
+        _counted(
+            settings[index * PORT_SETTINGS_BYTES :],
+            states[index * PORT_STATE_BYTES :],
+            None if depths is None else depths[index * VIRTUAL_PORT.size :],
+        )
+        for index in indices
+    ]
+
+
+def _counted(
+    settings: bytes | memoryview, state: bytes | memoryview, depths: bytes | memoryview | None
+) -> AsicCounters:
+    """``depths`` is what a virtual clock's engine keeps of the port; None with the host's clock."""
+    rate, _ = PORT_HEAD.unpack_from(settings)
+    tail = PORT_TAIL.unpack_from(settings, TAIL_AT)
+    bin_bytes = 1 << tail[BIN_SHIFT_FIELD]
+    _, _, drained_at, credit, low_credit, *_ = STATE_HEAD.unpack_from(state)
+    measured = tail[MEASURED_FIELD]
+    idle = 0 if measured else max(0, time.monotonic_ns() - drained_at)
+    served = (idle * rate + credit) >> RATE_SHIFT
+    owned = (served * tail[LOW_SHARE_FIELD] + low_credit) >> SHARE_SHIFT
+    offset = STATE_HEAD.size
+    rows = {}
+    for queue in Queue:
+        rows[queue] = QUEUE_STATE.unpack_from(state, offset)
+        offset += QUEUE_STATE.size
+    if depths is not None:
+        left = dict(zip(Queue, VIRTUAL_PORT.unpack_from(depths), strict=False))
+    else:
+        left = _drained({queue: depth for queue, (depth, *_) in rows.items()}, served, owned)
+    queues = {
+        queue: QueueDepth(left[queue], deepest, tuple(histogram), bin_bytes)
+        for queue, (_, deepest, *histogram) in rows.items()
+    }
+    classes = {}
+    for traffic_class in TrafficClass:
+        numbers = CLASS_COUNTERS.unpack_from(state, offset)
+        offset += CLASS_COUNTERS.size
+        counts = numbers[: -len(DropReason)]
+        drops = dict(zip(DropReason, numbers[-len(DropReason) :], strict=True))
+        packets, octets, marked, trimmed, corrupted, duplicated, reordered, lost = counts
+        classes[traffic_class] = ClassCounters(
+            packets, octets, marked, trimmed, corrupted, duplicated, reordered, lost, drops
+        )
+    return AsicCounters(classes, queues)
+
+
+def _drained(depths: Mapping[Queue, int], served: int, owned: int) -> dict[Queue, int]:
+    """Return the depths after ``served`` octets, of which ``owned`` belong to the low queue.
+
+    See drain in queue.h.
+    """
+    left = dict(depths)
+    for queue, most in ((Queue.LOW, owned), *((queue, served) for queue in Queue)):
+        taken = min(left[queue], most, served)
+        left[queue] -= taken
+        served -= taken
+    return left
+
+
+def reset(program: SwitchTables, index: int) -> None:
+    """Empty the model's queues and set all counts, and all seeded sequences, to their start.
+
+    Queues that a virtual clock's engine keeps stay as they are: their frames are still to leave.
+    """
+    check_index(program, index)
+    program.ports.put(PORT_KEY.pack(index), bytes(PORT_STATE_BYTES), flags=LOCKED)
+
+
+def lose(program: SwitchTables, index: int, octets: int) -> None:
+    """Count ``octets`` of the data queue of a port as lost.  Nothing may pass it meanwhile."""
+    check_index(program, index)
+    key = PORT_KEY.pack(index)
+    state = bytearray(program.ports.get(key, flags=LOCKED))
+    (lost,) = DEPTH.unpack_from(state, LOST_AT)
+    DEPTH.pack_into(state, LOST_AT, lost + octets)
+    program.ports.put(key, bytes(state), flags=LOCKED)
+
+
+def empty(program: SwitchTables, index: int) -> None:
+    """Empty the model's queues of a port that receives nothing.
+
+    All counts stay, and what was in the data queue counts as lost.
+    """
+    check_index(program, index)
+    key = PORT_KEY.pack(index)
+    state = bytearray(program.ports.get(key, flags=LOCKED))
+    (waiting,) = DEPTH.unpack_from(state, STATE_HEAD.size + Queue.LOW * QUEUE_STATE.size)
+    if program.virtual_ports is not None:
+        depths = program.virtual_ports.get(key)
+        waiting = VIRTUAL_PORT.unpack(depths)[Queue.LOW]
+        kept = depths[len(Queue) * DEPTH.size :]
+        program.virtual_ports.put(key, bytes(len(Queue) * DEPTH.size) + kept)
+    (lost,) = DEPTH.unpack_from(state, LOST_AT)
+    DEPTH.pack_into(state, LOST_AT, lost + waiting)
+    for queue in Queue:
+        DEPTH.pack_into(state, STATE_HEAD.size + queue * QUEUE_STATE.size, 0)
+    program.ports.put(key, bytes(state), flags=LOCKED)

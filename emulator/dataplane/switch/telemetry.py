@@ -1,0 +1,408 @@
+"""A time series of all switch ports of a lab, written while it runs.
+
+::
+
+    with Telemetry(lab.asic, folder / FILE, clock):
+        ...
+
+Where the clock is virtual whoever keeps it samples, at times of its choice::
+
+    with Telemetry(lab.asic, folder / FILE, None) as telemetry:
+        telemetry.sample(now_ns)
+
+A CSV file with one line for each port at the start. From then on there is a line whenever a sample
+finds a port changed; the last line of a port holds until its next.
+
+=======================  =====================================================================
+``t_us``                 fabric time of the clock, in us
+``port``                 ``node:port``
+``queue_bytes``          what waits in the data queue at that time
+``peak_bytes``           deepest that the data queue was since the sample before, as far as can be
+                         seen: exact with a virtual clock and where it is a new maximum, otherwise
+                         within a bin of the histogram (a 32nd of the largest limit) below the
+                         truth
+``control_queue_bytes``  what waits in the queues of control and trimmed packets
+``tx_bytes``             sent since counting began, all classes
+``tx_packets``           the same in packets
+``marked``               packets that the switch marked CE
+``trimmed``              packets that found no room and were cut
+``dropped``              packets that went no further, for whatever reason, faults included
+``data_bytes``           of ``tx_bytes`` what was data, whole packets of any data class
+``lost_bytes``           of ``data_bytes`` what a fault of the cable took, or what waited when it
+                         was pulled (counted once it is plugged in again)
+=======================  =====================================================================
+
+Octets are those on the wire.  Counting began with the lab, or with the last reset, which a new
+choice of the switch is, too; then counts go back to zero.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.kernel.programs.bpf_syscall import LOCKED
+from emulator.dataplane.switch.bpf.layout import (
+    BINS,
+    CLASS_COUNTERS,
+    CODE_POINTS,
+    PORT_SETTINGS_BYTES,
+    PORT_STATE_BYTES,
+    QUEUE_STATE,
+    RATE_SHIFT,
+    SHARE_SHIFT,
+    STATE_HEAD,
+    TAIL_AT,
+    DropReason,
+    Queue,
+    TrafficClass,
+)
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.switch.switch_counters import LOST_FIELD
+from emulator.dataplane.switch.virtual_state import DEPTH as FIRST_DEPTH
+from emulator.dataplane.switch.virtual_state import PEAK, PORT_WORDS, VirtualState
+from emulator.errors import UserError
+from emulator.sim.endpoint.clock import Clock
+
+FILE = "telemetry.csv"
+COLUMNS = (
+    "t_us",
+    "port",
+    "queue_bytes",
+    "peak_bytes",
+    "control_queue_bytes",
+    "tx_bytes",
+    "tx_packets",
+    "marked",
+    "trimmed",
+    "dropped",
+    "data_bytes",
+    "lost_bytes",
+)
+VALUES = COLUMNS[2:]  # what is recorded of one port at one time
+#: Host time that passes between two samples at least: a process does not wake up much faster.
+SHORTEST_PAUSE_NS = 5_000_000
+#: Of one processor, at most: a sample that takes longer (many ports) is taken less often.
+SHARE_OF_A_PROCESSOR = 0.02
+FLUSH_NS = 1_000_000_000
+LINES_AT_ONCE = 1000  # that go to the file together, where no thread sees to it
+LONGEST_IDLE_NS = 1 << 34  # times the highest rate it still fits 64 bits
+
+_NUMBERS = TAIL_AT + CODE_POINTS  # of the settings: 32-bit numbers in the order of PORT_TAIL
+SETTINGS = np.dtype(
+    {
+        "names": ["rate", "bin_shift", "measured", "low_share"],
+        "formats": ["u8", "u4", "u4", "u8"],
+        "offsets": [0, _NUMBERS + 2 * 4, _NUMBERS + 6 * 4, _NUMBERS + 8 * 4],
+        "itemsize": PORT_SETTINGS_BYTES,
+    }
+)
+_QUEUES, _CLASSES = len(Queue), len(TrafficClass)
+STATE = np.dtype(
+    {
+        "names": ["drained_at", "credit", "low_credit", "queues", "classes"],
+        "formats": [
+            "u8",
+            "u8",
+            "u8",
+            ("u8", (_QUEUES, 2 + BINS)),
+            ("u8", (_CLASSES, CLASS_COUNTERS.size // 8)),
+        ],
+        "offsets": [8, 16, 24, STATE_HEAD.size, STATE_HEAD.size + _QUEUES * QUEUE_STATE.size],
+        "itemsize": PORT_STATE_BYTES,
+    }
+)
+DEPTH, DEEPEST, HISTOGRAM = 0, 1, 2  # of a queue
+PACKETS, OCTETS, MARKED, TRIMMED = range(4)  # of a class
+DATA_CLASSES = [TrafficClass.DATA, TrafficClass.RETRANSMISSION, TrafficClass.UNTRIMMED]
+DEPTHS = slice(FIRST_DEPTH, FIRST_DEPTH + len(Queue))  # of what a virtual clock's engine shares
+DROPS = slice(CLASS_COUNTERS.size // 8 - len(DropReason), None)
+
+Numbers = NDArray[np.uint64]
+
+
+def append_lines(file: io.FileIO, lines: bytes) -> None:
+    """Write whole lines to ``file``; OSError if the disk is full, and nothing of a cut line stays.
+
+    ``file`` is not buffered.
+    """
+    done = file.write(lines)
+    if done < len(lines):
+        kept = lines.rfind(b"\n", 0, done) + 1
+        file.truncate(file.seek(kept - done, os.SEEK_CUR))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Telemetry:
+    """Samples in a thread of its own, from ``with`` or :meth:`start` until :meth:`stop`.
+
+    Without ``clock``, in a lab whose clock is virtual, there is no thread: :meth:`sample` is called
+    from outside, and nothing below of the host's time applies.
+
+    ``interval_ns`` is fabric time, by default one base RTT of the fabric.  Samples are never closer
+    than 5 ms of host time, nor so close that they would take more than 2 % of a processor;
+    ``shortest_ns`` is the first of these in fabric time.  Stop it before the lab goes.
+
+    ``error`` is why the series ends early, None if it does not: what is written stays.
+    """
+
+    def __init__(
+        self, asic: FabricAsic, path: Path, clock: Clock | None, *, interval_ns: int | None = None
+    ) -> None:
+        if interval_ns is not None and interval_ns <= 0:
+            raise UserError(f"the telemetry interval is {interval_ns} ns: give one above 0")
+        self.path = path
+        self.interval_ns = interval_ns or asic.fitted.base_rtt_ns
+        self.shortest_ns = 0 if clock is None else clock.fabric_duration(SHORTEST_PAUSE_NS)
+        self.samples = self.lines = 0
+        self.error: str | None = None
+        self._unwritten = [",".join(COLUMNS) + "\n"]
+        self._writing = threading.Lock()
+        dilation = 1 if clock is None else clock.dilation
+        self._pause_ns = max(round(Dilation(dilation).host_ns(self.interval_ns)), SHORTEST_PAUSE_NS)
+        self._names = list(asic.ports)
+        self._series = Series(asic)
+        self._stop = threading.Event()
+        self._thread = None if clock is None else self._thread_of(clock)
+
+    def _thread_of(self, clock: Clock) -> threading.Thread:
+        return threading.Thread(target=self._run, args=(clock,), name="telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Make the file and begin.  Raises UserError if it cannot be made."""
+        try:
+            self._file = self.path.open("wb", buffering=0)
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}") from error
+        if self._thread is not None:
+            self._thread.start()
+
+    def sample(self, now_ns: int) -> None:
+        """Note what has changed up to ``now_ns``, a time of the virtual clock."""
+        if self.error is not None:
+            return
+        self._note(now_ns / 1000, now_ns)
+        if len(self._unwritten) >= LINES_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Have whatever was sampled so far in the file, for a reader of it.
+
+        The file holds whole lines at any time: it grows by one ``write`` of them, and what a full
+        disk cuts off is taken back.
+        """
+        with self._writing:
+            lines, self._unwritten = "".join(self._unwritten).encode("ascii"), []
+            if not lines or self.error is not None:
+                return
+            try:
+                append_lines(self._file, lines)
+            except OSError as error:
+                self.error = f"cannot write {self.path}: {error.strerror}"
+                self._stop.set()
+
+    def stop(self) -> None:
+        """Take a last sample and close the file.  Returns when the thread has ended.
+
+        The last sample of a virtual clock is the caller's.
+        """
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            return
+        with self._file:
+            self.flush()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self, clock: Clock) -> None:
+        with self._file:
+            try:
+                self._sample_until_stopped(clock)
+            except OSError as error:
+                self.error = f"cannot read the switches: {error.strerror}"
+            self.flush()
+
+    def _sample_until_stopped(self, clock: Clock) -> None:
+        due = flushed = time.monotonic_ns()
+        cost = None
+        while not self._stop.is_set():
+            began, used = time.monotonic_ns(), time.thread_time_ns()
+            self._sample_now(clock)
+            if began - flushed > FLUSH_NS:
+                self.flush()
+                flushed = began
+            # The least of all: under load, the kernel's work for frames is charged to us, too.
+            took = time.thread_time_ns() - used
+            cost = took if cost is None else min(cost, took)
+            due = max(due + self._pause_ns, began + round(cost / SHARE_OF_A_PROCESSOR))
+            now = time.monotonic_ns()
+            if due <= now:  # the machine had no time for us: do not make up for it
+                due = now + self._pause_ns
+            self._stop.wait((due - now) * 1e-9)
+        self._sample_now(clock)
+
+    def _sample_now(self, clock: Clock) -> None:
+        now = time.monotonic_ns()
+        self._note(clock.from_host(now) / 1000, now)
+
+    def _note(self, t_us: float, now: int) -> None:
+        rows, values = self._series.changes(now)
+        names = self._names
+        lines = [
+            f"{t_us:.3f},{names[row]},{','.join(map(str, numbers))}\n"
+            for row, numbers in zip(rows.tolist(), values.tolist(), strict=True)
+        ]
+        with self._writing:
+            self._unwritten += lines
+        self.samples += 1
+        self.lines += len(rows)
+
+
+class Series:
+    """Samples of all switch ports, each knowing the one before.
+
+    The switches of a virtual clock keep one peak for all who look, and ``anew`` has it begin again
+    with each sample: only the run's own may do so.
+    """
+
+    def __init__(self, asic: FabricAsic, *, anew: bool = True) -> None:
+        self._anew = anew
+        self._names, self._joined = list(asic.ports), asic.joined
+        mine = set(self._names if self._joined is None else self._joined.mine(self._names))
+        #: places in ``asic.ports`` of the ports that this process has
+        self._own = np.flatnonzero([name in mine for name in self._names])
+        self._program = asic.program
+        indices = np.array([port.index for port in asic.ports.values()], dtype=np.intp)
+        self._indices = indices[self._own]
+        self._virtual = _table_of(asic.virtual)
+        self._count = int(self._indices.max(initial=-1)) + 1
+        of_kernel = self._count if self._virtual is None else 0
+        self._settings = bytearray(of_kernel * PORT_SETTINGS_BYTES)
+        copied = self._count if asic.program.in_kernel else 0
+        self._states = bytearray(copied * PORT_STATE_BYTES)
+        self._dropped: Numbers = np.zeros((len(self._names), len(DropReason)), np.uint64)
+        self._reported: Numbers | None = None
+        self._histograms: Numbers = np.zeros((len(self._indices), BINS), np.uint64)
+        self._deepest: Numbers = np.zeros(len(self._indices), np.uint64)
+
+    def drops(self) -> Numbers:
+        """Return what the last sample counted as dropped.
+
+        A row for each port of ``asic.ports``, in it a number for each
+        :class:`~emulator.dataplane.switch.bpf.layout.DropReason`.  Ports of other processes have
+        none.
+        """
+        return self._dropped
+
+    def changes(self, now: int) -> tuple[NDArray[np.intp], Numbers]:
+        """Rows (places of ports) that are not what they were, and their values."""
+        values = self.sample(now)
+        if self._reported is None:
+            rows = np.arange(len(values))
+        else:
+            rows = np.flatnonzero((values != self._reported).any(axis=1))
+        self._reported = values
+        return rows, values[rows]
+
+    def sample(self, now: int) -> Numbers:
+        """A row for each port of ``asic.ports``, in their order: :data:`VALUES` at ``now``.
+
+        ``now`` is what CLOCK_MONOTONIC reads, in ns; with a virtual clock it has no meaning.
+        """
+        states = self._read_states()
+        classes, low = states["classes"].sum(axis=1), states["queues"][:, Queue.LOW]
+        self._dropped[self._own] = classes[:, DROPS]
+        if self._virtual is not None:
+            shared = self._virtual[self._indices]
+            depths, peaks = shared[:, DEPTHS], shared[:, PEAK]
+            if self._anew:
+                self._virtual[self._indices, PEAK] = depths[:, Queue.LOW]
+        else:
+            self._program.settings.read_first(self._count, self._settings)
+            settings = np.frombuffer(self._settings, SETTINGS)[self._indices]
+            depths = _depths(settings, states, now)
+            peaks = self._peaks(settings, low, depths[:, Queue.LOW])
+        values = np.zeros((len(self._names), len(VALUES)), np.uint64)
+        values[self._own] = np.column_stack(
+            (
+                depths[:, Queue.LOW],
+                peaks,
+                depths[:, Queue.HIGH] + depths[:, Queue.MEDIUM],
+                classes[:, OCTETS],
+                classes[:, PACKETS],
+                classes[:, MARKED],
+                classes[:, TRIMMED],
+                classes[:, DROPS].sum(axis=1),
+                states["classes"][:, DATA_CLASSES, OCTETS].sum(axis=1),
+                states["classes"][:, DATA_CLASSES, LOST_FIELD].sum(axis=1),
+            )
+        )
+        return values if self._joined is None else self._joined.rows(self._names, values)
+
+    def _read_states(self) -> NDArray[np.void]:
+        """Return the present states of the ports that this process has."""
+        table = self._program.ports
+        if self._program.in_kernel:
+            table.read_first(self._count, self._states, flags=LOCKED)
+            return np.frombuffer(self._states, STATE)[self._indices]
+        return np.frombuffer(table.mapped(), STATE)[self._indices]
+
+    def _peaks(self, settings: NDArray[np.void], low: Numbers, depths: Numbers) -> Numbers:
+        histograms, deepest = low[:, HISTOGRAM:].copy(), low[:, DEEPEST].copy()
+        anew = (histograms < self._histograms).any(axis=1)  # counting began again
+        self._histograms[anew], self._deepest[anew] = 0, 0
+        found = histograms > self._histograms
+        top = np.where(found.any(axis=1), BINS - 1 - found[:, ::-1].argmax(axis=1), 0)
+        edges = top.astype(np.uint64) << settings["bin_shift"].astype(np.uint64)
+        peaks = np.where(deepest > self._deepest, deepest, np.maximum(edges, depths))
+        self._histograms, self._deepest = histograms, deepest
+        return peaks
+
+
+def _table_of(virtual: VirtualState | None) -> Numbers | None:
+    """Return what a virtual clock's engine shares of all ports.
+
+    A row each, which is the memory itself.
+    """
+    if virtual is None:
+        return None
+    return np.frombuffer(virtual.ports, np.uint64).reshape(-1, PORT_WORDS)
+
+
+def _depths(settings: NDArray[np.void], states: NDArray[np.void], now: int) -> Numbers:
+    """Octets in each queue of each port at ``now``: as queue.h drains them."""
+    left: Numbers = states["queues"][:, :, DEPTH].copy()
+    drained_at = states["drained_at"]
+    moment = np.uint64(now)
+    idle = np.where(moment > drained_at, moment - drained_at, 0).clip(max=LONGEST_IDLE_NS)
+    idle = np.where(settings["measured"] == 1, 0, idle).astype(np.uint64)
+    served = (idle * settings["rate"] + states["credit"]) >> np.uint64(RATE_SHIFT)
+    owned = (served * settings["low_share"] + states["low_credit"]) >> np.uint64(SHARE_SHIFT)
+    owned[settings["measured"] == 1] = 0
+    served[settings["measured"] == 1] = 0
+    for queue, most in ((Queue.LOW, owned), *((queue, None) for queue in Queue)):
+        taken = np.minimum(left[:, queue], served if most is None else np.minimum(most, served))
+        left[:, queue] -= taken
+        served -= taken
+    return left

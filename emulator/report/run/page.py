@@ -1,0 +1,174 @@
+"""The report as files: one HTML page, and the data of its figures beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from emulator.report.run.figures import vega_lite
+from emulator.report.run.figures.fabric_drawing import drawing_figure
+from emulator.report.run.figures.figure import Figure
+from emulator.report.run.figures.line_figures import line_figures
+from emulator.report.run.figures.loss_table import loss_figure
+from emulator.report.run.figures.message_figures import message_figures
+from emulator.report.run.figures.packet_figures import packet_figures
+from emulator.report.run.figures.result_figures import result_figures
+from emulator.report.run.figures.time_figures import fault_records, time_figures
+from emulator.report.run.html_template import page_environment, policy_hash, source_of
+from emulator.report.run.observation_points import MEANINGS
+from emulator.report.run.port_series import CAPTURE
+from emulator.report.run.report_tables import (
+    ReportTable,
+    command_of,
+    endpoint_table,
+    fact_table,
+    figure_table,
+    link_table,
+    nccl_table,
+    row_table,
+)
+from emulator.report.run.row_labels import drawn_rows, labels
+from emulator.report.run.run_record import RunRecord
+from emulator.report.run.verdict import verdict_of
+from emulator.whole_file import MEND, write_whole
+
+PAGE, FIGURES = "report.html", "report-figures"
+_LOSSES = {"label": "row", "port": "port", "reason": "reason", "why": "why", "packets": "packets"}
+_FAULTS = {"row": "row", "t_us": "at (us)", "event": "event"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: its figures and tables, in the order of reading."""
+
+    name: str
+    title: str
+    figures: Sequence[Figure] = ()
+    tables: Sequence[ReportTable] = ()
+
+
+def sections_of(record: RunRecord) -> list[Section]:
+    """Return the parts of a run's report; without rows those about its end."""
+    losses = loss_figure(record)
+    end = Section(
+        "losses",
+        "Losses, faults and counters",
+        [],
+        [figure_table(losses, _LOSSES), _faults(record), endpoint_table(record)],
+    )
+    if not record.rows:
+        return [Section("results", "Results", [], [row_table(record)]), end]
+    ideal, busbw, timeline = result_figures(record)
+    load, queues, congestion = time_figures(record)
+    nics, paused, pauses = line_figures(record, fault_records(record))
+    latency, flows, fairness = message_figures(record)
+    between, ladder = packet_figures(record)
+    drawing = drawing_figure(record)
+    return [
+        Section("results", "Results", [ideal, busbw], [row_table(record), nccl_table(record)]),
+        Section("fabric", "Fabric", [drawing, load, nics], [link_table(drawing)]),
+        Section("congestion", "Queues and congestion", [queues, congestion, paused, pauses]),
+        Section("latency", "Latency", [latency, between]),
+        Section("flows", "Flows", [flows, fairness]),
+        Section("iteration", "Timeline", [timeline]),
+        Section("packets", "Packets", [ladder]),
+        end,
+    ]
+
+
+def _faults(record: RunRecord) -> ReportTable:
+    reason = (
+        record.missing.get("events.jsonl") or "no fault was asked for, by --fault or a scenario"
+    )
+    figure = Figure(
+        name="faults",
+        title="Faults and other events",
+        point="iteration of the row",
+        records=fault_records(record),
+        reason=None if record.faults else reason,
+    )
+    return figure_table(figure, _FAULTS)
+
+
+def html_of(record: RunRecord, sections: Sequence[Section]) -> str:
+    """Return the page.  It needs no other file and no network."""
+    specs = {
+        figure.name: {
+            **figure.spec,
+            "data": {"values": list(figure.records)},
+            "config": vega_lite.CONFIG,
+        }
+        for section in sections
+        for figure in section.figures
+        if figure.spec is not None
+    }
+    names = labels(record.rows)
+    return rendered(
+        "report.html.j2",
+        bool(specs),
+        record=record,
+        sections=sections,
+        specs=specs,
+        verdict=verdict_of(record),
+        switches=_switches(record),
+        facts=fact_table(record),
+        command=command_of(record),
+        rows=[(number, names[number - 1]) for number in drawn_rows(len(names)) if names],
+        has_capture=(record.path / CAPTURE).exists(),
+        warnings=record.result.get("warnings") or (),
+        meanings=MEANINGS,
+    )
+
+
+def _switches(record: RunRecord) -> list[tuple[str, str]]:
+    """Return each transport of a comparison with its switch."""
+    used: dict[str, dict[str, None]] = {}
+    for row in record.rows:
+        used.setdefault(str(row.get("transport")), {})[str(row.get("switch"))] = None
+    if len(used) < 2:
+        return []
+    return [(name, ", ".join(found)) for name, found in used.items()]
+
+
+def rendered(template: str, drawn: bool, **content: Any) -> str:
+    """Return a page from its template.  Only this room's own scripts may run in it."""
+    environment = page_environment(__package__)
+    own, style = source_of(environment, "report.js"), source_of(environment, "report.css")
+    scripts = [*([vega_lite.script()] if drawn else []), own]
+    allowed = " ".join(map(policy_hash, scripts))
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
+    return environment.get_template(template).render(
+        policy=policy,
+        style=Markup(style),
+        scripts=[Markup(script) for script in scripts],
+        **content,
+    )
+
+
+def write_report(folder: Path, output: Path | None = None) -> Path:
+    """Write the report of a run folder; return the page's path.
+
+    The page is ``report.html`` in the folder, or ``output``; the data of its figures are beside it.
+    """
+    record = RunRecord.read(folder)
+    sections = sections_of(record)
+    page = output or folder / PAGE
+    beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")
+    files = {page: html_of(record, sections)}
+    for figure in (figure for section in sections for figure in section.figures):
+        files[beside / f"{figure.name}.json"] = figure.as_json()
+        files[beside / f"{figure.name}.csv"] = figure.as_csv()
+    losses = loss_figure(record)
+    files[beside / "losses.json"], files[beside / "losses.csv"] = losses.as_json(), losses.as_csv()
+    write_files(files)
+    return page
+
+
+def write_files(files: Mapping[Path, str]) -> None:
+    """Write all files, each in one step; UserError names the one that cannot be written."""
+    for path, content in files.items():
+        write_whole(path, content, f"{MEND} with --output", parents=True)

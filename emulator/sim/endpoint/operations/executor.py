@@ -1,0 +1,498 @@
+"""Executes a rank's schedule: a DAG of operations, each started when those before it are done.
+
+The executor owns no socket and reads no clock.  The agent feeds it the transport's completions
+and the scale-up notices, calls :meth:`Executor.advance` in its loop, and reads the result once
+:attr:`Executor.finished` is set.  A failure of any kind ends the execution with a named error.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.sim.endpoint.operations.checksum import SLICE_OCTETS, crc32c, sliced_crc32c, slices
+from emulator.sim.endpoint.operations.data_arrival import Arrivals, DataArrival
+from emulator.sim.endpoint.operations.gpu_functions import GpuFunctionError
+from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
+from emulator.sim.endpoint.operations.nvlink import CopyNotice, ScaleUpPort
+from emulator.sim.endpoint.operations.operation_table import (
+    APPLY,
+    BARRIER,
+    COMPUTE,
+    COPY,
+    RECEIVE,
+    REDUCE,
+    WRITE,
+)
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.sim.endpoint.operations.schedule_program import TAG_BITS, ScheduleProgram, describe
+from emulator.sim.endpoint.peer_addresses import ranks_at
+from uet.transport import Completion, Transport
+from uet.transport import WriteRequest as RmaWrite
+
+#: Key under which every rank registers all of its GPU's memory.
+MEMORY_KEY = 1
+
+# Header data of a write: a label of execution number (8 bits) and tag (24), and the CRC32C of the
+# region (32).  Where the transport carries 32 bits they are label XOR CRC32C: the receiver sees
+# where the data went, reckons their CRC32C, and gets a label that it waits for, or the data are
+# wrong.
+WIDE, NARROW = 64, 32
+_TAG_MASK = (1 << TAG_BITS) - 1
+_EXECUTION_MASK = 0xFF
+_STARTING_COST = 4096  # of one operation, in octets of work, when sharing the loop with the NIC
+
+
+class Executor:
+    """One rank's executions, one after another.  ``peers`` maps ranks to fabric addresses.
+
+    ``header_bits`` is what the transport carries of a write's header data: 64, or 32.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        node: str,
+        transport: Transport,
+        memory: GpuMemory,
+        peers: Mapping[int, str],
+        *,
+        nvlink: ScaleUpPort | None = None,
+        scale_up_memories: Mapping[int, GpuMemory] | None = None,
+        header_bits: int = WIDE,
+    ) -> None:
+        self._rank, self._node = rank, node
+        self._transport = transport
+        self._memory = memory
+        self._view = memory.view()
+        self._addresses, self._rank_of = peers, ranks_at(peers)
+        self._nvlink = nvlink
+        self._scale_up_memories = dict(scale_up_memories or {})
+        self._program = ScheduleProgram(Schedule(rank=rank, buffers={}), {})
+        self._begin: dict[int, Callable[[int], int]] = {
+            WRITE: self._begin_write,
+            COPY: self._begin_copy,
+            RECEIVE: self._begin_receive,
+            REDUCE: self._begin_reduce,
+            COMPUTE: self._begin_compute,
+            BARRIER: self._begin_barrier,
+            APPLY: self._begin_apply,
+        }
+        self._narrow = header_bits == NARROW
+        #: immediates that came before the start
+        self._unread: list[tuple[int, int, DataArrival]] = []
+        self._number = self._execution = 0  # and the number's low bits, as they travel
+        self.arrivals: Arrivals = {}
+        self._barriers_reached: list[str] = []
+        self.running, self.stale_arrivals = False, 0
+        #: writes given to the transport
+        self.posts = 0
+        self._reset(0)
+
+    def _reset(self, now: int) -> None:
+        self._now = self._start = now
+        self._deadline = now
+        program = self._program
+        self._left = len(program.operations)
+        self._waiting = program.before.copy().data
+        self._started = array("q", [-1]) * self._left
+        self._ended = array("q", [-1]) * self._left
+        self._ready: list[int] = np.flatnonzero(program.before == 0).tolist()
+        self._work: deque[Generator[int, None, None]] = deque()
+        self._timers: list[tuple[int, int]] = []
+        #: receives whose data is there, by index
+        self._heard = bytearray(self._left)
+        self._at_barrier: dict[str, int] = {}
+        self._barriers_reached.clear()
+        self._error: tuple[str, str] | None = None
+
+    def use(self, transport: Transport) -> None:
+        """Send by ``transport`` from now on; no execution runs, and what came before is void."""
+        self._transport = transport
+        self.arrivals.clear()
+        self._unread.clear()
+
+    def load(self, program: ScheduleProgram) -> None:
+        """Take ``program`` for the executions to come."""
+        if self.running:
+            raise ValueError("an execution is running; load when it has ended")
+        self._memory.lay_out(program.layout)
+        self._program = program
+        self._reset(0)
+
+    # Running
+
+    def start(self, execution: int, now: int, deadline: int) -> None:
+        """Begin execution number ``execution``; it fails at ``deadline`` (ns) at the latest."""
+        self._number, self._execution = execution, execution & _EXECUTION_MASK
+        self._reset(now)
+        self._deadline = deadline
+        self.running = True
+        self._work.extend(self._identify(*unread) for unread in self._unread)
+        self._unread.clear()
+        for key in [key for key in self.arrivals if self._is_stale(key[0])]:
+            del self.arrivals[key]
+
+    def _is_stale(self, execution: int) -> bool:
+        return (execution - self._execution) & _EXECUTION_MASK >= 128
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the execution has ended, well or not, and its result waits to be taken."""
+        return self.running and (self._error is not None or self._left == 0)
+
+    def take_result(self) -> RankResult:
+        """Return the result of the execution that has ended, with the agent's own counters."""
+        self.running = False
+        error, detail = self._error or (None, "")
+        end = self._now if error else max(self._ended, default=self._start)
+        self._ready.clear()
+        self._work.clear()
+        self._timers.clear()
+        return RankResult(
+            rank=self._rank,
+            node=self._node,
+            execution=self._number,
+            start_ns=self._start,
+            end_ns=end,
+            operation_start=np.array(self._started, dtype=np.int64),
+            operation_end=np.array(self._ended, dtype=np.int64),
+            error=error,
+            detail=detail,
+        )
+
+    def fail(self, error: str, detail: str) -> None:
+        """End the execution with ``error``; the first one counts."""
+        if self.running and self._error is None:
+            self._error = (error, detail)
+
+    def advance(self, now: int) -> bool:
+        """Do a bounded share of the work that is ready; true when there was any."""
+        if not self.running or self._error is not None:
+            return False
+        self._now = now
+        if now >= self._deadline:
+            self.fail("deadline", self.unfinished())
+            return True
+        timers = self._timers
+        busy = False
+        while timers and timers[0][0] <= now:
+            self._expire(heapq.heappop(timers)[1])
+            busy = True
+        budget = SLICE_OCTETS
+        while budget > 0 and self._error is None:
+            if self._work:
+                budget -= next(self._work[0], 0) or self._end_of_work()
+            elif self._ready:
+                index = heapq.heappop(self._ready)
+                self._started[index] = now
+                budget -= self._begin[self._program.kind[index]](index)
+                budget -= _STARTING_COST
+            else:
+                break
+            busy = True
+        return busy
+
+    def _end_of_work(self) -> int:
+        self._work.popleft()
+        return 0
+
+    def next_deadline(self) -> int | None:
+        """Return when :meth:`advance` has something to do without any arrival (ns), or ``None``."""
+        if not self.running:
+            return None
+        if self._work or self._ready or not self._left or self._error is not None:
+            return self._now
+        timers = self._timers
+        return min(timers[0][0], self._deadline) if timers else self._deadline
+
+    def _complete(self, index: int) -> None:
+        self._ended[index] = self._now
+        self._left -= 1
+        program, waiting = self._program, self._waiting
+        first = program.first_follower
+        for place in range(first[index], first[index + 1]):
+            later = program.followers[place]
+            left = waiting[later] - 1
+            waiting[later] = left
+            if not left:
+                heapq.heappush(self._ready, later)
+
+    def _under_way(self) -> list[int]:
+        ended = self._ended
+        return [one for one, at in enumerate(self._started) if at >= 0 and ended[one] < 0]
+
+    def has_sent_to(self, peers: Collection[int]) -> bool:
+        """Return whether a write to one of ``peers`` is under way."""
+        kind, peer = self._program.kind, self._program.peer
+        return any(kind[one] == WRITE and peer[one] in peers for one in self._under_way())
+
+    def unfinished(self) -> str:
+        """One sentence about what the rank is waiting for."""
+        some = "; ".join(self._described(index) for index in self._under_way()[:3])
+        return f"{self._left} of {len(self._started)} operations are not done, among them {some}"
+
+    # Operations: what is begun is done at once, or in slices; octets of work done so far
+
+    def _begin_write(self, index: int) -> int:
+        octets = self._program.octets[index]
+        if octets > SLICE_OCTETS:
+            self._work.append(self._write(index))
+            return 0
+        self._post(index, crc32c(self._region(index)))
+        return octets
+
+    def _write(self, index: int) -> Generator[int, None, None]:
+        crc = yield from sliced_crc32c(self._region(index))
+        self._post(index, crc)
+
+    def _post(self, index: int, crc: int) -> None:
+        program = self._program
+        at = program.at[index]
+        label = self._execution << TAG_BITS | program.tag[index]
+        self.posts += 1
+        self._transport.post(
+            RmaWrite(
+                peer=self._addresses[program.peer[index]],
+                key=MEMORY_KEY,
+                offset=program.far[index],
+                payload=self._view[at : at + program.octets[index]],
+                header_data=label ^ crc if self._narrow else label << 32 | crc,
+                context=(self._number, index),
+            )
+        )
+
+    def _region(self, index: int) -> npt.NDArray[np.uint8]:
+        at = self._program.at[index]
+        return self._memory.octets[at : at + self._program.octets[index]]
+
+    def _begin_copy(self, index: int) -> int:
+        octets = self._program.octets[index]
+        if octets > SLICE_OCTETS:
+            self._work.append(self._copy(index))
+            return 0
+        for _ in self._copy(index):
+            pass
+        return octets
+
+    def _copy(self, index: int) -> Generator[int, None, None]:
+        assert self._nvlink is not None
+        program = self._program
+        local, peer, at = self._region(index), program.peer[index], program.far[index]
+        remote = self._scale_up_memories[peer].octets[at : at + len(local)]
+        egress_free, deliver_at = self._nvlink.occupy(self._now, len(local), peer)
+        crc = 0
+        for part in slices(len(local)):
+            crc = crc32c(local[part], crc)
+            np.copyto(remote[part], local[part])
+            yield part.stop - part.start
+        notice = CopyNotice(
+            self._rank, self._execution, program.tag[index], crc, at, len(local), deliver_at
+        )
+        try:
+            self._nvlink.notify(peer, notice)
+        except ConnectionError as gone:
+            self.fail("scale-up", str(gone))
+        heapq.heappush(self._timers, (egress_free, index))
+
+    def _begin_receive(self, index: int) -> int:
+        if not self.arrivals:
+            return 0
+        key = (self._execution, self._program.peer[index], self._program.tag[index])
+        arrival = self.arrivals.pop(key, None)
+        if arrival is not None:
+            self._heard[index] = 1
+            self._arrived(index, arrival)
+        return 0
+
+    def _arrived(self, index: int, arrival: DataArrival) -> None:
+        if arrival.at > self._now:  # scale-up data is there early; it counts from its time on
+            key = (self._execution, self._program.peer[index], self._program.tag[index])
+            self.arrivals[key] = arrival
+            heapq.heappush(self._timers, (arrival.at, index))
+            return
+        at, length = self._program.at[index], self._program.octets[index]
+        if arrival.offset != at or arrival.length != length:
+            self.fail(
+                "misplaced",
+                f"{self._described(index)} got {arrival.length} octets at {arrival.offset}"
+                f" instead of {length} at {at}",
+            )
+        elif arrival.crc is None:
+            self._complete(index)
+        elif length > _STARTING_COST or self._work:
+            self._work.append(self._verify(index, arrival.crc))
+        else:
+            self._verified(index, crc32c(self._region(index)), arrival.crc)
+
+    def _verify(self, index: int, sent: int) -> Generator[int, None, None]:
+        crc = yield from sliced_crc32c(self._region(index))
+        self._verified(index, crc, sent)
+
+    def _verified(self, index: int, crc: int, sent: int) -> None:
+        """Complete a Receive if the checksum of its data is what was ``sent``."""
+        if crc == sent:
+            self._complete(index)
+        else:
+            self.fail(
+                "checksum",
+                f"{self._described(index)}: the data's checksum is {crc:#010x},"
+                f" the sender's {sent:#010x}",
+            )
+
+    def _described(self, index: int) -> str:
+        return describe(index, self._program.operations[index])
+
+    def _begin_reduce(self, index: int) -> int:
+        octets = self._program.octets[index]
+        if octets > SLICE_OCTETS:
+            self._work.append(self._reduce(index))
+            return 0
+        self._program.function(index)(*self._summands(index))
+        self._complete(index)
+        return octets
+
+    def _reduce(self, index: int) -> Generator[int, None, None]:
+        into, source = self._summands(index)
+        function = self._program.function(index)
+        for part in slices(len(source), source.itemsize):
+            function(into[part], source[part])
+            yield (part.stop - part.start) * source.itemsize
+        self._complete(index)
+
+    def _summands(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the elements that a sum goes into, and those that are added."""
+        program = self._program
+        at, dtype = program.far[index], program.dtype(index)
+        source = self._memory.octets[at : at + program.octets[index]]
+        return self._region(index).view(dtype), source.view(dtype)
+
+    def _begin_compute(self, index: int) -> int:
+        heapq.heappush(self._timers, (self._now + self._program.number[index], index))
+        return 0
+
+    def _begin_apply(self, index: int) -> int:
+        try:
+            octets = self._program.calls[index].run(self._memory.octets)
+        except GpuFunctionError as failure:
+            self.fail("function", f"{self._described(index)}: {failure}")
+            return 0
+        return octets + self._begin_compute(index)
+
+    def _begin_barrier(self, index: int) -> int:
+        name = self._program.operations.names[self._program.number[index]]
+        if name in self._at_barrier:
+            self.fail("schedule", f"barrier {name!r} is reached twice at the same time")
+            return 0
+        self._at_barrier[name] = index
+        self._barriers_reached.append(name)
+        return 0
+
+    def _expire(self, index: int) -> None:
+        """The time of a Compute or Apply, of a Copy's egress or of a scale-up arrival has come."""
+        if self._program.kind[index] == RECEIVE:
+            self._begin_receive(index)
+        else:
+            self._complete(index)
+
+    # Events
+
+    def feed(self, completions: Sequence[Completion], now: int) -> None:
+        """Take the transport's completions."""
+        self._now = now
+        for completion in completions:
+            if completion.kind == "write":
+                self._written(completion)
+            else:
+                self._remote_write(completion, now)
+
+    def _written(self, completion: Completion) -> None:
+        context = completion.context
+        if not isinstance(context, tuple) or not self.running or context[0] != self._number:
+            return
+        index: int = context[1]
+        if completion.error is not None:
+            what = self._described(index)
+            self.fail("transport", f"{what} ended with {completion.error}")
+        elif self._error is None:
+            self._complete(index)
+
+    def _remote_write(self, completion: Completion, now: int) -> None:
+        peer = self._rank_of.get(completion.peer)
+        if completion.error is not None:
+            self.fail("transport", f"a write from {completion.peer} ended with {completion.error}")
+            return
+        if peer is None or completion.header_data is None or completion.offset is None:
+            self.stale_arrivals += 1
+            return
+        if self._narrow:
+            arrival = DataArrival(None, completion.offset, completion.length, now)
+            unread = (peer, completion.header_data, arrival)
+            if self.running:
+                self._work.append(self._identify(*unread))
+            else:
+                self._unread.append(unread)
+            return
+        label = completion.header_data >> 32
+        arrival = DataArrival(
+            completion.header_data & 0xFFFF_FFFF, completion.offset, completion.length, now
+        )
+        self._accept(label >> TAG_BITS, peer, label & _TAG_MASK, arrival)
+
+    def _identify(
+        self, peer: int, header_data: int, arrival: DataArrival
+    ) -> Generator[int, None, None]:
+        """Find out by the checksum of what arrived which write it was."""
+        data = self._memory.octets[arrival.offset : arrival.offset + arrival.length]
+        crc = yield from sliced_crc32c(data)
+        label = header_data ^ crc
+        execution, tag = label >> TAG_BITS, label & _TAG_MASK
+        known = execution == self._execution or self._is_stale(execution)
+        if known and self._program.receive_of(peer, tag) is not None:
+            self._accept(execution, peer, tag, arrival)
+        else:
+            self.fail(
+                "checksum",
+                f"{arrival.length} octets at {arrival.offset} from rank {peer}: their checksum is"
+                f" {crc:#010x}, and with the sender's immediate, {header_data:#010x}, names no"
+                " write that is waited for",
+            )
+
+    def notice(self, notices: Sequence[CopyNotice]) -> None:
+        """Take scale-up notices of the server's other GPUs."""
+        for one in notices:
+            arrival = DataArrival(one.crc, one.offset, one.length, one.deliver_at)
+            self._accept(one.execution, one.sender, one.tag, arrival)
+
+    def _accept(self, execution: int, peer: int, tag: int, arrival: DataArrival) -> None:
+        if self._is_stale(execution) or (execution == self._execution and not self.running):
+            self.stale_arrivals += 1
+            return
+        index = self._program.receive_of(peer, tag) if execution == self._execution else None
+        if index is not None and self._started[index] >= 0 and not self._heard[index]:
+            self._heard[index] = 1
+            self._arrived(index, arrival)
+        elif (execution, peer, tag) in self.arrivals:
+            self.fail("misplaced", f"tag {tag} from rank {peer} came twice in one execution")
+        else:
+            self.arrivals[execution, peer, tag] = arrival
+
+    # Barriers
+
+    def barriers_reached(self) -> list[str]:
+        """Return the barriers reached since the last call, which the runner is to learn."""
+        reached, self._barriers_reached = self._barriers_reached, []
+        return reached
+
+    def pass_barrier(self, execution: int, name: str, now: int) -> None:
+        """All ranks are at barrier ``name``."""
+        index = self._at_barrier.pop(name, None) if execution == self._number else None
+        if index is not None and self.running and self._error is None:
+            self._now = now
+            self._complete(index)

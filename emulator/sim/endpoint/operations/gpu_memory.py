@@ -1,0 +1,157 @@
+"""GPU memory: one shared file per GPU, laid out as named buffers.
+
+The file lives in ``/dev/shm``. The agent of the GPU, the agents of its server (scale-up copies) and
+the runner (inputs and verification) all map the same pages.  It is sparse: capacity that no buffer
+uses costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.errors import UserError
+from emulator.sim.endpoint.operations.schedule import Region
+
+_ALIGNMENT = 4096
+DIRECTORY = Path("/dev/shm")
+
+
+def memory_path(lab: str, node: str) -> Path:
+    """Return where the memory of GPU ``node`` of ``lab`` lives."""
+    return DIRECTORY / f"uetemu.{lab}.{node}"
+
+
+class Layout:
+    """The offset of each named buffer in a GPU's memory (octets), identical on every side."""
+
+    def __init__(self, buffers: Mapping[str, int]) -> None:
+        self.buffers = dict(buffers)
+        self._offsets: dict[str, int] = {}
+        end = 0
+        for name, octets in self.buffers.items():
+            if octets < 0:
+                raise ValueError(f"buffer {name!r} has {octets} octets; it cannot be negative")
+            self._offsets[name] = end
+            end += -(-octets // _ALIGNMENT) * _ALIGNMENT
+        self.octets = end
+
+    def locate(self, region: Region) -> int:
+        """Offset of ``region`` in the memory.  ``ValueError`` when it does not fit its buffer."""
+        size = self.buffers.get(region.buffer)
+        if size is None:
+            known = ", ".join(self.buffers) or "none"
+            raise ValueError(f"there is no buffer {region.buffer!r}; buffers are {known}")
+        if region.offset < 0 or region.length < 0 or region.offset + region.length > size:
+            raise ValueError(
+                f"octets {region.offset}..{region.offset + region.length} lie outside buffer"
+                f" {region.buffer!r} of {size} octets"
+            )
+        return self._offsets[region.buffer] + region.offset
+
+
+class GpuMemory:
+    """A mapping of one GPU's memory.  Use :meth:`create` once, :meth:`attach` elsewhere."""
+
+    def __init__(self, path: Path, mapping: mmap.mmap) -> None:
+        self.path = path
+        self.layout = Layout({})
+        self._mapping = mapping
+        self.octets: npt.NDArray[np.uint8] = np.frombuffer(mapping, dtype=np.uint8)
+
+    @classmethod
+    def create(cls, path: Path, capacity: int) -> GpuMemory:
+        """Make the file (it must not exist) with room for ``capacity`` octets, all zero."""
+        if capacity <= 0:
+            raise ValueError("a GPU's memory needs at least one octet")
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise UserError(
+                f"{path} is left over from an earlier lab of this name; run `uetemu clean`"
+            ) from None
+        try:
+            os.ftruncate(descriptor, capacity)
+            return cls(path, mmap.mmap(descriptor, capacity))
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def attach(cls, path: Path) -> GpuMemory:
+        """Map the existing file at ``path``."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return cls(path, mmap.mmap(descriptor, os.fstat(descriptor).st_size))
+        finally:
+            os.close(descriptor)
+
+    @property
+    def capacity(self) -> int:
+        """Octets that all buffers together may have."""
+        return len(self.octets)
+
+    def lay_out(self, layout: Layout, *, reserve: bool = False) -> None:
+        """Use ``layout`` from now on; contents stay where they are.
+
+        ``reserve`` takes the pages from the machine at once. So a full ``/dev/shm`` is a
+        :class:`UserError` here, and not a signal in the middle of a run.
+        """
+        if layout.octets > self.capacity:
+            raise UserError(
+                f"the buffers of {self.path.name} need {layout.octets} octets and the GPU has"
+                f" {self.capacity}; use smaller messages or give the GPUs more memory"
+            )
+        if reserve and layout.octets:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise UserError(
+                    f"{self.path} is gone; do not remove the memory of a GPU that is in use"
+                ) from None
+            try:
+                os.posix_fallocate(descriptor, 0, layout.octets)
+            except OSError as failure:
+                if failure.errno != errno.ENOSPC:
+                    raise
+                raise UserError(
+                    f"{DIRECTORY} has no room for the {layout.octets} octets of"
+                    f" {self.path.name}; use smaller messages, fewer ranks or more memory"
+                ) from None
+            finally:
+                os.close(descriptor)
+        self.layout = layout
+
+    def clear(self) -> None:
+        """Every octet becomes zero, in all mappings, and the pages go back to the machine."""
+        self._mapping.madvise(mmap.MADV_REMOVE)
+
+    def region(self, region: Region) -> npt.NDArray[np.uint8]:
+        """The octets of ``region``, as a view."""
+        at = self.layout.locate(region)
+        return self.octets[at : at + region.length]
+
+    def array(self, buffer: str, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+        """Buffer ``buffer`` as an array of ``dtype`` over the same memory."""
+        return self.region(Region(buffer, 0, self.layout.buffers[buffer])).view(dtype)
+
+    def view(self) -> memoryview:
+        """All of the memory, as a transport registers it."""
+        return memoryview(self._mapping)
+
+    def close(self) -> None:
+        """Unmap, unless views are still in use somewhere (then the last of them unmaps)."""
+        self.octets = np.empty(0, dtype=np.uint8)
+        with contextlib.suppress(BufferError):
+            self._mapping.close()
+
+    def unlink(self) -> None:
+        """Remove the file; mappings live on until they are closed."""
+        self.path.unlink(missing_ok=True)

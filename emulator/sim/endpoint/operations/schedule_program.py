@@ -1,0 +1,331 @@
+"""A schedule made ready to execute: checked against the memories, dependencies turned round."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.sim.endpoint.operations.elementwise import (
+    ELEMENT_FUNCTIONS,
+    ElementFunction,
+    element_type,
+)
+from emulator.sim.endpoint.operations.gpu_functions import LocatedCall, find_gpu_function
+from emulator.sim.endpoint.operations.gpu_memory import Layout
+from emulator.sim.endpoint.operations.operation_table import (
+    APPLY,
+    COMPUTE,
+    COPY,
+    RECEIVE,
+    REDUCE,
+    WRITE,
+    OperationTable,
+)
+from emulator.sim.endpoint.operations.schedule import (
+    Apply,
+    Barrier,
+    Compute,
+    Copy,
+    Operation,
+    Receive,
+    Reduce,
+    Region,
+    Schedule,
+    Write,
+)
+
+#: A tag travels in this many bits of a write's header data.
+TAG_BITS = 24
+
+_FUNCTIONS = tuple(ELEMENT_FUNCTIONS.values())
+_NO_RECEIVES = 0, memoryview(b"")
+
+Mask = npt.NDArray[np.bool_]
+
+
+class ScheduleProgram:
+    """The operations of one rank, each with how many others it waits for and who waits for it.
+
+    ``layouts`` has the layout of every rank that is written to, ``fabric`` the ranks reachable
+    over the fabric and ``scale_up`` those that it copies to; both are kept as they are, for a copy
+    would have all ranks at each of them.  ``ValueError`` names the operation when the schedule
+    contradicts itself, a region does not fit its buffer, or a peer is not there.
+
+    What an operation works on stands at its index in ``kind``, ``peer``, ``tag``, ``at`` and
+    ``octets`` (its own memory), ``far`` (the peer's memory; of a sum its source) and ``number``
+    (:mod:`emulator.sim.endpoint.operations.operation_table`).
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        layouts: Mapping[int, Layout],
+        *,
+        fabric: Collection[int] = (),
+        scale_up: Collection[int] = (),
+    ) -> None:
+        self.rank = schedule.rank
+        self.layout = Layout(schedule.buffers)
+        self.layouts = dict(layouts)
+        self._fabric, self._scale_up = fabric, scale_up
+        self._tags: set[tuple[str, int, int]] = set()
+        self._types: dict[int, np.dtype[np.generic]] = {}
+        self.operations = table = self._table(schedule)
+        columns = table.columns
+        self._wrong = np.zeros(len(table), bool)
+        at, far = self._places(columns["near_octets"])
+        self._check_kinds()
+        #: What each Apply calls, by its index.
+        self.calls = self._calls()
+        follow = self._follow()
+        wrong = np.flatnonzero(self._wrong)
+        if len(wrong):
+            for index, operation in enumerate(table):
+                self._check(index, operation)
+            raise AssertionError(f"operation {wrong[0]} of rank {self.rank} is sound after all")
+        #: How many operations must complete before operation i starts.
+        self.before = np.bincount(follow[1], minlength=len(table)).astype(np.int32)
+        counts = np.bincount(follow[0], minlength=len(table))
+        #: Operations ``followers[first_follower[i]:first_follower[i + 1]]`` wait for operation i.
+        self.first_follower = _readable(np.concatenate([[0], np.cumsum(counts)]))
+        self.followers = _readable(follow[1])
+        self.kind = columns["kind"].tobytes()
+        self.peer, self.tag = _readable(columns["peer"]), _readable(columns["tag"])
+        self.octets = _readable(columns["near_octets"])
+        self.at, self.far = _readable(at), _readable(far)
+        self.number = _readable(columns["number"])
+
+    def dtype(self, index: int) -> np.dtype[np.generic]:
+        """Return the element type of the Reduce ``index``."""
+        return self._types[self.number[index]]
+
+    def function(self, index: int) -> ElementFunction:
+        """Return what the Reduce ``index`` does to its elements."""
+        return _FUNCTIONS[self.tag[index]]
+
+    def receive_of(self, peer: int, tag: int) -> int | None:
+        """The operation that waits for what ``peer`` sends with ``tag``."""
+        first, indices = self._receives.get(peer, _NO_RECEIVES)
+        place = tag - first
+        if not 0 <= place < len(indices):
+            return None
+        index: int = indices[place]
+        return None if index < 0 else index
+
+    @cached_property
+    def _receives(self) -> Mapping[int, tuple[int, memoryview]]:
+        """Return for each peer its lowest tag and the receive of each tag from there on (-1: none).
+
+        Tags are numbers that begin with 0 at each pair; who leaves gaps pays for them.
+        """
+        columns = self.operations.columns
+        receives = self.operations.where(RECEIVE)
+        of = columns["peer"][receives]
+        found: dict[int, tuple[int, memoryview]] = {}
+        order = np.argsort(of, kind="stable")
+        peers, begins = np.unique(of[order], return_index=True)
+        for peer, chosen in zip(peers.tolist(), np.split(order, begins[1:]), strict=True):
+            tags = columns["tag"][receives[chosen]].astype(np.int64)
+            first = int(tags.min())
+            by_tag = np.full(int(tags.max()) - first + 1, -1, np.int32)
+            by_tag[tags - first] = receives[chosen]
+            found[peer] = first, by_tag.data
+        return found
+
+    # -- all at once ---------------------------------------------------------------------------
+
+    def _table(self, schedule: Schedule) -> OperationTable:
+        try:
+            return OperationTable.of(schedule.operations)
+        except ValueError:
+            for index, operation in enumerate(schedule.operations):
+                self._check(index, operation)
+            raise
+
+    def _places(self, octets: npt.NDArray[np.integer]) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the near and the far region of each operation begin in their memories."""
+        columns, kind = self.operations.columns, self.operations.columns["kind"]
+        at = np.zeros(len(kind), np.int64)
+        far = np.zeros(len(kind), np.int64)
+        here = self.layout
+        near = np.isin(kind, (WRITE, COPY, RECEIVE, REDUCE))
+        self._locate(at, near, here, "near")
+        self._locate(far, kind == REDUCE, here, "far")
+        sends = np.isin(kind, (WRITE, COPY))
+        for peer in self.operations.peers(WRITE, COPY):
+            layout = self.layouts.get(peer)
+            to = sends & (columns["peer"] == peer)
+            if layout is not None:
+                self._locate(far, to, layout, "far")
+            reachable = {WRITE: self._fabric, COPY: self._scale_up}
+            for each, ranks in reachable.items():
+                if layout is None or peer not in ranks:
+                    self._wrong |= to & (kind == each)
+        pairs = sends | (kind == REDUCE)
+        self._wrong |= pairs & (octets != columns["far_octets"])
+        return at, far
+
+    def _locate(self, into: np.ndarray, which: Mask, layout: Layout, side: str) -> None:
+        columns, names = self.operations.columns, self.operations.names
+        chosen = np.flatnonzero(which)
+        buffer = columns[f"{side}_buffer"][chosen]
+        begin = columns[f"{side}_at"][chosen].astype(np.int64)
+        length = columns[f"{side}_octets"][chosen].astype(np.int64)
+        sizes = np.array([layout.buffers.get(name, -1) for name in names] or [-1], np.int64)
+        known = [
+            layout.locate(Region(name, 0, 0)) if name in layout.buffers else 0 for name in names
+        ]
+        into[chosen] = np.array(known or [0], np.int64)[buffer] + begin
+        fits = (begin >= 0) & (length >= 0) & (begin + length <= sizes[buffer])
+        self._wrong[chosen[~fits]] = True
+
+    def _check_kinds(self) -> None:
+        columns, names = self.operations.columns, self.operations.names
+        kind = columns["kind"]
+        for ways in ((WRITE, COPY), (RECEIVE,)):
+            chosen = np.flatnonzero(np.isin(kind, ways))
+            tag = columns["tag"][chosen].astype(np.int64)
+            self._wrong[chosen[(tag < 0) | (tag >= 1 << TAG_BITS)]] = True
+            key = columns["peer"][chosen].astype(np.int64) << TAG_BITS | tag
+            order = np.argsort(key, kind="stable")
+            self._wrong[chosen[order[1:][key[order[1:]] == key[order[:-1]]]]] = True
+        self._wrong |= np.isin(kind, (COMPUTE, APPLY)) & (columns["number"] < 0)
+        sums = np.flatnonzero(kind == REDUCE)
+        if len(sums):
+            sizes = np.ones(len(names), np.int64)
+            for number in np.unique(columns["number"][sums]).tolist():
+                try:
+                    self._types[number] = element_type(names[number])
+                except ValueError:
+                    self._wrong[sums[columns["number"][sums] == number]] = True
+                    continue
+                sizes[number] = self._types[number].itemsize
+            size = sizes[columns["number"][sums]]
+            for column in ("near_at", "near_octets", "far_at", "far_octets"):
+                self._wrong[sums[columns[column][sums] % size != 0]] = True
+
+    def _calls(self) -> dict[int, LocatedCall]:
+        calls: dict[int, LocatedCall] = {}
+        for index in self.operations.where(APPLY).tolist():
+            call = self.operations.calls[self.operations.columns["tag"][index]]
+            try:
+                calls[index] = LocatedCall(
+                    find_gpu_function(call.function),
+                    self._located(call.inputs),
+                    self._located(call.outputs),
+                    call.arguments,
+                )
+            except ValueError:
+                self._wrong[index] = True
+        return calls
+
+    def _located(self, regions: Sequence[Region]) -> tuple[tuple[int, int], ...]:
+        return tuple((self.layout.locate(one), one.length) for one in regions)
+
+    def _follow(self) -> np.ndarray:
+        """Pairs of an operation and one that waits for it, in their order."""
+        table = self.operations
+        later = np.repeat(np.arange(len(table)), np.diff(table.begin))
+        earlier = table.after.astype(np.int64)
+        bad = (earlier < 0) | (earlier >= later)
+        self._wrong[later[bad]] = True
+        if bad.any():
+            return np.zeros((2, 0), np.int64)
+        count = max(1, len(table))
+        pairs = np.unique(earlier * count + later)
+        return np.stack([pairs // count, pairs % count])
+
+    # -- one by one, to name what is wrong -----------------------------------------------------
+
+    def _check(self, index: int, operation: Operation) -> None:
+        try:
+            self._check_operation(operation)
+            for earlier in operation.after:
+                if not 0 <= earlier < index:
+                    raise ValueError(
+                        f"it waits for operation {earlier}, which is not an earlier one"
+                    )
+        except ValueError as wrong:
+            raise ValueError(f"rank {self.rank}: {describe(index, operation)}: {wrong}") from None
+
+    def _check_operation(self, operation: Operation) -> None:
+        match operation:
+            case Write():
+                self._check_transfer(operation, self._fabric, "has no fabric address")
+            case Copy():
+                self._check_transfer(
+                    operation, self._scale_up, "is not in the same scale-up network"
+                )
+            case Receive():
+                self.layout.locate(operation.into)
+                self._check_tag("from", operation.peer, operation.tag)
+            case Reduce():
+                self._check_reduce(operation)
+            case Compute():
+                if operation.duration_ns < 0:
+                    raise ValueError("its duration is negative")
+            case Barrier():
+                pass
+            case Apply():
+                find_gpu_function(operation.function)
+                self._located((*operation.inputs, *operation.outputs))
+                if operation.duration_ns < 0:
+                    raise ValueError("its duration is negative")
+            case _:
+                raise ValueError("this kind of operation is unknown")
+
+    def _check_transfer(
+        self, operation: Write | Copy, reachable: Collection[int], why_not: str
+    ) -> None:
+        if operation.peer not in reachable or operation.peer not in self.layouts:
+            raise ValueError(f"rank {operation.peer} {why_not}")
+        if operation.local.length != operation.remote.length:
+            raise ValueError("its local and remote regions differ in length")
+        self.layout.locate(operation.local)
+        self.layouts[operation.peer].locate(operation.remote)
+        self._check_tag("to", operation.peer, operation.tag)
+
+    def _check_reduce(self, operation: Reduce) -> None:
+        size = element_type(operation.dtype).itemsize
+        if operation.function not in ELEMENT_FUNCTIONS:
+            known = ", ".join(ELEMENT_FUNCTIONS)
+            raise ValueError(f"it has a function {operation.function!r}; known are {known}")
+        for region in (operation.source, operation.into):
+            self.layout.locate(region)
+            if region.length % size or region.offset % size:
+                raise ValueError(f"its regions are not whole {operation.dtype} elements")
+        if operation.source.length != operation.into.length:
+            raise ValueError("its regions differ in length")
+
+    def _check_tag(self, way: str, peer: int, tag: int) -> None:
+        if not 0 <= tag < 1 << TAG_BITS:
+            raise ValueError(f"tag {tag} does not fit in {TAG_BITS} bits")
+        if (way, peer, tag) in self._tags:
+            raise ValueError(f"tag {tag} {way} rank {peer} is used twice")
+        self._tags.add((way, peer, tag))
+
+
+def _readable(column: np.ndarray) -> memoryview:
+    """``column`` as what gives plain integers quickly."""
+    return np.ascontiguousarray(column).data
+
+
+def describe(index: int, operation: Operation) -> str:
+    """An operation as a user finds it in the schedule."""
+    match operation:
+        case Write(peer=peer, tag=tag):
+            what = f"Write to rank {peer} with tag {tag}"
+        case Copy(peer=peer, tag=tag):
+            what = f"Copy to rank {peer} with tag {tag}"
+        case Receive(peer=peer, tag=tag):
+            what = f"Receive from rank {peer} with tag {tag}"
+        case Apply(function=function):
+            what = f"Apply {function}"
+        case Barrier(name=name):
+            what = f"Barrier {name!r}"
+        case _:
+            what = type(operation).__name__
+    return f"operation {index} ({what})"

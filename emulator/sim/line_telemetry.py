@@ -1,0 +1,74 @@
+"""A time series of what no switch counts: octets that NICs send, and pauses of all ports.
+
+A CSV file beside ``telemetry.csv``, sampled at the same times of the virtual clock.  Each port has
+a line at the start, and from then on whenever a sample finds it changed.
+
+=============  =====================================================================
+``t_us``       fabric time of the clock, in us
+``port``       ``node:port``
+``sent_bytes`` octets on the wire that a NIC has sent, PAUSE frames left out; 0 at switches, whose
+               octets ``telemetry.csv`` has
+``paused_ns``  how long the port has been stopped by pauses (IEEE 802.1Q 36), a present one included
+=============  =====================================================================
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.dataplane.switch.telemetry import LINES_AT_ONCE, append_lines
+from emulator.errors import UserError
+from emulator.sim.event_queue import PS
+from emulator.sim.line_record import LineRecord
+
+FILE = "line_telemetry.csv"
+COLUMNS = ("t_us", "port", "sent_bytes", "paused_ns")
+
+
+class LineTelemetry:
+    """Samples of ``record`` in the file ``path``; ``error`` is why they end early."""
+
+    def __init__(self, record: LineRecord, path: Path) -> None:
+        self._record = record
+        self.path = path
+        self.error: str | None = None
+        self._unwritten = [",".join(COLUMNS) + "\n"]
+        self._reported: npt.NDArray[np.int64] | None = None
+        try:
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+    def sample(self, now_ns: int) -> None:
+        """Note what has changed up to ``now_ns``, a time of the virtual clock."""
+        values = self._record.values(now_ns * PS)
+        if self._reported is None:
+            rows = np.arange(len(values))
+        else:
+            rows = np.flatnonzero((values != self._reported).any(axis=1))
+        self._reported = values
+        names, t_us = self._record.names, now_ns / 1000
+        self._unwritten += [
+            f"{t_us:.3f},{names[row]},{sent},{paused}\n"
+            for row, (sent, paused) in zip(rows.tolist(), values[rows].tolist(), strict=True)
+        ]
+        if len(self._unwritten) >= LINES_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Have in the file what was sampled so far; it holds whole lines at any time."""
+        lines, self._unwritten = "".join(self._unwritten).encode("ascii"), []
+        if not lines or self.error is not None:
+            return
+        try:
+            append_lines(self._file, lines)
+        except OSError as error:
+            self.error = f"cannot write {self.path}: {error.strerror}"
+
+    def stop(self) -> None:
+        """Write what is left, and close the file."""
+        with self._file:
+            self.flush()

@@ -1,0 +1,497 @@
+"""All lines, switches and ports of a lab's fabric, joined to each other under one event queue."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from emulator.dataplane.kernel.frames.frame_plane import FramePlane
+from emulator.dataplane.kernel.frames.gpu_port import GpuPort
+from emulator.dataplane.kernel.frames.kernel_plane import KernelPlane
+from emulator.dataplane.kernel.frames.kernel_switch import Astray, Outlets, SwitchInlet, surplus
+from emulator.dataplane.kernel.frames.line import (
+    HIGH,
+    LOW,
+    MAC_CONTROL,
+    MEDIUM,
+    QUEUES,
+    Line,
+    Waiting,
+)
+from emulator.dataplane.kernel.frames.line_state import LineState, LineStates, joined
+from emulator.dataplane.kernel.frames.packet_ring import FrameRing, close_together
+from emulator.dataplane.kernel.port_counters import PortCounters
+from emulator.dataplane.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.model.frames.model_plane import ModelPlane
+from emulator.dataplane.switch.switch_fitting import has_tunnels
+from emulator.dataplane.switch.virtual_state import (
+    DEPTH,
+    DROPPED,
+    NOW,
+    OVERTAKES,
+    PASSED,
+    PORT_WORDS,
+    SWITCH_WORDS,
+)
+from emulator.sim.endpoint.agent_spec import AgentSpec, PortSpec
+from emulator.sim.event_queue import Event, EventQueue
+from emulator.sim.line_record import LineRecord
+from emulator.sim.link_layer.link_layer import LinkLayer, link_settings
+from emulator.sim.pfc.priority_flow_control import PriorityFlowControl, pause_settings
+from emulator.sim.port_settings import LineChange, PortSettings, Settings
+from topologies.model import CableEnd, Link, Node, Topology
+
+_CODE_POINTS = 64
+
+#: By DSCP, where no switch program decides: control before data.
+PLAIN_QUEUES = bytes(
+    HIGH if code_point << 2 in DSFIELDS_CONTROL else LOW for code_point in range(_CODE_POINTS)
+)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Number of each end of a cable, from 1 on, in the order of the topology's links."""
+
+    numbers: Mapping[CableEnd, int]
+
+    @classmethod
+    def of(cls, topology: Topology) -> Ends:
+        """The numbers of ``topology``."""
+        ends = [end for link in topology.links for end in link.ends]
+        return cls({end: number for number, end in enumerate(ends, start=1)})
+
+    @property
+    def first_free(self) -> int:
+        """The first number that no end has."""
+        return len(self.numbers) + 1
+
+    @property
+    def first_of_pauses(self) -> int:
+        """The first number that neither an end nor a GPU has; there is a GPU at an end at most."""
+        return 2 * len(self.numbers) + 1
+
+    @property
+    def first_of_links(self) -> int:
+        """The first number behind those; there is one for pauses at each end at most."""
+        return 3 * len(self.numbers) + 1
+
+
+#: The queues of all lines that other workers serve; what would wait there cannot be taken out.
+_NONE_WAIT: tuple[deque[Waiting], ...] = (deque(maxlen=0),) * QUEUES
+
+
+class Network:
+    """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports.
+
+    ``worker`` owns some of its nodes.  Frames go into and come out of those alone. Frames for nodes
+    of other workers gather in ``outbox``.  Lines that come from others are there for the count, and
+    lines between others are not there.  ``record`` gets what NICs send, and how long pauses stop
+    ports.
+    """
+
+    def __init__(
+        self, lab: Lab, events: EventQueue, worker: int = 0, record: LineRecord | None = None
+    ) -> None:
+        wires = lab.wires
+        if wires is None:
+            raise ValueError(f"lab {lab.name} runs on the host's clock")
+        self.lab, self.events, self.topology = lab, events, lab.topology
+        self.worker = worker
+        self._record = record
+        self._wires = wires
+        self.ends = Ends.of(lab.topology)
+        self.lines: dict[CableEnd, Line] = {}
+        #: arrivals at the nodes of other workers, in order
+        self.outbox: list[Event] = []
+        self.inlets: dict[CableEnd, SwitchInlet] = {}
+        #: from the first time on that the switches pause
+        self.pauses: PriorityFlowControl | None = None
+        #: from the first time on that cables have a link layer
+        self.links: LinkLayer | None = None
+        self._takers: set[CableEnd] = set()
+        self._plane: FramePlane | None = None
+        self._ports: list[GpuPort] = []
+        #: ports whose cable is pulled, by node
+        self.without_carrier: dict[str, set[CableEnd]] = {
+            node.name: set() for node in lab.topology.nodes
+        }
+        self._of_carrier: dict[str, Callable[[], None]] = {}
+        for link in self.topology.links:
+            if any(self.owns(end.node) for end in link.ends):
+                for end in link.ends:
+                    self.lines[end] = self._line(link, end)
+        try:
+            self._every_line = deque(self.lines.values())
+            self._plane = plane = self._open_plane()
+            by_index = {wires.index(end): line for end, line in self.lines.items()}
+            tunnels = has_tunnels(self.topology)
+            self.outlets = Outlets(plane.ring, by_index, plane.barrier, tunnels=tunnels)
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    def _line(self, link: Link, end: CableEnd) -> Line:
+        """Return the line that leads from ``end`` of ``link``."""
+        number = self.ends.numbers[end]
+        rate_bps, delay_ns = link.rate_bps, link.delay_ns
+        line = Line(
+            self.events, number, end, rate_bps=rate_bps, delay_ns=delay_ns, seed=self.lab.seed
+        )
+        if not self.owns(end.node):
+            line.queues = _NONE_WAIT  # frames come out of it, and never go in
+        elif not self.owns(self.topology.far_end(end).node):
+            line.arrivals = self.outbox
+        if self._record is not None and not self.topology.node(end.node).is_switch:
+            line.leaves = self._record.sent(line)
+        return line
+
+    def _open_plane(self) -> FramePlane:
+        """Open what brings frames into nodes and takes what comes out of them."""
+        if self.lab.model is not None:
+            return ModelPlane(self.lab.model)
+        own = [end for end in self.lines if self.owns(end.node)]
+        return KernelPlane(self.lab, self._wires, own, self.worker)
+
+    @property
+    def plane(self) -> FramePlane:
+        """The nodes that frames go into; it is open as long as the network is."""
+        assert self._plane is not None
+        return self._plane
+
+    def _join(self) -> None:
+        for link in self.topology.links:
+            for end in link.ends:
+                node = self.topology.node(end.node)
+                if (node.is_switch or node.forwards) and self.owns(end.node):
+                    self.arrives(end, self._inlet(node, end).arrive)
+        self.reconfigure()
+
+    def owns(self, node: str) -> bool:
+        """Return whether ``node`` is this worker's."""
+        return self._wires.worker_of[node] == self.worker
+
+    def arrives(self, end: CableEnd, take: Callable[[bytes], None]) -> None:
+        """Have ``take`` take what comes over the cable to ``end``, but for MAC control."""
+        self._takers.add(end)
+        if self.pauses is not None:
+            take = self.pauses.guarded(end, take)
+        if self.links is not None:
+            take = self.links.guarded(end, take)
+        self.lines[self.topology.far_end(end)].far = take
+
+    def _inlet(self, node: Node, end: CableEnd) -> SwitchInlet:
+        asic = self.lab.asic
+        words, index = None, 0
+        if asic is not None and str(end) in asic.ports:
+            state, port = asic.virtual, asic.ports[str(end)]
+            assert state is not None
+            at = port.switch * SWITCH_WORDS
+            words, index = (state.switches, at + NOW, at + PASSED, at + DROPPED), port.index
+        inlet = SwitchInlet(
+            node.name,
+            index,
+            self.events,
+            self.outlets,
+            self.plane.sender(end),
+            self.plane.explanation(node),
+            words,
+            self.without_carrier[node.name],
+        )
+        self.inlets[end] = inlet
+        return inlet
+
+    def settings(self) -> Settings:
+        """Return the present settings of the switches, as far as this process has them."""
+        asic = self.lab.asic
+        ports = {end: self._settings(end) for end in self.ends.numbers}
+        if asic is None:
+            return Settings(ports, None)
+        pausing = self.pauses is not None or asic.fitted.pauses
+        linked = self.links is not None or asic.fitted.links
+        pauses = pause_settings(asic) if pausing else None
+        return Settings(ports, pauses, link_settings(asic) if linked else None)
+
+    def _settings(self, end: CableEnd) -> PortSettings:
+        asic = self.lab.asic
+        if asic is None or str(end) not in asic.ports:
+            limit = None
+            if asic is None and self.topology.node(end.node).is_switch:
+                limit = self.topology.link_at(end).buffer_bytes
+            return PortSettings(PLAIN_QUEUES, DATA_SHARE, limit)
+        queues = asic.queue_of_code_point(str(end))
+        share = asic.fitted.profile(asic.ports[str(end)].cable).data_share
+        return PortSettings(
+            bytes(HIGH + queue for queue in queues), share, pipeline_ns=asic.choice.latency_ns
+        )
+
+    def _configure(self, end: CableEnd, settings: PortSettings, *, pausing: bool) -> None:
+        """Let the line from ``end`` work by ``settings``; ``pausing``: its port obeys pauses."""
+        if not self.owns(end.node):
+            return
+        line, index = self.lines[end], self._wires.index(end)
+        self.outlets.classify(index, settings.queues)
+        line.low_share, line.limit = settings.low_share, settings.limit
+        asic = self.lab.asic
+        if asic is None or str(end) not in asic.ports:
+            return
+        self.lines[self.topology.far_end(end)].lead_into_pipeline(settings.pipeline_ns)
+        state, port = asic.virtual, asic.ports[str(end)]
+        assert state is not None
+        if self.pauses is not None and pausing:
+            line.leaves = self.pauses.leaves(end)
+            return
+        if self.links is not None and self.links.credited(end):
+            line.leaves = self.links.leaves(end)
+            return
+        depths, at = state.ports, port.index * PORT_WORDS + DEPTH - HIGH
+
+        def leaves(queue: int, octets: int, origin: int) -> None:
+            depths[at + queue] -= octets
+
+        line.leaves = leaves
+
+    def reconfigure(self, seed: int | None = None, settings: Settings | None = None) -> None:
+        """Take the switches' new settings; draws follow from ``seed``, if given.
+
+        ``settings`` are those of ports that this process lacks.
+        """
+        if settings is None:
+            settings = self.settings()
+        if seed is not None:
+            for line in self.lines.values():
+                line.reseed(seed)
+            if self.pauses is not None:
+                self.pauses.begin_row(seed)
+        if self.pauses is None and settings.pauses is not None:
+            self._begin_pauses(self.lab.seed if seed is None else seed)
+        self._relink(seed, settings)
+        pauses = settings.pauses or {}
+        for end, one in settings.ports.items():
+            pausing = end in pauses and pauses[end].rules is not None
+            self._configure(end, one, pausing=pausing)
+        if self.pauses is not None:
+            self.pauses.configure(pauses)
+
+    def _relink(self, seed: int | None, settings: Settings) -> None:
+        """Give cables the link layer of ``settings``."""
+        if settings.links is None:
+            return
+        if self.links is None:
+            assert self.lab.asic is not None
+            asic = self.lab.asic
+            self.links = LinkLayer(
+                asic, self.topology, self.lines, self.events, self.ends.first_of_links, self.owns
+            )
+            self.links.guard(self._takers)
+            seed = self.lab.seed if seed is None else seed
+        self.links.configure(settings.links)
+        if seed is not None:
+            self.links.begin_row(seed)
+
+    def _begin_pauses(self, seed: int) -> None:
+        asic = self.lab.asic
+        assert asic is not None
+        self.pauses = PriorityFlowControl(
+            asic,
+            self.topology,
+            {end: line for end, line in self.lines.items() if self.owns(end.node)},
+            self.events,
+            self.ends.first_of_pauses,
+            self._record,
+        )
+        self.pauses.begin_row(seed)
+        for end in sorted(self._takers):
+            line = self.lines[self.topology.far_end(end)]
+            line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
+
+    def pull(self, ends: Sequence[CableEnd]) -> dict[CableEnd, tuple[int, int]]:
+        """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
+
+        Returns frames and octets (on the wire) that waited, by port, of those that had carrier and
+        are on this worker's cables.
+        """
+        lost: dict[CableEnd, tuple[int, int]] = {}
+        for end in ends:
+            line = self.lines.get(end)
+            if line is not None and not line.cut:
+                frames = line.queued
+                lost[end] = frames, line.pull()
+                self.without_carrier[end.node].add(end)
+        if self.links is not None:
+            self.links.reset(lost)
+        return lost
+
+    def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
+        """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
+        for end in ends:
+            line = self.lines.get(end)
+            if line is not None and line.cut:
+                line.plug()
+                self.without_carrier[end.node].discard(end)
+        self.carrier_changed(nodes)
+
+    def follow(self, changes: Sequence[LineChange]) -> None:
+        """Serve at other rates, and with other orders of the switch program, from now on."""
+        asic = self.lab.asic
+        for change in changes:
+            line = self.lines.get(change.end)
+            if line is None:
+                continue
+            if change.rate_bps != line.rate_bps:
+                line.change_rate(change.rate_bps)
+            if asic is not None and str(change.end) in asic.ports:
+                assert asic.virtual is not None
+                at = asic.ports[str(change.end)].index * PORT_WORDS + OVERTAKES
+                self.put_ahead(change.end, (asic.virtual.ports, at) if change.overtaking else None)
+            if self.pauses is not None and change.pauses is not None:
+                self.pauses.apply_fault(change.end, change.pauses)
+            if self.links is not None and change.link is not None:
+                self.links.apply_fault(change.end, change.link)
+
+    def begin_row(self) -> None:
+        """Let nothing that comes on lines depend on what was; no frame is under way."""
+        for line in self.lines.values():
+            line.begin_row()
+        if self.pauses is not None:
+            self.pauses.begin_row()
+        if self.links is not None:
+            self.links.begin_row()
+
+    def put_ahead(self, end: CableEnd, word: tuple[memoryview, int] | None) -> None:
+        """Let frames that ``word`` counts overtake others at ``end``, or none if that is None."""
+        self.outlets.put_ahead(self._wires.index(end), word)
+
+    def on_carrier(self, node: str, changed: Callable[[], None]) -> None:
+        """Have ``changed`` called after the carrier of a port of ``node`` has changed."""
+        self._of_carrier[node] = changed
+
+    def carrier_changed(self, nodes: Collection[str]) -> None:
+        """Notify those of ``nodes`` that registered, in the order of the topology."""
+        for node, changed in self._of_carrier.items():
+            if node in nodes:
+                changed()
+
+    def open_gpu(self, spec: AgentSpec) -> list[GpuPort]:
+        """The ports of the GPU of ``spec``, opened in its namespace and joined to their lines."""
+        node = self.topology.node(spec.node)
+        made = self.plane.open_ports(
+            spec, lambda port: [self.lines[end] for end in _ends_of(node, port)]
+        )
+        self._ports += made
+        return made
+
+    def deliver_to(
+        self, port: GpuPort, node: str, deliver: Callable[[GpuPort, memoryview], None]
+    ) -> None:
+        """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
+        outlets, account = self.outlets, self.outlets.account
+        for line in port.lines:
+            send, ring = self.plane.sender(line.end), port.ring
+
+            def arrive(
+                frame: bytes,
+                send: Callable[[bytes], int] = send,
+                ring: FrameRing = ring,
+            ) -> None:
+                account.injected += 1
+                send(frame)
+                crossed = ring.look()
+                if crossed is None and (crossed := outlets.late(ring, node)) is None:
+                    return
+                account.delivered += 1
+                deliver(port, crossed)
+                ring.release()
+                if ring.look() is not None:
+                    raise Astray(surplus(node, 2))
+
+            self.arrives(line.end, arrive)
+
+    def index(self, end: CableEnd) -> int:
+        """The inner interface of ``end``, as the ring names it."""
+        return self._wires.index(end)
+
+    def states(self) -> dict[CableEnd, LineState]:
+        """Return the states of the lines that this worker counts at, as far as it has."""
+        return {end: LineState.of(line) for end, line in self.lines.items()}
+
+    def moving(self) -> bool:
+        """Return whether :meth:`under_way` has any: looked for first where one was last."""
+        lines = self._every_line
+        for _ in range(len(lines)):
+            if self._under_way(lines[0]):
+                return True
+            lines.rotate(-1)
+        return False
+
+    def under_way(self) -> int:
+        """Frames that wait at this worker's ports, are on cables to them, or in pipelines."""
+        return sum(self._under_way(line) for line in self._every_line)
+
+    def _under_way(self, line: Line) -> int:
+        owed = self.links is not None and self.links.under_way(line.end)
+        waiting = line.queued + owed if self.owns(line.end.node) else 0
+        return waiting + (line.flying if self.owns(self.topology.far_end(line.end).node) else 0)
+
+    def forget_gpus(self) -> None:
+        """Close the ports of all GPUs; others can be opened."""
+        self._of_carrier.clear()
+        ports, self._ports = self._ports, []
+        close_together(ports)
+
+    def close(self) -> None:
+        """Give up all sockets."""
+        self.forget_gpus()
+        plane, self._plane = self._plane, None
+        if plane is not None:
+            plane.close()
+
+
+def port_counters(
+    lab: Lab, kernel: Mapping[str, PortCounters], states: LineStates
+) -> dict[str, PortCounters]:
+    """Counters of every port by ``node:port``: the ``kernel``'s, and those of the lines' queues.
+
+    A frame counts as sent from when its transmission begins.  PAUSE frames, which end at the
+    next port, are the lines' alone.
+    """
+    found = {}
+    for name, port in kernel.items():
+        node, _, of_node = name.partition(":")
+        end = CableEnd(node, of_node)
+        line, far = states[end], states[lab.topology.far_end(end)]
+        pauses, heard = (one.counts.by_queue[MAC_CONTROL] for one in (line, far))
+        data = line.queue(LOW, drops=line.counts.no_room)
+        control = joined(line.queue(HIGH), line.queue(MEDIUM))
+        waits = data.backlog_packets + control.backlog_packets + line.counts.in_queue
+        octets = data.backlog_bytes + control.backlog_bytes + line.counts.in_queue_octets
+        if lab.routing is not None:
+            # Its packets pass in the kernel, by the host's clock: those of the lines are ours.
+            found[name] = replace(
+                port,
+                rx_packets=far.counts.arrived,
+                rx_bytes=far.counts.arrived_octets,
+                tx_packets=line.counts.frames,
+                tx_bytes=line.counts.octets,
+                control=control,
+                data=data,
+            )
+            continue
+        found[name] = replace(
+            port,
+            rx_packets=port.rx_packets + heard[0],
+            rx_bytes=port.rx_bytes + heard[1],
+            tx_packets=port.tx_packets - waits + pauses[0],
+            tx_bytes=port.tx_bytes - octets + pauses[1],
+            control=control,
+            data=data,
+        )
+    return found
+
+
+def _ends_of(node: Node, port: PortSpec) -> Sequence[CableEnd]:
+    """The ends of the cables behind the interface of ``port``: one, or those of a bond."""
+    return [CableEnd(node.name, one.name) for one in node.ports if one.interface == port.interface]

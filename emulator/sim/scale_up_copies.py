@@ -1,0 +1,106 @@
+"""The scale-up network (NVLink) in virtual time: the ports of one GPU, and what reaches it.
+
+Rates, latency and the shared ingress are those of :mod:`emulator.sim.endpoint.operations.nvlink`. A
+notice is an event at the peer when the first octet of a copy arrives there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from emulator.sim.endpoint.operations.nvlink import CopyNotice, Ingress, ScaleUpLink
+from emulator.sim.event_queue import PS, EventQueue, Source
+
+#: Hands a notice to rank's ports at a time (ps), in the order of the sender's events.
+Send = Callable[[int, int, int, CopyNotice], None]
+
+
+class ScaleUpCopies:
+    """The scale-up ports of ``rank``, in virtual time.
+
+    ``send(peer, when_ps, order, notice)`` brings a notice to the peer's :meth:`arrive`; ``hear`` is
+    called with the notices that come here.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        link: ScaleUpLink,
+        events: EventQueue,
+        source: Source,
+        *,
+        send: Send,
+        hear: Callable[[CopyNotice], None],
+    ) -> None:
+        self._rank, self._link = rank, link
+        self._events, self._source = events, source
+        self._send, self._hear = send, hear
+        self._egress_free: dict[int | None, int] = {}  # by peer; None: of all; ps
+        self._ingress = Ingress() if link.shared else None
+        self._gone: dict[int, int] = {}  # when the last octet of a dead peer's copy may come (ns)
+        self.copies_lost = 0
+        self.copies_out = self.copies_in = self.octets_out = self.octets_in = 0
+
+    def occupy(self, now: int, octets: int, peer: int) -> tuple[int, int]:
+        """Take the egress to ``peer`` for ``octets``.
+
+        Returns when it is free again, and when the peer has the data if nobody else copies there
+        (ns).
+        """
+        port = None if self._link.shared else peer
+        start = max(now * PS, self._egress_free.get(port, 0))
+        end = self._egress_free[port] = start + self._link.octets_ps(octets)
+        self.copies_out += 1
+        self.octets_out += octets
+        free = -(-end // PS)
+        return free, free + self._link.latency_ns
+
+    def notify(self, peer: int, notice: CopyNotice) -> None:
+        """Notify ``peer`` of a copy when its first octet is there.
+
+        Raises ConnectionError if the peer is dead, whose ports are down.
+        """
+        if peer in self._gone:
+            raise ConnectionError(f"rank {peer} has no scale-up port any more")
+        begins = notice.deliver_at * PS - self._link.octets_ps(notice.length)
+        soonest = self._events.now + self._link.latency_ns * PS  # times above are whole ns
+        self._send(peer, max(begins, soonest), self._source.next(), notice)
+
+    def arrive(self, notice: CopyNotice) -> None:
+        """Take a peer's copy, whose first octet is here now."""
+        if self._gone and notice.deliver_at > self._gone.get(notice.sender, notice.deliver_at):
+            self.copies_lost += 1
+            return
+        if self._ingress is not None:
+            duration = self._link.octets_ps(notice.length)
+            end = self._ingress.admit(notice.deliver_at * PS - duration, duration)
+            free = -(-end // PS)
+            if free > notice.deliver_at:
+                notice = notice._replace(deliver_at=free)
+        self.copies_in += 1
+        self.octets_in += notice.length
+        self._hear(notice)
+
+    def lose(self, peers: Sequence[int], now: int) -> int:
+        """Take from ``peers`` only what has left them whole at ``now`` (ns).
+
+        Returns the time by which that has come.
+        """
+        last = now + self._link.latency_ns
+        self._gone |= dict.fromkeys(peers, last)
+        return last
+
+    def hear_again(self, peers: Sequence[int]) -> None:
+        """Take everything from ``peers`` again."""
+        for peer in peers:
+            self._gone.pop(peer, None)
+
+    def counters(self) -> Mapping[str, int]:
+        """Copies and octets, both ways."""
+        return {
+            "copies_out": self.copies_out,
+            "octets_out": self.octets_out,
+            "copies_in": self.copies_in,
+            "octets_in": self.octets_in,
+            "copies_lost": self.copies_lost,
+        }

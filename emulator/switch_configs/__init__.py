@@ -1,8 +1,0 @@
-"""Emulated queueing as configurations of switch operating systems; none was tried on hardware."""
-
-from __future__ import annotations
-
-from emulator.switch_configs import eos_config, nvue_config, sonic_config
-from emulator.switch_configs.config_registry import FORMATS, NosConfig, NosFormat
-
-__all__ = ["FORMATS", "NosConfig", "NosFormat", "eos_config", "nvue_config", "sonic_config"]

@@ -1,0 +1,179 @@
+"""Workers that are processes of this machine, forked from the one that drives the run.
+
+A worker ends when the connection to its driver does, and the kernel kills it with the driver
+(``PR_SET_PDEATHSIG``).  Signals that end a run are the driver's to handle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from emulator.dataplane.lab import Lab
+from emulator.logs import plain_logger
+from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.event_queue import EventQueue
+from emulator.sim.line_record import LineRecord
+from emulator.workers.forked.worker import call
+from emulator.workers.forked.worker_part import WorkerPart
+
+_log = plain_logger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+#: Signals that end a run.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BUFFER_OCTETS = 4 << 20
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ForkedWorker:
+    """Worker ``number`` of the run on ``lab``, in a process of its own.
+
+    ``others`` are those that were forked before it, whose connections are none of its business.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        number: int,
+        others: Sequence[ForkedWorker] = (),
+        record: LineRecord | None = None,
+    ) -> None:
+        self.number = number
+        self._ended: int | None = None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_OCTETS)
+        driver = os.getpid()
+        # A handler of the driver that ran in the child would unwind the driver's stack there.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                for other in others:
+                    other.let_go()
+                _become_worker(
+                    partial(WorkerPart, lab, number, record=record), (ours, theirs), driver
+                )
+            theirs.close()
+            self._connection = Connection(ours.detach())
+            _log.info("worker %d is process %d", number, self.pid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def let_go(self) -> None:
+        """Close the connection, in a process that is not the driver's."""
+        self._connection.close()
+
+    def give(self, method: str, *arguments: object) -> None:
+        """Have ``method`` called there."""
+        try:
+            self._connection.send_bytes(pickle.dumps((method, arguments), pickle.HIGHEST_PROTOCOL))
+        except OSError:
+            self._bury()
+
+    def answer(self, time_limit_s: float | None = None) -> Any:
+        """Return the answer to the oldest call that has none yet.  Raises its exception.
+
+        If there is none for ``time_limit_s`` the process is ended: AgentError.
+        """
+        try:
+            if not self._connection.poll(time_limit_s):
+                self._bury()
+            failure, there, value = pickle.loads(self._connection.recv_bytes())
+        except (OSError, EOFError):
+            self._bury()
+        if failure is not None:
+            failure.add_note(f"in worker {self.number}:\n{there}")
+            raise failure
+        return value
+
+    def _bury(self) -> NoReturn:
+        """Raise AgentError: the process has ended, and if it has not, it is ended now."""
+        status = self._end()
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        raise AgentError(
+            f"worker {self.number} of the run (process {self.pid}) {how}; start the run again",
+            died=True,
+        )
+
+    def _end(self) -> int:
+        """End the process, whatever it does now; return how it has ended."""
+        if self._ended is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._ended
+
+    def close(self) -> None:
+        """End the process, whatever it does now, and wait until it is gone."""
+        self._connection.close()
+        self._end()
+
+
+def _become_worker(
+    make: Callable[[EventQueue], WorkerPart],
+    connection: tuple[socket.socket, socket.socket],
+    driver: int,
+) -> NoReturn:
+    """Serve the driver, and never go back into its code nor its exit handlers."""
+    status = 1
+    ours, theirs = connection
+    try:
+        signal.set_wakeup_fd(-1)
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+            raise OSError(ctypes.get_errno(), "prctl")
+        ours.close()
+        gc.freeze()  # else the first collection would copy every page that is shared
+        if os.getppid() == driver:
+            _serve(make, Connection(theirs.detach()))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _serve(make: Callable[[EventQueue], WorkerPart], driver: Connection) -> None:
+    part: WorkerPart | None = None
+    while True:
+        try:
+            method, arguments = pickle.loads(driver.recv_bytes())
+        except (OSError, EOFError):
+            break
+        failure: Exception | None = None
+        there, value = "", None
+        try:
+            if part is None:
+                part = make(EventQueue())
+            value = call(part, method, arguments)
+        except Exception as error:  # noqa: BLE001 (it is the driver's to judge)
+            failure, there = error, traceback.format_exc()
+        driver.send_bytes(_pickled(failure, there, value))
+
+
+def _pickled(failure: Exception | None, there: str, value: object) -> bytes:
+    """An answer: an exception with its traceback, or what a call has returned.
+
+    What cannot be pickled, or cannot be made again, goes as its text.
+    """
+    try:
+        octets = pickle.dumps((failure, there, value), pickle.HIGHEST_PROTOCOL)
+        if failure is not None:
+            pickle.loads(octets)
+    except Exception as error:  # noqa: BLE001 (pickle raises what the objects in it raise)
+        what = value if failure is None else failure
+        stated = f"{type(what).__name__} cannot leave the process ({error}): {what!s:.200}"
+        octets = pickle.dumps((RuntimeError(stated), there, None))
+    return octets

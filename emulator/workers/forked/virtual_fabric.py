@@ -1,0 +1,481 @@
+"""The fabric of a run in virtual time, whoever works on it: one worker, or several side by side.
+
+With one, the run's own events and the fabric's are in one queue.  With several the run's are in a
+queue of its own, and time passes in windows (conservative synchronisation, Chandy and Misra 1979)::
+
+    all workers                    the run
+    -----------                    -------
+    events before `limit`  ---->   crossings to their workers, news of ranks
+                           <----   next window: up to the earliest event of any other worker plus
+                                   the lookahead, but to no event of the run's own
+
+A worker whose neighbours are idle goes on alone, lookahead by lookahead, until something of its
+own is for them or for the run.  News are heard as soon as no worker can have earlier ones.
+
+The run's decisions on news (a barrier is passed, an execution is over) hold one lookahead later,
+with one worker too. So results do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from emulator.dataplane.kernel.frames.kernel_switch import Account
+from emulator.dataplane.kernel.frames.line_state import LineState, LineStates
+from emulator.dataplane.kernel.port_counters import PortCounters
+from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.link.link_counters import LinkCounters
+from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.event_queue import LOOK, NEVER, PS, EventQueue
+from emulator.sim.line_record import LineRecord
+from emulator.sim.network import Network, port_counters
+from emulator.sim.pfc.pause_watch import PauseWatch
+from emulator.sim.port_capture import PortCapture
+from emulator.sim.port_settings import LineChange
+from emulator.workers.forked.forked_worker import ForkedWorker
+from emulator.workers.forked.partition import lookahead_ps
+from emulator.workers.forked.rank_worker import OtherRank, OwnRank
+from emulator.workers.forked.window_report import Crossing, News, WindowReport
+from emulator.workers.forked.worker import LocalWorker, Worker, call
+from emulator.workers.forked.worker_part import Counted, WorkerPart, uncollected
+from emulator.workers.ranks.rank_exchange import REPORT, WINDOW, Ranks
+from emulator.workers.ranks.ranked_ports import RankedPorts
+from topologies.model import CableEnd
+
+#: Time (host s) that a worker has to give up its sockets and files.
+END_SECONDS = 20.0
+
+
+class VirtualFabric:
+    """The fabric of ``lab`` with as many workers as its wires name; ``events`` are the run's.
+
+    Others than the first are forked here, unless they are ``ranks``, each on its own machine.
+    """
+
+    def __init__(self, lab: Lab, events: EventQueue, ranks: Ranks | None = None) -> None:
+        wires = lab.wires
+        if wires is None:
+            raise ValueError(f"lab {lab.name} runs on the host's clock")
+        self.lab, self.events = lab, events
+        self.lookahead_ps = lookahead_ps(lab.topology)
+        self._owner = wires.worker_of
+        self._hear: Callable[[News], None] | None = None
+        self._capture: PortCapture | None = None
+        self._interrupted = False
+        #: from the first time on that the switches pause
+        self.pauses: PauseWatch | None = None
+        self._looks: set[int] = set()
+        self._inboxes: dict[int, list[Crossing]] = {number: [] for number in range(wires.workers)}
+        #: news that a worker which is behind may still precede
+        self._held: list[News] = []
+        #: exchanges between the workers so far, in each of which all report once
+        self.exchanges = 0
+        #: what NICs have sent, and how long pauses stopped ports
+        self.record = LineRecord.of(lab.topology)
+        self.ranks = ranks
+        own = 0 if ranks is None else ranks.number
+        self.workers: list[Worker] = []
+        try:
+            for number in range(1, wires.workers) if ranks is None else ():
+                self.workers.append(ForkedWorker(lab, number, self._forked, self.record))
+            queue = events if wires.workers == 1 else EventQueue()
+            self.part = WorkerPart(lab, own, queue, self.record)
+            self.part.hear = self._take_news if wires.workers == 1 else None
+            if ranks is None:
+                self.workers.insert(0, LocalWorker(self.part))
+            else:
+                self.workers += [OtherRank(number, ranks) for number in range(ranks.count)]
+                self.workers[own] = OwnRank(self.part, ranks)
+                self.record.joined = RankedPorts(ranks, self._owner)
+                if lab.asic is not None:
+                    lab.asic.joined = lab.asic.pauses.joined = self.record.joined
+            self._following = [NEVER] * wires.workers
+            self._stale = True  # who has something to do next is to be queried
+            self._watch_pauses()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def network(self) -> Network:
+        """The part of the fabric that is in this process: all of it if there is one worker."""
+        return self.part.network
+
+    @property
+    def reports(self) -> bool:
+        """Return whether this process has what all have counted: not if it is a later rank."""
+        return self.ranks is None or self.ranks.number == 0
+
+    @property
+    def broken(self) -> bool:
+        """Return whether workers exchange nothing any more: one was interrupted, or has left."""
+        return self._interrupted or (self.ranks is not None and self.ranks.ended)
+
+    @property
+    def alone(self) -> bool:
+        """Return whether there is one worker."""
+        return len(self.workers) == 1
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The processes of the workers that have one of their own, by their number."""
+        return {one.number: one.pid for one in self._forked}
+
+    @property
+    def _forked(self) -> list[ForkedWorker]:
+        """The workers that have a process of their own."""
+        return [one for one in self.workers if isinstance(one, ForkedWorker)]
+
+    def on_news(self, hear: Callable[[News], None]) -> None:
+        """Call ``hear`` with the outcomes of ranks, in the order of their times."""
+        self._hear = hear
+
+    def _take_news(self, news: News) -> None:
+        if news.rank is not None:
+            if self._hear is not None:
+                self._hear(news)
+            return
+        when = news.when_ps + self.lookahead_ps
+        if when not in self._looks:
+            self._looks.add(when)
+            self.events.at(when, LOOK, self._look, when)
+
+    def _look(self, when: int) -> None:
+        self._looks.discard(when)
+        if self.pauses is not None:
+            self.pauses.look()
+
+    def _watch_pauses(self) -> None:
+        asic = self.lab.asic
+        if self.pauses is not None:
+            self.pauses.forget()
+        elif asic is not None and self.network.pauses is not None:
+            self.pauses = PauseWatch(asic, self.lab.topology, self.events, self)
+        if asic is not None and self.network.links is not None:
+            asic.links.keeper = self
+
+    def restart_links(self) -> None:
+        """Measure the largest and longest of the link layer anew."""
+        self.each("restart_links")
+
+    def link_counters(self) -> dict[str, LinkCounters]:
+        """Counters of the link layer at all ports, where this process reports."""
+        return {name: one for part in self.counted("link_counters") for name, one in part.items()}
+
+    def each_of_pauses(self, method: str, *arguments: object) -> list[Any]:
+        """Call ``method`` of every worker's pauses."""
+        return self.each("of_pauses", method, arguments)
+
+    def paused(self) -> bool:
+        """Return whether a pause is in force at a port."""
+        return self.pauses is not None and self.pauses.in_force
+
+    @property
+    def deadlocked(self) -> bool:
+        """Return whether lines have stopped each other in a circle."""
+        return self.pauses is not None and bool(self.pauses.deadlock)
+
+    def standing(self) -> str:
+        """Name what pauses hold up now, as the end of a sentence; empty if they hold up nothing."""
+        return "" if self.pauses is None else self.pauses.standing()
+
+    def owner(self, node: str) -> int:
+        """The number of the worker of ``node``."""
+        return self._owner[node]
+
+    def capture(self, capture: PortCapture, snaplen: int) -> None:
+        """Have ``capture`` get all frames from now on, ``snaplen`` octets of each."""
+        self._capture = capture
+        self.each("capture", capture.ends, snaplen)
+        if self.alone:
+            assert self.part.taps is not None
+            self.part.taps.full = self._collect
+
+    def _collect(self) -> None:
+        """Take what this process alone has captured."""
+        assert self._capture is not None
+        assert self.part.taps is not None
+        self._capture.add(self.part.taps.take())
+        self._capture.flush(self.events.now)
+
+    def flush(self) -> None:
+        """Bring the capture up to date with all frames seen, if all workers can report."""
+        if self._capture is None:
+            return
+        if self.alone:
+            self._collect()
+        elif not self.broken:
+            self.following()  # their reports bring it
+        self._capture.flush()
+
+    # Calls
+
+    def each(self, method: str, *arguments: object) -> list[Any]:
+        """Call ``method`` of all workers now; their answers in the order of their numbers.
+
+        Ranks that do not report get no answers of what is counted.
+        """
+        return self.each_with(method, [arguments] * len(self.workers))
+
+    def counted(self, method: str) -> list[dict[Any, Any]]:
+        """Return what all workers have counted by ``method``; empty unless this process reports.
+
+        All ranks call it, and the first one alone has what came of it.
+        """
+        parts: list[Counted] = self.each(method)
+        return [part.by for part in parts]
+
+    def each_with(self, method: str, arguments: Sequence[Sequence[object]]) -> list[Any]:
+        """Call ``method`` of all workers now, each with arguments of its own."""
+        self._stale = True
+        if self.alone:
+            return [call(self.part, method, arguments[0])]
+        with self._together():
+            for worker, own in zip(self.workers, arguments, strict=True):
+                worker.give("at", self.events.now, self._taken(worker.number), method, own)
+            return self._answers()
+
+    def _answers(self) -> list[Any]:
+        """Carry out the call of this process, while the others do theirs; return all answers."""
+        own = self.workers[self.part.number].answer()
+        if isinstance(own, Counted) and not self.reports:
+            return []
+        numbers = range(len(self.workers))
+        return [own if one == self.part.number else self.workers[one].answer() for one in numbers]
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """Exchange with all workers; what interrupts that leaves answers that nobody reads.
+
+        They are ended then, and get no more calls.
+        """
+        if self.broken:
+            raise AgentError("the workers of the run were interrupted", died=True)
+        try:
+            yield
+        except BaseException:
+            self._interrupted = True
+            for worker in self._forked:
+                worker.close()
+            raise
+
+    def _taken(self, number: int) -> list[Crossing]:
+        """Take what has come for worker ``number`` since its last call."""
+        inbox = self._inboxes[number]
+        self._inboxes[number] = []
+        return inbox
+
+    # Time
+
+    def following(self) -> int:
+        """Return when something happens next at any worker (ps)."""
+        if self._stale and not self.alone:
+            self._exchange(REPORT, [()] * len(self.workers))  # news make events of the run
+        own = self.events.heap[0][0] if self.events.heap else NEVER
+        return own if self.alone else min(own, self._all_over())
+
+    def _next_of(self, number: int) -> int:
+        """Return when worker ``number`` has something to do, as far as is known here (ps)."""
+        waiting = min((one[0] for one in self._inboxes[number]), default=NEVER)
+        return min(waiting, self._following[number])
+
+    def _all_over(self) -> int:
+        """Return the time (ps) up to which every worker has done all."""
+        return min(map(self._next_of, self._inboxes))
+
+    def run(self, until: int = NEVER) -> bool:
+        """Let time pass up to and with ``until`` (ps); return whether the run's events stopped it.
+
+        Without that the time is ``until`` afterwards, or that of the last event if no limit was
+        given.
+        """
+        if self.alone:
+            with uncollected():
+                return self.events.run(until)
+        events, sampler = self.events, self.events.sampler
+        events.stopped = False
+        if sampler is not None:
+            sampler.resume(events.now)
+        while (following := self.following()) < NEVER:
+            if sampler is not None and sampler.due <= min(following, until):
+                events.now = sampler.due
+                sampler.take(events.now, following)
+                continue
+            if following > until:
+                break
+            if events.heap and events.heap[0][0] == following:
+                if events.run_one():
+                    if sampler is not None:
+                        sampler.sample(events.now)
+                    return True
+                continue
+            limit = until + 1
+            if events.heap:
+                limit = min(limit, events.heap[0][0])
+            if sampler is not None:
+                limit = min(limit, sampler.due)
+            limits = self._limits(limit)
+            self._exchange(
+                WINDOW,
+                [
+                    (limits[one.number], self.lookahead_ps, self._taken(one.number))
+                    for one in self.workers
+                ],
+            )
+        if until != NEVER:
+            events.now = until
+        return False
+
+    def _limits(self, limit: int) -> list[int]:
+        """The ends (ps) of the workers' next windows, ``limit`` at most.
+
+        Neither what another worker does next nor a decision on news reaches a worker before.
+        """
+        held = min((one.when_ps for one in self._held), default=NEVER)
+        nexts = list(map(self._next_of, range(len(self.workers))))
+        return [
+            min(limit, self.lookahead_ps + min(held, *nexts[:own], *nexts[own + 1 :]))
+            for own in range(len(self.workers))
+        ]
+
+    def _exchange(self, method: str, arguments: Sequence[Sequence[object]]) -> None:
+        """Have all workers work at once; pass on what they report for each other, and the news."""
+        self.exchanges += 1
+        reports: list[WindowReport] = []
+        with self._together():
+            for worker, own in zip(self.workers, arguments, strict=True):
+                worker.give(method, *own)
+            reports += self._answers()
+        for worker, report in zip(self.workers, reports, strict=True):
+            self._following[worker.number] = report.following
+            self.events.now = max(self.events.now, report.now)
+            for owner, crossings in report.crossings.items():
+                self._inboxes[owner] += crossings
+            self._held += report.news
+            if self._capture is not None:
+                self._capture.add(report.blocks)
+        self._stale = False
+        over = self._all_over()
+        if self._capture is not None:
+            self._capture.flush(min(over, self.events.now))
+        held = sorted(self._held, key=lambda one: (one.when_ps, one.rank or 0))
+        self._held = [one for one in held if one.when_ps >= over]
+        for one in held[: len(held) - len(self._held)]:
+            self._take_news(one)
+
+    # The fabric
+
+    def under_way(self) -> int:
+        """Frames that wait at ports, or are on cables."""
+        self.following()  # others get what was sent to them
+        return sum(self.each(".under_way"))
+
+    def moving(self) -> bool:
+        """Return whether a frame waits at a port, is on a cable or in a pipeline."""
+        self.following()  # others get what was sent to them
+        return any(self.each(".moving"))
+
+    def states(self) -> LineStates:
+        """The state of every line, its two ends put together; none unless this process reports."""
+        of_workers: Sequence[LineStates] = self.counted("states")
+        if self.alone or not of_workers:
+            return of_workers[0] if of_workers else {}
+        owner, network = self._owner, self.network
+        found: dict[CableEnd, LineState] = {}
+        for end in network.ends.numbers:
+            near, far = owner[end.node], owner[network.topology.far_end(end).node]
+            state = of_workers[near][end]
+            found[end] = state if near == far else state.with_arrivals(of_workers[far][end])
+        return found
+
+    def counters(self) -> dict[str, PortCounters]:
+        """Counters of every port by ``node:port``; none unless this process reports."""
+        if self.ranks is None:
+            return port_counters(self.lab, self.lab.counters(), self.states())
+        nodes = self.lab.topology.nodes
+        ports = [f"{one.name}:{port.name}" for one in nodes for port in one.ports]
+        own = self.lab.counters([one.name for one in nodes if self.network.owns(one.name)])
+        assert self.record.joined is not None
+        kernel = self.record.joined.by_name(ports, own)
+        states = self.states()
+        return port_counters(self.lab, kernel, states) if self.reports else {}
+
+    def account(self) -> Account:
+        """The account of every frame that went into a namespace."""
+        total = Account()
+        for one in self.each("account"):
+            total.injected += one.injected
+            total.delivered += one.delivered
+            total.dropped.update(one.dropped)
+        return total
+
+    def reconfigure(self, seed: int) -> None:
+        """Take the switches' new settings; draws follow from ``seed``."""
+        self.each("reconfigure", seed, self.network.settings())
+        self._watch_pauses()
+
+    def begin_row(self) -> None:
+        """Let nothing that comes depend on what was; no frame is under way."""
+        self.each(".begin_row")
+        asic = self.lab.asic
+        if asic is not None:
+            assert asic.virtual is not None
+            asic.virtual.restart_flowlets(self.events.now // PS)
+            asic.reroute()
+
+    def pull(self, ends: Sequence[CableEnd]) -> dict[CableEnd, tuple[int, int]]:
+        """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
+
+        Returns frames and octets (on the wire) that waited, by port, of those that had carrier.
+        """
+        if self.broken:  # the run is ending, and nothing moves any more
+            return {}
+        of_workers = self.each(".pull", ends)
+        at = {end: of_workers[self._owner[end.node]] for end in ends}
+        return {end: lost[end] for end, lost in at.items() if end in lost}
+
+    def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
+        """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
+        if not self.broken:
+            self.each(".plug", ends, nodes)
+
+    def follow(self, changes: Sequence[LineChange]) -> None:
+        """Serve at other rates, and with other orders of the switch program, from now on."""
+        if not self.broken:
+            self.each(".follow", changes)
+
+    def end_gpus(self, nodes: Sequence[str]) -> None:
+        """End the processes of the GPUs ``nodes``, and what they have under way on NVLink."""
+        if not self.broken:
+            self.each("end_gpus", nodes)
+
+    def replace_gpus(self, nodes: Sequence[str]) -> None:
+        """Give the GPUs ``nodes`` a new process with the next new transports."""
+        if not self.broken:
+            self.each("replace_gpus", nodes)
+
+    def retire(self) -> None:
+        """Have all workers close the sockets of their GPUs, and forget what was on its way.
+
+        One that does not answer for :data:`END_SECONDS` is ended.
+        """
+        with contextlib.suppress(AgentError):  # a worker has ended, and its sockets with it
+            if not self.broken:
+                with self._together():
+                    for worker in self._forked:
+                        worker.give("retire")
+                    for worker in self._forked:
+                        worker.answer(END_SECONDS)
+        self.part.retire()
+        for inbox in self._inboxes.values():
+            inbox.clear()
+        self._held.clear()
+
+    def close(self) -> None:
+        """End all workers."""
+        with contextlib.ExitStack() as stack:
+            for worker in self.workers:
+                stack.callback(worker.close)
+            self.workers = []

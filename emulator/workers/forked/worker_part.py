@@ -1,0 +1,416 @@
+"""The part of a run that one worker has: its network, the GPUs on it, and its own event queue.
+
+Whoever drives the run calls the methods of this class, in this process or from another one. Their
+arguments and results can be pickled, but for those that the driver's own process gives itself.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from heapq import heappush
+from typing import Any
+
+from emulator.dataplane.kernel.frames.gpu_port import GpuPort
+from emulator.dataplane.kernel.frames.kernel_switch import Account
+from emulator.dataplane.kernel.frames.packet_ring import open_together
+from emulator.dataplane.lab import Lab
+from emulator.sim.endpoint.agent_spec import AgentSpec, Progress
+from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, memory_path
+from emulator.sim.endpoint.operations.nvlink import CopyNotice
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.sim.event_queue import NEVER, PS, EventQueue, number_of
+from emulator.sim.frame_taps import BoundaryTaps, TaggedFrame
+from emulator.sim.gpu_endpoint import GpuEndpoint, WorkerSurroundings
+from emulator.sim.line_record import LineRecord
+from emulator.sim.link_layer.link_unit import LinkUnit
+from emulator.sim.network import Network
+from emulator.sim.port_capture import PortTaps
+from emulator.sim.port_settings import Settings
+from emulator.workers.forked.window_report import Crossing, News, WindowReport
+from emulator.workers.ranks.far_memory import FarCopy, far_memory
+from topologies.model import CableEnd
+
+#: A rank's schedule, with the buffers of every rank that it writes to.
+Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
+
+#: PDCs or queue pairs beyond which the memory of an iteration's is worth a full collection.
+MANY_CONNECTIONS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSchedules:
+    """The ``results`` of a worker's ranks; ``for_all``: all who drive the run need their times."""
+
+    results: list[RankResult]
+    for_all: bool
+
+    def for_worker(self, number: int) -> EndedSchedules:
+        """Return what worker ``number`` needs of it: each knows the times of its own ranks."""
+        if self.for_all:
+            return self
+        return EndedSchedules([one.brief() for one in self.results], for_all=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A worker's counts ``by`` rank, name or end, which the first one of MPI ranks alone gets."""
+
+    by: dict[Any, Any]
+
+
+class WorkerPart:
+    """Worker ``number`` of the run on ``lab``, with the events of ``events``.
+
+    ``hear`` gets the outcomes of ranks at once; None: they wait for the report of the window.
+    """
+
+    def __init__(
+        self, lab: Lab, number: int, events: EventQueue, record: LineRecord | None = None
+    ) -> None:
+        self.network = Network(lab, events, number, record)
+        self.events = events
+        self.number = number
+        self.hear: Callable[[News], None] | None = None
+        self._endpoints: dict[int, GpuEndpoint] = {}
+        self._ranks: dict[int, AgentSpec] = {}
+        self._memories: dict[int, GpuMemory] = {}
+        self._attached: list[GpuMemory] = []
+        self._far_memories: dict[int, GpuMemory] = {}
+        self.taps: PortTaps | None = None
+        self._boundary: BoundaryTaps | None = None
+        self._news: list[News] = []
+        self._limit = 0  # all before is over
+        self._copies: list[Crossing] = []
+        self._look_at_pauses()
+        wires = lab.wires
+        assert wires is not None
+        self._owner = wires.worker_of
+        #: the worker and the line behind each number that an arrival's order has
+        self._lines = {line.number: line for line in self.network.lines.values()}
+        self._far_owner = {
+            line.number: self._owner[self.network.topology.far_end(end).node]
+            for end, line in self.network.lines.items()
+        }
+
+    # The GPUs
+
+    def open(
+        self,
+        lab: str,
+        specs: Sequence[AgentSpec],
+        memories: Mapping[int, GpuMemory] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Open the sockets of this worker's GPUs in their namespaces, ``specs`` being all of them.
+
+        ``memories`` are those of all ranks; None: they are mapped from where the driver made them.
+        """
+        self._ranks = {spec.rank: spec for spec in specs}
+        self._memories = dict(memories or {})
+        around = WorkerSurroundings(
+            events=self.events,
+            outlets=self.network.outlets,
+            finished=self._finished,
+            at_barrier=self._at_barrier,
+        )
+        own = [spec for spec in specs if self.network.owns(spec.node)]
+        for done, (spec, ports) in enumerate(
+            zip(own, open_together(self.network.open_gpu, own), strict=True), start=1
+        ):
+            self._open(lab, spec, ports, around)
+            if progress is not None:
+                progress(done, len(own))
+
+    def _open(
+        self, lab: str, spec: AgentSpec, ports: Sequence[GpuPort], around: WorkerSurroundings
+    ) -> None:
+        network, rank = self.network, spec.rank
+        endpoint = GpuEndpoint(
+            spec,
+            ports,
+            around,
+            network.ends.first_free + rank,
+            memory=self._memory(lab, rank),
+            scale_up_memories={peer: self._peer_memory(lab, peer) for peer in spec.scale_up_peers},
+            send_copy=self._send_copy,
+        )
+        network.on_carrier(spec.node, endpoint.carrier_changed)
+        for opened in ports:
+            network.deliver_to(opened, spec.node, endpoint.deliver)
+        self._endpoints[rank] = endpoint
+
+    def _memory(self, lab: str, rank: int) -> GpuMemory:
+        if rank not in self._memories:
+            attached = GpuMemory.attach(memory_path(lab, self._ranks[rank].node))
+            self._memories[rank] = attached
+            self._attached.append(attached)
+        return self._memories[rank]
+
+    def _peer_memory(self, lab: str, rank: int) -> GpuMemory:
+        """The memory of ``rank`` for a GPU that copies to it."""
+        spec = self._ranks[rank]
+        if self.network.lab.here(spec.node):
+            return self._memory(lab, rank)
+        if rank not in self._far_memories:
+            path = memory_path(lab, spec.node)
+            self._far_memories[rank] = far_memory(path, spec.memory_octets)
+        return self._far_memories[rank]
+
+    def _send_copy(self, peer: int, when: int, order: int, notice: CopyNotice) -> None:
+        endpoint = self._endpoints.get(peer)
+        if endpoint is None:
+            far = self._far_memories.get(peer)
+            what = notice if far is None else FarCopy.of(notice, far)
+            self._copies.append((when, order, peer, what))
+            return
+        assert endpoint.copies is not None
+        self.events.at(when, order, endpoint.copies.arrive, notice)
+
+    def load(self, loads: Sequence[Load]) -> None:
+        """Give GPUs of this worker their schedules."""
+        for rank, schedule, layouts in loads:
+            self._endpoints[rank].load(schedule, layouts)
+
+    def renew(self, life: int, lives_before: int) -> None:
+        """Give every GPU a new transport, for life number ``life`` of a row."""
+        gone = sum(one.renew(life, lives_before) for one in self._endpoints.values())
+        if gone > MANY_CONNECTIONS:
+            gc.collect()  # else they stay until the next ones are there, which are as many
+
+    def end_gpus(self, nodes: Sequence[str]) -> None:
+        """End the processes of the GPUs ``nodes`` now, whoever has them.
+
+        Scale-up copies that have not left them whole arrive nowhere.
+        """
+        ended = [spec.rank for spec in self._ranks.values() if spec.node in nodes]
+        for rank, endpoint in self._endpoints.items():
+            if rank in ended:
+                endpoint.end()
+            else:
+                endpoint.lose_copies(ended)
+
+    def replace_gpus(self, nodes: Sequence[str]) -> None:
+        """Give the GPUs ``nodes`` a new process with the next new transports."""
+        returning = [spec.rank for spec in self._ranks.values() if spec.node in nodes]
+        for rank, endpoint in self._endpoints.items():
+            if rank in returning:
+                endpoint.replace()
+            if endpoint.copies is not None:
+                endpoint.copies.hear_again(returning)
+
+    def start(self, execution: int) -> None:
+        """Begin execution number ``execution`` now."""
+        for endpoint in self._endpoints.values():
+            endpoint.start(execution)
+
+    def pass_barrier(self, execution: int, name: str, ranks: Sequence[int]) -> None:
+        """Let those of ``ranks`` go on that wait at barrier ``name``."""
+        for rank in ranks:
+            endpoint = self._endpoints.get(rank)
+            if endpoint is not None:
+                endpoint.executor.pass_barrier(execution, name, self.events.now // PS)
+                endpoint.settle()
+
+    def unfinished(self) -> dict[int, str]:
+        """Name what every rank waits for that has not ended its schedule."""
+        return {
+            rank: endpoint.executor.unfinished()
+            for rank, endpoint in self._endpoints.items()
+            if endpoint.executor.running
+        }
+
+    def has_sent_to(self, lost: Sequence[int]) -> bool:
+        """Return whether a write of another rank to one of ``lost`` is under way."""
+        return any(
+            endpoint.executor.running and endpoint.executor.has_sent_to(lost)
+            for rank, endpoint in self._endpoints.items()
+            if rank not in lost
+        )
+
+    def fail(self, error: str, details: Mapping[int, str]) -> None:
+        """End the executions of the ranks in ``details`` with ``error``."""
+        for rank, detail in details.items():
+            if rank in self._endpoints:
+                self._endpoints[rank].fail(error, detail)
+
+    def results(self, for_all: bool) -> EndedSchedules:
+        """The results of all ranks that have one; ``for_all``: their times too."""
+        ended = (endpoint.result for endpoint in self._endpoints.values())
+        return EndedSchedules([result for result in ended if result is not None], for_all)
+
+    def counters(self) -> Counted:
+        """Counters of every rank, by layer (``transport``, ``nic``, ...) and name."""
+        return Counted({rank: one.counters() for rank, one in self._endpoints.items()})
+
+    def states(self) -> Counted:
+        """The states of this worker's lines, by their ends."""
+        return Counted(self.network.states())
+
+    def close_transports(self) -> None:
+        """Have the transports finish what was posted and close."""
+        for endpoint in self._endpoints.values():
+            endpoint.close()
+
+    def closed(self) -> bool:
+        """Return whether no transport has anything open."""
+        return all(endpoint.closed for endpoint in self._endpoints.values())
+
+    def retire(self) -> None:
+        """Close the sockets of all GPUs; others can be opened."""
+        for endpoint in self._endpoints.values():
+            endpoint.retire()
+        self._endpoints.clear()
+        self.network.forget_gpus()
+        self._memories.clear()
+        self._far_memories.clear()
+        while self._attached:
+            self._attached.pop().close()
+
+    # What ranks come to
+
+    def _finished(self, rank: int) -> None:
+        result = self._endpoints[rank].result
+        assert result is not None
+        self._notify(News(self.events.now, rank, result=result.brief()))
+
+    def _at_barrier(self, rank: int, names: Sequence[str]) -> None:
+        self._notify(News(self.events.now, rank, barriers=tuple(names)))
+
+    def _notify(self, news: News) -> None:
+        if self.hear is None:
+            self._news.append(news)
+        else:
+            self.hear(news)
+
+    # Windows
+
+    def accept(self, crossings: Sequence[Crossing]) -> None:
+        """Take what comes from other workers.
+
+        Raises RuntimeError if something comes for a time that is over here.
+        """
+        for when, order, number, what in crossings:
+            if when < self._limit:
+                raise RuntimeError(
+                    f"something arrives at worker {self.number} at {when} ps, which has run up to "
+                    f"{self._limit} ps already"
+                )
+            if isinstance(what, bytes):
+                self._lines[number].expect(when, order, what)
+            elif isinstance(what, LinkUnit):
+                self._lines[number].expect(when, order, what, counts=what.first)
+            else:
+                if isinstance(what, FarCopy):
+                    what.put_into(self._memories[number])
+                    what = what.notice
+                copies = self._endpoints[number].copies
+                assert copies is not None
+                heappush(self.events.heap, (when, order, copies.arrive, what))
+
+    def advance(self, limit: int, lookahead_ps: int, crossings: Sequence[Crossing]) -> WindowReport:
+        """Take what comes from others, and run all events before ``limit`` (ps).
+
+        It ends earlier, one lookahead at most after the first event that others have to know of.
+        """
+        self.accept(crossings)
+        events = self.events
+        with uncollected():
+            while not self._to_tell():
+                following = events.heap[0][0] if events.heap else NEVER
+                self._limit = min(limit, following + lookahead_ps)
+                events.run_before(self._limit)
+                if self._limit == limit:
+                    break
+        return self.report()
+
+    def _to_tell(self) -> bool:
+        """Return whether the next report has more than times."""
+        taps = self.taps
+        return bool(
+            self.network.outbox or self._copies or self._news or (taps is not None and taps.blocks)
+        )
+
+    def report(self) -> WindowReport:
+        """Report the time, the news, and what is for others."""
+        heap = self.events.heap
+        made = WindowReport(self.events.now, heap[0][0] if heap else NEVER, news=self._news)
+        self._news = []
+        outbox = self.network.outbox
+        for when, order, _, frame in outbox:
+            number = number_of(order)
+            made.crossings.setdefault(self._far_owner[number], []).append(
+                (when, order, number, frame)
+            )
+        outbox.clear()
+        for copy in self._copies:
+            owner = self._owner[self._ranks[copy[2]].node]
+            made.crossings.setdefault(owner, []).append(copy)
+        self._copies.clear()
+        if self.taps is not None:
+            made.blocks = self.taps.take()
+        return made
+
+    # The fabric
+
+    def reconfigure(self, seed: int | None, settings: Settings | None) -> None:
+        """Take the switches' new settings."""
+        self.network.reconfigure(seed, settings)
+        self._look_at_pauses()
+
+    def _look_at_pauses(self) -> None:
+        if self.network.pauses is not None:
+            self.network.pauses.on_unmoved = lambda: self._notify(News(self.events.now))
+
+    def of_pauses(self, method: str, arguments: Sequence[object]) -> Any:
+        """Call ``method`` of the ports' pauses, which are there."""
+        return getattr(self.network.pauses, method)(*arguments)
+
+    def restart_links(self) -> None:
+        """Have the ports' link layer, which is there, measure anew."""
+        assert self.network.links is not None
+        self.network.links.restart()
+
+    def link_counters(self) -> Counted:
+        """Counters of the ports' link layer, which is there, by ``node:port``."""
+        assert self.network.links is not None
+        return Counted(self.network.links.counters())
+
+    def capture(self, ends: Sequence[CableEnd], snaplen: int) -> None:
+        """Make blocks of the frames at those of the ports ``ends`` that are this worker's."""
+        self.taps = PortTaps(ends, self.network, snaplen)
+
+    def tag_frames(self, ends: Sequence[CableEnd], every: int) -> None:
+        """Note tagged frames at those of the ports ``ends`` that are this worker's."""
+        self._boundary = BoundaryTaps(ends, self.network, every)
+
+    def tagged_frames(self) -> list[TaggedFrame]:
+        """Return the tagged frames since the last call."""
+        return [] if self._boundary is None else self._boundary.take()
+
+    def account(self) -> Account:
+        """The account of every frame that went into a namespace of this worker's nodes."""
+        return self.network.outlets.account
+
+    def close(self) -> None:
+        """Give up everything."""
+        self.retire()
+        self.network.close()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector from going through all endpoints while frames pass.
+
+    Nothing on their way refers to itself; what an execution leaves is collected after it.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

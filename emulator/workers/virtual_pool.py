@@ -1,0 +1,319 @@
+"""All GPUs of a lab in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Self
+
+from emulator.sim.endpoint.agent_spec import AgentError, AgentSpec, Progress
+from emulator.sim.endpoint.interruption import REPORTED, JobInterrupted
+from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, memory_path
+from emulator.sim.endpoint.operations.loading import barrier_members, laid_out, layouts_for
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.sim.event_queue import NEVER, PASS, PS, STOP
+from emulator.workers.forked.virtual_fabric import VirtualFabric
+from emulator.workers.forked.window_report import News
+from emulator.workers.forked.worker_part import EndedSchedules, Load
+
+#: Fabric time from the order to run to the common start (ns).
+LEAD_NS = 1_000
+#: Fabric time that transports may take to close, and frames to arrive that are under way (ns).
+CLOSE_NS = 2_000_000
+#: Fabric time after which frames, or pauses, that are left from an execution are an error (ns).
+DRAIN_NS = 100_000_000
+
+Counts = dict[int, Mapping[str, Mapping[str, int]]]
+
+
+class VirtualPool:
+    """The GPUs of ``specs`` on ``fabric``; the owner of their ``memories`` (by rank).
+
+    Where the fabric is that of several MPI ranks, each has the memories of its own GPUs.
+
+    Use it as a context manager, or call :meth:`stop` at the end whatever happened.
+    """
+
+    def __init__(self, lab: str, specs: Sequence[AgentSpec], fabric: VirtualFabric) -> None:
+        self.lab = lab
+        self.specs = {spec.rank: spec for spec in specs}
+        if len(self.specs) != len(specs):
+            raise ValueError("two GPUs have the same rank")
+        self.memories: dict[int, GpuMemory] = {}
+        self._fabric = fabric
+        self._events, self._source = fabric.events, fabric.events.run_source
+        self._lost: Callable[[], Collection[int]] | None = None
+        self._members: dict[str, frozenset[int]] = {}
+        self._waiting: dict[str, set[int]] = {}
+        self._passes: dict[int, list[str]] = {}  # names of barriers, by when they are passed (ps)
+        self._left: set[int] = set()
+        self._ending = False
+        self._execution = self._life = self._past_lives = 0
+        self._used = False  # since the transports were made
+        fabric.on_news(self._hear)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Processes of the workers beside this one."""
+        return self._fabric.pids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, progress: Progress | None = None) -> None:
+        """Make the memories and open every GPU's sockets in its namespace."""
+        specs = list(self.specs.values())
+        try:
+            for rank, spec in self.specs.items():
+                if not self._fabric.lab.here(spec.node):
+                    continue
+                path = memory_path(self.lab, spec.node)
+                self.memories[rank] = GpuMemory.create(path, spec.memory_octets)
+            fabric = self._fabric
+            given: list[tuple[object, ...]] = [(self.lab, specs)] * len(fabric.workers)
+            given[fabric.part.number] = (self.lab, specs, self.memories, progress)
+            fabric.each_with("open", given)
+        except BaseException:
+            self.stop()
+            raise
+
+    def load(self, schedules: Sequence[Schedule]) -> None:
+        """Lay out the memories and give every GPU its schedule; there must be one for each.
+
+        Those of GPUs on the machine of another MPI rank may have their buffers alone.
+        """
+        fabric, by_rank = self._fabric, laid_out(schedules, self.specs, self.memories)
+        self._members = self._meeting(schedules)
+        loads: list[list[Load]] = [[] for _ in fabric.workers]
+        for rank, schedule in by_rank.items():
+            if fabric.ranks is not None and rank not in self.memories:
+                continue  # that MPI rank has it
+            owner = fabric.owner(self.specs[rank].node)
+            loads[owner].append((rank, schedule, layouts_for(rank, by_rank)))
+        fabric.each_with("load", [(one,) for one in loads])
+
+    def _meeting(self, schedules: Sequence[Schedule]) -> dict[str, frozenset[int]]:
+        """Return who meets at each barrier; every MPI rank knows the barriers of its own GPUs."""
+        ranks = self._fabric.ranks
+        if ranks is None:
+            return barrier_members(schedules)
+        own = barrier_members([one for one in schedules if one.rank in self.memories])
+        members: dict[str, frozenset[int]] = {}
+        for part in ranks.gather("barriers", own):
+            for name, meeting in part.items():
+                members[name] = members.get(name, frozenset()) | meeting
+        return members
+
+    def renew(self) -> None:
+        """Give every GPU a new transport, if the one it has was used.
+
+        Whatever the old ones have under way arrives first.
+        """
+        if not self._used:
+            return
+        self._drain()
+        self._life += 1
+        self._fabric.each("renew", self._life, self._past_lives)
+        self._used = False
+
+    def begin_row(self) -> None:
+        """Make the next row independent of earlier executions.
+
+        The fabric is empty, and every GPU has a transport as the first one of a run.
+        """
+        self._drain()
+        if self._used:
+            self._past_lives += self._life + 1
+            self._life = 0
+            self._fabric.each("renew", 0, self._past_lives)
+        self._used = False
+        self._execution = 0
+
+    def _drain(self) -> None:
+        """Let time pass until no frame is under way and no pause in force.
+
+        Raises :class:`AgentError` if that takes longer than :data:`DRAIN_NS`: what comes after
+        would not begin on an empty fabric.
+        """
+        fabric = self._fabric
+        until = self._events.now + DRAIN_NS * PS
+        while fabric.moving() or fabric.paused():
+            following = fabric.following()
+            if following > until:
+                raise AgentError(
+                    f"{fabric.under_way()} frames are still under way {DRAIN_NS / 1e6:g} ms "
+                    f"after the last operation{fabric.standing()}"
+                )
+            fabric.run(min(until, following + 1000 * PS))
+
+    def total(self, of_own: int) -> int:
+        """Return the sum of a number that every MPI rank has of its own GPUs."""
+        ranks = self._fabric.ranks
+        return of_own if ranks is None else sum(ranks.gather("total", of_own))
+
+    def interrupt(self, lost: Callable[[], Collection[int]] | None) -> None:
+        """Have executions interrupted, where they would fail, by the loss of ranks.
+
+        ``lost`` selects those that cannot go on now; None: every failure is one.
+        """
+        self._lost = lost
+
+    def run(
+        self,
+        start_in_ns: int | None = None,
+        timeout: float = 60.0,
+        started: Callable[[int], None] | None = None,
+        gap_ns: int = 0,
+    ) -> list[RankResult]:
+        """Execute the loaded schedules once, from a common start; results in rank order.
+
+        Those of other MPI ranks' GPUs are brief, unless executions may be interrupted.
+        The start is ``start_in_ns`` of fabric time from now (``gap_ns`` at least).  An execution
+        that lasts longer than ``timeout`` s of fabric time fails, as does one of which nothing
+        will ever happen again.  Raises :class:`AgentError` when any rank fails, or
+        :class:`JobInterrupted` (see :meth:`interrupt`).
+        """
+        events, fabric = self._events, self._fabric
+        self._execution += 1
+        self._used = True
+        begin = events.now // PS + max(LEAD_NS if start_in_ns is None else start_in_ns, gap_ns)
+        self._left = set(self.specs)
+        self._waiting.clear()
+        self._ending = False
+        if fabric.pauses is not None:
+            fabric.pauses.standstill = events.stop
+        if started is not None:
+            started(begin)  # faults of that instant come first
+        events.at(begin * PS, self._source.next(), self._start, self._execution)
+        fabric.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
+        if self._left and not self._ending:
+            self._explain(fabric.following() < NEVER)
+        fabric.each("fail", "aborted", dict.fromkeys(self.specs, "another rank failed"))
+        ended: list[EndedSchedules] = fabric.each("results", self._lost is not None)
+        results = sorted((one for part in ended for one in part.results), key=lambda one: one.rank)
+        if any(result.error for result in results):
+            raise self._failure(results)
+        return results
+
+    def _start(self, execution: int) -> None:
+        self._fabric.each("start", execution)
+
+    def _hear(self, news: News) -> None:
+        """Have what ranks come to be followed by what the run does about it, a lookahead later."""
+        for name in news.barriers:
+            there = self._waiting.setdefault(name, set())
+            assert news.rank is not None
+            there.add(news.rank)
+            if there == self._members[name]:
+                del self._waiting[name]
+                when = self._after(news)
+                if when not in self._passes:
+                    self._events.at(when, PASS, self._pass, (self._execution, when))
+                self._passes.setdefault(when, []).append(name)
+        if news.result is not None and news.rank is not None:
+            self._left.discard(news.rank)
+            failed = news.result.error not in (None, "dead")  # of a death others have to learn
+            if self._ending or not (failed or not self._left):
+                return
+            if self._lost is not None and (news.result.error in REPORTED or not self._left):
+                self._events.at(self._after(news), STOP, self._end_if_reported, self._execution)
+            else:
+                self._ending = True
+                self._events.at(self._after(news), STOP, lambda _: self._events.stop(), None)
+
+    def _end_if_reported(self, execution: int) -> None:
+        """End the execution unless another transport will still report the loss."""
+        if self._ending or execution != self._execution or self._lost is None:
+            return
+        lost = sorted(self._lost())
+        reporting = self._left and lost and any(self._fabric.each("has_sent_to", lost))
+        if not reporting:
+            self._ending = True
+            self._events.stop()
+
+    def _after(self, news: News) -> int:
+        return news.when_ps + self._fabric.lookahead_ps
+
+    def _pass(self, passed: tuple[int, int]) -> None:
+        """Have all barriers passed whose time this is, in the order of their names."""
+        execution, when = passed
+        for name in sorted(self._passes.pop(when)):
+            self._fabric.each("pass_barrier", execution, name, sorted(self._members[name]))
+
+    def _explain(self, more_to_come: bool) -> None:
+        """End the executions that will not end, each with what it waits for."""
+        standing = self._fabric.standing()
+        over = more_to_come and not self._fabric.deadlocked
+        if self._lost is not None and self._lost():
+            standing += (
+                "; nobody writes to what is lost any more, so that no transport reports it: "
+                "such a job waits until a watchdog ends it, which is not modelled"
+            )
+        details = {
+            rank: detail + standing
+            for part in self._fabric.each("unfinished")
+            for rank, detail in part.items()
+        }
+        self._fabric.each("fail", "deadline" if over else "stalled", details)
+
+    def _failure(self, results: Sequence[RankResult]) -> AgentError:
+        """The first error that was not another's consequence."""
+        failed = [one for one in results if one.error]
+        causes = [one for one in failed if one.error not in ("aborted", "dead")] or failed
+        first = min(causes, key=lambda one: (one.end_ns, one.rank))
+        fabric = self._fabric
+        stated = first.error == "stalled" or not fabric.deadlocked
+        failure = AgentError(
+            f"rank {first.rank} ({first.node}) failed with {first.error}: {first.detail}"
+            f"{'' if stated else fabric.standing()}",
+            rank=first.rank,
+            node=first.node,
+            results=results,
+            counters=self.counters(),
+        )
+        errors = {one.error for one in failed}
+        if self._lost is None or errors.isdisjoint(REPORTED):
+            return failure
+        lost = self._lost() if errors <= {"aborted", "dead", *REPORTED} else ()
+        return JobInterrupted(failure, lost) if lost else failure
+
+    def counters(self) -> Counts:
+        """Counters of every rank, by layer (``transport``, ``nic``, ...) and name.
+
+        Of several MPI ranks the first one reports; the others have none.
+        """
+        parts = self._fabric.counted("counters")
+        return dict(sorted(one for part in parts for one in part.items()))
+
+    def settled(self) -> Counts:
+        """The counters, once nothing is under way any more."""
+        self._drain()
+        return self.counters()
+
+    def close(self) -> Counts:
+        """Close the transports, for at most :data:`CLOSE_NS`, and read the last counters."""
+        self._close_transports()
+        return self.settled()
+
+    def _close_transports(self) -> None:
+        fabric = self._fabric
+        fabric.each("close_transports")
+        until = self._events.now + CLOSE_NS * PS
+        while (following := fabric.following()) <= until:
+            if all(fabric.each("closed")):
+                return
+            fabric.run(min(until, following + 1000 * PS))
+
+    def stop(self) -> None:
+        """Close all sockets and remove the memories; safe to call again and in any state."""
+        try:
+            if self.memories:
+                self._fabric.retire()
+        finally:
+            for memory in self.memories.values():
+                memory.close()
+                memory.unlink()
+            self.memories.clear()

@@ -1,0 +1,112 @@
+"""Ranks start together over a store on loopback; a missing and a second one are named."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from emulator.cluster.run.clients.parameter_broadcast import Broadcast
+from emulator.cluster.run.clients.rendezvous_rank import (
+    RankTask,
+    first_parameters,
+    start,
+)
+from emulator.cluster.services.rendezvous import store_server
+from emulator.cluster.services.rendezvous.store_client import RendezvousClient
+from emulator.errors import UserError
+
+OCTETS = 300_000
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Return the port of a store that runs during the test."""
+    argv = [sys.executable, "-m", store_server.__name__, "127.0.0.1", "0"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline().rpartition(":")[2])
+        process.terminate()
+
+
+def tasks(port: int, ranks: int, timeout_s: float = 20.0, layout: str = "tree") -> list[RankTask]:
+    return [
+        RankTask(
+            job="job",
+            rank=rank,
+            ranks=ranks,
+            gpu=f"h{rank}g0",
+            host=f"h{rank}",
+            own="127.0.0.1",
+            store="127.0.0.1",
+            port=port,
+            octets=OCTETS,
+            layout=layout,
+            seed=7,
+            timeout_s=timeout_s,
+        )
+        for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("layout", ["tree", "chain"])
+def test_all_ranks_have_all_addresses_and_the_masters_parameters(port: int, layout: str) -> None:
+    given = tasks(port, 4, layout=layout)
+    with ThreadPoolExecutor(len(given)) as ranks:
+        ended = list(ranks.map(start, given))
+    digest = hashlib.sha256(first_parameters(7, OCTETS)).hexdigest()
+    assert [one.rank for one in ended] == [0, 1, 2, 3]
+    assert {one.sha256 for one in ended} == {digest}
+    assert {one.peers for one in ended} == {4}
+    assert all(
+        min(one.register_s, one.barrier_s, one.exchange_s, one.broadcast_s) > 0 for one in ended
+    )
+
+
+def test_a_missing_rank_is_named_by_all_that_wait(port: int) -> None:
+    given = tasks(port, 3, timeout_s=2.0)
+    with ThreadPoolExecutor(2) as ranks:
+        for waiting in [ranks.submit(start, one) for one in given[:2]]:
+            with pytest.raises(UserError, match=r"^rank 2 of job has not registered within 2 s"):
+                waiting.result(60)
+
+
+def test_a_second_process_of_a_rank_is_refused(port: int) -> None:
+    first, second = tasks(port, 2)
+    with ThreadPoolExecutor(1) as ranks:
+        waiting = ranks.submit(start, first)
+        with RendezvousClient("127.0.0.1", port) as store:
+            store.get("job/rank/0")
+        with pytest.raises(UserError, match="rank 0 of job is refused to h1g0 on h1: h0g0 on h0"):
+            start(replace(first, gpu=second.gpu, host=second.host))
+        start(second)
+        assert waiting.result(60).peers == 2
+
+
+def test_other_parameters_than_the_masters_are_refused(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = Broadcast.receive
+
+    def changed(broadcast: Broadcast, listener: socket.socket) -> bytes:
+        return received(broadcast, listener)[:-1] + b"?"
+
+    monkeypatch.setattr(Broadcast, "receive", changed)
+    master, receiver = tasks(port, 2)
+    with ThreadPoolExecutor(1) as ranks:
+        sending = ranks.submit(start, master)
+        with pytest.raises(UserError, match="rank 1 of job has received other parameters"):
+            start(receiver)
+        sending.result(60)
+
+
+def test_a_rank_without_the_address_says_so(port: int) -> None:
+    (task,) = tasks(port, 1)
+    with pytest.raises(UserError, match=r"rank 0 of job cannot listen at 192\.0\.2\.1"):
+        start(replace(task, own="192.0.2.1"))

@@ -1,0 +1,34 @@
+"""Shards of a dataset lie apart from each other, and every epoch reads each as it should."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset
+
+DATASET = Dataset(shards=10, shard_octets=64, nodes=3, seed=5)
+
+
+def test_no_two_shards_share_a_place() -> None:
+    places = [DATASET.place(shard) for shard in range(DATASET.shards)]
+    assert len(set(places)) == DATASET.shards
+    assert {node for node, _ in places} == {0, 1, 2}
+    assert all(offset % 64 == 0 for _, offset in places)
+
+
+@pytest.mark.parametrize(("sampling", "times"), [(SHARE, 1), (WHOLE, 4)])
+def test_an_epoch_reads_every_shard(sampling: str, times: int) -> None:
+    taken = [shard for reader in range(4) for shard in DATASET.order(0, reader, 4, sampling)]
+    assert sorted(taken) == sorted(list(range(10)) * times)
+
+
+def test_epochs_differ_and_come_again() -> None:
+    orders = [DATASET.order(epoch, 0, 1, SHARE) for epoch in range(3)]
+    assert orders[0] != orders[1] != orders[2]
+    assert orders == [DATASET.order(epoch, 0, 1, SHARE) for epoch in range(3)]
+
+
+def test_content_follows_from_seed_and_shard() -> None:
+    other = Dataset(shards=10, shard_octets=64, nodes=3, seed=6)
+    assert DATASET.content(1) == DATASET.content(1)
+    assert len({DATASET.content(1), DATASET.content(2), other.content(1)}) == 3

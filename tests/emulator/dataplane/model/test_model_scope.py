@@ -1,0 +1,20 @@
+"""Fabrics that the model lacks are refused with one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator.dataplane.model.model_scope import check_topology
+from emulator.errors import UserError
+from topologies import catalogue
+from topologies.elements import FRONTEND
+
+
+def test_routes_of_tenants_are_refused() -> None:
+    frontend = catalogue.load("cluster:hosts=2,tenants=2").network_named(FRONTEND)
+    with pytest.raises(UserError, match="--fabric model has no VRFs"):
+        check_topology(frontend)
+
+
+def test_stretched_rails_are_modelled() -> None:
+    check_topology(catalogue.load("clos:segments=2,subnets=stretched"))

@@ -1,0 +1,91 @@
+"""GPU memory: one file, many mappings, named buffers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.errors import UserError
+from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
+from emulator.sim.endpoint.operations.schedule import Region
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    path = memory_path(f"test-{secrets.token_hex(4)}", "h0g0")
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_every_mapping_sees_the_same_data(path: Path) -> None:
+    layout = Layout({"in": 4000, "out": 8000})
+    ours = GpuMemory.create(path, 1 << 20)
+    ours.lay_out(layout, reserve=True)
+    theirs = GpuMemory.attach(path)
+    theirs.lay_out(layout)
+    ours.array("out")[:] = np.arange(2000)
+    assert np.array_equal(theirs.array("out"), np.arange(2000, dtype=np.float32))
+    assert not theirs.array("in").any()
+    at = layout.locate(Region("out", 4, 4))
+    assert bytes(theirs.view()[at : at + 4]) == np.float32(1).tobytes()
+
+
+def test_clear_gives_zeros_in_all_mappings(path: Path) -> None:
+    ours = GpuMemory.create(path, 1 << 20)
+    theirs = GpuMemory.attach(path)
+    ours.octets[:] = 7
+    theirs.clear()
+    assert not ours.octets.any()
+
+
+def test_a_memory_that_somebody_removed_is_named(path: Path) -> None:
+    memory = GpuMemory.create(path, 1 << 20)
+    path.unlink()
+    with pytest.raises(UserError, match=f"{path} is gone"):
+        memory.lay_out(Layout({"in": 4000}), reserve=True)
+
+
+def test_unused_capacity_takes_no_memory(path: Path) -> None:
+    GpuMemory.create(path, 1 << 40)
+    assert path.stat().st_blocks == 0
+
+
+def test_unlink_leaves_nothing(path: Path) -> None:
+    memory = GpuMemory.create(path, 4096)
+    kept = memory.octets[:10]
+    memory.close()
+    memory.unlink()
+    memory.unlink()
+    assert not path.exists()
+    assert not kept.any()  # a view that is still in use stays valid
+
+
+@pytest.mark.parametrize(
+    "region",
+    [Region("in", 0, 4001), Region("in", -1, 4), Region("in", 4000, 1), Region("no", 0, 1)],
+)
+def test_region_outside_its_buffer_is_refused(region: Region) -> None:
+    with pytest.raises(ValueError, match="buffer"):
+        Layout({"in": 4000}).locate(region)
+
+
+def test_leftover_file_is_named(path: Path) -> None:
+    path.touch()
+    with pytest.raises(UserError, match="uetemu clean"):
+        GpuMemory.create(path, 4096)
+
+
+def test_layout_beyond_capacity_is_refused(path: Path) -> None:
+    memory = GpuMemory.create(path, 8192)
+    with pytest.raises(UserError, match="smaller messages"):
+        memory.lay_out(Layout({"in": 8193}))
+
+
+def test_more_than_the_machine_has_is_refused_before_the_run(path: Path) -> None:
+    memory = GpuMemory.create(path, 1 << 46)
+    with pytest.raises(UserError, match="no room"):
+        memory.lay_out(Layout({"in": 1 << 46}), reserve=True)

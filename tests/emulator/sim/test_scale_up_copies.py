@@ -1,0 +1,83 @@
+"""Copies over NVLink: ports take turns, and what a dead GPU had not sent whole does not arrive."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator.sim.endpoint.operations.nvlink import CopyNotice, ScaleUpLink
+from emulator.sim.event_queue import EventQueue, Source
+from emulator.sim.scale_up_copies import ScaleUpCopies
+
+LINK = ScaleUpLink(rate_bps=8_000_000_000, latency_ns=100)  # an octet in a nanosecond
+
+
+def copies(heard: list[CopyNotice], link: ScaleUpLink = LINK) -> ScaleUpCopies:
+    return ScaleUpCopies(
+        0,
+        link,
+        EventQueue(),
+        Source(1),
+        send=lambda *_: None,
+        hear=heard.append,
+    )
+
+
+def notice(sender: int, deliver_at: int) -> CopyNotice:
+    return CopyNotice(sender, 1, deliver_at, 0, 0, 10, deliver_at)
+
+
+def test_copies_of_one_gpu_take_turns() -> None:
+    mine = copies([])
+    assert mine.occupy(1000, 500, 1) == (1500, 1600)
+    assert mine.occupy(1100, 500, 2) == (2000, 2100)
+    assert mine.occupy(5000, 100, 1) == (5100, 5200)
+
+
+def test_links_without_a_switch_do_not_wait_for_each_other() -> None:
+    heard: list[CopyNotice] = []
+    direct = copies(heard, ScaleUpLink(8_000_000_000, 100, shared=False))
+    assert direct.occupy(1000, 500, 1) == (1500, 1600)
+    assert direct.occupy(1000, 500, 2) == (1500, 1600)
+    assert direct.occupy(1000, 500, 1) == (2000, 2100)
+    for sender in (1, 2, 3):
+        direct.arrive(notice(sender, 2200))
+    assert [one.deliver_at for one in heard] == [2200] * 3
+
+
+def test_many_short_copies_take_as_long_as_a_long_one() -> None:
+    fast = copies([], ScaleUpLink(3_600_000_000_000, 100))
+    for _ in range(1000):
+        free, _ = fast.occupy(0, 9, 1)
+    assert free == 20  # 9000 octets at 450 an ns
+
+
+def test_copies_of_several_gpus_share_the_ingress() -> None:
+    """Three send 10 octets at the same moment: the port takes 10 ns for each."""
+    heard: list[CopyNotice] = []
+    mine = copies(heard)
+    for sender in (1, 2, 3):
+        mine.arrive(notice(sender, 2200))
+    mine.arrive(notice(1, 9000))
+    assert [one.deliver_at for one in heard] == [2200, 2210, 2220, 9000]
+
+
+def test_only_what_left_a_dead_gpu_whole_arrives() -> None:
+    heard: list[CopyNotice] = []
+    mine = copies(heard)
+    assert mine.lose([2], now=1000) == 1100
+    for one in (notice(2, 1050), notice(2, 1101), notice(3, 2000)):
+        mine.arrive(one)
+    assert [(one.sender, one.tag) for one in heard] == [(2, 1050), (3, 2000)]
+    assert mine.counters()["copies_lost"] == 1
+    assert mine.counters()["copies_in"] == 2
+    mine.hear_again([2])
+    mine.arrive(notice(2, 5000))
+    assert heard[-1].sender == 2
+
+
+def test_a_copy_to_a_dead_gpu_fails_at_once() -> None:
+    mine = copies([])
+    mine.lose([2], now=0)
+    with pytest.raises(ConnectionError, match="rank 2 has no scale-up port any more"):
+        mine.notify(2, notice(0, 500))
+    mine.notify(3, notice(0, 500))

@@ -1,0 +1,153 @@
+"""Every node of a fabric has one owner, and workers know how far they may run ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.errors import UserError
+from emulator.workers.forked import partition
+from emulator.workers.forked.expected_traffic import ExpectedTraffic
+from emulator.workers.forked.partition import LEAST_GPUS, Partition, automatic, lookahead_ps
+from topologies import catalogue
+from topologies.model import CableEnd, Role, Topology
+
+SPECS = (
+    "rail_clos",
+    "clos:hosts=8,gpus_per_host=8",
+    "pod",
+    "fabric_planes",
+    "shared_nic",
+    "fat_tree",
+    "torus",
+    "dragonfly",
+    "rail_clos:hosts=2,gpus_per_host=1",
+)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 64])
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_node_has_an_owner_and_every_worker_has_gpus(spec: str, workers: int) -> None:
+    topology = catalogue.load(spec)
+    partition = Partition.of(topology, workers)
+    assert set(partition.worker_of) == {node.name for node in topology.nodes}
+    assert 1 <= partition.workers <= workers
+    with_gpus = {partition.worker_of[gpu.name] for gpu in topology.gpus}
+    assert with_gpus == set(range(partition.workers)) == set(partition.worker_of.values())
+    assert partition.lookahead_ps == Partition.of(topology, 1).lookahead_ps
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_gpus_are_with_their_switch_or_shared_nic(spec: str) -> None:
+    topology = catalogue.load(spec)
+    owner = Partition.of(topology, 64).worker_of
+    for gpu in topology.gpus:
+        links = [topology.link_at(end) for end in _ends(topology, gpu.name)]
+        near = [end.node for link in links for end in link.ends if end.node != gpu.name]
+        assert owner[gpu.name] in {owner[node] for node in near}
+        for node in near:
+            if topology.node(node).role is Role.NIC:
+                assert owner[node] == owner[gpu.name]
+
+
+def _ends(topology: Topology, node: str) -> list[CableEnd]:
+    return [end for link in topology.links for end in link.ends if end.node == node]
+
+
+def test_halves_are_equal_where_rails_are() -> None:
+    owner = Partition.of(topology := catalogue.load("rail_clos"), 2).worker_of
+    assert sorted(owner[gpu.name] for gpu in topology.gpus) == [0] * 12 + [1] * 12
+
+
+def test_what_is_joined_without_delay_stays_together() -> None:
+    at_once = catalogue.load("rail_clos:scale_up_latency=0ns")
+    owner = Partition.of(at_once, 4).worker_of
+    assert len({owner[gpu.name] for gpu in at_once.gpus}) == 1
+    no_cable = catalogue.load("rail_clos:uplink_delay=0ns,nic_delay=0ns")
+    assert Partition.of(no_cable, 4).workers == 1
+    assert lookahead_ps(no_cable) == 700_000  # that of the scale-up network
+
+
+def test_the_lookahead_is_the_least_of_delays_and_latency_between_groups() -> None:
+    assert lookahead_ps(catalogue.load("rail_clos")) == 600_000
+    assert lookahead_ps(catalogue.load("rail_clos:uplink_delay=100ns")) == 100_000
+    assert lookahead_ps(catalogue.load("rail_clos:scale_up_latency=50ns")) == 50_000
+
+
+def test_cables_that_are_never_cut_do_not_shorten_windows() -> None:
+    assert lookahead_ps(catalogue.load("rail_clos:nic_delay=20ns")) == 600_000
+    one_rail = catalogue.load("rail_clos:gpus_per_host=1,scale_up_latency=50ns,nic_delay=20ns")
+    assert lookahead_ps(one_rail) == 600_000  # no scale-up network reaches beyond its leaf switch
+    alone = catalogue.load("single_rail_switch:nic_delay=20ns")
+    assert lookahead_ps(alone) == 20_000  # nothing can be cut
+
+
+def test_a_small_fabric_gets_one_worker_by_itself() -> None:
+    assert automatic(catalogue.load(f"rail_clos:hosts={LEAST_GPUS - 1},gpus_per_host=1")) == 1
+
+
+@pytest.mark.parametrize(("runnable", "workers"), [(1, 4), (2, 3), (4, 1), (9, 1)])
+def test_a_worker_gets_an_idle_processor(
+    runnable: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loadavg = tmp_path / "loadavg"
+    loadavg.write_text(f"3.12 2.05 1.31 {runnable}/417 29311\n")
+    monkeypatch.setattr(partition, "LOADAVG", loadavg)
+    monkeypatch.setattr(partition.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert automatic(catalogue.load("rail_clos")) == workers
+
+
+def to_all_of_one_parity(topology: Topology) -> ExpectedTraffic:
+    """GPUs of even rails send to those of the other even one, and those of odd rails so, too."""
+    numbers = {gpu.name: rank for rank, gpu in enumerate(topology.gpus)}
+    pairs = [
+        (rank, numbers[f"{name[:-1]}{(int(name[-1]) + 2) % 4}"]) for name, rank in numbers.items()
+    ]
+    sender, receiver = np.array(pairs).T
+    octets = np.full(len(pairs), 1000)
+    return ExpectedTraffic(sender, receiver, octets * 0, octets)
+
+
+def test_parts_follow_the_traffic_and_stay_balanced() -> None:
+    topology = catalogue.load("rail_clos")
+    traffic = to_all_of_one_parity(topology)
+    plain, cut = Partition.of(topology, 2), Partition.of(topology, 2, traffic)
+    assert plain.shares(topology, traffic).cut == 24_000
+    assert cut.shares(topology, traffic).cut == 0
+    assert cut.worker_of["rail0"] == cut.worker_of["rail2"] != cut.worker_of["rail1"]
+    assert sorted(cut.worker_of[gpu.name] for gpu in topology.gpus) == [0] * 12 + [1] * 12
+    assert cut == Partition.of(topology, 2, traffic)
+    assert cut.lookahead_ps == plain.lookahead_ps
+
+
+def test_parts_by_hand_have_the_gpus_of_their_switches() -> None:
+    topology = catalogue.load("rail_clos")
+    made = Partition.by_hand(topology, [["rail3", "rail0", "spine1"], ["rail1", "rail2"]])
+    assert made.workers == 2
+    assert {gpu: made.worker_of[gpu] for gpu in ("h0g0", "h0g1", "h5g2", "h5g3")} == {
+        "h0g0": 0,
+        "h0g1": 1,
+        "h5g2": 1,
+        "h5g3": 0,
+    }
+    assert made.worker_of["spine1"] == 0
+    assert set(made.worker_of) == {node.name for node in topology.nodes}
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        (
+            [["rail0", "rail9"]],
+            r"\(line 1\) names rail9, .* its switches are rail0",
+        ),
+        ([["rail0", "rail1"], ["rail2"]], "is in no part: name rail3"),
+        ([["rail0", "rail1"], ["rail2", "rail3", "rail0"]], "rail0 is in part 1, and in part 0"),
+        ([["rail0", "rail1", "rail2", "rail3"], ["spine0"]], "part 1 has no GPU"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(parts: list[list[str]], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        Partition.by_hand(catalogue.load("rail_clos"), parts)
