@@ -8,8 +8,6 @@ from ipaddress import IPv4Address, IPv4Network
 from socket import AF_INET
 from typing import NamedTuple
 
-from pyroute2.netlink.rtnl import RTM_GETROUTE
-
 from emulator.dataplane.kernel.kernel_objects import (
     RT_TABLE_MAIN,
     RTA_DST,
@@ -21,7 +19,7 @@ from emulator.dataplane.kernel.kernel_objects import (
     RTN_UNICAST,
     RTNEXTHOP,
 )
-from emulator.dataplane.kernel.netlink import RouteSocket, attributes
+from emulator.dataplane.kernel.netlink import RTM_GETROUTE, RouteSocket, attributes
 
 #: What FRR makes of a neighbour that has IPv6 only; its neighbour table has where that is.
 UNNUMBERED = "169.254.0.1"

@@ -15,8 +15,6 @@ from ipaddress import IPv4Address
 from itertools import product
 from socket import AF_BRIDGE, AF_INET, AF_UNSPEC
 
-from pyroute2.netlink.rtnl import RTM_GETNEIGH
-
 from emulator.dataplane.control_plane.advertised_members import AdvertisedMembers
 from emulator.dataplane.kernel.kernel_objects import (
     NDA_DST,
@@ -34,7 +32,7 @@ from emulator.dataplane.kernel.kernel_objects import (
     NUD_PERMANENT,
     RTM_GETNEXTHOP,
 )
-from emulator.dataplane.kernel.netlink import RouteSocket, attributes
+from emulator.dataplane.kernel.netlink import RTM_GETNEIGH, RouteSocket, attributes
 from topologies.interface_indices import tunnel_port
 from topologies.model import Bridge, CableEnd, Port, Topology
 from topologies.multihoming import segments_of

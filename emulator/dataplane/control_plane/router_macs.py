@@ -14,12 +14,16 @@ import socket
 import sys
 from pathlib import Path
 
-from pyroute2.netlink.rtnl import RTMGRP_IPV4_ROUTE, RTMGRP_NEIGH
-
 from emulator.dataplane import lab_record
 from emulator.dataplane.control_plane.tenant_routes import TenantRoutes, places_of
 from emulator.dataplane.kernel import namespaces
-from emulator.dataplane.kernel.netlink import RECEIVE_BYTES, KernelRefusal, RouteSocket
+from emulator.dataplane.kernel.netlink import (
+    RECEIVE_BYTES,
+    RTMGRP_IPV4_ROUTE,
+    RTMGRP_NEIGH,
+    KernelRefusal,
+    RouteSocket,
+)
 from emulator.whole_file import write_whole
 from topologies.interface_indices import interface_indices
 

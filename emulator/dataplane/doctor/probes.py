@@ -21,15 +21,24 @@ from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
-from pyroute2.netlink.rtnl import RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWQDISC, RTM_NEWTFILTER
-
 from emulator.dataplane.kernel import kernel_objects as kernel_object
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.kernel.icmp_guard import guard_interface
 from emulator.dataplane.kernel.kernel_objects import IFINFOMSG, IFLA_IFNAME, IFLA_LINKINFO
-from emulator.dataplane.kernel.netlink import U32, RouteSocket, attribute, nested, text
+from emulator.dataplane.kernel.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    RTM_NEWLINK,
+    RTM_NEWNEIGH,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
+    U32,
+    RouteSocket,
+    attribute,
+    nested,
+    text,
+)
 from emulator.dataplane.kernel.release import release_requests
 from emulator.dataplane.kernel.shaping import (
     RATESPEC,

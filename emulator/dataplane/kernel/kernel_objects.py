@@ -10,8 +10,10 @@ import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from socket import AF_BRIDGE, AF_INET, inet_aton
 
-from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
-from pyroute2.netlink.rtnl import (
+from emulator.dataplane.kernel.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
     RTM_DELLINK,
     RTM_DELNEIGH,
     RTM_NEWADDR,
@@ -20,9 +22,14 @@ from pyroute2.netlink.rtnl import (
     RTM_NEWROUTE,
     RTM_NEWRULE,
     RTM_SETLINK,
+    U8,
+    U16,
+    U32,
+    RouteSocket,
+    attribute,
+    nested,
+    text,
 )
-
-from emulator.dataplane.kernel.netlink import U8, U16, U32, RouteSocket, attribute, nested, text
 
 IFINFOMSG = struct.Struct("=BBHiII")  # family, padding, type, index, flags, change
 IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_GETQDISC
-
 from emulator.dataplane.kernel.kernel_objects import GROUP as FABRIC_GROUP
 from emulator.dataplane.kernel.kernel_objects import (
     IF_OPER_UP,
@@ -18,7 +16,7 @@ from emulator.dataplane.kernel.kernel_objects import (
     IFLA_LINKINFO,
     IFLA_OPERSTATE,
 )
-from emulator.dataplane.kernel.netlink import RouteSocket, attributes
+from emulator.dataplane.kernel.netlink import RTM_GETLINK, RTM_GETQDISC, RouteSocket, attributes
 from emulator.dataplane.kernel.shaping import CONTROL_QUEUE, DATA_QUEUE, TCMSG
 
 IFLA_STATS64 = 23

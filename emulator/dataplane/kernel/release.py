@@ -13,10 +13,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
-from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTFILTER
-
-from emulator.dataplane.kernel.netlink import U32, attribute, nested, text
+from emulator.dataplane.kernel.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
+    U32,
+    attribute,
+    nested,
+    text,
+)
 from emulator.dataplane.kernel.programs.ebpf import (
     CALL,
     CLONE_REDIRECT,

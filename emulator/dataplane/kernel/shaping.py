@@ -34,16 +34,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
-from pyroute2.netlink.rtnl import (
+from emulator.dataplane.kernel.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
     RTM_DELQDISC,
     RTM_DELTCLASS,
     RTM_NEWQDISC,
     RTM_NEWTCLASS,
     RTM_NEWTFILTER,
+    U32,
+    U64,
+    attribute,
+    nested,
+    text,
 )
-
-from emulator.dataplane.kernel.netlink import U32, U64, attribute, nested, text
 from topologies.ethernet import (
     FRAMING_OCTETS,
     HEADER_OCTETS,

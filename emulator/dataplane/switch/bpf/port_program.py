@@ -10,11 +10,12 @@ import errno
 from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network
 
-from pyroute2.netlink import NLM_F_CREATE
-from pyroute2.netlink.rtnl import RTM_DELTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER
-
 from emulator.dataplane.kernel.icmp_guard import CLSACT_INGRESS
 from emulator.dataplane.kernel.netlink import (
+    NLM_F_CREATE,
+    RTM_DELTFILTER,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
     U32,
     KernelRefusal,
     RouteSocket,

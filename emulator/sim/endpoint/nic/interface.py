@@ -17,9 +17,6 @@ from ipaddress import (
 )
 from typing import Any
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
 from emulator.errors import UserError
 
 Ip = IPv4Address | IPv6Address
@@ -62,6 +59,8 @@ class NetworkInterface:
 
 def interface(name: str) -> NetworkInterface:
     """The interface of that name.  Raises :class:`UserError`."""
+    from pyroute2 import IPRoute
+
     with IPRoute() as kernel:
         try:
             index = socket.if_nametoindex(name)
@@ -108,6 +107,8 @@ def mac_of(port: NetworkInterface, peer: str, stop: Callable[[], bool] = lambda:
     :class:`UserError` without a route or an answer, and ``KeyboardInterrupt`` when ``stop`` returns
     true.
     """
+    from pyroute2 import IPRoute
+
     with IPRoute() as kernel:
         hop = _next_hop(kernel, port, peer)
         family = socket.AF_INET if ip_address(hop).version == 4 else socket.AF_INET6
@@ -137,6 +138,8 @@ def mac_of(port: NetworkInterface, peer: str, stop: Callable[[], bool] = lambda:
 def _next_hop(kernel: Any, port: NetworkInterface, peer: str) -> str:
     """The gateway to ``peer``, or ``peer`` itself if it is on the link."""
     mend = "add one, or give the MAC address of the next hop with the peer"
+    from pyroute2.netlink.exceptions import NetlinkError
+
     if any(ip_address(peer) in network.network for network in port.networks):
         return peer
     try:

@@ -17,8 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from pyroute2.netlink.rtnl import RTM_GETLINK
-
 from emulator.dataplane.kernel import kernel_objects as kernel_object
 from emulator.dataplane.kernel.fabric import vlans
 from emulator.dataplane.kernel.fabric.inner.wires import NODE, Wires
@@ -28,7 +26,7 @@ from emulator.dataplane.kernel.kernel_objects import (
     IFLA_LINKINFO,
     IFLA_OPERSTATE,
 )
-from emulator.dataplane.kernel.netlink import U32, RouteSocket, attribute, attributes
+from emulator.dataplane.kernel.netlink import RTM_GETLINK, U32, RouteSocket, attribute, attributes
 from emulator.errors import UserError
 from topologies.interface_indices import vlan_bridge_of
 from topologies.model import Bridge, CableEnd, Link, Node

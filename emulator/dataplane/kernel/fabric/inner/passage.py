@@ -19,12 +19,20 @@ import os
 import socket
 import struct
 
-from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
-from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTFILTER
-
 from emulator.dataplane.kernel.fabric.inner.carried import classifier
 from emulator.dataplane.kernel.fabric.inner.wires import Wires
-from emulator.dataplane.kernel.netlink import U16, U32, RouteSocket, attribute, nested, text
+from emulator.dataplane.kernel.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
+    U16,
+    U32,
+    RouteSocket,
+    attribute,
+    nested,
+    text,
+)
 from emulator.dataplane.kernel.programs.bpf_syscall import (
     MAP_CREATE,
     MAP_TYPE_ARRAY,
