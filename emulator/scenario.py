@@ -1,6 +1,7 @@
 """Scenarios: their form, and how one is loaded by name or from a user's own file.
 
-A scenario is a Python module with a docstring that reads like a lab sheet and these four names:
+A scenario is a Python module (or an object) with a docstring that reads like a lab sheet and
+these four names:
 
 ``Parameters``
     A frozen dataclass.  Every field is made by :func:`parameter`, which states its kind (and so
@@ -266,12 +267,15 @@ def parameter_values(kind: Any, scenario: str, given: Mapping[str, str]) -> dict
 
 
 class Scenario:
-    """A loaded scenario module; every call into it turns an exception into one sentence."""
+    """A loaded scenario; every call into it turns an exception into one sentence.
 
-    def __init__(self, module: ModuleType, name: str) -> None:
+    ``module`` is a module, or an object with the same four names in ``file``.
+    """
+
+    def __init__(self, module: Any, name: str, file: str | None = None) -> None:
         self.module = module
         self.name = name
-        where = getattr(module, "__file__", None) or name
+        self._file = where = getattr(module, "__file__", None) or file or name
         missing = [
             requested
             for requested in ("Parameters", "topology", "schedules", "measures")
@@ -363,10 +367,6 @@ class Scenario:
                 ) from None
         return row
 
-    @property
-    def _file(self) -> str:
-        return getattr(self.module, "__file__", None) or self.name
-
     def _misfit(self, function: str, value: object, requested: str) -> UserError:
         return UserError(
             f"{self._file}: {function} returned {type(value).__name__}; return {requested}"
@@ -395,10 +395,10 @@ def names() -> list[str]:
 
 
 def _modules() -> dict[str, str]:
-    """Find the module of each scenario in ``scenarios`` and in those of its rooms that hold any.
+    """Find each scenario in ``scenarios`` and its rooms: a module, or ``module:attribute``.
 
     A room with scenarios has ``HOLDS_SCENARIOS = True`` in its ``__init__.py``; others are
-    libraries.
+    libraries.  ``SEVERAL`` of ``scenarios`` names the files whose attributes are scenarios.
     """
     package = importlib.import_module("scenarios")
     rooms = [package]
@@ -408,9 +408,11 @@ def _modules() -> dict[str, str]:
             if getattr(room, "HOLDS_SCENARIOS", False):
                 rooms.append(room)
     modules: dict[str, str] = {}
+    for file, several in package.SEVERAL.items():
+        modules.update({name: f"scenarios.{file}:{name}" for name in several})
     for room in rooms:
         for found in pkgutil.iter_modules(room.__path__):
-            if found.ispkg:
+            if found.ispkg or found.name in package.SEVERAL:
                 continue
             module = f"{room.__name__}.{found.name}"
             if found.name in modules:
@@ -441,10 +443,11 @@ def load(name_or_path: str, others: Iterable[str] = ()) -> Scenario:
             f"there is no scenario {name_or_path!r}{meant(name, known)}{hint}; "
             f"known are {', '.join(known)}, or give the path of a .py file"
         )
-    module_name = modules[name]
+    module_name, _, attribute = modules[name].partition(":")
     spec = importlib.util.find_spec(module_name)
     origin = (spec.origin if spec else None) or module_name
-    return Scenario(_import(origin, lambda: importlib.import_module(module_name)), name)
+    module = _import(origin, lambda: importlib.import_module(module_name))
+    return Scenario(getattr(module, attribute) if attribute else module, name, origin)
 
 
 def _from_file(path: Path) -> Scenario:

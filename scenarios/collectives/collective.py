@@ -26,7 +26,11 @@ from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import DIVISOR, CollectiveCall
 from scenarios.collectives.collective_data import CollectiveData
-from scenarios.collectives.collective_parameters import ChannelParameters, CollectiveParameters
+from scenarios.collectives.collective_parameters import (
+    ChannelParameters,
+    CollectiveParameters,
+    InPlaceParameters,
+)
 from scenarios.collectives.communicators import Communicator, communicators
 from scenarios.collectives.data_types import Values
 from scenarios.collectives.exchange_matrix import busiest, imbalance
@@ -40,15 +44,14 @@ from scenarios.collectives.tuning import (
 )
 from topologies.model import Topology
 
-#: What a table has for each size: columns of the NCCL tests, then our own.
-COLUMNS = (
+_COLUMNS = (
     *NCCL_COLUMNS,
     *FABRIC_COLUMNS,
     TableColumn("fabric_bytes", "S_fabric", "(MB)", 9, divisor=1e6, rank=3),
     TableColumn("algorithm", "algorithm", "", 18),
 )
-#: The columns of collectives whose result may replace the source.
-PLACED_COLUMNS = (*COLUMNS, TableColumn("place", "place", "", 5))
+#: The column of collectives whose result may replace the source.
+_PLACE = TableColumn("place", "place", "", 5)
 INPUT, OUTPUT, SCRATCH = "input", "output", "scratch"
 
 #: Octets of each buffer of a member; arguments are the data, the root's position and the member's.
@@ -66,18 +69,21 @@ def no_result(data: CollectiveData, root: int, position: int) -> Block:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveBenchmark:
-    """A collective, whatever its algorithm: its buffers, contents and factor of busbw.
+    """A collective, whatever its algorithm: a scenario with its buffers, contents, factor of busbw.
 
-    ``name`` is that of the NCCL tests, ``title`` that of texts, ``key`` that of its algorithms.
+    ``sheet`` describes the scenario, and ``Parameters`` are those of a user.  ``name`` is that of
+    the NCCL tests, ``title`` that of texts, ``key`` that of its algorithms.
     ``bus_factor`` leads from algbw to busbw.  ``by_parts``: the size has a part for each member,
     and ``count`` is that of a part.  ``buffers`` and ``inputs`` are those out of place; in place,
     :data:`INPUT` and :data:`OUTPUT` are one.  ``expected`` is what each output holds at the end,
     and ``result`` the part of it that a reduction makes.
     """
 
+    sheet: str
     name: str
     title: str
     key: str
+    Parameters: type[CollectiveParameters]
     bus_factor: Callable[[int], float]
     buffers: BufferSizes
     inputs: Filled
@@ -85,6 +91,16 @@ class CollectiveBenchmark:
     result: ResultBlock = no_result
     by_parts: bool = False
     rooted: bool = False
+    more_columns: tuple[TableColumn, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__doc__", self.sheet)
+
+    @property
+    def COLUMNS(self) -> tuple[TableColumn, ...]:
+        """What the table has for each size: columns of the NCCL tests, then our own."""
+        placed = issubclass(self.Parameters, InPlaceParameters)
+        return (*_COLUMNS, *((_PLACE,) if placed else ()), *self.more_columns)
 
     def topology(self, parameters: CollectiveParameters) -> str:
         """Six hosts with four GPUs each, four rail switches, two spines."""
@@ -158,6 +174,11 @@ class CollectiveBenchmark:
 def all_peers(members: int) -> float:
     """Return (n-1)/n, the part of the data that goes to others."""
     return (members - 1) / members
+
+
+def same(members: int) -> float:
+    """Return 1: busbw is algbw."""
+    return 1
 
 
 @dataclass
