@@ -6,7 +6,6 @@ A manual holds a table between the lines ``<!-- generated: NAME -->`` and ``<!--
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -23,13 +22,26 @@ from emulator.transports import TRANSPORTS
 from tests import CHECKOUT
 from uet import counter_meanings
 
-MANUALS = (
-    CHECKOUT / "emulator" / "README.md",
-    CHECKOUT / "scenarios" / "README.md",
-    CHECKOUT / "CONTRIBUTING.md",
-)
 FLOORS = ("scenarios", "emulator", "uet", "topologies")
+#: Every manual, also those without a table.
+PAGES = sorted(
+    (
+        *CHECKOUT.glob("*.md"),
+        *(CHECKOUT / "tests").glob("*.md"),
+        *(CHECKOUT / "vagrant").glob("*.md"),
+        *(path for floor in FLOORS for path in (CHECKOUT / floor).rglob("*.md")),
+    )
+)
+MANUALS = tuple(page for page in PAGES if "<!-- generated: " in page.read_text())
 _EXPLAINED = [f"- {line}" for line in switch_choice.EXPLAINED]
+#: Where the sections are that meanings of keys refer to, seen from emulator/run/.
+_HOMES = {
+    "counters": "COUNTERS.md",
+    "a-fabric-without-root": "../dataplane/README.md",
+    "pxn": "../sim/README.md",
+    "lost-packets": "faults/README.md",
+}
+_LINK = re.compile(r"\]\(#([a-z-]+)\)")
 _TABLE = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -40,23 +52,65 @@ def verbs() -> str:
     )
 
 
-def options() -> str:
-    """List the options before a verb, then those of every verb and the commands below it.
+#: Verbs whose options stand in the manual of labs and endpoints.
+_OF_LABS = (
+    "up",
+    "down",
+    "status",
+    "top",
+    "cluster",
+    "services",
+    "metrics",
+    "inject",
+    "exec",
+    "capture",
+)
+_OF_ENDPOINTS = ("fep", "hca", "nvme")
 
-    An option that all commands of a verb share stands once, under the name of the verb.
-    """
-    own = _option_records("uetemu", cli)
-    rows: list[tuple[str, ...]] = [("every verb", f"`{option}`", text) for option, text in own]
-    for name in VERBS:
-        commands = _commands(name, _command(name))
-        users: dict[tuple[str, str], list[str]] = {}
-        for path, command in commands.items():
-            for record in _option_records(path, command):
-                users.setdefault(record, []).append(path)
-        for (option, text), paths in users.items():
-            shown = [name] if len(paths) == len(commands) else paths
-            rows.append((", ".join(f"`{path}`" for path in shown), f"`{option}`", text))
-    return _table(("verb", "option", "meaning"), rows)
+
+def options_of_runs() -> str:
+    """List the options of verbs that run something, or read what a run has left."""
+    others = (_options_of(name) for name in VERBS if name not in _OF_LABS + _OF_ENDPOINTS)
+    return "\n\n".join((_lists({"uetemu": cli}), *others))
+
+
+def options_of_labs() -> str:
+    """List the options of verbs that build, watch and change labs."""
+    return "\n\n".join(filter(None, (_options_of(name) for name in _OF_LABS)))
+
+
+def options_of_endpoints() -> str:
+    """List the options of verbs that are one endpoint, those of ``fep`` and ``hca`` together."""
+    return "\n\n".join((_options_of("fep", "hca"), _options_of("nvme")))
+
+
+def _options_of(*names: str) -> str:
+    """List the options of verbs and of the commands below them."""
+    return _lists({path: each for name in names for path, each in _commands(name).items()})
+
+
+def _lists(commands: Mapping[str, click.Command]) -> str:
+    """List options once, under the names of the commands that have them."""
+    users: dict[tuple[str, str], list[str]] = {}
+    for path, command in commands.items():
+        for record in _option_records(path, command):
+            users.setdefault(record, []).append(path)
+    lists: dict[str, list[str]] = {}
+    for (option, text), paths in users.items():
+        line = f"- `{option}`: {text}" if text else f"- `{option}`"
+        lists.setdefault(_heading(paths, list(commands)), []).append(line)
+    return "\n\n".join("\n".join((f"**{head}**", "", *lines)) for head, lines in lists.items())
+
+
+def _heading(paths: Sequence[str], every: Sequence[str]) -> str:
+    """Return the names of ``paths``, a verb's own instead of those of all its commands."""
+    shown: list[str] = []
+    for verb in dict.fromkeys(path.split()[0] for path in paths):
+        own, all_own = (
+            [path for path in some if path.split()[0] == verb] for some in (paths, every)
+        )
+        shown += [verb] if own == all_own else own
+    return ", ".join(f"`{name}`" for name in shown)
 
 
 def transports() -> str:
@@ -99,36 +153,31 @@ def control_planes() -> str:
 
 def units() -> str:
     """List what the ends of keys in ``result.json`` mean."""
-    lines = ["| key, or its end | unit |", "|---|---|"]
-    lines += [f"| `{end}` | {meaning} |" for end, meaning in UNITS.items()]
-    return "\n".join(lines)
+    return "\n".join(f"- `{end}`: {meaning}" for end, meaning in UNITS.items())
 
 
-def _explained(heading: str, meanings: Mapping[str, str]) -> Callable[[], str]:
+def _explained(meanings: Mapping[str, str]) -> Callable[[], str]:
     """Return what lists the keys of ``meanings`` with their meanings."""
 
-    def table() -> str:
-        return _table((heading, ""), ((f"`{key}`", text) for key, text in meanings.items()))
+    def listed() -> str:
+        lines = "\n".join(f"- `{key}`: {text}" for key, text in meanings.items())
+        return _LINK.sub(lambda link: f"]({_HOMES.get(link[1], '')}#{link[1]})", lines)
 
-    return table
+    return listed
 
 
 def scenarios() -> str:
-    """List every scenario with its title and its parameters."""
-    lines = ["| scenario | what it shows | parameters |", "|---|---|---|"]
-    for name in names():
-        scenario = load(name)
-        fields = dataclasses.fields(type(scenario.parameters({})))
-        parameters = ", ".join(f"`{each.name}`" for each in fields)
-        lines.append(f"| `{name}` | {scenario.title} | {parameters} |")
-    return "\n".join(lines)
+    """List every scenario with its title."""
+    return _table(
+        ("scenario", "what it shows"), ((f"`{name}`", load(name).title) for name in names())
+    )
 
 
 def rooms() -> str:
-    """List every folder of the source with the first sentence of its package."""
+    """List the rooms of each floor with the first sentence of their package."""
     lines = ["| room | |", "|---|---|"]
     for floor in FLOORS:
-        for package in sorted((CHECKOUT / floor).rglob("__init__.py")):
+        for package in sorted((CHECKOUT / floor).glob("*/__init__.py")):
             room = package.parent.relative_to(CHECKOUT)
             text = ast.get_docstring(ast.parse(package.read_text())) or ""
             lines.append(f"| `{room}/` | {text.splitlines()[0]} |")
@@ -137,29 +186,26 @@ def rooms() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "verbs": verbs,
-    "options": options,
+    "options_of_runs": options_of_runs,
+    "options_of_labs": options_of_labs,
+    "options_of_endpoints": options_of_endpoints,
     "transports": transports,
     "switches": switches,
     "control_planes": control_planes,
     "units": units,
-    **{
-        name: _explained(heading, meanings)
-        for name, (heading, meanings) in {
-            "result_keys": ("key", result_keys.RESULT),
-            "row_keys": ("key", result_keys.ROW),
-            "collective_row_keys": ("key", result_keys.COLLECTIVE_ROW),
-            "traffic_row_keys": ("key", result_keys.TRAFFIC_ROW),
-            "fault_row_keys": ("key", result_keys.FAULT_ROW),
-            "endpoint_counters": ("counter", result_keys.ENDPOINT),
-            "uet_counters": ("counter of UET", counter_meanings.COUNTERS),
-            "rocev2_counters": ("counter of RoCEv2", rocev2_counters.COUNTERS),
-            "port_counters": ("counter of a port", result_keys.PORT),
-            "switch_class_counters": ("counter of a class", result_keys.SWITCH_CLASS),
-            "switch_queue_counters": ("of a queue", result_keys.SWITCH_QUEUE),
-            "pause_counters": ("counter under `pfc`", result_keys.PAUSE),
-            "link_counters": ("counter under `link`", result_keys.LINK),
-        }.items()
-    },
+    "result_keys": _explained(result_keys.RESULT),
+    "row_keys": _explained(result_keys.ROW),
+    "collective_row_keys": _explained(result_keys.COLLECTIVE_ROW),
+    "traffic_row_keys": _explained(result_keys.TRAFFIC_ROW),
+    "fault_row_keys": _explained(result_keys.FAULT_ROW),
+    "endpoint_counters": _explained(result_keys.ENDPOINT),
+    "uet_counters": _explained(counter_meanings.COUNTERS),
+    "rocev2_counters": _explained(rocev2_counters.COUNTERS),
+    "port_counters": _explained(result_keys.PORT),
+    "switch_class_counters": _explained(result_keys.SWITCH_CLASS),
+    "switch_queue_counters": _explained(result_keys.SWITCH_QUEUE),
+    "pause_counters": _explained(result_keys.PAUSE),
+    "link_counters": _explained(result_keys.LINK),
     "scenarios": scenarios,
     "rooms": rooms,
 }
@@ -180,14 +226,10 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join((first, "|---" * len(heading) + "|", *rest))
 
 
-def _command(name: str) -> click.Command:
-    command = cli.get_command(click.Context(cli), name)
+def _commands(path: str, command: click.Command | None = None) -> dict[str, click.Command]:
+    """Return the commands that do something at or below a verb, by what a user types."""
+    command = command or cli.get_command(click.Context(cli), path)
     assert command is not None
-    return command
-
-
-def _commands(path: str, command: click.Command) -> dict[str, click.Command]:
-    """Return the commands that do something at or below ``command``, by what a user types."""
     if not isinstance(command, click.Group):
         return {path: command}
     return {

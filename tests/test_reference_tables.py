@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.reference_tables import MANUALS, TABLES, with_tables
 
 
-@pytest.mark.parametrize("manual", MANUALS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("manual", MANUALS, ids=lambda path: str(path.relative_to(CHECKOUT)))
 def test_tables_are_those_of_the_code(manual: Path) -> None:
     text = manual.read_text()
     assert with_tables(text) == text, "run python -m tests.reference_tables"

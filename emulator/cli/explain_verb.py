@@ -56,7 +56,7 @@ def command(names: Sequence[str]) -> None:
             hint = near(name, sorted(known)).partition(";")[0]
             raise UserError(
                 f"there is no column, key or counter {name!r}{hint}; the keys are listed in "
-                "emulator/README.md"
+                "emulator/run/RESULTS.md and COUNTERS.md"
             )
         for line in lines:
             click.echo(line)

@@ -120,7 +120,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
 
 
 def test_every_metric_stands_in_the_manual() -> None:
-    text = (CHECKOUT / "emulator" / "monitoring" / "README.md").read_text()
+    text = (CHECKOUT / "emulator" / "lab" / "monitoring" / "README.md").read_text()
     written = set(re.findall(r"`(?!P`)([a-z_]+)`", text))
     both = set(re.findall(r"`P`\+`([a-z_]+)`", text))
     known = {f"uetemu_{name}" for name in written - both}
