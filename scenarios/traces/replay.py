@@ -342,7 +342,7 @@ class Replay:
             own = self.trace.operations[rank][index]
             _name(program, rank, first[rank], f"{own.name or own.where} {payload.kind.value}")
 
-    def _rings(self, ranks: tuple[int, ...]) -> list[ring.Ring]:
+    def _rings(self, ranks: tuple[int, ...]) -> list[Ring]:
         """Return rings of ``ranks``, on their rails if all servers have equally many of them."""
         servers: dict[str, list[int]] = {}
         for rank in ranks:

@@ -253,7 +253,7 @@ class _KinetoReader:
         value: Any = event.get(name)
         if type(value) not in (int, float) or not 0 <= value < _LATEST_US:
             raise self._wrong_at(number, f"{name} is {str(value)[:40]!r}, no time in us")
-        return round(value * 1000)
+        return round(float(value) * 1000)
 
     def _wrong(self, stated: str) -> TraceRefusal:
         return TraceRefusal(f"{self._file.name}: {stated}")
