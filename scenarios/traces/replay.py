@@ -25,6 +25,7 @@ from emulator.sim.endpoint.operations.schedule import (
     WantedSchedules,
 )
 from scenarios.collectives import ring
+from scenarios.collectives.blocks import Ring
 from scenarios.collectives.program import Program
 from scenarios.traces.collective_payload import CollectivePayload
 from scenarios.traces.collective_replay import ReplayedCollective

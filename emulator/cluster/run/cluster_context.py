@@ -18,6 +18,7 @@ from emulator.cluster.run.held_process import await_ready, release
 from emulator.cluster.run.network_samples import NetworkSamples
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_runner import Services
+from emulator.dataplane.capture.sniffer import wait_idle
 from emulator.errors import UserError
 from emulator.run.faults.fault_injector import FaultInjector
 from emulator.run.faults.live_injection import change_of
@@ -25,6 +26,8 @@ from topologies import catalogue
 
 #: What a client may take of the machine's time (s) before it counts as hung.
 CLIENT_S = 300.0
+#: A capture is given this long (s) to write what it has seen.
+DRAIN_S = 30.0
 #: The field of a task whose client waits until it is released.
 HELD = "held"
 UETEMU = "from emulator.cli.main import main; main()"
@@ -223,5 +226,6 @@ class ClusterContext:
             try:
                 yield path
             finally:
+                wait_idle(process, DRAIN_S)  # it writes what it has been given
                 process.terminate()
                 process.communicate()

@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from emulator.dataplane.kernel.default_signals import popen_options
 from emulator.dataplane.kernel.ending_with_us import ending_with_us
@@ -47,6 +47,30 @@ class PortCount:
     port: str
     received: int
     dropped: int
+
+
+def wait_idle(process: subprocess.Popen[Any], timeout_s: float) -> bool:
+    """Wait until ``process`` sleeps (no frame is left) or ends; False after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    idle = 0
+    while process.poll() is None and idle < 3:
+        idle = idle + 1 if _asleep(process.pid) else 0
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _asleep(pid: int) -> bool:
+    """Return whether every thread sleeps: one that runs, or waits for the disk, does not."""
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            # The state follows the command name, which stands in parentheses.
+            if (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
+                return False
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has just ended
+    return True
 
 
 class Sniffer:
@@ -125,29 +149,8 @@ class Sniffer:
         ``since_ns`` is a ``time.monotonic_ns`` value.  False if the sniffer was still busy with
         frames after ``timeout_s`` (traffic that does not end also looks like that).
         """
-        deadline = time.monotonic() + timeout_s
         time.sleep(max(0, since_ns + BLOCK_TIMEOUT_NS - time.monotonic_ns()) / 1e9)
-        idle = 0
-        while self.running and idle < 3:
-            idle = idle + 1 if self._asleep() else 0
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True
-
-    def _asleep(self) -> bool:
-        """Return whether every thread waits for the next frame.
-
-        A thread that runs, or that waits for the disk, does not.
-        """
-        try:
-            for task in Path(f"/proc/{self.pid}/task").iterdir():
-                # The state follows the command name, which stands in parentheses.
-                if (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
-                    return False
-        except (FileNotFoundError, ProcessLookupError):
-            return False  # a thread has just ended
-        return True
+        return wait_idle(self._process, timeout_s)
 
     def interrupt(self) -> None:
         """Interrupt it, so that it writes its statistics, closes its file and ends."""
