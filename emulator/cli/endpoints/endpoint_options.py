@@ -13,7 +13,7 @@ from emulator.lab.standalone.script.phrases import duration, number
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Number(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.4
+class Number(click.ParamType):
     """A whole number, also hexadecimal or with a multiple."""
 
     name = "number"
@@ -22,7 +22,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # generic as of click 
         return number(value, param.opts[0] if param else "the value")
 
 
-class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.4
+class DurationParam(click.ParamType):
     """A time in seconds, or with a unit; in ns here."""
 
     name = "time"
