@@ -12,7 +12,7 @@ from string import hexdigits
 from emulator.errors import UserError
 from emulator.scenario import Scenario
 from emulator.sim.frame_digest import DIGITS
-from emulator.workers.forked.partition import MOST_WORKERS
+from emulator.workers import MOST_WORKERS
 from topologies.units import UnitError, parse_time_ns
 
 

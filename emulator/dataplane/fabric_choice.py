@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.switch import switch_choice as choice
@@ -23,13 +24,13 @@ from emulator.errors import Misfit, UserError
 from topologies import catalogue
 from topologies.advice import question
 from topologies.imports import other_tools
-from topologies.imports.infragraph_file import LARGEST_JSON, is_infragraph, read_infragraph
 from topologies.model import Topology
-from topologies.profile import fabric_file
-from topologies.profile.fabric_file import FabricFile
-from topologies.profile.yaml_lines import LARGEST_TEXT, TextError
+
+if TYPE_CHECKING:
+    from topologies.profile.fabric_file import FabricFile
 
 SUFFIXES = (".yaml", ".yml")
+INFRAGRAPH = (".infragraph.json", ".infragraph.yaml", ".infragraph.yml")
 LONGEST_LAB = 24  # characters of a lab's name
 
 
@@ -69,6 +70,8 @@ class FabricChoice:
         except error as refusal:
             if self.file is None:
                 raise
+            from topologies.profile.yaml_lines import TextError
+
             parameters = refusal.parameters if isinstance(refusal, Misfit) else ()
             problem = self.file.problem(str(refusal), parameters)
             raise TextError([problem], self.spec) from None
@@ -76,7 +79,7 @@ class FabricChoice:
 
 def is_file(what: str) -> bool:
     """Return whether ``what`` is the name of a fabric's file, there or not."""
-    return what.strip().lower().endswith(SUFFIXES) or is_infragraph(what)
+    return what.strip().lower().endswith((*SUFFIXES, *INFRAGRAPH))
 
 
 def choose(what: str) -> FabricChoice:
@@ -89,12 +92,17 @@ def choose(what: str) -> FabricChoice:
             raise UserError(other_tools.told_of_file(Path(what)))
         topology = catalogue.load(what)
         return FabricChoice(spec=what, label=topology.name, topology=topology)
+    # What reads files is loaded where there is one.
+    from topologies.imports.infragraph_file import LARGEST_JSON, read_infragraph
+    from topologies.profile import fabric_file
+    from topologies.profile.yaml_lines import LARGEST_TEXT
+
     name = what.strip()
-    if is_infragraph(name):
+    if name.lower().endswith(INFRAGRAPH):
         topology = read_infragraph(_text(name, LARGEST_JSON), name)
         label = Path(name).name.lower().rpartition(".infragraph.")[0]
         return FabricChoice(spec=name, label=label or "infragraph", topology=topology)
-    text = _text(name)
+    text = _text(name, LARGEST_TEXT)
     if (stated := other_tools.told(name, text)) is not None:
         raise UserError(stated)
     read = fabric_file.read(text, name)
@@ -116,7 +124,7 @@ def shipped() -> list[str]:
     )
 
 
-def _text(name: str, most: int = LARGEST_TEXT) -> str:
+def _text(name: str, most: int) -> str:
     path = Path(name)
     try:
         if not path.exists() and name in shipped():

@@ -37,7 +37,6 @@ from topologies.parts.assembly import Assembly
 from topologies.parts.design import CabledDesign
 from topologies.profile.yaml_lines import DEEPEST, bracket_depth
 
-SUFFIXES = (".infragraph.json", ".infragraph.yaml", ".infragraph.yml")
 #: Characters of a file, by its form: YAML takes far longer to read.
 LARGEST_JSON, LARGEST_YAML = 64 << 20, 1 << 20
 _NAME = "infragraph"
@@ -64,11 +63,6 @@ class _Graph:
     servers: dict[str, str] = field(default_factory=dict)
     switches: dict[str, str] = field(default_factory=dict)
     cables: list[_Cable] = field(default_factory=list)
-
-
-def is_infragraph(name: str) -> bool:
-    """Return whether a file's name says that it has an InfraGraph infrastructure."""
-    return name.strip().lower().endswith(SUFFIXES)
 
 
 def read_infragraph(text: str, name: str) -> Topology:

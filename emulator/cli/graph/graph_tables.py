@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from emulator.cli.graph.partition_table import AskedParts, parts
 from emulator.cli.plain_tables import page, plain_table
 from emulator.run.report.row_heat import MEASURES, busiest, describe
 from emulator.run.report.row_ports import RecordedRun
@@ -29,6 +29,9 @@ from topologies.exports.picture import span
 from topologies.model import SHORTEST, SWITCH, Bridge, CableEnd, Port, Role, Topology
 from topologies.routing.path_delays import path_delays
 from topologies.units import format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from emulator.cli.graph.partition_table import AskedParts
 
 #: Tables longer than this are for `--format json`, not for reading.
 LONGEST_TABLE = 64
@@ -61,6 +64,8 @@ def text(
         elif table.row_count:
             shown.append(table)
     if asked is not None:
+        from emulator.cli.graph.partition_table import parts
+
         shown.append(parts(topology, asked))
     return page(shown, to_terminal=to_terminal)
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from emulator.cli.graph import bill_tables, graph_tables
-from emulator.cli.graph.partition_table import AskedParts
-from emulator.cli.run_options import parameter_texts, parse_parts
-from emulator.cli.scenario_choice import chosen
 from emulator.dataplane import lab_record
 from emulator.dataplane.fabric_choice import choose, is_file
-from emulator.dataplane.kernel.fabric.containerlab import CONTAINERLAB
 from emulator.errors import UserError
 from emulator.run.report.row_heat import MEASURES, heat
 from emulator.run.report.row_ports import RecordedRun, is_run_folder
 from emulator.whole_file import write_whole
-from emulator.workers.forked.partition import MOST_WORKERS
+from emulator.workers import MOST_WORKERS
 from topologies import catalogue, exports
 from topologies.advice import question
 from topologies.exports import Export
@@ -28,6 +24,17 @@ from topologies.exports.heat import Heat
 from topologies.exports.scalable_svg import scalable
 from topologies.model import BACKEND, NETWORKS, Topology
 
+if TYPE_CHECKING:
+    from emulator.cli.graph.partition_table import AskedParts
+
+
+def _to_containerlab(topology: Topology) -> str:
+    from emulator.dataplane.kernel.fabric.containerlab import to_containerlab
+
+    return to_containerlab(topology)
+
+
+CONTAINERLAB = Export("containerlab", (".clab.yml", ".clab.yaml"), _to_containerlab)
 #: Formats that are alike on a terminal and in a file, and have neither colours nor collapsing.
 EXPORTS: Mapping[str, Export] = {**exports.EXPORTS, CONTAINERLAB.name: CONTAINERLAB}
 #: The format that a file's suffix chooses.
@@ -167,6 +174,8 @@ def command(
     if topology.network != network:
         topology = topology.network_named(network)
     if form == "text":
+        from emulator.cli.graph import graph_tables
+
         switch = _stated_switch(what) if run is None else None
         shown = graph_tables.text(
             topology, switch=switch, asked=asked_parts, to_terminal=output == "-"
@@ -180,11 +189,15 @@ def _asked_parts(
     workers: int | None, file: Path | None, scenario: str | None, pairs: Sequence[str]
 ) -> AskedParts | None:
     """Return the parts that the options ask for, None if none do.  UserError if they differ."""
-    named = parse_parts(file, None if workers is None else str(workers))
-    if workers is None and named is None:
+    if workers is None and file is None:
         if scenario is not None or pairs:
             raise UserError("--scenario and --param are for parts; add --workers N or --parts FILE")
         return None
+    from emulator.cli.graph.partition_table import AskedParts
+    from emulator.cli.run_options import parameter_texts, parse_parts
+    from emulator.cli.scenario_choice import chosen
+
+    named = parse_parts(file, None if workers is None else str(workers))
     if scenario is None:
         if pairs:
             raise UserError("--param is of a scenario; add --scenario NAME")
@@ -251,6 +264,8 @@ def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bo
     """``topology`` in one of FORMATS."""
     if form in EXPORTS:
         return EXPORTS[form].write(topology)
+    from emulator.cli.graph import graph_tables
+
     if form == "addresses":
         return graph_tables.addresses(topology, to_terminal=to_terminal)
     if form == "text":
@@ -259,6 +274,8 @@ def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bo
 
 
 def _billed(whats: Sequence[str], form: str, prices: str | None, *, to_terminal: bool) -> str:
+    from emulator.cli.graph import bill_tables
+
     if len(whats) > bill_tables.MOST_DESIGNS:
         raise UserError(
             f"{len(whats)} fabrics; at most {bill_tables.MOST_DESIGNS} stand side by side"
@@ -284,6 +301,8 @@ def _rendered_run(
 ) -> str:
     colour = colour or DEFAULT_COLOUR
     if form == "text":
+        from emulator.cli.graph import graph_tables
+
         return graph_tables.links_of(run, row, colour, to_terminal=to_terminal)
     return _drawn(run.topology, form, full=full, heat=heat(run, row, colour))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from emulator.dataplane.control_plane.control_plane_choice import ControlPlane
 from emulator.dataplane.control_plane.speakers import speakers
 from topologies.model import Topology
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 #: Equal next hops of one route: what FRR of Debian was built for (``--enable-multipath``).
 MOST_PATHS = 256
@@ -34,6 +36,8 @@ def render(
 
 @cache
 def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     return Environment(
         loader=PackageLoader("emulator.dataplane.control_plane"),
         undefined=StrictUndefined,

@@ -15,13 +15,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emulator.errors import UserError
-from emulator.scenario import Outcome
 from emulator.topology_file import from_record
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
+
+if TYPE_CHECKING:
+    from emulator.scenario import Outcome
 
 EVENT = "ports"
 TRAFFIC, SWITCH, PAUSES = "traffic", "switch", "pauses"

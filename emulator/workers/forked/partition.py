@@ -26,7 +26,6 @@ from topologies.parts.scale_up import ScaleUpDomains
 
 #: Fewer GPUs than this keep no worker busy for longer than the exchange with the others takes.
 LEAST_GPUS = 4
-MOST_WORKERS = 256
 LOADAVG = Path("/proc/loadavg")
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.cli.graph.graph_verb import find_topology
+from emulator.cli.graph.graph_verb import CONTAINERLAB, find_topology
 from emulator.dataplane.fabric_choice import FabricChoice, choose
-from emulator.dataplane.kernel.fabric.containerlab import CONTAINERLAB
 from emulator.errors import UserError
 from tests import DATA
 from topologies.catalogue import load

@@ -57,7 +57,6 @@ from emulator.dataplane.kernel.sysctls import (
     kernel_seed,
 )
 from emulator.errors import UserError
-from topologies.exports.export_registry import Export
 from topologies.interface_indices import VLAN_BRIDGE
 from topologies.model import Bridge, CableEnd, Link, Node, Port, Topology
 from topologies.multihoming import segments_of
@@ -295,6 +294,3 @@ def _rule(rule: Rule) -> str:
 
 def _on_link(hop: Hop) -> str:
     return " onlink" if hop.on_link else ""
-
-
-CONTAINERLAB = Export("containerlab", (".clab.yml", ".clab.yaml"), to_containerlab)
