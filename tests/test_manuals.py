@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,7 +14,17 @@ from tests.reference_tables import PAGES
 
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 #: A file or folder of the checkout, by its whole path.
-PATH = re.compile(r"`((?:uet|emulator|topologies|scenarios|tests|vagrant)/[\w./-]*)`")
+_TOP = r"(?:uet|emulator|topologies|scenarios|tests|vagrant)"
+PATH = re.compile(
+    rf"(?<![\w./-])({_TOP}/[\w./-]*(?:\.(?:py|c|h|md|sh|svg|toml|txt|yaml)\b|/(?=[`,\s])))"
+)
+IMPORT = re.compile(rf"^(?: |>)*from ({_TOP}[\w.]*) import (.+?)(?: as .*)?$", re.M)
+PUBLIC = (
+    (CHECKOUT / "CONTRIBUTING.md")
+    .read_text()
+    .partition("## What is public\n")[2]
+    .partition("\n## ")[0]
+)
 PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 
 
@@ -44,3 +55,34 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 def test_paths_that_a_manual_names_exist(page: Path) -> None:
     named = PATH.findall(page.read_text())
     assert [path for path in named if not (CHECKOUT / path).exists()] == []
+
+
+def public() -> dict[str, set[str]]:
+    """Return the names that scripts of users may import, by module."""
+    rows = re.findall(r"^\| (`.+?) \| (.+) \|$", PUBLIC, flags=re.M)
+    return {
+        module: set(re.findall(r"`(\w+)`", names))
+        for modules, names in rows
+        for module in re.findall(r"`([\w.]+)`", modules)
+    }
+
+
+@pytest.mark.parametrize("module", public())
+def test_what_is_public_can_be_imported(module: str) -> None:
+    loaded = importlib.import_module(module)
+    for name in public()[module]:
+        assert hasattr(loaded, name) or importlib.import_module(f"{module}.{name}")
+
+
+def test_examples_import_what_is_public() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    imported = [
+        (module, name) for module, names in IMPORT.findall(text) for name in names.split(", ")
+    ]
+    assert len(imported) > 10
+    found = public()
+    assert [
+        (module, name)
+        for module, name in imported
+        if module not in found or (found[module] and name != "*" and name not in found[module])
+    ] == []
