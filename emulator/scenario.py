@@ -28,21 +28,18 @@ A scenario opens no socket, makes no namespace and names no transport class.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib
 import importlib.util
 import json
 import pkgutil
-import sys
-import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 
+from emulator import plugins
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
 from emulator.run.latest_schedules import LatestSchedules, takes_wanted
@@ -384,7 +381,7 @@ class Scenario:
             except (UserError, TopologyError):
                 raise
             except Exception as error:  # whatever a user's file may raise
-                raise UserError(_trouble(self._file, name, error)) from error
+                raise UserError(plugins.trouble(self._file, name, error)) from error
 
         return call
 
@@ -446,47 +443,14 @@ def load(name_or_path: str, others: Iterable[str] = ()) -> Scenario:
     module_name, _, attribute = modules[name].partition(":")
     spec = importlib.util.find_spec(module_name)
     origin = (spec.origin if spec else None) or module_name
-    module = _import(origin, lambda: importlib.import_module(module_name))
+    module = plugins.import_guarded(origin, lambda: importlib.import_module(module_name))
     return Scenario(getattr(module, attribute) if attribute else module, name, origin)
 
 
 def _from_file(path: Path) -> Scenario:
     if not path.is_file():
         raise UserError(f"there is no scenario file {path}; give the path of a .py file")
-    # A module name of its own, so that a user's random.py does not replace the library's.
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    name = f"uetemu_scenario_{digest}"
-
-    def run() -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise UserError(f"{path} is not a Python file; rename it to end in .py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their own module up
-        spec.loader.exec_module(module)
-        return module
-
-    return Scenario(_import(str(path), run), path.stem)
-
-
-def _import(origin: str, run: Callable[[], ModuleType]) -> ModuleType:
-    try:
-        return run()
-    except UserError:
-        raise
-    except SyntaxError as error:
-        raise UserError(f"{error.filename or origin}, line {error.lineno}: {error.msg}") from error
-    except (Exception, SystemExit) as error:  # whatever a user's file may raise
-        raise UserError(_trouble(origin, "import", error)) from error
-
-
-def _trouble(origin: str, what: str, error: BaseException) -> str:
-    """One sentence with the line of the scenario's own file, where the mistake most likely is."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).name == Path(origin).name]
-    place = f"{own[-1].filename}, line {own[-1].lineno}" if own else origin
-    text = " ".join(str(error).split()) or "no further text"
-    return f"{place}: {what} failed: {type(error).__name__}: {text}"
+    return Scenario(plugins.load(path), path.stem)
 
 
 def _aliases(item: dataclasses.Field[Any]) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ from scenarios.workloads.places import (
 )
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT
-from uet.congestion.controls import CONTROLS
+from uet.congestion.control_registry import CONTROLS
 
 COLUMNS = (
     TableColumn("cc", "cc", "", 8),
@@ -75,9 +75,9 @@ COLUMNS = (
     *TRAFFIC_COLUMNS[5:],
 )
 
-#: Receivers that grant credit look after the last hop by themselves: its marks would be heeded
-#: twice (UES 3.6.14).
-CREDITED, LAST_HOP = ("rccc", "both"), ",last_hop_ecn=off"
+#: With receivers that grant credit, which look after the last hop by themselves: its marks would be
+#: heeded twice (UES 3.6.14).
+LAST_HOP = ",last_hop_ecn=off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +124,17 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
             parameters,
             facts={"cc": cc, "profile": profile, "trim": trim} | facts,
             transport="" if cc == "default" else f"cc={cc}",
-            switch=f"{profile}:trim={trim}{LAST_HOP if cc in CREDITED else ''}",
+            switch=f"{profile}:trim={trim}{LAST_HOP if _is_credited(cc) else ''}",
         )
         for cc in parameters.cc
         for profile in parameters.profiles
         for trim in parameters.trims
         for facts, pattern in patterns
     ]
+
+
+def _is_credited(cc: str) -> bool:
+    return cc in CONTROLS and CONTROLS[cc].credit is not None
 
 
 def _traffic(

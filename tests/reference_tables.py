@@ -118,12 +118,12 @@ def transports() -> str:
     rows: list[tuple[str, ...]] = []
     for name, transport in TRANSPORTS.items():
         lines = {
-            f"{key}={'|'.join(values)}": transport.meanings[key]
-            for key, values in transport.options.items()
+            f"{key}={'|'.join(words.names)}": words.described
+            for key, words in transport.words.items()
         }
         lines |= {key: preset.meaning for key, preset in transport.presets.items()}
         rows += [(f"`{name}`", f"`{key}`", text) for key, text in lines.items()]
-        for key, text in transport.described.items():
+        for key, text in transport.described().items():
             if key:
                 rows.append((f"`{name}`", f"`{key}`", text))
             else:  # a second line of the one before

@@ -20,7 +20,7 @@ def command() -> None:
         },
         "topologies (--topology NAME)": {name: one.summary for name, one in DESIGNS.items()},
         "transports (--transport NAME)": {
-            name: transport.summary for name, transport in TRANSPORTS.items()
+            name: transport.meaning for name, transport in TRANSPORTS.items()
         },
         "switches (--switch NAME)": switch_choice.MEANINGS,
     }

@@ -11,13 +11,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from emulator.cli.plugin_command import OPTION, PluginCommand
 from emulator.dataplane.kernel import launcher
 
 #: The verbs whose trials are always farmed out to ranks.
 FARMED_VERBS = ("bench",)
 
 
-class RankCommand(click.Command):
+class RankCommand(PluginCommand):
     """A command whose help and whose usage errors come from the first rank alone."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
@@ -55,7 +56,7 @@ def given_words(context: click.Context, replaced: Mapping[str, str | None]) -> l
     arguments: list[str] = []
     for parameter in context.command.params:
         name = parameter.name or ""
-        value: Any = context.params.get(name)
+        value: Any = context.meta[OPTION] if name == OPTION else context.params.get(name)
         values = value if parameter.multiple or parameter.nargs == -1 else [value]
         if isinstance(parameter, click.Argument):
             arguments += map(str, values)

@@ -51,8 +51,7 @@ from emulator.transports import describe_options, is_secured
 @click.command(
     name="run",
     cls=RankCommand,
-    epilog=f"\b\n{describe_options()}\n\n\b\n{choice.describe()}\n\n\b\n"
-    + f"{control_plane.describe()}\n\n\b\n{grammar.describe()}",
+    sections=(describe_options, choice.describe, control_plane.describe, grammar.describe),
 )
 @click.argument("scenario")
 @click.argument("files", nargs=-1)

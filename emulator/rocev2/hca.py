@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
-from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
+from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.rocev2.connection.queue_pair import QueuePair
 from emulator.rocev2.connection.receives import QpReceiveQueue
 from emulator.rocev2.connection.work import WorkError
@@ -45,7 +45,7 @@ class HostChannelAdapter:
         # none so far, which is not the same as not being counted
         self.counts: Counter[str] = Counter(rx_message_octets=0)
         self._rate_control = RATE_CONTROLS[config.cc]
-        self._rate_parameters = self._rate_control.parameters(config)
+        self._rate_parameters = self._rate_control.tuned(config)
         if self._rate_control.notifies:
             self.counts["tx_cnps"] = 0
         self.memory = RKeyTable()

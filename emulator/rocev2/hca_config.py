@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
+from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.rocev2.connection_agreement import Connection
 from emulator.rocev2.connections import FullMesh
 from emulator.rocev2.wire.rocev2_codes import (
@@ -157,7 +157,7 @@ class HcaConfig:
                 " nothing to place early"
             )
         try:
-            RATE_CONTROLS[self.cc].parameters(self)
+            RATE_CONTROLS[self.cc].tuned(self)
         except ParameterError as error:
             raise ConfigurationError(str(error)) from None
         self._check_connections()

@@ -2,15 +2,12 @@
 
 The factories named in a :class:`~emulator.transports.transport_choice.TransportChoice` are called
 in the agents (see :class:`~emulator.sim.endpoint.agent_spec.AgentSpec`); everything else happens in
-the runner, before any process exists.  A module of this folder whose name ends in ``_transport``
-registers one.
+the runner, before any process exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from pkgutil import iter_modules
 
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
@@ -26,10 +23,6 @@ __all__ = [
     "fit",
     "is_secured",
 ]
-
-for _module in iter_modules(__path__):
-    if _module.name.endswith("_transport"):
-        import_module(f"{__name__}.{_module.name}")
 
 
 def fit(

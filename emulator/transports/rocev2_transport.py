@@ -11,7 +11,7 @@ from emulator.dataplane.switch.code_points import rocev2_fields
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED, PERIODIC
-from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
+from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.rocev2.connections import MeshAddresses, full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import ConfigurationError, HcaConfig
@@ -28,13 +28,14 @@ from emulator.transports.rocev2_switch import customary, marks
 from emulator.transports.shared_neighbours import shared_neighbours
 from emulator.transports.transport_choice import (
     RTO_BASE_RTTS,
+    TRANSPORTS,
     Options,
     Preset,
     RunTransport,
     TransportChoice,
+    Words,
     number,
     path_window,
-    register,
     rto_ns,
 )
 from topologies.addressing import gpu_address
@@ -45,24 +46,28 @@ from topologies.parts.attachment import nic_rate_bps
 from uet.wire import headers as below
 
 #: The parameters of ``--transport rocev2:...``, with the values of each; the first is the default.
-OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "cc": ("dcqcn", *(name for name in RATE_CONTROLS if name != "dcqcn")),
-    "dcqcn": ("mlx", *(name for name in NAMED if name != "mlx")),
-    "recovery": ("go_back_n", "selective_repeat"),
-    "placement": ("in_order", "direct"),
-    "window": ("none", "bdp"),
-    "acks": ("control", "data"),
-    "pfc": ("on", "off"),
-}
-MEANINGS: Mapping[str, str] = {
-    "cc": "congestion control: "
-    + "; ".join(f"{control.name}: {control.meaning}" for control in RATE_CONTROLS.values()),
-    "dcqcn": "parameters of its algorithm, by who uses them",
-    "recovery": "from loss: as most NICs, or as newer ones",
-    "placement": "of what comes early: kept, or put where each packet says (selective_repeat)",
-    "window": "octets in flight: as congestion control lets, or one bandwidth-delay product",
-    "acks": "wait in the queue of control packets, as those of UET do, or behind data",
-    "pfc": "unless --switch says: on a lossless fabric, or on one that drops",
+_WORDS: Mapping[str, Words] = {
+    "cc": Words(RATE_CONTROLS, "congestion control", default="dcqcn"),
+    "dcqcn": Words(
+        ("mlx", *(name for name in NAMED if name != "mlx")),
+        "parameters of its algorithm, by who uses them",
+    ),
+    "recovery": Words(
+        ("go_back_n", "selective_repeat"), "from loss: as most NICs, or as newer ones"
+    ),
+    "placement": Words(
+        ("in_order", "direct"),
+        "of what comes early: kept, or put where each packet says (selective_repeat)",
+    ),
+    "window": Words(
+        ("none", "bdp"),
+        "octets in flight: as congestion control lets, or one bandwidth-delay product",
+    ),
+    "acks": Words(
+        ("control", "data"),
+        "wait in the queue of control packets, as those of UET do, or behind data",
+    ),
+    "pfc": Words(("on", "off"), "unless --switch says: on a lossless fabric, or on one that drops"),
 }
 FREE: Mapping[str, str] = {
     "qps=N": "queue pairs to each peer, which messages take in turn [default: 1]",
@@ -126,7 +131,7 @@ def _fit(
     seed: int,
     switch: SwitchChoice | None,
 ) -> TransportChoice:
-    chosen = {name: values[0] for name, values in OPTIONS.items()} | dict(options)
+    chosen = ROCEV2.chosen(options)
     if "pfc" in options and switch is not None:
         paused = switch.pausing is not None
         if paused != (chosen["pfc"] == "on"):
@@ -332,16 +337,15 @@ def _default_switch(options: Options, topology: Topology) -> str:
     return customary(topology, pfc=options.get("pfc") != "off")
 
 
-ROCEV2 = register(
+ROCEV2 = TRANSPORTS.register(
     RunTransport(
         name="rocev2",
-        summary="RDMA over UDP: reliable connections on one path each, DCQCN, PFC below",
+        meaning="RDMA over UDP: reliable connections on one path each, DCQCN, PFC below",
         fit=_fit,
         default_switch=_default_switch,
-        options=OPTIONS,
-        meanings=MEANINGS,
+        words=_WORDS,
         free=re.compile(rf"qps|mtu|timeout|reorder|rto|retry_cnt|{_TUNING.pattern}"),
-        described=FREE,
+        described=lambda: FREE,
         presets=PRESETS,
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.switch.switch_choice import DEFAULT, SwitchChoice
@@ -15,6 +15,7 @@ from emulator.transports.one_time_keys import OneTimeKeys
 from topologies.advice import near
 from topologies.model import CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
+from topologies.registry import Registry
 from topologies.routing.fabric_paths import longest_to_gpus
 from topologies.units import UnitError, parse_time_ns
 from uet.wire.codes import MIN_TRIM_SIZE
@@ -92,24 +93,58 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class RunTransport:
-    """A transport that runs can use, by its ``name``; ``summary`` is a line about it.
+class Words:
+    """A parameter that takes one of ``values``: words, the ``default`` among them, or a registry.
 
-    ``options`` maps its parameters to their values, the default first; those that match ``free``
-    take other values, which ``fit`` reads; ``described`` explains these for people.
+    The default of words is the first of them.
+    """
+
+    values: tuple[str, ...] | Registry[Any]
+    meaning: str
+    default: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the values at this moment, the default first."""
+        return self._registry.names(self.default) if self._registry else tuple(self.values)
+
+    @property
+    def described(self) -> str:
+        """Return the meaning, and those of the entries of a registry."""
+        return f"{self.meaning}: {self._registry.meanings()}" if self._registry else self.meaning
+
+    @property
+    def _registry(self) -> Registry[Any] | None:
+        return self.values if isinstance(self.values, Registry) else None
+
+
+@dataclass(frozen=True)
+class RunTransport:
+    """A transport that runs can use, by its ``name``; ``meaning`` is a line about it.
+
+    ``words`` are its parameters that take one of some words; those that match ``free`` take other
+    values, which ``fit`` reads; ``described`` explains these for people.
     ``default_switch`` is what it runs on where the user names no switch.  ``presets`` are the words
     that stand for several parameters; a user's parameter beside one overrides it.
     """
 
     name: str
-    summary: str
+    meaning: str
     fit: Fitter
-    options: Mapping[str, tuple[str, ...]]
-    meanings: Mapping[str, str]
+    words: Mapping[str, Words]
     free: re.Pattern[str]
-    described: Mapping[str, str]
+    described: Callable[[], Mapping[str, str]]
     default_switch: Callable[[Options, Topology], str] = lambda options, topology: DEFAULT
     presets: Mapping[str, Preset] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, tuple[str, ...]]:
+        """Return the values of each parameter that takes one of some words, the default first."""
+        return {name: one.names for name, one in self.words.items()}
+
+    def chosen(self, options: Options) -> dict[str, str]:
+        """Return ``options`` beside the defaults of those that take one of some words."""
+        return {name: values[0] for name, values in self.options.items()} | dict(options)
 
     def parse(self, name: str, text: str) -> dict[str, str]:
         """``PARAMETER=VALUE,...``; :class:`UserError` for what it does not have."""
@@ -123,14 +158,14 @@ class RunTransport:
             if self.free.fullmatch(option):
                 found[option] = value
                 continue
-            if option not in self.options:
+            if option not in self.words:
                 raise UserError(
                     f"the transport {name} has no parameter {option!r}{near(option, self._names)}"
                 )
-            if not equals or value not in self.options[option]:
+            if not equals or value not in self.words[option].names:
                 raise UserError(
                     f"{part!r}: the parameter {option} of the transport {name} takes one of "
-                    f"{', '.join(self.options[option])}"
+                    f"{', '.join(self.words[option].names)}"
                 )
             found[option] = value
         if len(presets) > 1:
@@ -152,30 +187,22 @@ class RunTransport:
     def _names(self) -> Mapping[str, object]:
         return {
             **self.presets,
-            **self.options,
-            **{line.partition("=")[0]: 0 for line in self.described if line},
+            **self.words,
+            **{line.partition("=")[0]: 0 for line in self.described() if line},
         }
 
     def describe(self) -> str:
         """Return the parameters and their values, the default first, a line each."""
         lines = [
-            f"  {name + '=' + '|'.join(values):<46}{self.meanings[name]}"
-            for name, values in self.options.items()
+            f"  {name + '=' + '|'.join(one.names):<46}{one.described}"
+            for name, one in self.words.items()
         ]
         lines += [f"  {name:<46}{preset.meaning}" for name, preset in self.presets.items()]
-        return "\n".join((*lines, *(f"  {k:<46}{text}" for k, text in self.described.items())))
+        return "\n".join((*lines, *(f"  {k:<46}{text}" for k, text in self.described().items())))
 
 
-#: The transports by name, in the order of their modules; each registers itself.
-TRANSPORTS: dict[str, RunTransport] = {}
-
-
-def register(transport: RunTransport) -> RunTransport:
-    """Enter ``transport`` among those of runs; ValueError if its name is taken."""
-    if transport.name in TRANSPORTS:
-        raise ValueError(f"there are two transports with the name {transport.name!r}")
-    TRANSPORTS[transport.name] = transport
-    return transport
+#: Those that come along stand in the modules of this room whose names end in ``_transport``.
+TRANSPORTS: Registry[RunTransport] = Registry("transport", "emulator.transports", "_transport")
 
 
 def number(requested: str, option: str, text: str) -> float:

@@ -18,24 +18,27 @@ from emulator.transports.one_time_keys import OneTimeKeys
 from emulator.transports.shared_neighbours import shared_neighbours
 from emulator.transports.transport_choice import (
     RTO_BASE_RTTS,
+    TRANSPORTS,
     Options,
     RunTransport,
     TransportChoice,
+    Words,
     number,
     path_window,
-    register,
     rto_ns,
 )
 from topologies.addressing import gpu_address
+from topologies.advice import meant
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.designs.planes import fep_addresses, fep_number
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import CableEnd, Node, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
+from topologies.registry import describe_parameters, parameter_fields
 from uet.config import PAYLOAD_MTUS, FepConfig
-from uet.congestion.congestion_profile import PARAMETERS as CC_PARAMETERS
+from uet.congestion.congestion_parameters import PathParameters
 from uet.congestion.congestion_profile import SPRAYING
-from uet.congestion.controls import CONTROLS
+from uet.congestion.control_registry import CONTROLS, tuned_controls
 from uet.eventlog.logging_endpoint import create
 from uet.eventlog.sequence import JsonSequence
 from uet.fep import FabricEndpoint
@@ -47,26 +50,18 @@ from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
 
 #: The parameters of ``--transport uet:...``, with the values of each; the first is the default.
-UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "delivery": ("rud", "rod"),
-    "reorder": ("off", "on"),
-    "tss": ("off", "direct", "cluster"),
-    "encapsulation": ("udp", "native"),
-    "crc": ("off", "on"),
-    "ack": ("ack_cc", "ack", "ack_ccx"),
-    "cc": ("nscc", *(name for name in CONTROLS if name != "nscc")),
-    "spray": ("reps", *(name for name in SPRAYING if name != "reps")),
-}
-#: What each of them decides, for people.
-UET_MEANINGS: Mapping[str, str] = {
-    "delivery": "unordered or ordered",
-    "reorder": "with rod: refuse or keep what arrives early",
-    "tss": "encryption, and how keys are derived",
-    "encapsulation": "in UDP, or in IP itself",
-    "crc": "end-to-end CRC; tss has its tag instead",
-    "ack": "format of acknowledgements",
-    "cc": f"congestion control: {'; '.join(f'{c.name}: {c.meaning}' for c in CONTROLS.values())}",
-    "spray": "how unordered packets choose paths",
+_WORDS: Mapping[str, Words] = {
+    "delivery": Words(("rud", "rod"), "unordered or ordered"),
+    "reorder": Words(("off", "on"), "with rod: refuse or keep what arrives early"),
+    "tss": Words(("off", "direct", "cluster"), "encryption, and how keys are derived"),
+    "encapsulation": Words(("udp", "native"), "in UDP, or in IP itself"),
+    "crc": Words(("off", "on"), "end-to-end CRC; tss has its tag instead"),
+    "ack": Words(("ack_cc", "ack", "ack_ccx"), "format of acknowledgements"),
+    "cc": Words(CONTROLS, "congestion control", default="nscc"),
+    "spray": Words(
+        ("reps", *(name for name in SPRAYING if name != "reps")),
+        "how unordered packets choose paths",
+    ),
 }
 #: Tail_Loss_Time of a run in base RTTs: the slowest round trips of late show what queues hold from
 #: what is lost.  A NIC that GPUs share holds the windows of all of them, whose ends nobody marks.
@@ -80,7 +75,7 @@ COUNTERS_PER_LIFE = 1 << 32
 #: How long a plane is silent until its work goes to another one: as long as its endpoint asks that
 #: often for the state of the tail, or, where delivery is ordered, so many RTOs.
 SILENT_TAILS, SILENT_RTOS = 3, 2
-_TUNING = re.compile(rf"({'|'.join(CC_PARAMETERS)})\.(\w+)")
+_TUNING = re.compile(r"([\w-]+)\.(\w+)")
 
 
 def uet_endpoint(
@@ -171,7 +166,7 @@ def _fit_uet(
     seed: int,
     switch: SwitchChoice | None,
 ) -> TransportChoice:
-    chosen = {name: values[0] for name, values in UET_OPTIONS.items()} | dict(options)
+    chosen = UET.chosen(options)
     if chosen["reorder"] == "on" and chosen["delivery"] != "rod":
         raise UserError(
             f"transport {requested!r}: reorder=on is for ordered delivery; add delivery=rod or "
@@ -322,12 +317,11 @@ def _tuning(requested: str, options: Options) -> dict[str, dict[str, float]]:
     the letter of UES 3.6.13 such an ACK changes nothing. A window that the first flight of an
     incast has cut then stays small for as long as packets are sent three times.
     """
-    found: dict[str, dict[str, float]] = {name: {} for name in CC_PARAMETERS}
-    found["nscc"]["average_stands_in"] = 1.0
+    found: dict[str, dict[str, float]] = {"nscc": {"average_stands_in": 1.0}, "rccc": {}}
     for option, value in options.items():
         named = _TUNING.fullmatch(option)
         if named is not None:
-            found[named[1]][named[2]] = number(requested, option, value)
+            found.setdefault(named[1], {})[named[2]] = number(requested, option, value)
     return found
 
 
@@ -340,6 +334,11 @@ def _refuse_idle(requested: str, options: Options, chosen: Options) -> None:
         idle["crc"] = f"tss={chosen['tss']}, whose tag takes its place"
     for option in options:
         tuned = _TUNING.fullmatch(option)
+        if tuned is not None and tuned[1] not in (tunable := tuned_controls()):
+            raise UserError(
+                f"the transport uet has no parameter {option!r}: of congestion controls "
+                f"{', '.join(tunable)} have any{meant(tuned[1], tunable)}"
+            )
         if tuned is not None and not CONTROLS[chosen["cc"]].takes(tuned[1]):
             idle[option] = f"cc={chosen['cc']}"
     for option, beside in idle.items():
@@ -363,22 +362,26 @@ def _is_credited(options: Options) -> bool:
     return "cc" in options and CONTROLS[options["cc"]].credit is not None
 
 
-UET = register(
+def _described() -> dict[str, str]:
+    path = {field.name for field in parameter_fields(PathParameters)}
+    lines = {
+        "rto=TIME": f"first retransmission timeout [default: {RTO_BASE_RTTS} base RTTs]",
+        "short=PACKETS": "unordered messages of at most so many have a second PDC while a "
+        f"longer one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
+    }
+    for name, kind in tuned_controls().items():
+        lines |= describe_parameters(kind, f"{name}.", without=path)
+    return lines
+
+
+UET = TRANSPORTS.register(
     RunTransport(
         name="uet",
-        summary="Ultra Ethernet: sprayed packets, NSCC or RCCC, selective retransmission, trimming",
+        meaning="Ultra Ethernet: sprayed packets, NSCC or RCCC, selective retransmission, trimming",
         default_switch=_default_switch,
         fit=_fit_uet,
-        options=UET_OPTIONS,
-        meanings=UET_MEANINGS,
+        words=_WORDS,
         free=re.compile(f"{_TUNING.pattern}|rto|short"),
-        described={
-            "rto=TIME": f"first retransmission timeout [default: {RTO_BASE_RTTS} base RTTs]",
-            "short=PACKETS": "unordered messages of at most so many have a second PDC while a "
-            f"longer one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
-            ", ".join(
-                f"{name}.PARAMETER=N" for name in CC_PARAMETERS
-            ): "of the algorithms, such as nscc.gamma",
-        },
+        described=_described,
     )
 )

@@ -19,7 +19,7 @@ from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import MACS, Impairment, Network, endpoint
 from tests.harness.uet.script import ELSEWHERE, HERE, KEY, MS, THERE
 from uet.congestion.congestion_profile import SPRAYING
-from uet.congestion.controls import CONTROLS
+from uet.congestion.control_registry import CONTROLS
 from uet.fep import FabricEndpoint
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import (

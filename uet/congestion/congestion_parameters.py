@@ -6,7 +6,8 @@ Base RTT, link rate, packet size and whether switches trim decide everything els
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from uet.timekeeper import NEVER
 
@@ -23,6 +24,21 @@ class ParameterError(ValueError):
     """A parameter is out of its range; the sentence names it."""
 
 
+def parameter(
+    default: float | None, least: float, most: float, *, help: str, whole: bool = False
+) -> Any:
+    """A parameter that users set as ``NAME.PARAMETER=N``: a number in ``least`` .. ``most``.
+
+    The default None stands for what the class makes of the path.
+    """
+    limits = {"least": least, "most": most, "whole": whole}
+    return field(default=default, metadata={"help": help, **limits})
+
+
+def _switch(default: bool, *, help: str) -> Any:
+    return field(default=default, metadata={"help": f"{help} (0 or 1)"})
+
+
 def bandwidth_delay_product(link_rate: int, rtt: int) -> int:
     """Octets that fill a path of ``link_rate`` bits/s for ``rtt`` ns."""
     return link_rate * rtt // (8 * _NS_PER_SECOND)
@@ -32,26 +48,38 @@ def bandwidth_delay_product(link_rate: int, rtt: int) -> int:
 class PathParameters:
     """Properties of the path to a peer when nobody else uses it.
 
-    ``base_rtt`` is the round trip of a full packet on the longest idle path (config_base_rtt);
-    ``link_rate`` the smaller one of both ends' (of several ports that are sprayed over, the sum);
-    ``mtu`` the nominal size of a full packet.
+    A control derives its own from this class, each field made by :func:`parameter`; limits are
+    checked here.  The path's own come from the fabric unless the user says otherwise.
     """
 
-    base_rtt: int = REFERENCE_BASE_RTT
-    link_rate: int = 100 * 10**9
-    mtu: int = 4_096
+    #: config_base_rtt
+    base_rtt: int = parameter(
+        REFERENCE_BASE_RTT,
+        1,
+        10 * _NS_PER_SECOND,
+        help="round trip of a full packet on the longest idle path (ns)",
+    )
+    #: of several ports that are sprayed over, the sum
+    link_rate: int = parameter(
+        100 * 10**9, 1, 100 * 10**12, help="rate of the slower end's link (bit/s)"
+    )
+    mtu: int = parameter(4_096, 64, 16_384, help="nominal size of a full packet (octets)")
     #: what is in flight on a busy path without any queue
     bdp: int = field(init=False)
     #: MaxWnd: the window and the credit that a new context begins with
     max_wnd: int = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("base_rtt", 1, 10 * _NS_PER_SECOND),
-            ("link_rate", 1, 100 * 10**12),
-            ("mtu", 64, 16_384),
-        ):
-            _check(name, getattr(self, name), least, most)
+        for item in fields(self):
+            value = getattr(self, item.name) if "least" in item.metadata else None
+            if value is None:
+                continue
+            least, most = item.metadata["least"], item.metadata["most"]
+            if not least <= value <= most or item.metadata["whole"] > isinstance(value, int):
+                whole = " and be whole" if item.metadata["whole"] else ""
+                raise ParameterError(
+                    f"{item.name} is {value}; it must lie in {least}..{most}{whole}"
+                )
         bdp = bandwidth_delay_product(self.link_rate, self.base_rtt)
         _derive(self, "bdp", bdp)
         _derive(self, "max_wnd", max(bdp * 3 // 2, self.mtu))
@@ -67,29 +95,51 @@ class NsccParameters(PathParameters):
     """Network-signalled congestion control (UES 3.6.13).
 
     What is given is the path, whether its switches trim, and the gains; the rest follows.
-    ``reference_rtt`` is the base RTT that the gains are right for: on a network that is slower by
-    orders of magnitude set it to ``base_rtt``, or the window moves in leaps.
     """
 
-    trimming: bool = True
-    reference_rtt: int = REFERENCE_BASE_RTT
-    #: queueing delay to aim at; ``None``: three quarters of a base RTT with trimming, else one
-    target_qdelay: int | None = None
-    proportional_gain: float = 4.0
-    fair_gain: float = 5.0
-    additive_gain: float = 0.15
-    fast_gain: float = 0.25
-    gamma: float = 0.8
-    max_md_jump: float = 0.5
-    quick_adapt: bool = True
-    qa_gate: int = 3
-    #: where queues drop, in bandwidth-delay products of one plane; counts only without trimming
-    drop_threshold: float = 5.0
-    #: weight of one sample in the average delay; ``None``: its octets among those of a base RTT
-    delay_gain: float | None = None
-    #: An ACK without an RTT sample is judged by the average delay, as UEC's simulator does.  By the
-    #: specification it changes nothing but what is in flight (UES 3.6.13).
-    average_stands_in: bool = False
+    trimming: bool = _switch(True, help="switches trim; by default as they do")
+    #: On a network that is slower by orders of magnitude it must be ``base_rtt``, or the window
+    #: moves in leaps.
+    reference_rtt: int = parameter(
+        REFERENCE_BASE_RTT, 1, 10 * _NS_PER_SECOND, help="base RTT that the gains are made for (ns)"
+    )
+    target_qdelay: int | None = parameter(
+        None,
+        1,
+        10 * _NS_PER_SECOND,
+        help="queueing delay to aim at (ns); auto: 3/4 of a base RTT with trimming, else one",
+    )
+    proportional_gain: float = parameter(
+        4.0, 0, 1_000, help="growth by what the delay is below its target"
+    )
+    fair_gain: float = parameter(
+        5.0, 0, 1_000, help="growth where the delay is above it and nothing is marked"
+    )
+    additive_gain: float = parameter(0.15, 0, 1_000, help="growth in each base RTT, in any case")
+    fast_gain: float = parameter(0.25, 0, 1_000, help="growth with each ACK where nothing queues")
+    gamma: float = parameter(0.8, 0, 1, help="weight of the excess delay when the window shrinks")
+    max_md_jump: float = parameter(
+        0.5, 0, 1, help="part of the window that is left at least when it shrinks"
+    )
+    quick_adapt: bool = _switch(True, help="cut to what has arrived when much was lost at once")
+    qa_gate: int = parameter(
+        3, 0, 30, whole=True, help="quick adapt: below MaxWnd / 2^N octets in a period"
+    )
+    #: in bandwidth-delay products of one plane
+    drop_threshold: float = parameter(
+        5.0, 1, 1_000, help="BDPs at which queues drop; counts only without trimming"
+    )
+    delay_gain: float | None = parameter(
+        None,
+        0,
+        1,
+        help="weight of a sample in the average delay; auto: its octets among those of a base RTT",
+    )
+    #: As UEC's simulator does.  By the specification such an ACK changes nothing but what is in
+    #: flight (UES 3.6.13).
+    average_stands_in: bool = _switch(
+        False, help="the average delay judges an ACK without an RTT sample; runs set 1"
+    )
 
     # Derived.
     scaling_a: float = field(init=False)
@@ -106,24 +156,6 @@ class NsccParameters(PathParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.qa_gate, int):
-            raise ParameterError(f"qa_gate is {self.qa_gate}; it must lie in 0..30 and be whole")
-        for name, least, most in (
-            ("reference_rtt", 1, 10 * _NS_PER_SECOND),
-            ("target_qdelay", 1, 10 * _NS_PER_SECOND),
-            ("proportional_gain", 0, 1_000),
-            ("fair_gain", 0, 1_000),
-            ("additive_gain", 0, 1_000),
-            ("fast_gain", 0, 1_000),
-            ("gamma", 0, 1),
-            ("max_md_jump", 0, 1),
-            ("qa_gate", 0, 30),
-            ("drop_threshold", 1, 1_000),
-            ("delay_gain", 0, 1),
-        ):
-            value = getattr(self, name)
-            if value is not None:
-                _check(name, value, least, most)
         target = self.target_qdelay
         if target is None:
             target = self.base_rtt * 3 // 4 if self.trimming else self.base_rtt
@@ -152,21 +184,16 @@ class RcccParameters(PathParameters):
     no oftener than ``least_grant`` octets would take.
     """
 
-    grant_mtus: int = 4
-    pacer_share: float = 0.99
-    least_grant: int = 1_024
+    grant_mtus: int = parameter(4, 1, 1_024, help="full packets that a receiver grants at once")
+    pacer_share: float = parameter(0.99, 0, 1, help="part of its link that a receiver grants")
+    least_grant: int = parameter(
+        1_024, 0, 1 << 20, help="octets that a receiver grants at once at least"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check("grant_mtus", self.grant_mtus, 1, 1_024)
-        _check("least_grant", self.least_grant, 0, 1 << 20)
-        if not 0 < self.pacer_share <= 1:
+        if not self.pacer_share:
             raise ParameterError(f"pacer_share is {self.pacer_share}; it must lie in 0..1, not 0")
-
-
-def _check(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise ParameterError(f"{name} is {value}; it must lie in {least}..{most}")
 
 
 def _derive(parameters: PathParameters, name: str, value: float) -> None:

@@ -14,21 +14,18 @@ from typing import Any, TypeVar
 
 from uet.congestion.congestion_parameters import ParameterError, PathParameters, RcccParameters
 from uet.congestion.context import CongestionContext
-from uet.congestion.control_registry import CongestionControl, Tuning
-from uet.congestion.controls import CONTROLS
+from uet.congestion.control_registry import CONTROLS, CongestionControl, Tuning, tuned_controls
 from uet.congestion.spraying.bitmap import PenaltySpraying
 from uet.congestion.spraying.entropy_values import EV_SET_SIZE, ObliviousSpraying
 from uet.congestion.spraying.paths import PathSelection, RoundRobin, ev_set_size
 from uet.congestion.spraying.port_entropy import PerPort, Ports
 from uet.congestion.spraying.reps import Reps
 
+#: The control with whose parameters any endpoint grants credit.
+GRANTING = "rccc"
+
 #: How unordered PDCs choose their paths (UES 3.6.16).
 SPRAYING = ("oblivious", "round_robin", "bitmap", "reps")
-
-#: The classes of parameters that congestion controls have, by the name of the control.
-PARAMETERS: Mapping[str, type[PathParameters]] = {
-    name: control.parameters for name, control in CONTROLS.items() if control.parameters is not None
-}
 
 P = TypeVar("P", bound=PathParameters)
 
@@ -76,7 +73,7 @@ class CongestionProfile:
     @property
     def granting(self) -> RcccParameters:
         """The parameters by which the endpoint grants credit to peers that request it."""
-        return self.tuning.of("rccc", RcccParameters)
+        return self.tuning.of(GRANTING, RcccParameters)
 
     def _spray(self, rng: random.Random, ports: Ports) -> PathSelection:
         path = self.path
@@ -121,17 +118,18 @@ def profile(
         )
     if spraying not in SPRAYING:
         raise ParameterError(f"spraying is {spraying!r}; choose one of {', '.join(SPRAYING)}")
-    overridden = cc_parameters or {}
+    overridden, kinds = cc_parameters or {}, tuned_controls()
     for name in overridden:
-        if name not in PARAMETERS:
+        if name not in kinds:
             raise ParameterError(
-                f"no congestion control {name!r} has parameters; {', '.join(PARAMETERS)} have"
+                f"no congestion control {name!r} has parameters; {', '.join(kinds)} have"
             )
     path = PathParameters(base_rtt=base_rtt, link_rate=link_rate, mtu=mtu)
     given = {"base_rtt": base_rtt, "link_rate": link_rate, "mtu": mtu, "trimming": trimming}
     made = {
         name: _parameters(kind, name, given, overridden.get(name, {}))
-        for name, kind in PARAMETERS.items()
+        for name, kind in kinds.items()
+        if control.takes(name) or name in overridden or name == GRANTING
     }
     return CongestionProfile(
         control=control,

@@ -1,7 +1,7 @@
-"""The registry of congestion controls, in which each enters itself.
+"""The congestion controls of sources by name: those of :mod:`uet.congestion.controls`, and users'.
 
-A control is a module of :mod:`uet.congestion.controls`.  It calls :func:`register` with its name,
-which is the value of ``cc`` from the command line to the context, and with what opens its limits.
+A control enters itself by ``CONTROLS.register`` with its name, which is the value of ``cc`` from
+the command line to the context, and with what opens its limits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from topologies.registry import Registry
 from uet.congestion.congestion_parameters import PathParameters
 from uet.congestion.context import Window
 from uet.congestion.receiver_credit import CreditSource
@@ -38,10 +39,10 @@ class Tuning:
 class CongestionControl:
     """A congestion control of sources (UES 3.6), by its ``name``; ``meaning`` is for people.
 
-    ``window`` opens the limit of octets in flight at a time (ns), ``credit`` the state of receiver
-    credit; one of them is there.  ``parameters`` is the class of its own parameters, which users
-    set as ``NAME.PARAMETER``; ``reads`` are the controls whose parameters it works with, where not
-    its own.  An ``adaptive`` one changes its window with what it measures.
+    ``window`` opens the limit of octets in flight, for a new peer at a time (ns), ``credit`` the
+    state of receiver credit; one of them is there.  ``parameters`` is the class of its own
+    parameters, which users set as ``NAME.PARAMETER``; ``reads`` are the controls whose parameters
+    it works with, where not its own.  An ``adaptive`` one changes its window with what it measures.
     """
 
     name: str
@@ -57,13 +58,9 @@ class CongestionControl:
         return name in (self.reads or (self.name,))
 
 
-#: All controls by name, in the order of their modules.
-CONTROLS: dict[str, CongestionControl] = {}
+CONTROLS: Registry[CongestionControl] = Registry("congestion control", "uet.congestion.controls")
 
 
-def register(control: CongestionControl) -> CongestionControl:
-    """Enter ``control`` into the registry; ValueError if its name is taken."""
-    if control.name in CONTROLS:
-        raise ValueError(f"there are two congestion controls with the name {control.name!r}")
-    CONTROLS[control.name] = control
-    return control
+def tuned_controls() -> dict[str, type[PathParameters]]:
+    """Return the classes of parameters that congestion controls have, by the control's name."""
+    return {name: one.parameters for name, one in CONTROLS.items() if one.parameters is not None}

@@ -11,7 +11,7 @@ from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import ConfigurationError, Connection, HcaConfig
 from emulator.rocev2.wire.rocev2_codes import FIRST_SOURCE_PORT, flow_label, source_port, timeout_ns
 from emulator.transports import describe_options, fit
-from emulator.transports.rocev2_transport import FREE, OPTIONS, rocev2_endpoint
+from emulator.transports.rocev2_transport import FREE, ROCEV2, rocev2_endpoint
 from emulator.transports.transport_choice import RTO_BASE_RTTS
 from topologies import catalogue
 from topologies.addressing import gpu_address
@@ -164,7 +164,7 @@ def test_an_mtu_that_does_not_fit() -> None:
 
 def test_help_lists_every_parameter() -> None:
     shown = describe_options()
-    for name, values in OPTIONS.items():
+    for name, values in ROCEV2.options.items():
         assert f"{name}={'|'.join(values)} " in shown
     for name in FREE:
         assert name in shown

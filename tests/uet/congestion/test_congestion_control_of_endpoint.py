@@ -33,7 +33,7 @@ from tests.harness.uet.script import (
 from tests.harness.uet.script import ack as acknowledge
 from uet.config import ConfigurationError, FepConfig
 from uet.congestion.congestion_profile import SPRAYING
-from uet.congestion.controls import CONTROLS
+from uet.congestion.control_registry import CONTROLS
 from uet.congestion.controls.nscc import Nscc
 from uet.transport import ReceiveRequest, SendRequest
 from uet.wire.codes import ControlType, NackCode, PacketType

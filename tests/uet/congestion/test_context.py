@@ -348,7 +348,7 @@ def test_algorithms() -> None:
     ("changes", "complaint"),
     [
         ({"spraying": "ecmp"}, "spraying is 'ecmp'; choose one of oblivious"),
-        ({"algorithm": "dcqcn"}, "'dcqcn' is not known; choose one of none, nscc, rccc, both"),
+        ({"algorithm": "dcqcn"}, "'dcqcn' is not known; choose one of none, nscc, both, rccc"),
         ({"base_rtt": 0}, "base_rtt is 0"),
         (
             {"cc_parameters": {"nscc": {"gain": 1}}},

@@ -6,7 +6,7 @@ control is for.
 
 from __future__ import annotations
 
-from uet.congestion.control_registry import CongestionControl, Tuning, register
+from uet.congestion.control_registry import CONTROLS, CongestionControl, Tuning
 from uet.congestion.signals import NO_SAMPLE
 
 
@@ -59,7 +59,7 @@ def _window(tuning: Tuning, now: int) -> FixedWindow:
     return FixedWindow(tuning.fixed_window)
 
 
-NONE = register(
+CONTROLS.register(
     CongestionControl(
         name="none", meaning="a window of one bandwidth-delay product", window=_window
     )

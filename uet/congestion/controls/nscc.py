@@ -15,7 +15,7 @@ Every ACK falls into one of four quadrants, by its mark and its queueing delay a
 from __future__ import annotations
 
 from uet.congestion.congestion_parameters import NsccParameters
-from uet.congestion.control_registry import CongestionControl, Tuning, register
+from uet.congestion.control_registry import CONTROLS, CongestionControl, Tuning
 from uet.congestion.signals import NO_SAMPLE
 from uet.timekeeper import NEVER
 from uet.wire.codes import NackCode
@@ -311,7 +311,7 @@ def _window(tuning: Tuning, now: int) -> Nscc:
     return Nscc(tuning.of("nscc", NsccParameters), now, credited=False)
 
 
-NSCC = register(
+CONTROLS.register(
     CongestionControl(
         name="nscc",
         meaning="a window by network signals",

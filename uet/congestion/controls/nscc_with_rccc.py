@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uet.congestion.congestion_parameters import NsccParameters
-from uet.congestion.control_registry import CongestionControl, Tuning, register
+from uet.congestion.control_registry import CONTROLS, CongestionControl, Tuning
 from uet.congestion.controls import rccc
 from uet.congestion.controls.nscc import Nscc
 
@@ -12,7 +12,7 @@ def _window(tuning: Tuning, now: int) -> Nscc:
     return Nscc(tuning.of("nscc", NsccParameters), now, credited=True)
 
 
-BOTH = register(
+CONTROLS.register(
     CongestionControl(
         name="both",
         meaning="nscc and rccc",

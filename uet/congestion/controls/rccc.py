@@ -6,7 +6,7 @@ The credit itself is in :mod:`uet.congestion.receiver_credit`, as any endpoint g
 from __future__ import annotations
 
 from uet.congestion.congestion_parameters import RcccParameters
-from uet.congestion.control_registry import CongestionControl, Tuning, register
+from uet.congestion.control_registry import CONTROLS, CongestionControl, Tuning
 from uet.congestion.receiver_credit import CreditSource
 
 
@@ -15,7 +15,7 @@ def credit(tuning: Tuning) -> CreditSource:
     return CreditSource(tuning.of("rccc", RcccParameters))
 
 
-RCCC = register(
+CONTROLS.register(
     CongestionControl(
         name="rccc", meaning="receiver credit", credit=credit, parameters=RcccParameters
     )

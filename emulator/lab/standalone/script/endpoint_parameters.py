@@ -13,7 +13,7 @@ from emulator.errors import UserError
 from emulator.lab.standalone.script.phrases import check_names, duration, number, switch
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD, Compatibility
 from uet.config import FepConfig
-from uet.congestion.congestion_profile import PARAMETERS as CC_PARAMETERS
+from uet.congestion.control_registry import tuned_controls
 from uet.tss.secure_domain import SecureDomain
 
 #: Besides its switches: what the UEC reference provider is configured to, or cannot do otherwise.
@@ -98,7 +98,7 @@ def settings(
         name, dot, parameter = name.strip().replace("-", "_").partition(".")
         if name in elsewhere:
             raise UserError(f"--set {name}: use {elsewhere[name]} for it")
-        if kind is FepConfig and name in CC_PARAMETERS:
+        if kind is FepConfig and name in tuned_controls():
             if not equals or not parameter:
                 raise UserError(f"--set {name} is for {name}.PARAMETER=NUMBER, each by itself")
             controls = values.setdefault("cc_parameters", {})
@@ -190,5 +190,5 @@ def describe_settings(kind: type = FepConfig, elsewhere: Mapping[str, str] = ELS
     """The names of all fields that ``--set`` takes."""
     names = [name for name in _hints(kind) if name not in elsewhere]
     if kind is FepConfig:
-        names += [f"{name}.PARAMETER" for name in CC_PARAMETERS]
+        names += [f"{name}.PARAMETER" for name in tuned_controls()]
     return ", ".join(names)

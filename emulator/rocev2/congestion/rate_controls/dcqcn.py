@@ -17,7 +17,7 @@ from typing import Any
 
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
-from emulator.rocev2.congestion.rate_registry import RateControl, register
+from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS, RateControl
 
 #: Part of the line rate that a recovering rate, which halves its way to it, may lack and be there.
 _NEGLIGIBLE = 2**-30
@@ -255,11 +255,11 @@ def _open(parameters: DcqcnParameters, config: Any, now: int) -> tuple[Pacer, No
     return Pacer(limiter, config.pacing_burst), NotificationPoint(parameters.cnp_interval)
 
 
-DCQCN = register(
+RATE_CONTROLS.register(
     RateControl(
         name="dcqcn",
         meaning="a rate by congestion notifications",
-        parameters=_parameters,
+        tuned=_parameters,
         open=_open,
         notifies=True,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.rocev2.congestion.rate_registry import RateControl, register
+from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS, RateControl
 
 
 def _nothing(config: Any) -> None:
@@ -15,8 +15,8 @@ def _open(parameters: None, config: Any, now: int) -> tuple[None, None]:
     return None, None
 
 
-PORT_RATE = register(
+RATE_CONTROLS.register(
     RateControl(
-        name="none", meaning="as fast as the port", parameters=_nothing, open=_open, notifies=False
+        name="none", meaning="as fast as the port", tuned=_nothing, open=_open, notifies=False
     )
 )

@@ -28,7 +28,7 @@ from emulator.run.runner import prepare
 from emulator.transports import TRANSPORTS
 from tests.harness.runs.unseen_run import result_of
 from topologies.catalogue import load
-from uet.congestion.congestion_profile import PARAMETERS
+from uet.congestion.control_registry import tuned_controls
 
 SMALL = "rail_clos:hosts=3,gpus_per_host=2,buffer=100KB"
 LARGE = "rail_clos:hosts=3,gpus_per_host=2,buffer=290KB"
@@ -222,7 +222,7 @@ BESIDE: Mapping[str, str] = {
     "uet reorder": "delivery=rod",
     "rocev2 placement": "recovery=selective_repeat",
     "rocev2 reorder": "recovery=selective_repeat",
-    **{f"uet rccc.{one.name}": "cc=rccc" for one in dataclasses.fields(PARAMETERS["rccc"])},
+    **{f"uet rccc.{one.name}": "cc=rccc" for one in dataclasses.fields(tuned_controls()["rccc"])},
 }
 ON: Mapping[str, str] = {
     "rocev2 window": "deep",
@@ -234,7 +234,7 @@ FORMS = {"N": ("0", "1", "2", "1024"), "TIME": ("2us", "1ms"), "PACKETS": ("0",)
 TUNED: Mapping[str, Mapping[str, object]] = {
     **{
         name: {one.name: one.default for one in dataclasses.fields(kind) if one.init}
-        for name, kind in PARAMETERS.items()
+        for name, kind in tuned_controls().items()
     },
     "dcqcn": dataclasses.asdict(NAMED["mlx"][1]),
 }
@@ -254,13 +254,14 @@ def transport_options() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for name, transport in TRANSPORTS.items():
         for option, values in transport.options.items():
             yield name, option, values[1:]
-        for stated in filter(None, transport.described):
-            for one in stated.split(", "):
-                option, _, form = one.partition("=")
-                if not option.endswith(".PARAMETER"):
-                    yield name, option, FORMS[form]
-                    continue
-                control = option.partition(".")[0]
+        tuned = set()
+        for stated in filter(None, transport.described()):
+            option, _, form = stated.partition("=")
+            control, dot, _ = option.partition(".")
+            if form in FORMS and not option.endswith(".PARAMETER"):
+                yield name, option, FORMS[form]
+            elif dot and control not in tuned:
+                tuned.add(control)
                 for parameter, value in TUNED[control].items():
                     if not isinstance(value, str):
                         yield name, f"{control}.{parameter}", variations(value)

@@ -1,0 +1,55 @@
+"""Commands that load files of users (``--plugin``) before their options are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from emulator import plugins
+
+OPTION = "plugin"
+
+
+class PluginCommand(click.Command):
+    """A command with ``--plugin``, which knows what these files bring, in its help as well.
+
+    A scenario's file is one, too.  ``sections`` make the parts of the help below the options.
+    """
+
+    def __init__(
+        self, *arguments: Any, sections: Sequence[Callable[[], str]] = (), **more: Any
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self._sections = tuple(sections)
+        self.params.append(
+            click.Option(
+                [f"--{OPTION}"],
+                multiple=True,
+                metavar="FILE.py",
+                expose_value=False,
+                help="Python file that adds, say, a congestion control or a topology by its name; "
+                "may be given several times",
+            )
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Load the files that ``args`` name, then read the options."""
+        try:
+            values, _, _ = self.make_parser(ctx).parse_args(list(args))
+        except click.UsageError:
+            values = {}  # which comes again below
+        ctx.meta[OPTION] = tuple(values.get(OPTION) or ())
+        scenario = values.get("scenario")
+        own = isinstance(scenario, str) and scenario.endswith(".py") and Path(scenario).is_file()
+        for file in (*ctx.meta[OPTION], *([scenario] if own else [])):
+            plugins.load(Path(file))
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        if self._sections:
+            self.epilog = "\n\n".join(f"\b\n{section()}" for section in self._sections)
+        super().format_epilog(ctx, formatter)

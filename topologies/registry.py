@@ -1,0 +1,201 @@
+"""What is chosen by name: one registry for each kind of thing.
+
+A kind is congestion controls, say, or exports.  Its entries have a ``name``, a ``meaning`` in a few
+words, and what makes the thing; many have ``parameters``, a dataclass whose fields are made with a
+``help``.  The entries that come with uetemu register themselves when their modules are imported,
+which the first look-up does.  Those of a user's file, or of an installed package, follow them
+(:mod:`emulator.plugins`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Generic, Protocol, TypeVar
+
+#: Names are parts of specifications such as ``uet:cc=NAME,NAME.PARAMETER=N``.
+_NAME = re.compile(r"[A-Za-z]\w*(-\w+)*")
+
+
+class RegistryError(ValueError):
+    """An entry that cannot be registered; the sentence begins with the file and line of it."""
+
+
+class Named(Protocol):
+    """The form of an entry; ``parameters`` is optional."""
+
+    @property
+    def name(self) -> str:
+        """The word that chooses it."""
+        ...
+
+    @property
+    def meaning(self) -> str:
+        """A few words for people."""
+        ...
+
+
+E = TypeVar("E", bound=Named)
+
+
+class Registry(Mapping[str, E], Generic[E]):
+    """The entries of one ``kind``, by name: those of ``package`` in the order of their modules.
+
+    With ``ending`` only modules of the package whose names end in it are imported.
+    """
+
+    def __init__(self, kind: str, package: str = "", ending: str = "") -> None:
+        self.kind = kind
+        self._package, self._ending = package, ending
+        self._entries: dict[str, E] = {}
+        self._places: dict[str, str] = {}
+        self._loaded = not package
+
+    def register(self, entry: E) -> E:
+        """Enter ``entry`` and return it.
+
+        RegistryError where its name is no word or is taken, where it has no meaning, and where one
+        of its parameters has no help or no default.
+        """
+        caller = sys._getframe(1)
+        while caller.f_globals.get("__name__") == __name__ and caller.f_back is not None:
+            caller = caller.f_back
+        return self.enter(entry, caller.f_code.co_filename, caller.f_lineno)
+
+    def enter(self, entry: E, file: str, line: int) -> E:
+        """Enter ``entry``, which stands at ``line`` of ``file``; see :meth:`register`."""
+        place = f"{file}, line {line}"
+        name = entry.name
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise RegistryError(
+                f"{place}: {name!r} is no name of a {self.kind}; take letters, digits and _"
+            )
+        if not self._comes_along(file):
+            self._load()
+        if name in self._entries:
+            raise RegistryError(
+                f"{place}: there already is a {self.kind} {name!r} ({self._places[name]}); take "
+                "another name"
+            )
+        if not entry.meaning or not entry.meaning.strip():
+            raise RegistryError(
+                f"{place}: the {self.kind} {name} has no meaning; say in a few words what it does"
+            )
+        kind = getattr(entry, "parameters", None)
+        for item in parameter_fields(kind):
+            what = f"the parameter {item.name} of the {self.kind} {name}"
+            if not item.metadata.get("help"):
+                raise RegistryError(
+                    f'{_line_of(kind, item.name) or place}: {what} has no meaning; add help="..."'
+                )
+            if item.default is item.default_factory is dataclasses.MISSING:
+                raise RegistryError(
+                    f"{_line_of(kind, item.name) or place}: {what} has no default; give it one"
+                )
+        self._entries[name] = entry
+        self._places[name] = place
+        return entry
+
+    def remove(self, name: str) -> None:
+        """Forget the entry ``name``, as a test does with its own."""
+        del self._entries[name], self._places[name]
+
+    def place(self, name: str) -> str:
+        """Return the file and line at which the entry ``name`` was registered."""
+        self._load()
+        return self._places[name]
+
+    def names(self, first: str = "") -> tuple[str, ...]:
+        """Return all names, with ``first``, the default, before the others."""
+        return tuple(sorted(self, key=lambda name: name != first))
+
+    def meanings(self) -> str:
+        """Return each name with its meaning, in a line."""
+        return "; ".join(f"{entry.name}: {entry.meaning}" for entry in self.values())
+
+    def __getitem__(self, name: str) -> E:
+        if name not in self._entries and not self._loaded:
+            # The module of that name alone: most look-ups need no other.
+            module = f"{self._package}.{str(name).replace('-', '_')}{self._ending}"
+            if module in self._modules():
+                import_module(module)
+            if name not in self._entries:
+                self._load()
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        self._load()
+        return len(self._entries)
+
+    def _modules(self) -> list[str]:
+        path = import_module(self._package).__path__
+        names = (found.name for found in iter_modules(path) if found.name.endswith(self._ending))
+        return [f"{self._package}.{name}" for name in names]
+
+    def _load(self) -> None:
+        """Import the modules of the package, once; the entries take their order."""
+        if self._loaded:
+            return
+        self._loaded = True
+        for name in self._modules():
+            before = set(self._entries)
+            import_module(name)
+            file = str(sys.modules[name].__file__)
+            for key in [key for key in self._entries if key in before]:
+                if self._places[key].startswith(f"{file}, line "):  # had been imported before
+                    self._entries[key] = self._entries.pop(key)
+
+    def _comes_along(self, file: str) -> bool:
+        """Return whether ``file`` is one of the package's modules."""
+        if not self._package:
+            return True
+        folder = Path(str(import_module(self._package).__file__)).parent
+        return Path(file).parent == folder
+
+
+def parameter_fields(kind: type | None) -> list[dataclasses.Field[Any]]:
+    """Return the fields of the dataclass ``kind`` that callers may set."""
+    return [item for item in dataclasses.fields(kind) if item.init] if kind else []
+
+
+def describe_parameters(
+    kind: type | None, prefix: str = "", *, without: Collection[str] = ()
+) -> dict[str, str]:
+    """Return what each parameter of ``kind`` means, by ``PREFIXNAME=DEFAULT``."""
+    return {
+        f"{prefix}{item.name}={_shown(item.default)}": item.metadata["help"]
+        for item in parameter_fields(kind)
+        if item.name not in without
+    }
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "auto"
+    return str(int(default)) if isinstance(default, bool) else str(default)
+
+
+def _line_of(kind: type | None, field: str) -> str | None:
+    """Return the file and line at which the dataclass ``kind`` declares ``field``, if known."""
+    for base in kind.__mro__ if kind else ():
+        if field not in vars(base).get("__annotations__", {}):
+            continue
+        file = getattr(sys.modules.get(base.__module__), "__file__", None)
+        if file is None:
+            return None
+        declared = re.compile(rf"\s+{field}\s*:")
+        inside = False
+        for number, text in enumerate(Path(file).read_text().splitlines(), 1):
+            inside = inside or text.startswith(f"class {base.__name__}")
+            if inside and declared.match(text):
+                return f"{file}, line {number}"
+    return None
