@@ -10,11 +10,12 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import is_hypothesis_test, settings
 from xdist.remote import Producer
 
 from tests import CHECKOUT
 from tests.harness.beside import beside_others
+from tests.harness.examples import NIGHTLY
 from tests.harness.lab import stock_kernel
 from tests.harness.spread_tests import SpreadScheduling
 
@@ -29,10 +30,6 @@ pytest_plugins = (
 MACHINES_S = 3600
 #: Tests that need root: they build namespaces, load programs into the kernel or boot machines.
 SYSTEM = Path(__file__).parent / "system"
-
-# No drawn example fails by time: a busy machine is slow.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
@@ -68,11 +65,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpreadS
     return SpreadScheduling(config, log)
 
 
-def pytest_configure() -> None:
-    """Give what tests start a SIGINT that ends it, also where this process was told to ignore it.
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples are drawn, and let SIGINT end what tests start.
 
-    Background jobs of a script are (POSIX, Shell Command Language, 2.11); children inherit that.
+    Background jobs of a script ignore it (POSIX, Shell Command Language, 2.11), and so would their
+    children.
     """
+    settings.load_profile(NIGHTLY if "nightly" in config.option.markexpr else "default")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -82,9 +81,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Quick tests that need nothing, then those that build namespaces, then the slow ones.
 
     Nightly tests are left out, unless ``-m`` speaks of them or they are named one by one; those
-    that boot a machine are among them.
+    that boot a machine are among them, and those of drawn examples, which are more at night.
     """
+    at_night = settings.get_current_profile_name() == NIGHTLY
     for item in items:
+        if at_night and is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.nightly)
         if item.get_closest_marker("boots"):
             item.add_marker(pytest.mark.timeout(MACHINES_S))
             item.add_marker(pytest.mark.nightly)

@@ -59,6 +59,7 @@ def test_one_size_is_not_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(found) == {f"model_0064_r1_{name}" for name in grow.FITTED}
 
 
+@pytest.mark.nightly
 def test_a_run_has_all_figures() -> None:
     figures = grow.run("model", 64, 1, Limits(seconds=120))
     assert set(figures) == set(grow.FITTED)

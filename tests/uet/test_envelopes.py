@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP, IPOption_RR
 from scapy.layers.inet6 import (
@@ -22,6 +22,7 @@ from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet
 from scapy.utils import checksum
 
+from tests.harness.examples import examples
 from tests.harness.wire.golden import ALL, TRIMMED_DSCP, Vector
 from uet.carrier_codec import Decapsulator, Opened, PeerEnvelope, ipv4_checksum
 from uet.encapsulation_choice import Encapsulation, EncapsulationError
@@ -183,7 +184,7 @@ def test_wrapped_frames_decode_and_open(kind: Kind, size: int) -> None:
 @given(st.binary(min_size=20, max_size=20).filter(any))
 @example(b"\x45\xff\xba" + bytes(17))  # zero in ones' complement
 @example(b"\xff" * 20)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_checksum_is_that_of_scapy(header: bytes) -> None:
     assert ipv4_checksum(header) == checksum(header)
 
@@ -422,7 +423,7 @@ def survives(kind: Kind, frame: bytes) -> None:
 
 
 @given(st.sampled_from(KINDS), st.binary(max_size=120))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_noise(kind: Kind, noise: bytes) -> None:
     survives(kind, noise)
     version = kind[0]
@@ -435,7 +436,7 @@ def test_noise(kind: Kind, noise: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_mutations(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(KINDS))
     frame = bytearray(data.draw(st.sampled_from(SEEDS[kind])))

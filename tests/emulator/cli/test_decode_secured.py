@@ -7,10 +7,11 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.cli.decode.decode_source import opener
+from tests.harness.examples import examples
 from tests.harness.uet.tss_vectors import ADDRESSES, KEY, OTHER_KEY, move, sealed_frame
 from uet.tss.keys import provision_client
 from uet.tss.record import SecureRecords
@@ -132,7 +133,7 @@ def test_a_trimmed_packet_stays_closed() -> None:
     assert shown.layer_names == ["tss", "truncated"]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(first=st.integers(0, 255), rest=st.binary(max_size=120))
 def test_whatever_a_peer_seals_is_decoded(first: int, rest: bytes) -> None:
     frame = sealed_frame(SecureRecords(domain()), bytes([first]) + rest)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -41,12 +41,12 @@ def test_no_other_module_derives_from_a_hot_class() -> None:
     for floor in ("emulator", "scenarios", "topologies", "uet"):
         for path in (root / floor).rglob("*.py"):
             place = str(path.relative_to(root))
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ClassDef):
-                    bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
-                    derived += [(place, node.name, base.rpartition(".")[2]) for base in bases]
-                    if place in HOT:
-                        classes[node.name] = place
+            for name, bases in re.findall(
+                r"^ *class (\w+)(?:\((.*?)\))?:", path.read_text(), re.M | re.S
+            ):
+                derived += [(place, name, base) for base in re.findall(r"\w+", bases)]
+                if place in HOT:
+                    classes[name] = place
     assert len(classes) > 10
     assert [one for one in derived if one[2] in classes and one[0] not in HOT] == []
 

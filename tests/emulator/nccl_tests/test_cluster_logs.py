@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import UserError
 from emulator.nccl_tests import json_log, log_file, text_log
 from emulator.nccl_tests.cluster_log import COLLECTIVES, ClusterLog
 from tests import DATA
+from tests.harness.examples import examples
 from tests.harness.runs.cluster_logs import ROWS, log_2_9, log_2_17, log_2_19
 
 
@@ -204,7 +205,7 @@ def test_bad_json_ends_in_a_sentence(content: str, sentence: str) -> None:
         json_log.read("a.json", content)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(seed=st.integers(0, 2**32), whole=st.sampled_from([log_2_9(), log_2_17(), log_2_19()]))
 def test_a_damaged_log_is_read_or_refused(seed: int, whole: str) -> None:
     rng = random.Random(seed)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import EXTENSIONS
+from tests.harness.examples import examples
 from tests.harness.rocev2.ends import FIRST_PSN, KEY, THERE, qpn
 from tests.harness.rocev2.lone import Lone
 from tests.harness.uet.network import flip
@@ -74,7 +75,7 @@ def packets(draw: st.DrawFn) -> tuple[int, int, list[dict[str, int]], bytes, int
 
 @pytest.mark.parametrize("flavour", FLAVOURS, ids=["gbn", "sr", "uc", "two immediates"])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_packets_with_a_valid_icrc(flavour: dict[str, object], data: st.DataObject) -> None:
     end = busy(**flavour)
     for _ in range(data.draw(st.integers(1, 12))):
@@ -94,7 +95,6 @@ def test_packets_with_a_valid_icrc(flavour: dict[str, object], data: st.DataObje
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None)
 def test_noise(octets: bytes) -> None:
     end = Lone()
     before = end.hca.counters()

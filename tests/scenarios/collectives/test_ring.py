@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import UserError
@@ -15,6 +15,7 @@ from emulator.sim.endpoint.operations.schedule import Copy, Write
 from scenarios.collectives import ring
 from scenarios.collectives.communicators import Communicator
 from scenarios.collectives.program import Program
+from tests.harness.examples import examples
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load
 
@@ -105,7 +106,7 @@ def test_split_covers_every_element_once_and_evenly(elements: int, parts: int, f
     assert max(b.length for b in blocks) - min(b.length for b in blocks) <= 4
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     hosts=st.integers(1, 4),
     width=st.integers(1, 3),

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import UserError
@@ -23,6 +23,7 @@ from scenarios.traces.trace_model import (
     TraceReceive,
     TraceSend,
 )
+from tests.harness.examples import examples
 from tests.harness.runs.schedule_executor import Executor
 from topologies.catalogue import load
 
@@ -195,7 +196,7 @@ def jobs(draw: st.DrawFn) -> Trace:
     return Trace("t", tuple(lists), groups)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(jobs(), st.integers(0, 1000))
 def test_any_job_ends_with_every_element_right(trace: Trace, order: int) -> None:
     prove(Replay(trace, FABRIC, CHOICE), order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.traces.trace_model import (
@@ -19,6 +19,7 @@ from scenarios.traces.trace_model import (
     TraceSend,
 )
 from scenarios.traces.trace_order import in_order
+from tests.harness.examples import examples
 from tests.harness.traces import outcome
 
 
@@ -125,7 +126,7 @@ def any_jobs(draw: st.DrawFn) -> Trace:
     return trace(*waiting, a=tuple(range(ranks)), b=tuple(range(ranks)))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(any_jobs())
 def test_any_job_has_an_order_or_one_sentence(job: Trace) -> None:
     refused = outcome(lambda: in_order(job))

@@ -61,7 +61,7 @@ def compiled_copy(tmp_path_factory: pytest.TempPathFactory) -> Call:
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CHOSEN)
 def test_compiled_runs_have_the_listed_digests(
     compiled_copy: Call, name: str, tmp_path: Path

@@ -8,9 +8,10 @@ from itertools import pairwise
 from statistics import mean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from tests.harness.topologies.walks import Walk, all_walks, walks
 from topologies import addressing
 from topologies.analysis.deadlock import SwitchChannel, waiting_circle
@@ -142,7 +143,7 @@ def connected(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
     return routers, tree + more
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(connected())
 def test_up_down_reaches_everyone_without_a_circle_in_any_graph(
     graph: tuple[int, list[tuple[int, int]]],
@@ -153,7 +154,7 @@ def test_up_down_reaches_everyone_without_a_circle_in_any_graph(
     assert len(reached) == graph[0] * (graph[0] - 1)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(connected())
 def test_shortest_paths_are_those_of_the_graph(graph: tuple[int, list[tuple[int, int]]]) -> None:
     topology = fabric(*graph, "shortest")

@@ -6,9 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from uet.congestion.congestion_parameters import NsccParameters, ParameterError, RcccParameters
 from uet.congestion.congestion_profile import SPRAYING, CongestionProfile, profile
 from uet.congestion.context import CongestionContext
@@ -164,7 +165,7 @@ def test_a_loss_that_was_none_does_not_count_twice() -> None:
     assert flow.inflight >= -255
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from(["send", "ack", "nack", "loss", "drained"])),

@@ -6,9 +6,10 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from uet.congestion.congestion_parameters import NEVER, NsccParameters
 from uet.congestion.controls.nscc import Nscc
 from uet.congestion.signals import NO_SAMPLE
@@ -393,7 +394,7 @@ EVENTS = st.lists(
 
 
 @pytest.mark.conformance("C-092", "C-094")
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(events=EVENTS, trimming=st.booleans(), gain=st.sampled_from([None, 0.0125]))
 def test_the_window_keeps_its_bounds(
     events: list[tuple[str, int, bool, int, int, int, bool, int]],

@@ -6,9 +6,10 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from tests.harness.uet.spray import DEAD, GOOD, MARKS, RTT, TRIMS, Paths
 from uet.congestion.spraying.bitmap import PenaltySpraying
 from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
@@ -119,7 +120,7 @@ def test_the_newest_eight_are_kept() -> None:
 
 
 @pytest.mark.conformance("C-111")
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.one_of(st.none(), st.sampled_from([CLEAN, ECN, NACK])), max_size=300))
 def test_only_clean_ones_come_back_and_each_once(events: list[int | None]) -> None:
     """``None`` sends a packet; anything else is feedback about an EV never used before."""
@@ -276,7 +277,7 @@ def test_feedback_about_strangers_is_nothing() -> None:
     assert len({policy.pick() for _ in range(size)}) == size
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.lists(st.tuples(st.integers(0, 100), st.sampled_from([ECN, NACK, TIMEOUT])), max_size=200)
 )

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from uet.congestion.congestion_parameters import RcccParameters
 from uet.congestion.receiver_credit import CreditPacer, CreditSource
 from uet.congestion.signals import ahead
@@ -176,7 +177,7 @@ def test_grants_are_paced_a_little_below_line_rate_and_equal(sources: int) -> No
 
 
 @pytest.mark.conformance("C-102")
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.integers(1, 2_000), min_size=1, max_size=8), st.integers(0, 2**32))
 def test_everybody_gets_what_they_ask_for_and_not_much_more(asked: list[int], seed: int) -> None:
     pacer = CreditPacer(P, speculate=False)
@@ -361,7 +362,7 @@ def carry(
 
 
 @pytest.mark.conformance("C-101")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.integers(0, 600_000), min_size=1, max_size=5),
     st.integers(0, 2**32),

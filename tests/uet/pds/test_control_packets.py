@@ -6,9 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Network, endpoint
 from tests.harness.uet.script import (
@@ -304,7 +305,7 @@ def test_there_is_nothing_to_probe() -> None:
 
 
 @given(opaque=st.integers(0, 0xFFFF), base=st.integers(-40_000, 40_000))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @pytest.mark.conformance("C-056")
 def test_any_probe(opaque: int, base: int) -> None:
     script = Script()

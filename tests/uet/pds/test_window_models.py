@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.harness.examples import examples
 from uet.pds.psn import HALF, MASK, add, after, distance
 from uet.pds.recovery.rto import RetransmissionQueue, RetransmissionTimer
 from uet.pds.window import SACK_BITS, PsnArrival, ReceiveWindow, SendWindow
@@ -31,7 +32,7 @@ STARTS = st.one_of(
     st.integers(-200, 200).map(lambda d: (HALF + d) & MASK),
 )
 
-MODEL_SETTINGS = settings(max_examples=60, stateful_step_count=60, deadline=None)
+MODEL_SETTINGS = examples(60, stateful_step_count=60)
 
 
 @pytest.mark.conformance("C-020")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.harness.examples import examples
 from uet.ses.matching import (
     Match,
     MatchedMessage,
@@ -507,4 +507,4 @@ class QueueModel(RuleBasedStateMachine):
 
 
 TestQueueModel = pytest.mark.conformance("C-082")(QueueModel.TestCase)
-TestQueueModel.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestQueueModel.settings = examples(120, stateful_step_count=40)

@@ -8,9 +8,10 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from tests.harness.uet.tss_vectors import (
     ADDRESSES,
     KEY,
@@ -87,7 +88,7 @@ LINKS = st.tuples(st.sampled_from([4, 6]), st.booleans())
 
 
 @pytest.mark.conformance("C-136")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     mode=st.sampled_from(["direct", "cluster"]),
     link=LINKS,
@@ -129,7 +130,7 @@ def test_round_trip_among_peers(
 
 
 @pytest.mark.conformance("C-136")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     link=LINKS,
     ssi=st.none() | st.integers(0, 2**32 - 1),
@@ -221,7 +222,7 @@ def test_the_packet_key_changes_every_256_packets() -> None:
 
 
 @pytest.mark.conformance("C-133")
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data(), link=LINKS, ssi=st.none() | st.just(7), mode=st.sampled_from(["d", "c"]))
 def test_any_flipped_bit_is_refused_and_counted(
     data: st.DataObject, link: tuple[int, bool], ssi: int | None, mode: str
@@ -270,7 +271,7 @@ def test_what_routers_change_is_not_authenticated(udp: bool) -> None:
     assert opened(receiver, bytes(frame)) == HEADER
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     prefix=st.sampled_from([bytes(12), bytes(16), bytes(40), b""]),
     packet=st.binary(max_size=80),

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.harness.examples import examples
 from tests.harness.uet.tss_vectors import KEY, OTHER_KEY, move, opened, parts, sealed_frame
 from uet.tss import record
 from uet.tss.record import SealError, SecureRecords
@@ -277,4 +277,4 @@ class Rotation(RuleBasedStateMachine):
 
 
 TestRotation = pytest.mark.conformance("C-131", "C-132")(Rotation.TestCase)
-TestRotation.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestRotation.settings = examples(40, stateful_step_count=40)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Impairment, flip
 from tests.harness.uet.script import (
@@ -214,7 +215,7 @@ def test_the_ack_of_a_close_tells_the_next_start() -> None:
     ),
     packets=st.integers(1, 12),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_numbering_anew(requested: int, packets: int) -> None:
     """All packets go out again from there: same offsets and content, no RETX, and all complete."""
     script = Script()

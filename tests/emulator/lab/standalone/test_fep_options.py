@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scapy.utils import RawPcapNgReader
 
@@ -37,6 +37,7 @@ from emulator.lab.standalone.script.requested_operations import (
 )
 from emulator.sim.endpoint.endpoint_fitting import payload_for
 from emulator.transports.one_time_keys import KEY_FILE, KEY_SUFFIX
+from tests.harness.examples import examples
 from uet.compatibility import REFERENCE_PROVIDER, Compatibility
 from uet.config import FepConfig
 from uet.eventlog.sequence import read
@@ -134,7 +135,7 @@ def test_a_summary_shows_short_data() -> None:
 
 
 @given(st.sampled_from(list(Datatype)), st.integers(-100, 100))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_elements_come_back(datatype: Datatype, value: int) -> None:
     if datatype.name.startswith(("UINT", "INT")):
         value = abs(value)

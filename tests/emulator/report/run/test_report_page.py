@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.cli.reports import report_verb
@@ -20,6 +20,7 @@ from emulator.report.run.page import FIGURES, PAGE, html_of, sections_of, write_
 from emulator.report.run.report_tables import command_of, row_table
 from emulator.report.run.run_record import RunRecord
 from emulator.report.run.verdict import BAD, GOOD, LIMITED, verdict_of
+from tests.harness.examples import examples
 from tests.harness.runs.written_folder import SPEC, messages, ports, result, row, write_folder
 
 OTHER_SCHEMA = b'{"schema": "uetemu.result/9"}'
@@ -269,7 +270,7 @@ STRANGE = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_a_folder_of_strange_values_is_reported_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

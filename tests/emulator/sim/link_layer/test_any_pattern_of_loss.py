@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.dataplane.kernel.frames.line import LOW
@@ -18,6 +18,7 @@ from tests.harness.engine.linked_cable import (
     llr,
     numbered,
 )
+from tests.harness.examples import examples
 
 RETRY = LinkRules(llr=llr(buffer_bytes=4 * FRAME_NS), cbfc=None, longest_bytes=FRAME_NS)
 CREDITS = LinkRules(llr=None, cbfc=cbfc(40), longest_bytes=FRAME_NS)
@@ -68,7 +69,7 @@ def balanced(cable: LinkedCable) -> None:
 
 
 @given(frames=FRAMES, there=PATTERN, back=PATTERN)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_retry(frames: Frames, there: set[int], back: set[int]) -> None:
     cable = carried(RETRY, frames, there, back, 0)
     assert cable.numbers == list(range(len(frames)))
@@ -78,7 +79,7 @@ def test_retry(frames: Frames, there: set[int], back: set[int]) -> None:
 
 
 @given(frames=FRAMES, there=PATTERN, back=PATTERN, hold_ns=st.sampled_from((0, 700, 2500)))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_retry_and_credits(frames: Frames, there: set[int], back: set[int], hold_ns: int) -> None:
     cable = carried(replace(RETRY, cbfc=CREDITS.cbfc), frames, there, back, hold_ns)
     assert cable.numbers == list(range(len(frames)))
@@ -87,7 +88,7 @@ def test_retry_and_credits(frames: Frames, there: set[int], back: set[int], hold
 
 
 @given(frames=FRAMES, there=PATTERN, back=PATTERN, hold_ns=st.sampled_from((0, 700, 2500)))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_credits_alone(frames: Frames, there: set[int], back: set[int], hold_ns: int) -> None:
     """Frames with errors are lost, the others keep their order, and no credit is lost for good."""
     cable = carried(CREDITS, frames, there, back, hold_ns)
@@ -97,7 +98,7 @@ def test_credits_alone(frames: Frames, there: set[int], back: set[int], hold_ns:
 
 
 @given(frames=FRAMES, there=PATTERN, back=PATTERN, limit=st.integers(1, 3))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_retry_with_a_limit(frames: Frames, there: set[int], back: set[int], limit: int) -> None:
     """A link counts frames that it gives up as lost; none comes twice or out of order."""
     assert RETRY.llr is not None

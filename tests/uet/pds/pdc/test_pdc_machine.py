@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.harness.examples import examples
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Network, destination, endpoint, joined
 from tests.harness.uet.script import HERE, KEY, START, THERE, Script, control, rod, write
@@ -29,12 +30,7 @@ from uet.pds.semantics import LATER, NO_ROOM, Answer
 from uet.transport import NoOperationRequest, ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode
 
-MACHINE = settings(
-    max_examples=30,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+MACHINE = examples(30, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 _HELD = 64
 
 
@@ -360,5 +356,5 @@ class OrderedWindow(RuleBasedStateMachine):
         check(self.script.fep, self.script.now)
 
 
-OrderedWindow.TestCase.settings = settings(MACHINE, max_examples=40, stateful_step_count=40)
+OrderedWindow.TestCase.settings = settings(MACHINE, max_examples=examples(40).max_examples)
 TestOrderedWindow = OrderedWindow.TestCase

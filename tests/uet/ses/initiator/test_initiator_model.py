@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.harness.examples import examples
 from tests.harness.uet.carriage import (
     ELSEWHERE,
     MTU,
@@ -346,9 +347,8 @@ class Initiator(RuleBasedStateMachine):
 
 
 TestInitiator = Initiator.TestCase
-TestInitiator.settings = settings(
-    max_examples=60,
+TestInitiator.settings = examples(
+    60,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

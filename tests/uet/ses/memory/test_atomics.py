@@ -8,9 +8,10 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from tests.harness.uet.atomic_oracle import (
     FLOATS,
     NO_PAIRS,
@@ -186,7 +187,7 @@ def test_bfloat16_rounds_as_if_once(op: Op) -> None:
     st.sampled_from([Op.SUM, Op.DIFF, Op.PROD, Op.BXOR, Op.MIN, Op.MAX]),
     st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_integers_against_struct(code: str, op: Op, data: st.DataObject) -> None:
     """Any values, any number of elements: arithmetic modulo the width."""
     kind = {"Q": Type.UINT64, "q": Type.INT64, "i": Type.INT32, "H": Type.UINT16, "b": Type.INT8}[

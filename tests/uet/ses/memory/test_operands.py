@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.examples import examples
 from tests.harness.uet.atomic_oracle import (
     PAIRS,
     WITH_COMPARE,
@@ -105,7 +106,7 @@ def test_compare_and_swap_cut_short_or_too_long(length: int) -> None:
 
 
 @given(st.binary(max_size=80), st.integers(0, 32))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_hostile_requests_are_answered(packet: bytes, length: int) -> None:
     """Whatever arrives has a return code, and on an error leaves memory alone."""
     request = unpack_operands(packet)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.harness.examples import examples
 from tests.harness.uet.deliveries import (
     ELSEWHERE,
     KEY,
@@ -126,7 +127,7 @@ def mutated(draw: Any) -> Packet:
     return next_header, bytes(changed)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150)
 @given(configurations, st.lists(st.one_of(anything, mutated()), max_size=25), st.booleans())
 def test_no_packet_does_harm(seed: dict[str, Any], packets: list[Packet], ordered: bool) -> None:
     guarded = Guarded(seed)
@@ -257,4 +258,4 @@ class Matching(RuleBasedStateMachine):
 
 
 TestMatching = Matching.TestCase
-TestMatching.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMatching.settings = examples(60, stateful_step_count=40)

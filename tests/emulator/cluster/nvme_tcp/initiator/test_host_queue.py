@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.cluster.nvme_tcp.initiator.host_commands import entry, io_entry
@@ -167,7 +167,6 @@ def test_a_command_that_fails_while_its_data_are_fetched_sends_no_more() -> None
     assert queue.broken is None
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=5))
 def test_any_octets_of_a_controller(pieces: list[bytes]) -> None:
     queue = ready_queue()
@@ -177,7 +176,6 @@ def test_any_octets_of_a_controller(pieces: list[bytes]) -> None:
     queue.take_completions()
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 7)), min_size=1, max_size=5),
     st.booleans(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.cluster.nvme_tcp.initiator.host_commands import entry, io_entry
@@ -27,7 +27,6 @@ LARGEST_PDU = 1 << 19
 HOST_TYPES = (PduType.IC_REQ, PduType.H2C_TERM_REQ, PduType.CAPSULE_CMD, PduType.H2C_DATA)
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_any_octets(pieces: list[bytes]) -> None:
     target = target_of()
@@ -40,7 +39,6 @@ def test_any_octets(pieces: list[bytes]) -> None:
     assert connection.finished or len(stream) < 8 or stream[0] in HOST_TYPES
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     digests=st.booleans(),
@@ -73,7 +71,6 @@ def test_valid_streams_with_flipped_bits(seed: int, digests: bool, flips: int, c
     assert target.counters["bad_pdus"] <= 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(min_size=64, max_size=64), min_size=1, max_size=8), st.booleans())
 def test_any_submission_queue_entry(entries: list[bytes], admin: bool) -> None:
     target = target_of()
@@ -84,7 +81,6 @@ def test_any_submission_queue_entry(entries: list[bytes], admin: bool) -> None:
         queue.connection.octets_to_send(1 << 20)
 
 
-@settings(deadline=None)
 @given(
     opcode=st.sampled_from([*AdminOpcode, *IoOpcode, 0x7F]),
     dwords=st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
@@ -45,7 +45,6 @@ def test_lengths_of_headers_are_those_of_the_specification() -> None:
     assert [HEADER_LENGTHS[kind] for kind in PduType] == [128, 128, 24, 24, 72, 24, 24, 24, 24]
 
 
-@settings(deadline=None)
 @given(
     header=st.booleans(),
     data=st.booleans(),
@@ -71,7 +70,6 @@ def test_a_stream_may_be_cut_anywhere(
     assert all(pdu.data_intact and len(pdu.header) == 72 for pdu in found)
 
 
-@settings(deadline=None)
 @given(alignment=st.integers(0, 31), header=st.booleans())
 def test_data_lie_where_the_receiver_has_requested(alignment: int, header: bool) -> None:
     writer, _ = ends(header=header, data=False, alignment=alignment)
