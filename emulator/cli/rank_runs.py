@@ -27,7 +27,7 @@ from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, prepare, we
 from emulator.run.run_secret import plan_digest
 from emulator.run.run_share import RunShare
 from emulator.run.run_start import note_end
-from emulator.workers.forked.partition import Partition
+from emulator.workers.partition import Partition
 from emulator.workers.ranks.rank_exchange import (
     PATIENCE_S,
     PATIENCE_VARIABLE,

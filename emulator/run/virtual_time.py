@@ -31,9 +31,10 @@ from emulator.sim.line_telemetry import LineTelemetry
 from emulator.sim.port_capture import PortCapture
 from emulator.sim.sampling import Sampling
 from emulator.sim.virtual_clock import EPOCH, VirtualClock
-from emulator.workers.forked.virtual_fabric import VirtualFabric
 from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.virtual_fabric import VirtualFabric
 from emulator.workers.virtual_pool import VirtualPool
+from emulator.workers.worker import WorkerPart
 from topologies.model import CableEnd
 from topologies.routing.static_routes import static_routes
 
@@ -111,7 +112,7 @@ class VirtualTime:
             self._fabric.capture(self._capture, snaplen)
         if self._plan.request.frame_latency:
             ends = boundary(lab.topology)
-            self._fabric.each("tag_frames", ends, self._plan.request.frame_latency)
+            self._fabric.each(WorkerPart.tag_frames, ends, self._plan.request.frame_latency)
             self._latencies = LatencyFile(
                 self._folder.path / frame_latency.FILE, [str(end) for end in ends]
             )
@@ -119,14 +120,14 @@ class VirtualTime:
     def forget_tagged_frames(self) -> None:
         """Let the frames that were tagged before now belong to no row."""
         if self._latencies is not None:
-            self.fabric.each("tagged_frames")
+            self.fabric.each(WorkerPart.tagged_frames)
 
     def frame_times(self, row: int) -> Mapping[str, object]:
         """Return what row number ``row`` has of the tagged frames, and write their file."""
         if self._latencies is None:
             return {}
-        seen = [one for of_worker in self.fabric.each("tagged_frames") for one in of_worker]
-        times = FrameTimes.of(seen)
+        parts = self.fabric.each(WorkerPart.tagged_frames)
+        times = FrameTimes.of([one for part in parts for one in part])
         self._latencies.add(row, times)
         return times.row()
 

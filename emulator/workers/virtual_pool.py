@@ -12,9 +12,9 @@ from emulator.sim.endpoint.operations.loading import barrier_members, laid_out, 
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.event_queue import NEVER, PASS, PS, STOP
-from emulator.workers.forked.virtual_fabric import VirtualFabric
-from emulator.workers.forked.window_report import News
-from emulator.workers.forked.worker_part import EndedSchedules, Load
+from emulator.workers.virtual_fabric import VirtualFabric
+from emulator.workers.windows import News
+from emulator.workers.worker import Load, WorkerPart, call
 
 #: Fabric time from the order to run to the common start (ns).
 LEAD_NS = 1_000
@@ -73,9 +73,10 @@ class VirtualPool:
                 path = memory_path(self.lab, spec.node)
                 self.memories[rank] = GpuMemory.create(path, spec.memory_octets)
             fabric = self._fabric
-            given: list[tuple[object, ...]] = [(self.lab, specs)] * len(fabric.workers)
-            given[fabric.part.number] = (self.lab, specs, self.memories, progress)
-            fabric.each_with("open", given)
+            calls = [call(WorkerPart.open, self.lab, specs)] * len(fabric.workers)
+            own = call(WorkerPart.open, self.lab, specs, self.memories, progress)
+            calls[fabric.part.number] = own
+            fabric.each_with(calls)
         except BaseException:
             self.stop()
             raise
@@ -93,7 +94,7 @@ class VirtualPool:
                 continue  # that MPI rank has it
             owner = fabric.owner(self.specs[rank].node)
             loads[owner].append((rank, schedule, layouts_for(rank, by_rank)))
-        fabric.each_with("load", [(one,) for one in loads])
+        fabric.each_with([call(WorkerPart.load, one) for one in loads])
 
     def _meeting(self, schedules: Sequence[Schedule]) -> dict[str, frozenset[int]]:
         """Return who meets at each barrier; every MPI rank knows the barriers of its own GPUs."""
@@ -116,7 +117,7 @@ class VirtualPool:
             return
         self._drain()
         self._life += 1
-        self._fabric.each("renew", self._life, self._past_lives)
+        self._fabric.each(WorkerPart.renew, self._life, self._past_lives)
         self._used = False
 
     def begin_row(self) -> None:
@@ -128,7 +129,7 @@ class VirtualPool:
         if self._used:
             self._past_lives += self._life + 1
             self._life = 0
-            self._fabric.each("renew", 0, self._past_lives)
+            self._fabric.each(WorkerPart.renew, 0, self._past_lives)
         self._used = False
         self._execution = 0
 
@@ -191,15 +192,15 @@ class VirtualPool:
         fabric.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
         if self._left and not self._ending:
             self._explain(fabric.following() < NEVER)
-        fabric.each("fail", "aborted", dict.fromkeys(self.specs, "another rank failed"))
-        ended: list[EndedSchedules] = fabric.each("results", self._lost is not None)
+        fabric.each(WorkerPart.fail, "aborted", dict.fromkeys(self.specs, "another rank failed"))
+        ended = fabric.each(WorkerPart.results, self._lost is not None)
         results = sorted((one for part in ended for one in part.results), key=lambda one: one.rank)
         if any(result.error for result in results):
             raise self._failure(results)
         return results
 
     def _start(self, execution: int) -> None:
-        self._fabric.each("start", execution)
+        self._fabric.each(WorkerPart.start, execution)
 
     def _hear(self, news: News) -> None:
         """Have what ranks come to be followed by what the run does about it, a lookahead later."""
@@ -229,7 +230,7 @@ class VirtualPool:
         if self._ending or execution != self._execution or self._lost is None:
             return
         lost = sorted(self._lost())
-        reporting = self._left and lost and any(self._fabric.each("has_sent_to", lost))
+        reporting = self._left and lost and any(self._fabric.each(WorkerPart.has_sent_to, lost))
         if not reporting:
             self._ending = True
             self._events.stop()
@@ -241,7 +242,7 @@ class VirtualPool:
         """Have all barriers passed whose time this is, in the order of their names."""
         execution, when = passed
         for name in sorted(self._passes.pop(when)):
-            self._fabric.each("pass_barrier", execution, name, sorted(self._members[name]))
+            self._fabric.each(WorkerPart.pass_barrier, execution, name, sorted(self._members[name]))
 
     def _explain(self, more_to_come: bool) -> None:
         """End the executions that will not end, each with what it waits for."""
@@ -254,10 +255,10 @@ class VirtualPool:
             )
         details = {
             rank: detail + standing
-            for part in self._fabric.each("unfinished")
+            for part in self._fabric.each(WorkerPart.unfinished)
             for rank, detail in part.items()
         }
-        self._fabric.each("fail", "deadline" if over else "stalled", details)
+        self._fabric.each(WorkerPart.fail, "deadline" if over else "stalled", details)
 
     def _failure(self, results: Sequence[RankResult]) -> AgentError:
         """The first error that was not another's consequence."""
@@ -285,7 +286,7 @@ class VirtualPool:
 
         Of several MPI ranks the first one reports; the others have none.
         """
-        parts = self._fabric.counted("counters")
+        parts = self._fabric.counted(WorkerPart.counters)
         return dict(sorted(one for part in parts for one in part.items()))
 
     def settled(self) -> Counts:
@@ -300,10 +301,10 @@ class VirtualPool:
 
     def _close_transports(self) -> None:
         fabric = self._fabric
-        fabric.each("close_transports")
+        fabric.each(WorkerPart.close_transports)
         until = self._events.now + CLOSE_NS * PS
         while (following := fabric.following()) <= until:
-            if all(fabric.each("closed")):
+            if all(fabric.each(WorkerPart.closed)):
                 return
             fabric.run(min(until, following + 1000 * PS))
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from emulator import scenario
 from emulator.cli.graph.partition_table import AskedParts
 from emulator.errors import UserError
-from emulator.workers.forked.partition import Partition
+from emulator.workers.partition import Partition
 from tests.bench.watched_run import CODE, Limits, end, launcher, watch
 from topologies import catalogue
 

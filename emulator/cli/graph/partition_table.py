@@ -13,8 +13,7 @@ from emulator.run.plan.run_plan import DEFAULT_SEED
 from emulator.scenario import Scenario
 from emulator.sim.endpoint.operations.operation_table import OperationTable
 from emulator.sim.event_queue import PS
-from emulator.workers.forked.expected_traffic import ExpectedTraffic
-from emulator.workers.forked.partition import Partition
+from emulator.workers.partition import ExpectedTraffic, Partition
 from topologies.model import Topology
 from topologies.units import format_size, format_time
 

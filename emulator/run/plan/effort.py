@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.run.plan.run_plan import RunPlan
-from emulator.workers.forked.expected_traffic import ExpectedTraffic
+from emulator.workers.partition import ExpectedTraffic
 from topologies.model import Topology
 from topologies.routing.fabric_paths import spans_from
 

@@ -44,8 +44,7 @@ from emulator.run.results import FabricKind
 from emulator.run.run_share import RunShare
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
-from emulator.workers.forked.expected_traffic import ExpectedTraffic
-from emulator.workers.forked.partition import Partition, automatic
+from emulator.workers.partition import ExpectedTraffic, Partition, automatic
 from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
 

@@ -18,7 +18,7 @@ from emulator.scenario import Trial
 from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import WRITE
 from emulator.sim.endpoint.operations.schedule import Schedule
-from emulator.workers.forked.expected_traffic import ExpectedTraffic
+from emulator.workers.partition import ExpectedTraffic
 from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import Topology
 

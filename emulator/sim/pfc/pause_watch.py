@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.pfc import pause_counters
 from emulator.sim.event_queue import PS, EventQueue
-from emulator.sim.pfc.priority_flow_control import PauseSnapshot
+from emulator.sim.pfc.priority_flow_control import PauseSnapshot, PriorityFlowControl
 from topologies.analysis.deadlock import SwitchChannel
 from topologies.model import CableEnd, Topology
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: A deadlock in which no frame of a transport moved for so long (ns) ends the run: by then timers
 #: have had their turn, and found no way around it.
@@ -21,8 +24,13 @@ _SHOWN = 8
 class Workers(Protocol):
     """The workers that own the ports."""
 
-    def each_of_pauses(self, method: str, *arguments: object) -> list[Any]:
-        """Call ``method`` of every worker's :class:`PriorityFlowControl`."""
+    def each_of_pauses(
+        self,
+        method: Callable[Concatenate[PriorityFlowControl, P], T],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> list[T]:
+        """Call ``method`` of every worker's pauses; all ``arguments`` are positional."""
 
 
 class PauseWatch:
@@ -74,7 +82,7 @@ class PauseWatch:
     @property
     def in_force(self) -> bool:
         """Return whether a pause stops a port now."""
-        return any(self._workers.each_of_pauses("in_force"))
+        return any(self._workers.each_of_pauses(PriorityFlowControl.in_force))
 
     def standing(self) -> str:
         """Name what holds up frames now, as the end of a sentence; empty if nothing does."""
@@ -94,7 +102,7 @@ class PauseWatch:
 
     def _snapshot(self) -> PauseSnapshot:
         """All workers' ports at this instant."""
-        parts: Sequence[PauseSnapshot] = self._workers.each_of_pauses("snapshot")
+        parts = self._workers.each_of_pauses(PriorityFlowControl.snapshot)
         waiting = {end: of for part in parts for end, of in part.waiting.items()}
         return PauseSnapshot(
             {end: waiting[end] for end in self._asic.pauses.cables if end in waiting},
@@ -155,15 +163,15 @@ class PauseWatch:
     def publish(self) -> None:
         """Let everybody read what was counted up to now."""
         indices = self._asic.pauses.indices
-        for part in self._workers.each_of_pauses("counters", self._stood_ns):
+        for part in self._workers.each_of_pauses(PriorityFlowControl.counters, self._stood_ns):
             for name, counters in part.items():
                 pause_counters.write(self._asic.program, indices[name], counters)
 
     def restart(self) -> None:
         """Measure the longest pause anew; counts go on."""
-        self._workers.each_of_pauses("restart")
+        self._workers.each_of_pauses(PriorityFlowControl.restart)
         self.publish()
 
     def storm(self, nic: CableEnd, on: bool) -> None:
         """Let this NIC request pauses without a reason, or no longer."""
-        self._workers.each_of_pauses("storm", nic, on)
+        self._workers.each_of_pauses(PriorityFlowControl.storm, nic, on)

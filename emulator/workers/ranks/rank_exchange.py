@@ -22,25 +22,123 @@ A rank whose run ends early says why (:meth:`Ranks.leave`), so that nobody waits
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from signal import SIGHUP, SIGINT, SIGTERM
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from emulator.errors import UserError, is_full
 from emulator.logs import plain_logger
 from emulator.sim.endpoint.agent_spec import AgentError
-from emulator.workers.ranks.patience import LONGEST_PAUSE_S, Patience
-from emulator.workers.ranks.rank_channel import Channel, Death, Watch
-from emulator.workers.ranks.window_block import NO_TIMES, BlockForm, WindowBlock, WindowTimes
+from emulator.workers.windows import NO_TIMES, BlockForm, WindowBlock, WindowTimes
+
+
+class Channel(Protocol):
+    """Brings messages from rank to rank, those of one pair in order."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def send(self, peer: int, octets: bytes) -> None:
+        """Send ``octets`` to ``peer``, and return at once."""
+
+    def poll(self, peer: int) -> bytes | None:
+        """Return the next message of ``peer`` if it is there."""
+
+    def gather(self, block: bytes) -> None:
+        """Begin to bring ``block`` to all ranks, and theirs to this one; return at once.
+
+        All have blocks of one length.
+        """
+
+    def gathered(self) -> bytes | bytearray | None:
+        """Return the blocks of all ranks, one behind the other, once they are there."""
+
+    def abort(self, status: int) -> None:
+        """Have the launcher end all ranks."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of rank ``number`` that ends all others, in a sentence that names its machine."""
+
+    number: int
+    sentence: str
+
+
+class Watch(Protocol):
+    """Whoever knows of ranks that have died, and sees to what they leave."""
+
+    @property
+    def contact(self) -> object:
+        """Return how those of the other ranks find that of rank 0; None elsewhere."""
+
+    def introduce(self, machines: list[str], contact: object) -> None:
+        """Report the machines of all ranks, and the ``contact`` of rank 0."""
+
+    def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:
+        """Report the ``lab`` that is to be removed, or the run's ``folder``, of rank 0."""
+
+    def death(self) -> Death | None:
+        """Return which rank has died first."""
+
+
+#: Host time (s) between two polls beyond which this rank was stopped, or its machine was.
+_STALL_S = 1.0
+#: Polls before a rank that waits begins to sleep, and its longest sleep (s).
+_EAGER_POLLS = 300
+LONGEST_PAUSE_S = 0.001
+
+
+class Patience:
+    """One wait of ``budget_s`` at most (host s), in which this process itself was running."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget_s = budget_s
+        self._now = time.monotonic()
+        self._give_up = self._now + budget_s
+        self._polls, self._pause = 0, 0.0
+
+    def eager(self) -> bool:
+        """Let others have the processor; return whether to poll again and to do nothing else."""
+        self._polls += 1
+        if self._polls >= _EAGER_POLLS:
+            return False
+        os.sched_yield()
+        return True
+
+    def look(self) -> None:
+        """Look at the clock; a time in which this rank stood still does not count."""
+        before, self._now = self._now, time.monotonic()
+        if self._now - before > _STALL_S:
+            self._give_up += self._now - before
+
+    @property
+    def half_over(self) -> bool:
+        """Return whether half of it has passed."""
+        return self._now > self._give_up - self._budget_s / 2
+
+    @property
+    def over(self) -> bool:
+        """Return whether it has passed."""
+        return self._now > self._give_up
+
+    def pause(self) -> None:
+        """Sleep, longer from time to time."""
+        self._pause = min(2 * self._pause or 50e-6, LONGEST_PAUSE_S)
+        time.sleep(self._pause)
+
 
 _log = plain_logger(__name__)
-
 T = TypeVar("T")
-
 #: Host time (s) after which a rank that has sent nothing is given up, unless this variable says.
 PATIENCE_S = 300.0
 PATIENCE_VARIABLE = "UETEMU_RANK_PATIENCE"
@@ -52,7 +150,6 @@ _OBITUARY_S = 0.5
 _INTERRUPTIONS = tuple(f"interrupted by {one.name}" for one in (SIGINT, SIGTERM, SIGHUP))
 #: Host time (s) in which the failure arrives that has made other ranks leave.
 _CAUSE_S = 0.5
-
 RANK_NAME = "MPI rank"
 #: Steps after which all ranks gather blocks: a window of virtual time, and a report without one.
 WINDOW, REPORT = WINDOWS = ("advance", "report")

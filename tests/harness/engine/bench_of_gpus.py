@@ -14,8 +14,8 @@ from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.event_queue import EventQueue
 from emulator.sim.network import Network
 from emulator.transports import fit
-from emulator.workers.forked.partition import Partition
-from emulator.workers.forked.virtual_fabric import VirtualFabric
+from emulator.workers.partition import Partition
+from emulator.workers.virtual_fabric import VirtualFabric
 from emulator.workers.virtual_pool import VirtualPool
 from topologies import catalogue
 from topologies.model import CableEnd

@@ -14,8 +14,8 @@ from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_counters import AsicCounters
 from emulator.sim.event_queue import EventQueue, Source
-from emulator.sim.pfc.priority_flow_control import pause_settings_of
-from emulator.workers.forked.virtual_fabric import VirtualFabric
+from emulator.sim.pfc.priority_flow_control import PriorityFlowControl, pause_settings_of
+from emulator.workers.virtual_fabric import VirtualFabric
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
 from topologies.model import CableEnd
@@ -102,7 +102,8 @@ class PausedFlow:
         asic = self.lab.asic
         assert asic is not None
         asic.inject(str(end), faults)
-        self.fabric.each_of_pauses("apply_fault", end, pause_settings_of(asic, end))
+        settings = pause_settings_of(asic, end)
+        self.fabric.each_of_pauses(PriorityFlowControl.apply_fault, end, settings)
 
     def counters(self, end: CableEnd) -> AsicCounters:
         assert self.lab.asic is not None

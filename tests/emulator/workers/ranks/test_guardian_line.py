@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from emulator.workers.ranks.guardian_line import Listener
+from emulator.workers.ranks.rank_guardian import Listener
 
 BUDGET_S = 30.0
 

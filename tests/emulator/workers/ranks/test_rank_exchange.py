@@ -11,8 +11,7 @@ import pytest
 
 from emulator.errors import UserError
 from emulator.workers.ranks import rank_exchange
-from emulator.workers.ranks.rank_channel import Death
-from emulator.workers.ranks.rank_exchange import RankGone, Ranks
+from emulator.workers.ranks.rank_exchange import Death, RankGone, Ranks
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 
 

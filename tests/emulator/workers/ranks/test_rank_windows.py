@@ -9,13 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from emulator.workers.forked.rank_worker import OtherRank, OwnRank
-from emulator.workers.forked.window_report import News, WindowReport
-from emulator.workers.forked.worker_part import WorkerPart
+from emulator.sim.event_queue import EventQueue
 from emulator.workers.ranks import rank_exchange
-from emulator.workers.ranks.rank_channel import Death
-from emulator.workers.ranks.rank_exchange import REPORT, WINDOW, RankGone, Ranks
-from emulator.workers.ranks.window_block import WindowTimes
+from emulator.workers.ranks.rank_exchange import REPORT, WINDOW, Death, RankGone, Ranks
+from emulator.workers.ranks.rank_worker import OtherRank, OwnRank
+from emulator.workers.windows import News, WindowReport, WindowTimes
+from emulator.workers.worker import Call, WorkerPart
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 from tests.harness.engine.rank_threads import outcomes
 
@@ -40,6 +39,7 @@ class _Part:
 
     def __init__(self, number: int, add: Callable[[WindowReport, int], None]) -> None:
         self.number, self._add, self._windows = number, add, 0
+        self.events = EventQueue()
 
     def advance(self) -> WindowReport:
         self._windows += 1
@@ -61,9 +61,9 @@ def windows(ranks: Ranks, add: Callable[[int, WindowReport, int], None]) -> list
     others = [OtherRank(number, ranks) for number in ranks.others]
     heard: list[Any] = []
     for _ in range(WINDOWS):
-        own.give(WINDOW)
-        own.answer()
-        heard = [one.answer() for one in others]
+        window: Call[Any] = Call(_Part.advance)
+        own.give(window)()
+        heard = [one.give(window)() for one in others]
     return heard
 
 

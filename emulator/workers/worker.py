@@ -1,22 +1,34 @@
-"""The part of a run that one worker has: its network, the GPUs on it, and its own event queue.
+"""Workers, which share a run: each has some nodes of its fabric, in its own event queue.
 
-Whoever drives the run calls the methods of this class, in this process or from another one. Their
-arguments and results can be pickled, but for those that the driver's own process gives itself.
+The driver of a run calls methods of :class:`WorkerPart`.  Where that is in another process, or at
+another MPI rank, a :class:`Worker` carries the :class:`Call` there::
+
+    part = WorkerPart(...)                 this process
+    ForkedWorker(...)                      a process of its own, over a socket
+    OwnRank(part, ranks), OtherRank(...)   every rank drives the run, and gives itself the same call
+
+A call is given to all workers before the first answer is awaited, so that they work at the same
+time.  Arguments and answers of other processes are pickled.  Workers also share what one machine
+has: the memories of GPUs, into which copies over the scale-up network write, and the tables of the
+switch program.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappush
-from typing import Any
+from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from emulator.dataplane.kernel.frames.gpu_port import GpuPort
 from emulator.dataplane.kernel.frames.kernel_switch import Account
+from emulator.dataplane.kernel.frames.line_state import LineState
 from emulator.dataplane.kernel.frames.packet_ring import open_together
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch.link.link_counters import LinkCounters
 from emulator.sim.endpoint.agent_spec import AgentSpec, Progress
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.sim.endpoint.operations.nvlink import CopyNotice
@@ -26,13 +38,19 @@ from emulator.sim.event_queue import NEVER, PS, EventQueue, number_of
 from emulator.sim.frame_taps import BoundaryTaps, TaggedFrame
 from emulator.sim.gpu_endpoint import GpuEndpoint, WorkerSurroundings
 from emulator.sim.line_record import LineRecord
+from emulator.sim.link_layer.link_layer import LinkLayer
 from emulator.sim.link_layer.link_unit import LinkUnit
 from emulator.sim.network import Network
+from emulator.sim.pfc.priority_flow_control import PriorityFlowControl
 from emulator.sim.port_capture import PortTaps
-from emulator.sim.port_settings import Settings
-from emulator.workers.forked.window_report import Crossing, News, WindowReport
-from emulator.workers.ranks.far_memory import FarCopy, far_memory
+from emulator.sim.port_settings import LineChange, Settings
+from emulator.workers.windows import Crossing, FarCopy, News, WindowReport, far_memory
 from topologies.model import CableEnd
+
+T = TypeVar("T")
+P = ParamSpec("P")
+K = TypeVar("K")
+V = TypeVar("V")
 
 #: A rank's schedule, with the buffers of every rank that it writes to.
 Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
@@ -56,10 +74,60 @@ class EndedSchedules:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Generic[K, V]):
     """A worker's counts ``by`` rank, name or end, which the first one of MPI ranks alone gets."""
 
-    by: dict[Any, Any]
+    by: dict[K, V]
+
+
+class Call(NamedTuple, Generic[T]):
+    """``method`` of a :class:`WorkerPart` with its ``arguments``; :func:`call` makes it.
+
+    The part first takes ``crossings``, and its time is ``now`` (ps) at least.
+    """
+
+    method: Callable[..., T]
+    arguments: tuple[object, ...] = ()
+    now: int = 0
+    crossings: Sequence[Crossing] = ()
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.method.__name__
+
+    def carry_out(self, part: WorkerPart) -> T:
+        """Call the method of ``part``."""
+        if self.crossings:
+            part.accept(self.crossings)
+        part.events.now = max(part.events.now, self.now)
+        return self.method(part, *self.arguments)
+
+
+def call(
+    method: Callable[Concatenate[WorkerPart, P], T], *arguments: P.args, **named: P.kwargs
+) -> Call[T]:
+    """Return the call of ``method``; all ``arguments`` are positional."""
+    if named:
+        raise TypeError(f"{method.__name__} is called with arguments by name")
+    return Call(method, arguments)
+
+
+class Worker(Protocol):
+    """One worker, which carries out calls in order."""
+
+    @property
+    def number(self) -> int: ...
+
+    def give(self, call: Call[T], time_limit_s: float | None = None) -> Callable[[], T]:
+        """Have ``call`` carried out there; return what returns its answer, or raises its exception.
+
+        The answer to an earlier call comes first.  A process that does not answer for
+        ``time_limit_s`` of the host's time is ended: AgentError.
+        """
+
+    def close(self) -> None:
+        """End the worker; safe to call again."""
 
 
 class WorkerPart:
@@ -95,6 +163,10 @@ class WorkerPart:
             line.number: self._owner[self.network.topology.far_end(end).node]
             for end, line in self.network.lines.items()
         }
+
+    def give(self, call: Call[T], time_limit_s: float | None = None) -> Callable[[], T]:
+        """Return what carries ``call`` out, which takes as long as it does."""
+        return partial(call.carry_out, self)
 
     # The GPUs
 
@@ -242,11 +314,11 @@ class WorkerPart:
         ended = (endpoint.result for endpoint in self._endpoints.values())
         return EndedSchedules([result for result in ended if result is not None], for_all)
 
-    def counters(self) -> Counted:
+    def counters(self) -> Counted[int, Mapping[str, Mapping[str, int]]]:
         """Counters of every rank, by layer (``transport``, ``nic``, ...) and name."""
         return Counted({rank: one.counters() for rank, one in self._endpoints.items()})
 
-    def states(self) -> Counted:
+    def states(self) -> Counted[CableEnd, LineState]:
         """The states of this worker's lines, by their ends."""
         return Counted(self.network.states())
 
@@ -365,19 +437,59 @@ class WorkerPart:
         if self.network.pauses is not None:
             self.network.pauses.on_unmoved = lambda: self._notify(News(self.events.now))
 
-    def of_pauses(self, method: str, arguments: Sequence[object]) -> Any:
+    def of_pauses(
+        self,
+        method: Callable[Concatenate[PriorityFlowControl, ...], T],
+        arguments: Sequence[object],
+    ) -> T:
         """Call ``method`` of the ports' pauses, which are there."""
-        return getattr(self.network.pauses, method)(*arguments)
+        return method(self._pauses, *arguments)
+
+    @property
+    def _pauses(self) -> PriorityFlowControl:
+        pauses = self.network.pauses
+        if pauses is None:
+            raise ValueError(f"worker {self.number} has ports that never pause")
+        return pauses
+
+    @property
+    def _links(self) -> LinkLayer:
+        links = self.network.links
+        if links is None:
+            raise ValueError(f"worker {self.number} has no cables with a link layer")
+        return links
+
+    def under_way(self) -> int:
+        """Frames that wait at this worker's ports, are on cables to them, or in pipelines."""
+        return self.network.under_way()
+
+    def moving(self) -> bool:
+        """Return whether :meth:`under_way` has any."""
+        return self.network.moving()
+
+    def begin_row(self) -> None:
+        """Let nothing that comes on lines depend on what was; no frame is under way."""
+        self.network.begin_row()
+
+    def pull(self, ends: Sequence[CableEnd]) -> dict[CableEnd, tuple[int, int]]:
+        """Take the carrier from lines (:meth:`Network.pull`)."""
+        return self.network.pull(ends)
+
+    def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
+        """Give lines carrier (:meth:`Network.plug`)."""
+        self.network.plug(ends, nodes)
+
+    def follow(self, changes: Sequence[LineChange]) -> None:
+        """Serve at other rates, and with other orders of the switch program, from now on."""
+        self.network.follow(changes)
 
     def restart_links(self) -> None:
         """Have the ports' link layer, which is there, measure anew."""
-        assert self.network.links is not None
-        self.network.links.restart()
+        self._links.restart()
 
-    def link_counters(self) -> Counted:
+    def link_counters(self) -> Counted[str, LinkCounters]:
         """Counters of the ports' link layer, which is there, by ``node:port``."""
-        assert self.network.links is not None
-        return Counted(self.network.links.counters())
+        return Counted(self._links.counters())
 
     def capture(self, ends: Sequence[CableEnd], snaplen: int) -> None:
         """Make blocks of the frames at those of the ports ``ends`` that are this worker's."""

@@ -17,17 +17,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from emulator.dataplane.lab import Lab
 from emulator.logs import plain_logger
 from emulator.sim.endpoint.agent_spec import AgentError
 from emulator.sim.event_queue import EventQueue
 from emulator.sim.line_record import LineRecord
-from emulator.workers.forked.worker import call
-from emulator.workers.forked.worker_part import WorkerPart
+from emulator.workers.worker import Call, WorkerPart
 
 _log = plain_logger(__name__)
+
+T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 #: Signals that end a run.
@@ -75,18 +76,19 @@ class ForkedWorker:
         """Close the connection, in a process that is not the driver's."""
         self._connection.close()
 
-    def give(self, method: str, *arguments: object) -> None:
-        """Have ``method`` called there."""
-        try:
-            self._connection.send_bytes(pickle.dumps((method, arguments), pickle.HIGHEST_PROTOCOL))
-        except OSError:
-            self._bury()
-
-    def answer(self, time_limit_s: float | None = None) -> Any:
-        """Return the answer to the oldest call that has none yet.  Raises its exception.
+    def give(self, call: Call[T], time_limit_s: float | None = None) -> Callable[[], T]:
+        """Have ``call`` carried out there; return what returns its answer, or raises its exception.
 
         If there is none for ``time_limit_s`` the process is ended: AgentError.
         """
+        try:
+            self._connection.send_bytes(pickle.dumps(call, pickle.HIGHEST_PROTOCOL))
+        except OSError:
+            self._bury()
+        return partial(self._answer, time_limit_s)
+
+    def _answer(self, time_limit_s: float | None) -> Any:
+        """Return the answer to the oldest call that has none yet."""
         try:
             if not self._connection.poll(time_limit_s):
                 self._bury()
@@ -149,7 +151,7 @@ def _serve(make: Callable[[EventQueue], WorkerPart], driver: Connection) -> None
     part: WorkerPart | None = None
     while True:
         try:
-            method, arguments = pickle.loads(driver.recv_bytes())
+            call: Call[object] = pickle.loads(driver.recv_bytes())
         except (OSError, EOFError):
             break
         failure: Exception | None = None
@@ -157,7 +159,7 @@ def _serve(make: Callable[[EventQueue], WorkerPart], driver: Connection) -> None
         try:
             if part is None:
                 part = make(EventQueue())
-            value = call(part, method, arguments)
+            value = call.carry_out(part)
         except Exception as error:  # noqa: BLE001 (it is the driver's to judge)
             failure, there = error, traceback.format_exc()
         driver.send_bytes(_pickled(failure, there, value))

@@ -9,20 +9,219 @@ these is the lookahead: nothing that happens now changes what another worker doe
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from emulator.errors import UserError
+from emulator.sim.endpoint.operations.operation_table import COPY, WRITE, OperationTable
 from emulator.sim.event_queue import PS
-from emulator.workers.forked.cable_load import group_load
-from emulator.workers.forked.cut_refinement import cut, refined
-from emulator.workers.forked.expected_traffic import ExpectedTraffic
 from topologies.model import Role, Topology
 from topologies.parts.scale_up import ScaleUpDomains
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ExpectedTraffic:
+    """Octets from ``sender`` to ``receiver`` (ranks), a row for each pair that has any.
+
+    ``written`` cross the fabric, ``copied`` the scale-up network.
+    """
+
+    sender: Numbers
+    receiver: Numbers
+    written: Numbers
+    copied: Numbers
+
+    @classmethod
+    def of(cls, tables: Iterable[OperationTable]) -> Self:
+        """The traffic of one execution; the tables are those of ranks 0, 1, ..."""
+        rows: list[Numbers] = [np.zeros((4, 0), np.int64)]
+        for rank, table in enumerate(tables):
+            for kind, row in ((WRITE, 2), (COPY, 3)):
+                chosen = table.where(kind)
+                peers = np.asarray(table.columns["peer"][chosen], np.int64)
+                receivers, place = np.unique(peers, return_inverse=True)
+                part = np.zeros((4, len(receivers)), np.int64)
+                part[0], part[1] = rank, receivers
+                octets = np.asarray(table.columns["near_octets"][chosen], np.int64)
+                np.add.at(part[row], place, octets)
+                rows.append(part)
+        return cls(*np.concatenate(rows, axis=1))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """All ``parts`` one behind the other."""
+        columns = [np.stack((one.sender, one.receiver, one.written, one.copied)) for one in parts]
+        return cls(*np.concatenate([np.zeros((4, 0), np.int64), *columns], axis=1))
+
+    def by_sender(self) -> Self:
+        """The rows in the order of their senders."""
+        order = np.argsort(self.sender, kind="stable")
+        columns = self.sender, self.receiver, self.written, self.copied
+        return type(self)(*(column[order] for column in columns))
+
+
+#: Work of an endpoint on an octet that it sends or takes, where a switch on the way has 1 for it at
+#: each of its two ports.  An estimate: transports do more than switches do.
+ENDPOINT_WORK = 4
+
+
+@dataclass(frozen=True)
+class GroupLoad:
+    """``between`` are octets between two groups, both ways; ``work`` is what each group has to do.
+
+    Both are integers, so that every machine comes to the same.  Groups are what workers own whole,
+    such as a leaf switch with its GPUs, or a spine.
+    """
+
+    between: Numbers
+    work: Numbers
+
+
+def group_load(
+    topology: Topology, groups: Sequence[str], group_of: Mapping[str, str], traffic: ExpectedTraffic
+) -> GroupLoad:
+    """Return the load of ``groups``, which nodes belong to by ``group_of``.
+
+    A flow takes all shortest ways between two groups in equal parts, as ECMP shares many flows, and
+    each cable of a step takes as much as the next.
+    """
+    place = {name: number for number, name in enumerate(groups)}
+    count = len(groups)
+    home = np.array([place[group_of[gpu.name]] for gpu in topology.gpus], np.int64)
+    between, work = np.zeros((count, count), np.int64), np.zeros(count, np.int64)
+    senders, receivers = home[traffic.sender], home[traffic.receiver]
+    np.add.at(between, (senders, receivers), traffic.copied)
+    written = np.zeros((count, count), np.int64)
+    np.add.at(written, (senders, receivers), traffic.written)
+    for ends in (senders, receivers):
+        np.add.at(work, ends, traffic.written * ENDPOINT_WORK)
+    cables: Counter[tuple[int, int]] = Counter()
+    for link in topology.links:
+        one, other = (place[group_of[end.node]] for end in link.ends)
+        if one != other:
+            cables[one, other] += 1
+            cables[other, one] += 1
+    beside: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for (one, other), parallel in sorted(cables.items()):
+        beside[one].append((other, parallel))
+    for source in np.flatnonzero(written.any(axis=1)).tolist():
+        steps = _steps(source, written[source].tolist(), beside)
+        for (one, other), octets in steps.items():
+            between[one, other] += octets
+            work[one] += octets
+            work[other] += octets
+    both = between + between.T
+    np.fill_diagonal(both, 0)
+    return GroupLoad(both, work)
+
+
+def _steps(
+    source: int, octets: Sequence[int], beside: Mapping[int, Sequence[tuple[int, int]]]
+) -> dict[tuple[int, int], int]:
+    """Octets from ``source``, as many to each group as ``octets`` has, by the step they take."""
+    far, ways, order = {source: 0}, {source: 1}, [source]
+    before: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for one in order:
+        for other, parallel in beside.get(one, ()):
+            if other not in far:
+                far[other], ways[other] = far[one] + 1, 0
+                order.append(other)
+            if far[other] == far[one] + 1:
+                ways[other] += ways[one] * parallel
+                before[other].append((one, parallel))
+    arriving = {one: float(octets[one]) for one in order}
+    found: dict[tuple[int, int], int] = {}
+    for other in reversed(order):
+        for one, parallel in before[other]:
+            share = arriving[other] * (ways[one] * parallel / ways[other])
+            arriving[one] += share
+            found[one, other] = round(share)
+    return found
+
+
+#: A worker's largest part of an equal share of the work, in percent.
+SLACK = 110
+#: Steps for each group at most, so that a large fabric is divided in seconds.
+_STEPS = 2
+
+
+def cut(load: GroupLoad, owner: Numbers) -> int:
+    """Return the octets between groups of different owners."""
+    return int(load.between[owner[:, None] != owner[None, :]].sum()) // 2
+
+
+def refined(load: GroupLoad, owner: Numbers, busy: Numbers) -> Numbers:
+    """Return the owner of each group after all steps from ``owner``.
+
+    Each step is the one that takes most off the cut: a group goes to another worker, or two groups
+    change places (Kernighan and Lin 1970, Fiduccia and Mattheyses 1982, without their uphill
+    steps).  None leaves a worker with more work than :data:`SLACK` times an equal share, or than
+    the fullest had to begin with.
+
+    Every worker keeps one of the groups at least for which ``busy`` is 1.
+    """
+    owner = owner.copy()
+    workers = int(owner.max(initial=0)) + 1
+    works = np.zeros(workers, np.int64)
+    np.add.at(works, owner, load.work)
+    most = max(int(works.max()), int(load.work.sum()) * SLACK // (100 * workers))
+    for _ in range(_STEPS * len(owner)):
+        if not (_move(load, owner, busy, works, most) or _swap(load, owner, busy, works, most)):
+            break
+    return owner
+
+
+def _gains(load: GroupLoad, owner: Numbers, workers: int) -> Numbers:
+    """Octets that leave the cut when a group (row) goes to a worker (column)."""
+    mine = np.zeros((len(owner), workers), np.int64)
+    for worker in range(workers):
+        mine[:, worker] = load.between[:, owner == worker].sum(axis=1)
+    gains: Numbers = mine - mine[np.arange(len(owner)), owner][:, None]
+    return gains
+
+
+def _move(load: GroupLoad, owner: Numbers, busy: Numbers, works: Numbers, most: int) -> bool:
+    """Take the best step of one group, if one is any good."""
+    gains = _gains(load, owner, len(works))
+    holders = np.zeros(len(works), np.int64)
+    np.add.at(holders, owner, busy)
+    last = (busy == 1) & (holders[owner] == 1)
+    allowed = (works[None, :] + load.work[:, None] <= most) & ~last[:, None]
+    gains = np.where(allowed, gains, 0)
+    group, worker = divmod(int(gains.argmax()), len(works))
+    if gains[group, worker] <= 0:
+        return False
+    works[owner[group]] -= load.work[group]
+    works[worker] += load.work[group]
+    owner[group] = worker
+    return True
+
+
+def _swap(load: GroupLoad, owner: Numbers, busy: Numbers, works: Numbers, most: int) -> bool:
+    """Let the two groups change places that gain most, if any two do; busy ones with busy ones."""
+    gains = _gains(load, owner, len(works))
+    away = gains[:, owner]  # the row's group to the owner of the column's
+    both = away + away.T - 2 * load.between
+    more = load.work[None, :] - load.work[:, None]  # that the row's owner gets
+    fits = works[owner][:, None] + more <= most
+    allowed = fits & fits.T & (busy[:, None] == busy[None, :]) & (owner[:, None] != owner[None, :])
+    both = np.where(allowed, both, 0)
+    one, other = divmod(int(both.argmax()), len(owner))
+    if both[one, other] <= 0:
+        return False
+    works[owner[one]] += more[one, other]
+    works[owner[other]] -= more[one, other]
+    owner[one], owner[other] = owner[other], owner[one]
+    return True
+
 
 #: Fewer GPUs than this keep no worker busy for longer than the exchange with the others takes.
 LEAST_GPUS = 4
@@ -34,7 +233,7 @@ class PartShares:
     """Octets that cross cables and scale-up networks: ``cut`` between workers, of ``total``.
 
     ``away`` are those between each worker and all others, ``works`` its work
-    (:mod:`emulator.workers.forked.cable_load`).  Both count groups of nodes: what stays within
+    (:func:`group_load`).  Both count groups of nodes: what stays within
     one, such as a leaf switch with its GPUs, is in the work alone.
     """
 

@@ -12,20 +12,20 @@ import pytest
 COUNTED = """
 import gc, sys
 from emulator.cli.main import main
-from emulator.workers.forked import worker_part
+from emulator.workers import worker
 from uet.fep import FabricEndpoint
 
 gc.disable()  # no collection but that of the worker
 most = 0
-start = worker_part.WorkerPart.start
+start = worker.WorkerPart.start
 
 def counted(part, execution):
     global most
     most = max(most, sum(isinstance(one, FabricEndpoint) for one in gc.get_objects()))
     start(part, execution)
 
-worker_part.MANY_CONNECTIONS = int(sys.argv.pop(1))
-worker_part.WorkerPart.start = counted
+worker.MANY_CONNECTIONS = int(sys.argv.pop(1))
+worker.WorkerPart.start = counted
 try:
     main()
 finally:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Concatenate, ParamSpec, TypeVar
 
 from emulator.dataplane.kernel.frames.kernel_switch import Account
 from emulator.dataplane.kernel.frames.line_state import LineState, LineStates
@@ -32,17 +32,21 @@ from emulator.sim.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.sim.line_record import LineRecord
 from emulator.sim.network import Network, port_counters
 from emulator.sim.pfc.pause_watch import PauseWatch
+from emulator.sim.pfc.priority_flow_control import PriorityFlowControl
 from emulator.sim.port_capture import PortCapture
 from emulator.sim.port_settings import LineChange
-from emulator.workers.forked.forked_worker import ForkedWorker
-from emulator.workers.forked.partition import lookahead_ps
-from emulator.workers.forked.rank_worker import OtherRank, OwnRank
-from emulator.workers.forked.window_report import Crossing, News, WindowReport
-from emulator.workers.forked.worker import LocalWorker, Worker, call
-from emulator.workers.forked.worker_part import Counted, WorkerPart, uncollected
-from emulator.workers.ranks.rank_exchange import REPORT, WINDOW, Ranks
-from emulator.workers.ranks.ranked_ports import RankedPorts
+from emulator.workers.forked_worker import ForkedWorker
+from emulator.workers.partition import lookahead_ps
+from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.rank_worker import OtherRank, OwnRank, RankedPorts
+from emulator.workers.windows import Crossing, News, WindowReport
+from emulator.workers.worker import Call, Counted, Worker, WorkerPart, call, uncollected
 from topologies.model import CableEnd
+
+P = ParamSpec("P")
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 #: Time (host s) that a worker has to give up its sockets and files.
 END_SECONDS = 20.0
@@ -84,7 +88,7 @@ class VirtualFabric:
             self.part = WorkerPart(lab, own, queue, self.record)
             self.part.hear = self._take_news if wires.workers == 1 else None
             if ranks is None:
-                self.workers.insert(0, LocalWorker(self.part))
+                self.workers.insert(0, self.part)
             else:
                 self.workers += [OtherRank(number, ranks) for number in range(ranks.count)]
                 self.workers[own] = OwnRank(self.part, ranks)
@@ -158,15 +162,21 @@ class VirtualFabric:
 
     def restart_links(self) -> None:
         """Measure the largest and longest of the link layer anew."""
-        self.each("restart_links")
+        self.each(WorkerPart.restart_links)
 
     def link_counters(self) -> dict[str, LinkCounters]:
         """Counters of the link layer at all ports, where this process reports."""
-        return {name: one for part in self.counted("link_counters") for name, one in part.items()}
+        parts = self.counted(WorkerPart.link_counters)
+        return {name: one for part in parts for name, one in part.items()}
 
-    def each_of_pauses(self, method: str, *arguments: object) -> list[Any]:
-        """Call ``method`` of every worker's pauses."""
-        return self.each("of_pauses", method, arguments)
+    def each_of_pauses(
+        self,
+        method: Callable[Concatenate[PriorityFlowControl, P], T],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> list[T]:
+        """Call ``method`` of every worker's pauses; all ``arguments`` are positional."""
+        return self.each(WorkerPart.of_pauses, method, arguments)
 
     def paused(self) -> bool:
         """Return whether a pause is in force at a port."""
@@ -188,7 +198,7 @@ class VirtualFabric:
     def capture(self, capture: PortCapture, snaplen: int) -> None:
         """Have ``capture`` get all frames from now on, ``snaplen`` octets of each."""
         self._capture = capture
-        self.each("capture", capture.ends, snaplen)
+        self.each(WorkerPart.capture, capture.ends, snaplen)
         if self.alone:
             assert self.part.taps is not None
             self.part.taps.full = self._collect
@@ -212,38 +222,47 @@ class VirtualFabric:
 
     # Calls
 
-    def each(self, method: str, *arguments: object) -> list[Any]:
+    def each(
+        self,
+        method: Callable[Concatenate[WorkerPart, P], T],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> list[T]:
         """Call ``method`` of all workers now; their answers in the order of their numbers.
 
         Ranks that do not report get no answers of what is counted.
         """
-        return self.each_with(method, [arguments] * len(self.workers))
+        return self.each_with([call(method, *arguments, **named)] * len(self.workers))
 
-    def counted(self, method: str) -> list[dict[Any, Any]]:
+    def counted(self, method: Callable[[WorkerPart], Counted[K, V]]) -> list[dict[K, V]]:
         """Return what all workers have counted by ``method``; empty unless this process reports.
 
         All ranks call it, and the first one alone has what came of it.
         """
-        parts: list[Counted] = self.each(method)
-        return [part.by for part in parts]
+        return [part.by for part in self.each(method)]
 
-    def each_with(self, method: str, arguments: Sequence[Sequence[object]]) -> list[Any]:
-        """Call ``method`` of all workers now, each with arguments of its own."""
+    def each_with(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Have every worker carry out its own one of ``calls`` now."""
         self._stale = True
         if self.alone:
-            return [call(self.part, method, arguments[0])]
-        with self._together():
-            for worker, own in zip(self.workers, arguments, strict=True):
-                worker.give("at", self.events.now, self._taken(worker.number), method, own)
-            return self._answers()
+            return [calls[0].carry_out(self.part)]
+        now = self.events.now
+        return self._carried_out(
+            [
+                one._replace(now=now, crossings=self._taken(number))
+                for number, one in enumerate(calls)
+            ]
+        )
 
-    def _answers(self) -> list[Any]:
-        """Carry out the call of this process, while the others do theirs; return all answers."""
-        own = self.workers[self.part.number].answer()
-        if isinstance(own, Counted) and not self.reports:
-            return []
-        numbers = range(len(self.workers))
-        return [own if one == self.part.number else self.workers[one].answer() for one in numbers]
+    def _carried_out(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Have all workers carry out their calls at once; return their answers."""
+        with self._together():
+            answers = [worker.give(one) for worker, one in zip(self.workers, calls, strict=True)]
+            own = answers[self.part.number]()  # while the others do theirs
+            if isinstance(own, Counted) and not self.reports:
+                return []
+            number = self.part.number
+            return [own if at == number else answer() for at, answer in enumerate(answers)]
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
@@ -272,7 +291,8 @@ class VirtualFabric:
     def following(self) -> int:
         """Return when something happens next at any worker (ps)."""
         if self._stale and not self.alone:
-            self._exchange(REPORT, [()] * len(self.workers))  # news make events of the run
+            report = call(WorkerPart.report)  # news make events of the run
+            self._exchange([report] * len(self.workers))
         own = self.events.heap[0][0] if self.events.heap else NEVER
         return own if self.alone else min(own, self._all_over())
 
@@ -318,11 +338,10 @@ class VirtualFabric:
                 limit = min(limit, sampler.due)
             limits = self._limits(limit)
             self._exchange(
-                WINDOW,
                 [
-                    (limits[one.number], self.lookahead_ps, self._taken(one.number))
-                    for one in self.workers
-                ],
+                    call(WorkerPart.advance, limits[number], self.lookahead_ps, self._taken(number))
+                    for number in range(len(self.workers))
+                ]
             )
         if until != NEVER:
             events.now = until
@@ -340,14 +359,10 @@ class VirtualFabric:
             for own in range(len(self.workers))
         ]
 
-    def _exchange(self, method: str, arguments: Sequence[Sequence[object]]) -> None:
+    def _exchange(self, calls: Sequence[Call[WindowReport]]) -> None:
         """Have all workers work at once; pass on what they report for each other, and the news."""
         self.exchanges += 1
-        reports: list[WindowReport] = []
-        with self._together():
-            for worker, own in zip(self.workers, arguments, strict=True):
-                worker.give(method, *own)
-            reports += self._answers()
+        reports = self._carried_out(calls)
         for worker, report in zip(self.workers, reports, strict=True):
             self._following[worker.number] = report.following
             self.events.now = max(self.events.now, report.now)
@@ -370,16 +385,16 @@ class VirtualFabric:
     def under_way(self) -> int:
         """Frames that wait at ports, or are on cables."""
         self.following()  # others get what was sent to them
-        return sum(self.each(".under_way"))
+        return sum(self.each(WorkerPart.under_way))
 
     def moving(self) -> bool:
         """Return whether a frame waits at a port, is on a cable or in a pipeline."""
         self.following()  # others get what was sent to them
-        return any(self.each(".moving"))
+        return any(self.each(WorkerPart.moving))
 
     def states(self) -> LineStates:
         """The state of every line, its two ends put together; none unless this process reports."""
-        of_workers: Sequence[LineStates] = self.counted("states")
+        of_workers: Sequence[LineStates] = self.counted(WorkerPart.states)
         if self.alone or not of_workers:
             return of_workers[0] if of_workers else {}
         owner, network = self._owner, self.network
@@ -405,7 +420,7 @@ class VirtualFabric:
     def account(self) -> Account:
         """The account of every frame that went into a namespace."""
         total = Account()
-        for one in self.each("account"):
+        for one in self.each(WorkerPart.account):
             total.injected += one.injected
             total.delivered += one.delivered
             total.dropped.update(one.dropped)
@@ -413,12 +428,12 @@ class VirtualFabric:
 
     def reconfigure(self, seed: int) -> None:
         """Take the switches' new settings; draws follow from ``seed``."""
-        self.each("reconfigure", seed, self.network.settings())
+        self.each(WorkerPart.reconfigure, seed, self.network.settings())
         self._watch_pauses()
 
     def begin_row(self) -> None:
         """Let nothing that comes depend on what was; no frame is under way."""
-        self.each(".begin_row")
+        self.each(WorkerPart.begin_row)
         asic = self.lab.asic
         if asic is not None:
             assert asic.virtual is not None
@@ -432,29 +447,29 @@ class VirtualFabric:
         """
         if self.broken:  # the run is ending, and nothing moves any more
             return {}
-        of_workers = self.each(".pull", ends)
+        of_workers = self.each(WorkerPart.pull, ends)
         at = {end: of_workers[self._owner[end.node]] for end in ends}
         return {end: lost[end] for end, lost in at.items() if end in lost}
 
     def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
         """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
         if not self.broken:
-            self.each(".plug", ends, nodes)
+            self.each(WorkerPart.plug, ends, nodes)
 
     def follow(self, changes: Sequence[LineChange]) -> None:
         """Serve at other rates, and with other orders of the switch program, from now on."""
         if not self.broken:
-            self.each(".follow", changes)
+            self.each(WorkerPart.follow, changes)
 
     def end_gpus(self, nodes: Sequence[str]) -> None:
         """End the processes of the GPUs ``nodes``, and what they have under way on NVLink."""
         if not self.broken:
-            self.each("end_gpus", nodes)
+            self.each(WorkerPart.end_gpus, nodes)
 
     def replace_gpus(self, nodes: Sequence[str]) -> None:
         """Give the GPUs ``nodes`` a new process with the next new transports."""
         if not self.broken:
-            self.each("replace_gpus", nodes)
+            self.each(WorkerPart.replace_gpus, nodes)
 
     def retire(self) -> None:
         """Have all workers close the sockets of their GPUs, and forget what was on its way.
@@ -464,10 +479,9 @@ class VirtualFabric:
         with contextlib.suppress(AgentError):  # a worker has ended, and its sockets with it
             if not self.broken:
                 with self._together():
-                    for worker in self._forked:
-                        worker.give("retire")
-                    for worker in self._forked:
-                        worker.answer(END_SECONDS)
+                    retire = call(WorkerPart.retire)
+                    for answer in [one.give(retire, END_SECONDS) for one in self._forked]:
+                        answer()
         self.part.retire()
         for inbox in self._inboxes.values():
             inbox.clear()

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from emulator.workers.forked.forked_worker import _pickled
+from emulator.workers.forked_worker import _pickled
 
 
 class Unmakeable(Exception):

@@ -3,16 +3,125 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from emulator.errors import UserError
-from emulator.workers.forked import partition
-from emulator.workers.forked.expected_traffic import ExpectedTraffic
-from emulator.workers.forked.partition import LEAST_GPUS, Partition, automatic, lookahead_ps
+from emulator.sim.endpoint.operations.operation_table import OperationTable
+from emulator.sim.endpoint.operations.schedule import Copy, Operation, Receive, Region, Write
+from emulator.workers import partition
+from emulator.workers.partition import (
+    ENDPOINT_WORK,
+    LEAST_GPUS,
+    SLACK,
+    ExpectedTraffic,
+    GroupLoad,
+    Partition,
+    automatic,
+    cut,
+    group_load,
+    lookahead_ps,
+    refined,
+)
 from topologies import catalogue
 from topologies.model import CableEnd, Role, Topology
+
+
+def write(peer: int, octets: int) -> Write:
+    return Write(peer=peer, tag=octets, local=Region("x", 0, octets), remote=Region("y", 0, octets))
+
+
+def table(*operations: Operation) -> OperationTable:
+    return OperationTable.of(operations)
+
+
+def test_writes_and_copies_are_added_by_pair() -> None:
+    copied = Copy(peer=2, tag=9, local=Region("x", 0, 64), remote=Region("y", 0, 64))
+    received = Receive(peer=0, tag=1, into=Region("y", 0, 4096))
+    made = ExpectedTraffic.of(
+        [table(write(1, 100), write(2, 30), write(1, 7), copied), table(received), table()]
+    )
+    rows = zip(made.sender, made.receiver, made.written, made.copied, strict=True)
+    assert [tuple(map(int, row)) for row in rows] == [(0, 1, 107, 0), (0, 2, 30, 0), (0, 2, 0, 64)]
+    both = ExpectedTraffic.joined([made, made])
+    assert (int(both.written.sum()), int(both.copied.sum())) == (274, 128)
+    assert len(ExpectedTraffic.joined([]).sender) == 0
+
+
+def test_spines_share_what_leaves_a_leaf_and_copies_go_straight() -> None:
+    topology = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=2")
+    group_of = {one.name: one.name for one in topology.switches}
+    ranks = [gpu.name for gpu in topology.gpus]
+    for gpu in topology.gpus:
+        group_of[gpu.name] = f"rail{gpu.name[-1]}"
+    far = [ranks.index(name) for name in ("h0g0", "h1g1", "h0g1", "h1g0")]
+    traffic = ExpectedTraffic(
+        np.array([far[0], far[0], far[0]]),
+        np.array([far[1], far[2], far[3]]),
+        np.array([1000, 0, 40]),
+        np.array([0, 64, 0]),
+    )
+    names = ["rail0", "rail1", "spine0", "spine1"]
+    made = group_load(topology, names, group_of, traffic)
+    assert made.between.tolist() == [
+        [0, 64, 500, 500],
+        [64, 0, 500, 500],
+        [500, 500, 0, 0],
+        [500, 500, 0, 0],
+    ]
+    at_rail0 = 1000 + ENDPOINT_WORK * (1000 + 2 * 40)
+    assert made.work.tolist() == [at_rail0, 1000 + ENDPOINT_WORK * 1000, 1000, 1000]
+
+
+def load(pairs: dict[tuple[int, int], int], work: list[int]) -> GroupLoad:
+    between = np.zeros((len(work), len(work)), np.int64)
+    for (one, other), octets in pairs.items():
+        between[one, other] = between[other, one] = octets
+    return GroupLoad(between, np.array(work, np.int64))
+
+
+def test_pairs_that_talk_come_together_by_a_change_of_places() -> None:
+    talk = load({(0, 2): 50, (1, 3): 50, (0, 1): 1}, [10] * 4)
+    owner = np.array([0, 0, 1, 1])
+    after = refined(talk, owner, np.ones(4, np.int64))
+    assert after[0] == after[2] != after[1] == after[3]
+    assert (cut(talk, owner), cut(talk, after)) == (100, 1)
+    assert owner.tolist() == [0, 0, 1, 1]
+
+
+def test_a_switch_without_gpus_goes_to_those_who_use_it_unless_that_is_too_much_work() -> None:
+    busy = np.array([1, 1, 0])
+    owner = np.array([0, 1, 1])
+    light = load({(0, 2): 50}, [100, 100, 9])
+    assert refined(light, owner, busy).tolist() == [0, 1, 0]
+    heavy = load({(0, 2): 50}, [100, 10, 80])
+    assert refined(heavy, owner, busy).tolist() == [0, 1, 1]
+
+
+def test_nobody_is_left_without_gpus() -> None:
+    one_pair = load({(0, 1): 50}, [0, 0])
+    assert refined(one_pair, np.array([0, 1]), np.ones(2, np.int64)).tolist() == [0, 1]
+
+
+@given(st.integers(2, 9), st.integers(2, 4), st.randoms(use_true_random=False))
+def test_the_cut_never_grows_and_the_work_stays_balanced(
+    groups: int, workers: int, draw: Random
+) -> None:
+    workers = min(groups, workers)
+    pairs = {(i, j): draw.randrange(100) for i in range(groups) for j in range(i)}
+    made = load(pairs, [draw.randrange(1, 50) for _ in range(groups)])
+    owner = np.array([number * workers // groups for number in range(groups)])
+    after = refined(made, owner, np.ones(groups, np.int64))
+    assert cut(made, after) <= cut(made, owner)
+    assert set(after.tolist()) == set(range(workers))
+    before_most = max(int(made.work[owner == one].sum()) for one in range(workers))
+    most = max(before_most, int(made.work.sum()) * SLACK // (100 * workers))
+    assert max(int(made.work[after == one].sum()) for one in range(workers)) <= most
+
 
 SPECS = (
     "rail_clos",

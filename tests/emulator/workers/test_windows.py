@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from typing import cast
 
+import pytest
+
+from emulator.sim.endpoint.operations.nvlink import CopyNotice
 from emulator.sim.event_queue import NEVER
 from emulator.sim.port_capture import Block
-from emulator.workers.forked.window_report import Crossing, News, WindowReport
-from emulator.workers.ranks.window_block import WindowTimes
+from emulator.workers.windows import (
+    NO_TIMES,
+    BlockForm,
+    Crossing,
+    FarCopy,
+    News,
+    WindowReport,
+    WindowTimes,
+    far_memory,
+)
+
+
+def test_the_octets_of_a_copy_go_with_its_notice() -> None:
+    here, there = (far_memory(Path("h0g1"), 8192) for _ in range(2))
+    here.octets[4096:4100] = [1, 2, 3, 4]
+    notice = CopyNotice(0, 1, 7, 0, 4096, 4, 1000)
+    pickle.loads(pickle.dumps(FarCopy.of(notice, here))).put_into(there)
+    assert there.octets[4095:4101].tolist() == [0, 1, 2, 3, 4, 0]
+
+
+@pytest.mark.parametrize("count", [2, 64, 65, 256])
+def test_blocks_come_back_as_they_were(count: int) -> None:
+    form = BlockForm(count)
+    times = WindowTimes(7, NEVER - 1, 5, count - 1, NEVER)
+    receivers = {0, count // 2, count - 1}
+    packed = [form.packed(3, 1, times, receivers), *[form.packed(3, 0, NO_TIMES, ())] * (count - 1)]
+    assert {len(one) for one in packed} == {form.octets}
+    first, *others = form.unpacked(b"".join(packed))
+    assert (first.step, first.which, first.times) == (3, 1, times)
+    assert {one for one in range(count) if first.has_message_for(one)} == receivers
+    assert len(others) == count - 1
+    assert not any(one.has_message_for(number) for one in others for number in range(count))
+
+
+def test_a_rank_knows_itself_when_it_gets_something() -> None:
+    times = WindowTimes(now=10, following=90, away=20, receiver=3, away_to_others=40)
+    assert [times.following_for(number) for number in (2, 3)] == [20, 40]
+    assert WindowTimes(10, 15, 20, 3, 40).following_for(2) == 15
+
 
 NEWS = [News(5, 1, barriers=("all",))]
 
