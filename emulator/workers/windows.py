@@ -100,9 +100,11 @@ class WindowBlock:
 
 
 class BlockForm:
-    """The octets of blocks of ``count`` ranks, which all gather after a window::
+    """The octets of blocks of ``count`` ranks, from left to right.
 
-    step | which step | now | following | away | first receiver | away to others | mask ...
+    ::
+
+        step | which step | now | following | away | first receiver | away to others | mask ...
     """
 
     def __init__(self, count: int) -> None:
