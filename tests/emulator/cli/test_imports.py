@@ -47,5 +47,5 @@ def test_help_loads_no_verb() -> None:
 @pytest.mark.parametrize("form", ["text", "dot"])
 def test_graph_loads_no_run(form: str) -> None:
     modules = imported_by("graph", "rail_clos", "--format", form)
-    unused = ("emulator.sim", "emulator.workers.forked", "emulator.transports", "emulator.cluster")
+    unused = ("emulator.sim", "emulator.workers.worker", "emulator.transports", "emulator.cluster")
     assert not within(modules, *LARGE, *unused, "emulator.rocev2", "emulator.scenario", "uet.fep")
