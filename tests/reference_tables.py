@@ -47,9 +47,7 @@ _TABLE = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", r
 
 def verbs() -> str:
     """List every verb of ``uetemu`` with its line of help."""
-    return _table(
-        ("verb", "what it does"), ((f"`{name}`", verb.help) for name, verb in VERBS.items())
-    )
+    return _list((name, verb.help) for name, verb in VERBS.items())
 
 
 #: Verbs whose options stand in the manual of labs and endpoints.
@@ -115,73 +113,67 @@ def _heading(paths: Sequence[str], every: Sequence[str]) -> str:
 
 def transports() -> str:
     """List the parameters of every transport, the default value first."""
-    rows: list[tuple[str, ...]] = []
+    lists = []
     for name, transport in TRANSPORTS.items():
         lines = {
             f"{key}={'|'.join(words.names)}": words.described
             for key, words in transport.words.items()
         }
         lines |= {key: preset.meaning for key, preset in transport.presets.items()}
-        rows += [(f"`{name}`", f"`{key}`", text) for key, text in lines.items()]
         for key, text in transport.described().items():
             if key:
-                rows.append((f"`{name}`", f"`{key}`", text))
+                lines[key], shown = text, key
             else:  # a second line of the one before
-                rows[-1] = (*rows[-1][:2], f"{rows[-1][2]} {text}")
-    return _table(("transport", "parameter", "meaning"), rows)
+                lines[shown] += f" {text}"
+        lists.append(f"**`{name}`**\n\n{_list(lines.items())}")
+    return "\n\n".join(lists)
 
 
 def switches() -> str:
     """List the profiles of switches, and the parameters of each."""
-    rows = [(f"`{name}`", meaning) for name, meaning in switch_choice.MEANINGS.items()]
-    rows += [
-        (f"`{name}={values}`", meaning)
-        for name, (values, meaning) in switch_choice.DESCRIBED.items()
-    ]
-    return "\n".join((_table(("profile or parameter", "meaning"), rows), "", *_EXPLAINED))
+    described = switch_choice.DESCRIBED.items()
+    rows = {f"{name}={values}": meaning for name, (values, meaning) in described}
+    return "\n".join((_list((switch_choice.MEANINGS | rows).items()), "", *_EXPLAINED))
 
 
 def control_planes() -> str:
     """List the control planes, and the parameters of each."""
-    rows = [(f"`{name}`", meaning) for name, meaning in control_plane_choice.MEANINGS.items()]
-    rows += [
-        (f"`{name}={values}`", meaning)
-        for name, (values, meaning) in control_plane_choice.DESCRIBED.items()
-    ]
-    return _table(("control plane or parameter", "meaning"), rows)
+    described = control_plane_choice.DESCRIBED.items()
+    rows = {f"{name}={values}": meaning for name, (values, meaning) in described}
+    return _list((control_plane_choice.MEANINGS | rows).items())
 
 
 def units() -> str:
     """List what the ends of keys in ``result.json`` mean."""
-    return "\n".join(f"- `{end}`: {meaning}" for end, meaning in UNITS.items())
+    return _list(UNITS.items())
 
 
 def _explained(meanings: Mapping[str, str]) -> Callable[[], str]:
     """Return what lists the keys of ``meanings`` with their meanings."""
 
     def listed() -> str:
-        lines = "\n".join(f"- `{key}`: {text}" for key, text in meanings.items())
-        return _LINK.sub(lambda link: f"]({_HOMES.get(link[1], '')}#{link[1]})", lines)
+        return _LINK.sub(
+            lambda link: f"]({_HOMES.get(link[1], '')}#{link[1]})", _list(meanings.items())
+        )
 
     return listed
 
 
 def scenarios() -> str:
     """List every scenario with its title."""
-    return _table(
-        ("scenario", "what it shows"), ((f"`{name}`", load(name).title) for name in names())
+    return _list(
+        (name, load(name).title.partition(": ")[2] or load(name).title) for name in names()
     )
 
 
 def rooms() -> str:
     """List the rooms of each floor with the first sentence of their package."""
-    lines = ["| room | |", "|---|---|"]
+    found = []
     for floor in FLOORS:
         for package in sorted((CHECKOUT / floor).glob("*/__init__.py")):
-            room = package.parent.relative_to(CHECKOUT)
             text = ast.get_docstring(ast.parse(package.read_text())) or ""
-            lines.append(f"| `{room}/` | {text.splitlines()[0]} |")
-    return "\n".join(lines)
+            found.append((f"{package.parent.relative_to(CHECKOUT)}/", text.splitlines()[0]))
+    return _list(found)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -216,14 +208,9 @@ def with_tables(text: str) -> str:
     return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found['name']]()}\n{found[3]}", text)
 
 
-def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a Markdown table; a bar inside a cell is escaped."""
-    ruled = (
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-        for row in (heading, *rows)
-    )
-    first, *rest = ruled
-    return "\n".join((first, "|---" * len(heading) + "|", *rest))
+def _list(meanings: Iterable[tuple[str, str | None]]) -> str:
+    """Write a list of names with what they mean."""
+    return "\n".join(f"- `{name}`: {text}" for name, text in meanings)
 
 
 def _commands(path: str, command: click.Command | None = None) -> dict[str, click.Command]:
