@@ -14,13 +14,13 @@ from uet.carrier_codec import Decapsulator
 from uet.config import FepConfig
 from uet.encapsulation_choice import Encapsulation
 from uet.pds.connectionless import ConnectionlessPds
-from uet.pds.control_packets import MAX_PSN_OFFSET, OPENING
 from uet.pds.credit_granter import CreditGranter
+from uet.pds.destination import Reception
+from uet.pds.packets import MAX_PSN_OFFSET, OPENING
 from uet.pds.pdc.pdc import Pdc
 from uet.pds.pdc.secure import SecureStarts
-from uet.pds.pdc_table import PdcTable
-from uet.pds.psn import MASK
-from uet.pds.reception import Reception
+from uet.pds.pdc.table import PdcTable
+from uet.pds.window import MASK
 from uet.peer import Peer, Peers
 from uet.ses.target.target import Target
 from uet.transport import Frame
@@ -280,12 +280,12 @@ class FepArrivals:
             self._counts["rx_drop_other_domain"] += 1
             return
         if pdc.ordered is not ordered:
-            pdc.nack(
+            pdc.writer.nack(
                 NackCode.PDC_MODE_MISMATCH, psn, word & _RETX, reception.entropy, reception.marked
             )
             return
         if not ses_size:
-            pdc.nack(
+            pdc.writer.nack(
                 NackCode.PDC_HDR_MISMATCH, psn, word & _RETX, reception.entropy, reception.marked
             )
             return

@@ -23,11 +23,11 @@ from uet.encapsulation_choice import Encapsulation
 from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.secure import SecureStarts
-from uet.pds.pdc_table import PdcTable
+from uet.pds.pdc.state import PdcState
+from uet.pds.pdc.table import PdcTable
+from uet.pds.scheduler import PdcScheduler
 from uet.pds.semantics import Context, Outbound, Semantics
-from uet.pds.turns import Turns
 from uet.peer import NOMINAL_OVERHEAD, Peer, Peers
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
@@ -128,7 +128,7 @@ class FabricEndpoint:
             config, self, self.counts, rng, self.ports, self.time
         )
         self._arrivals = FepArrivals(self, encapsulation)
-        self.turns = Turns(self.full_size)
+        self.scheduler = PdcScheduler(self.full_size)
         self._short = config.second_pdc_packets
         self._closing = False
         self._quiesced = False
@@ -230,7 +230,7 @@ class FabricEndpoint:
         """End all requests here, or those of ``peer``, with ``error`` at once: the path is dead."""
         for pdc in list(self.table.by_id.values()):
             if pdc.initiator and peer in (None, pdc.address):
-                pdc.life.fail(error, self.time.now, notify=False)
+                pdc.fail(error, self.time.now, notify=False)
         self.initiator.abandon(error, peer)
 
     def completions(self) -> list[Completion]:
@@ -261,11 +261,11 @@ class FabricEndpoint:
         if pdc is None or pdc.source.is_full:
             return False
         try:
-            self.control.append(pdc.send_tracked(kind, self.time.now))
+            self.control.append(pdc.source.send_control(kind, self.time.now))
         except SealError as error:
-            pdc.life.fail(error.reason.upper(), self.time.now, notify=False)
+            pdc.fail(error.reason.upper(), self.time.now, notify=False)
             return False
-        self.turns.wake(pdc)
+        self.scheduler.wake(pdc)
         return True
 
     def close(self) -> None:
@@ -313,11 +313,11 @@ class FabricEndpoint:
             limit += len(out)
         if self._connectionless_used and not self.connectionless.idle:
             self.connectionless.transmit(out, now, limit)
-        self.turns.serve(out, now, limit)
+        self.scheduler.serve(out, now, limit)
         while self._retry_at is not None and self._retry_at <= now:
             # A PDC has failed just now: what it had not sent leaves on another one.
             self._retry(now)
-            self.turns.serve(out, now, limit)
+            self.scheduler.serve(out, now, limit)
         return out
 
     def _run_timers(self, now: int) -> None:
@@ -335,7 +335,7 @@ class FabricEndpoint:
         self.initiator.start_waiting()
         if self._retry_at is not None:
             for pdc in self.table.reclaim(now):
-                self.turns.wake(pdc)
+                self.scheduler.wake(pdc)
             self._retry_at = now + self.config.close_req_time
 
     def use_ports(self, working: Sequence[int]) -> None:
@@ -344,10 +344,10 @@ class FabricEndpoint:
 
     def next_deadline(self) -> int | None:
         """The earliest timer (ns)."""
-        time, turns = self.time, self.turns
+        time, scheduler = self.time, self.scheduler
         earliest = time.review() if time.is_stale else time.earliest
-        if turns.woken or turns.timers:
-            due = turns.next_deadline()
+        if scheduler.woken or scheduler.timers:
+            due = scheduler.next_deadline()
             if due is not None and due < earliest:
                 earliest = due
         if self._retry_at is not None and self._retry_at < earliest:
@@ -375,9 +375,9 @@ class FabricEndpoint:
         no PDC would come again.
         """
         self.counts["internal_error"] += 1
-        pdc, self.turns.raised = self.turns.raised if sending else self._arrivals.pdc, None
+        pdc, self.scheduler.raised = self.scheduler.raised if sending else self._arrivals.pdc, None
         if pdc is not None and pdc.state is not PdcState.CLOSED:
-            pdc.life.fail("INTERNAL_ERROR", self.time.now, notify=False)
+            pdc.fail("INTERNAL_ERROR", self.time.now, notify=False)
         return pdc is not None or not sending
 
     # -- what SES calls of PDS -----------------------------------------------------------------
@@ -422,16 +422,16 @@ class FabricEndpoint:
 
     def activate(self, pdc: Pdc) -> None:
         """Note that ``pdc`` has, or may have, something to send."""
-        self.turns.wake(pdc)
+        self.scheduler.wake(pdc)
 
     def pdc_changed(self, pdc: Pdc) -> None:
-        self.turns.wake(pdc)
+        self.scheduler.wake(pdc)
         if pdc.state is PdcState.CLOSED:
             if not pdc.initiator:
                 self.secure.ended(pdc.sdi, pdc.start_psn)
             self.table.remove(pdc, self.time.now)
             self.credits.forget(pdc)
-            self.turns.forget(pdc)
+            self.scheduler.forget(pdc)
             self.pdc_closed(pdc)
 
     def pdc_event(self, pdc: Pdc, name: str, **data: object) -> None:

@@ -11,11 +11,10 @@ from collections import Counter
 
 from uet.compatibility import Compatibility
 from uet.pds.credit_granter import CreditGranter
+from uet.pds.destination import Reception
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc_table import PdcTable
-from uet.pds.psn import MASK
-from uet.pds.reception import Reception
-from uet.pds.window import PsnArrival
+from uet.pds.pdc.table import PdcTable
+from uet.pds.window import MASK, PsnArrival
 from uet.unplaced_nacks import UnplacedNacks
 from uet.wire import headers
 from uet.wire.codes import (
@@ -99,7 +98,7 @@ class TrimmedArrivals:
         if packet[at] >> 3 in _CREDITED and len(packet) >= state_at + 4:
             state = int.from_bytes(packet[state_at : state_at + 4], "big")
             self._credits.on_trimmed(pdc, state, reception.entropy)
-        pdc.nack(code, psn, word & _RETX, reception.entropy, reception.marked)
+        pdc.writer.nack(code, psn, word & _RETX, reception.entropy, reception.marked)
 
     def _receive_ack(self, reception: Reception) -> None:
         """Refuse an ACK that carried data; since UES 1.0.3 the timer of its request does that."""
@@ -116,7 +115,7 @@ class TrimmedArrivals:
             and not word & AckFlag.P
         ):
             psn = (cack + offset) & MASK
-            pdc.nack(
+            pdc.writer.nack(
                 NackCode.TRIMMED_ACK,
                 psn,
                 word & AckFlag.RETX,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from uet.config import FepConfig
-from uet.pds.control_packets import nack_packet
-from uet.pds.reception import Reception
+from uet.pds.destination import Reception
+from uet.pds.packets import nack_packet
 from uet.peer import traffic_class
 from uet.transport import Frame
 from uet.wire import headers

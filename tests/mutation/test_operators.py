@@ -63,7 +63,7 @@ def test_a_mutant_differs_in_its_place_only(program: Path) -> None:
 
 def test_the_protocol_is_mutated_and_its_dissector_is_not() -> None:
     files = {str(path) for path in sources(["uet"])}
-    assert {"uet/pds/source/source.py", "uet/tss/record.py", "uet/fep.py"} <= files
+    assert {"uet/pds/source.py", "uet/tss/record.py", "uet/fep.py"} <= files
     assert not [name for name in files if "wireshark" in name]
 
 
@@ -73,7 +73,7 @@ def test_tests_of_the_package_come_first() -> None:
 
     assert first("uet/tss/record.py") == "tests/uet/tss/test_record.py"
     assert first("uet/congestion/controls/nscc.py").startswith("tests/uet/congestion/")
-    assert first("uet/pds/source/source.py").startswith("tests/uet/pds/")
+    assert first("uet/pds/source.py").startswith("tests/uet/pds/")
 
 
 def test_mutants_are_tried_and_the_score_is_written(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_mutants_are_tried_and_the_score_is_written(tmp_path: Path) -> None:
             sys.executable,
             "-m",
             "tests.mutation",
-            "uet/pds/psn.py",
+            "uet/pds/window.py",
             "uet/pds/window.py",
             "--sample",
             "4",

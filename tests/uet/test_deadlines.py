@@ -40,10 +40,10 @@ def test_a_timekeeper_names_the_earliest_timer_of_its_parts() -> None:
 def check_pdcs(fep: FabricEndpoint) -> None:
     """The deadline that is kept of each PDC is the one that it has."""
     for pdc in fep.table.by_id.values():
-        if pdc not in fep.turns.woken and not pdc.source.credited:
-            assert pdc.turn.due == (
-                pdc.sender.next_deadline() if pdc.sender.has_work() else None
-            ), pdc.id
+        if pdc not in fep.scheduler.woken and not pdc.source.credited:
+            assert pdc.due == (pdc.sender.next_deadline() if pdc.sender.has_work() else None), (
+                pdc.id
+            )
 
 
 def busy(fep: FabricEndpoint, peer: str, rng: random.Random) -> int:

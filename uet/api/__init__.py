@@ -26,11 +26,10 @@ from uet.api.completion_queue import (
     CqErrEntry,
     ErrorAvailable,
 )
-from uet.api.domain import Domain
+from uet.api.domain import Domain, MemoryRegion
 from uet.api.driver import Driver
 from uet.api.endpoint import Endpoint
 from uet.api.flags import ApiError, EndpointType, Flag, Order
-from uet.api.memory_region import MemoryRegion
 from uet.ses.address import Address
 from uet.wire.codes import AtomicOpcode, Datatype
 

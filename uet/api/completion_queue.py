@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from uet.api.address_vector import ADDR_UNSPEC
-from uet.api.driver import ServedDomain, wait_until
+from uet.api.driver import wait_until
 from uet.api.flags import Flag
 from uet.wire.codes import NackCode, ReturnCode
+
+if TYPE_CHECKING:
+    from uet.api.domain import Domain
 
 #: ``prov_errno`` of NACK codes, which share numbers with SES return codes, is above this.
 NACK_ERROR: Final = 0x100
@@ -98,7 +101,7 @@ class CompletionQueue:
     ('lost', 'NO_MATCH', 'SES return code NO_MATCH (0x05)')
     """
 
-    def __init__(self, domain: ServedDomain) -> None:
+    def __init__(self, domain: Domain) -> None:
         self.domain = domain
         self._entries: deque[CqEntry] = deque()
         self._signalled = False
@@ -171,7 +174,7 @@ class Counter:
     (2, 0)
     """
 
-    def __init__(self, domain: ServedDomain) -> None:
+    def __init__(self, domain: Domain) -> None:
         self.domain = domain
         self._done = 0
         self._failed = 0

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from uet.config import FepConfig
-from uet.fep import FabricEndpoint
-from uet.ses.address import Address
+if TYPE_CHECKING:
+    from uet.api.domain import Domain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +25,6 @@ class Beginning:
 
     seed: int | None = None
     first_counter: int
-
-
-class ServedDomain(Protocol):
-    """A domain, as its driver, its endpoints and its queues need it."""
-
-    config: FepConfig
-    fep: FabricEndpoint
-    driver: Driver
-
-    def dispatch(self) -> bool:
-        """Hand what has ended to endpoints and their queues; return whether anything has."""
-        ...
-
-    def forget(self, address: Address) -> None:
-        """Note that the endpoint of ``address`` has been closed."""
-        ...
 
 
 class Driver(Protocol):
@@ -58,10 +41,10 @@ class Driver(Protocol):
     def now(self) -> int:
         """Fabric time in ns."""
 
-    def attach(self, domain: ServedDomain) -> None:
+    def attach(self, domain: Domain) -> None:
         """Serve ``domain`` from now on; ``ValueError`` if that cannot be."""
 
-    def detach(self, domain: ServedDomain) -> None:
+    def detach(self, domain: Domain) -> None:
         """Serve it no more."""
 
     def progress(self, timeout: int | None) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from uet.api.address_vector import AddressVector
 from uet.api.completion_queue import CompletionQueue
 from uet.api.domain import Domain
-from uet.api.driver import Beginning, ServedDomain
+from uet.api.driver import Beginning
 from uet.api.endpoint import Endpoint
 from uet.api.flags import ApiError, EndpointType, Flag, Order
 from uet.config import FepConfig
@@ -59,7 +59,7 @@ class Loopback:
         self._now = 0
         self._rng = random.Random(f"loopback {seed}")
         self._begun = 0
-        self._domains: dict[bytes, ServedDomain] = {}
+        self._domains: dict[bytes, Domain] = {}
         self._events: list[tuple[int, int, bytes]] = []
         self._sent = 0
 
@@ -73,14 +73,14 @@ class Loopback:
         self._begun += 1
         return Beginning(seed=self._rng.getrandbits(63), first_counter=self._begun << _COUNTER_BITS)
 
-    def attach(self, domain: ServedDomain) -> None:
+    def attach(self, domain: Domain) -> None:
         """Join a domain; :class:`ApiError` if its MAC address is taken."""
         mac = bytes.fromhex(domain.config.mac.replace(":", ""))
         if mac in self._domains:
             raise ApiError(f"the MAC address {domain.config.mac} is there already; give another")
         self._domains[mac] = domain
 
-    def detach(self, domain: ServedDomain) -> None:
+    def detach(self, domain: Domain) -> None:
         """Detach ``domain``; frames sent to it from now on are lost."""
         self._domains = {mac: other for mac, other in self._domains.items() if other is not domain}
 

@@ -150,7 +150,7 @@ class CongestionContext:
         self.probes = adaptive
         #: octets that wait in all flows, as they reported last
         self.backlog = 0
-        #: PDCs that have something to send, the one whose turn it is first (uet.pds.turns),
+        #: PDCs that have something to send, the one whose turn it is first (uet.pds.scheduler),
         #: whether one of them may be able to, and octets that the context may send in its own turn
         self.line: deque[Any] = deque()
         self.offered = False

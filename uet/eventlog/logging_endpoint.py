@@ -44,7 +44,7 @@ _NOT_SHOWN = frozenset({"domains", "neighbours"})
 _WIDE = frozenset({"tag", "ignore", "header_data", "key", "offset"})
 #: JSON's numbers are exact for whoever reads them up to here (RFC 8259 section 6).
 _EXACT = 1 << 53
-#: What PDCs report (:meth:`uet.pds.pdc.pdc.PdcSurroundings.pdc_event`), by names of events, with
+#: What PDCs report (:meth:`uet.pds.pdc.pdc.Endpoint.pdc_event`), by names of events, with
 #: those of its data that are called otherwise.
 _REPORTS: dict[str, tuple[str, dict[str, str]]] = {
     "rto": ("rto_expired", {}),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.psn import HALF, MASK
+from uet.pds.window import HALF, MASK
 
 #: Causes remembered per PDC before those that are settled are looked for.
 _MANY = 1_024

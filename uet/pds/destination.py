@@ -1,24 +1,32 @@
 """The destination half of a PDC: requests arrive, acknowledgements leave.
 
-In order: what is kept, what a request does, when an ACK is owed, what it carries, what CLEAR does
-(UES 3.5.11, 3.5.12, 3.5.20, 3.5.21).
+In order: the packet that arrives, what is kept, what a request does, when an ACK is owed, what it
+carries, what CLEAR does (UES 3.5.11, 3.5.12, 3.5.20, 3.5.21).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from uet.pds.psn import HALF, MASK
-from uet.pds.reception import Reception
 from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Answer, Response
-from uet.pds.window import SACK_BITS, PsnArrival, ReceiveWindow
+from uet.pds.window import HALF, MASK, SACK_BITS, PsnArrival, ReceiveWindow
+from uet.peer import Peer
 from uet.wire import headers
-from uet.wire.codes import NackCode, NextHeader, RequestFlag, ResponseOpcode, ReturnCode
+from uet.wire.codes import (
+    MPR_UNIT,
+    NackCode,
+    NextHeader,
+    RequestFlag,
+    ResponseOpcode,
+    ReturnCode,
+)
+
+if TYPE_CHECKING:
+    from uet.pds.pdc.pdc import Pdc
 
 #: (PSN, next header, UET packet, offset of the SES header) -> what SES answers.
 Deliver = Callable[[int, int, memoryview, int], Answer]
-
 _RESPONSE = headers.SES_RESPONSE
 _RESPONSE_NEXT = int(NextHeader.RESPONSE)
 _DEFAULT = ResponseOpcode.DEFAULT_RESPONSE << _RESPONSE.shift("opcode")
@@ -38,23 +46,63 @@ _SYN, _RETX, _AR = int(RequestFlag.SYN), int(RequestFlag.RETX), int(RequestFlag.
 #: Flags of requests that are acknowledged at once.
 _ANSWERED = _SYN | _RETX | _AR
 _TINY = 12  # octets that every SES header has at least
+_SES_SIZE = headers.SES_STD_SOM.size
+
+
+class Reception:
+    """The fields of the packet that an endpoint receives now.
+
+    One object serves an endpoint: it is filled anew for each packet, so that nothing is allocated
+    and fields cannot be confused as ten positional arguments can.  What is kept of a packet for
+    later is copied out of it.
+    """
+
+    __slots__ = (
+        "at",
+        "clear_psn",
+        "dpdcid",
+        "entropy",
+        "kind",
+        "marked",
+        "next_header",
+        "now",
+        "packet",
+        "peer",
+        "psn",
+        "sdi",
+        "ses_at",
+        "spdcid",
+        "word",
+    )
+
+    #: the packet, decrypted if it was secured
+    packet: memoryview
+    #: where its PDS header begins, and where its SES header does
+    at: int
+    ses_at: int
+    #: the PDS type (UES Table 3-31)
+    kind: int
+    peer: Peer
+    #: the secure domain, ``None`` in clear
+    sdi: int | None
+    entropy: int
+    #: whether a switch has marked it (ECN CE)
+    marked: bool
+    #: the time of arrival (ns)
+    now: int
+    #: the first word of the PDS header, with its flags
+    word: int
+    psn: int
+    clear_psn: int
+    spdcid: int
+    #: with SYN: PDC info and PSN offset
+    dpdcid: int
+    next_header: int
 
 
 def default_response(message_id: int, job_id: int, *, word: int = _DEFAULT_OK) -> bytes:
     """Return the response of PDS where SES gives none: success (UES 3.5.17)."""
     return _RESPONSE.pack(word, message_id, job_id, 0)
-
-
-class Acknowledger(Protocol):
-    """The sender of a destination's answers; the PDC implements it."""
-
-    def ack(
-        self, psn: int, answer: bytes, next_header: int, resent: int, entropy: int, marked: bool
-    ) -> None: ...
-
-    def nack(
-        self, code: int, psn: int, resent: int, entropy: int, marked: bool, payload: int = 0
-    ) -> None: ...
 
 
 class Arrived:
@@ -96,42 +144,25 @@ class RequestDestination:
     early is refused (UES 3.5.21), with it kept.
     """
 
-    def __init__(
-        self,
-        *,
-        start_psn: int,
-        psn_range: int,
-        overhead: int,
-        ordered: bool,
-        reorder: bool,
-        infer_loss: bool,
-        ack_gen_trigger: int,
-        ack_gen_min_pkt_add: int,
-        ack_on_ecn: bool,
-        drop_network_duplicates: bool,
-        lengths_in_default: bool,
-        null_to_duplicates: bool,
-        silent_below_cack: bool,
-        deliver: Deliver,
-        acknowledger: Acknowledger,
-        counters: dict[str, int],
-    ) -> None:
-        self._overhead = overhead
-        self._ordered = ordered
-        self._reorder = reorder
-        self._infers = infer_loss
+    def __init__(self, pdc: Pdc, deliver: Deliver) -> None:
+        config = pdc.config
+        self._writer = pdc.writer
+        self._overhead = pdc.writer.nominal_overhead
+        self._ordered = pdc.ordered
+        self._reorder = config.rod_reorder
+        self._infers = config.infer_loss
         self._deliver = deliver
-        self._out = acknowledger
-        self._trigger = ack_gen_trigger
-        self._min_add = ack_gen_min_pkt_add
-        self._ack_on_ecn = ack_on_ecn
-        self._drop_network_duplicates = drop_network_duplicates
-        self._lengths_in_default = lengths_in_default
-        self._silent_below_cack = silent_below_cack
-        self._to_duplicates = _DEFAULT_NULL if null_to_duplicates else _DEFAULT_OK
-        self._counters = counters
-        self._range = psn_range
-        self.restart(start_psn)
+        self._trigger = config.ack_gen_trigger
+        self._min_add = config.ack_gen_min_pkt_add
+        self._ack_on_ecn = config.ack_on_ecn
+        self._drop_network_duplicates = config.drop_network_duplicates
+        self._lengths_in_default = config.compatibility.modified_length_in_default_response
+        self._silent_below_cack = config.compatibility.ack_req_below_cack_is_ignored
+        null = config.compatibility.null_response_to_duplicate
+        self._to_duplicates = _DEFAULT_NULL if null else _DEFAULT_OK
+        self._counters = pdc.counts
+        self._range = config.mpr * MPR_UNIT
+        self.restart(pdc.identity.start_psn)
 
     def restart(self, start_psn: int) -> None:
         """Begin at ``start_psn``, with nothing received."""
@@ -160,7 +191,7 @@ class RequestDestination:
         if ahead >= window.size or window.received >> ahead & 1:
             if window.classify(psn) is PsnArrival.OUTSIDE:
                 code = NackCode.INVALID_SYN if word & _SYN else NackCode.PSN_OOR_WINDOW
-                self._out.nack(code, psn, resent, reception.entropy, reception.marked)
+                self._writer.nack(code, psn, resent, reception.entropy, reception.marked)
                 return
             self._again(reception)
             return
@@ -174,7 +205,7 @@ class RequestDestination:
         packet, ses_at, next_header = reception.packet, reception.ses_at, reception.next_header
         answer = self._deliver(psn, next_header, packet, ses_at)
         if answer is NO_ROOM:
-            self._out.nack(
+            self._writer.nack(
                 NackCode.NO_SES_MSG_AVAIL, psn, resent, reception.entropy, reception.marked
             )
             return
@@ -196,8 +227,8 @@ class RequestDestination:
                 or (reception.marked and self._ack_on_ecn)
             ):
                 response = self._default(next_header, packet, ses_at, _DEFAULT_OK)
-                self._out.ack(
-                    psn, response, _RESPONSE_NEXT, resent, reception.entropy, reception.marked
+                self._writer.ack(
+                    psn, self, response, _RESPONSE_NEXT, resent, reception.entropy, reception.marked
                 )
             return
         arrived = Arrived(reception)
@@ -220,7 +251,9 @@ class RequestDestination:
         else:
             octets = self._default(arrived.next_header, arrived.packet, arrived.ses_at, _DEFAULT_OK)
             next_header = _RESPONSE_NEXT
-        self._out.ack(psn, octets, next_header, arrived.resent, arrived.entropy, arrived.marked)
+        self._writer.ack(
+            psn, self, octets, next_header, arrived.resent, arrived.entropy, arrived.marked
+        )
 
     def respond(self, psn: int, answer: Answer) -> None:
         """SES answers a request that it had answered LATER."""
@@ -237,7 +270,7 @@ class RequestDestination:
         expected = window.first_missing
         if psn != expected:
             if not self._reorder:
-                self._out.nack(
+                self._writer.nack(
                     NackCode.ROD_OOO,
                     psn,
                     arrived.resent,
@@ -262,7 +295,7 @@ class RequestDestination:
             window.drop(psn)  # until SES has taken it
             answer = self._deliver(psn, turn.next_header, turn.packet, turn.ses_at)
             if answer is NO_ROOM:
-                self._out.nack(
+                self._writer.nack(
                     NackCode.NO_SES_MSG_AVAIL, psn, turn.resent, turn.entropy, turn.marked
                 )
                 break
@@ -309,7 +342,7 @@ class RequestDestination:
         while ((end - judged) & MASK) < HALF:
             if not window.received >> ((judged - window.base) & MASK) & 1:
                 self._counters["losses_inferred"] += 1
-                self._out.nack(NackCode.RCVR_INFER_LOSS, judged, 0, entropy, False)
+                self._writer.nack(NackCode.RCVR_INFER_LOSS, judged, 0, entropy, False)
             judged = (judged + 1) & MASK
         self._judged = judged
 
@@ -324,16 +357,16 @@ class RequestDestination:
         if psn in self._early:
             return  # its turn has not come
         if psn in self.busy:
-            self._out.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
+            self._writer.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
             return
         stored = self.stored.get(psn)
         if stored is None:
             octets = self._default(
                 reception.next_header, reception.packet, reception.ses_at, self._to_duplicates
             )
-            self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
+            self._writer.ack(psn, self, octets, _RESPONSE_NEXT, resent, entropy, marked)
         else:
-            self._out.ack(psn, stored.octets, stored.next_header, resent, entropy, marked)
+            self._writer.ack(psn, self, stored.octets, stored.next_header, resent, entropy, marked)
 
     def _default(self, next_header: int, packet: memoryview, ses_at: int, word: int) -> bytes:
         """The default response to a request (UES 3.5.17); small and medium ones have no id."""
@@ -361,18 +394,20 @@ class RequestDestination:
         if arrival is PsnArrival.OUTSIDE:
             self._counters["rx_ack_request_outside_window"] += 1
         elif arrival is PsnArrival.NEW:
-            self._out.nack(NackCode.PKT_NOT_RCVD, psn, resent, entropy, marked)
+            self._writer.nack(NackCode.PKT_NOT_RCVD, psn, resent, entropy, marked)
         elif psn in self.busy or psn in self._early:
-            self._out.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
+            self._writer.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
         elif self._silent_below_cack and self._is_first_ask(psn):
             self._counters["rx_ack_request_outside_window"] += 1
         else:
             stored = self.stored.get(psn)
             if stored is not None:
-                self._out.ack(psn, stored.octets, stored.next_header, resent, entropy, marked)
+                self._writer.ack(
+                    psn, self, stored.octets, stored.next_header, resent, entropy, marked
+                )
             else:
                 octets = default_response(message_id, job_id, word=self._to_duplicates)
-                self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
+                self._writer.ack(psn, self, octets, _RESPONSE_NEXT, resent, entropy, marked)
 
     def _is_first_ask(self, psn: int) -> bool:
         """Return whether ``psn`` lies below CACK and is probed for the first time.
@@ -471,6 +506,3 @@ class RequestDestination:
     def on_clear(self, psn: int) -> None:
         """A CLEAR control packet."""
         self._apply_clear(psn)
-
-
-_SES_SIZE = headers.SES_STD_SOM.size

@@ -21,7 +21,7 @@ from emulator.rocev2.wire.rocev2_codes import (
     BthOperation,
     Syndrome,
 )
-from uet.pds import psn as psn32
+from uet.pds import window as psn32
 from uet.wire import headers
 from uet.wire.codes import (
     ACK_TYPES,

@@ -24,7 +24,8 @@ from emulator.sim.endpoint.first_counter import first_counter
 from emulator.sim.endpoint.nic.interface import interface as facts_of
 from emulator.sim.endpoint.nic.interface import mac_of
 from emulator.sim.endpoint.nic.raw_port import RawPort
-from uet.api.driver import Beginning, ServedDomain
+from uet.api.domain import Domain
+from uet.api.driver import Beginning
 from uet.config import FepConfig
 
 _RECEIVE_BATCH = 64
@@ -47,7 +48,7 @@ class Device:
         lasting = (at for at in facts.addresses if not at.is_link_local and not at.is_loopback)
         self.address = next(map(str, lasting), None)
         self._clock = Clock.start(1) if clock is None else clock
-        self._domain: ServedDomain | None = None
+        self._domain: Domain | None = None
         self._port: RawPort | None = None
         self._interrupt = -1
 
@@ -98,7 +99,7 @@ class Device:
         """Time in ns since the device was made."""
         return self._clock.now()
 
-    def attach(self, domain: ServedDomain) -> None:
+    def attach(self, domain: Domain) -> None:
         """Open the port for ``domain``.  Raises :class:`UserError` if that cannot be."""
         config = domain.config
         if self._domain is not None:
@@ -112,7 +113,7 @@ class Device:
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._domain = domain
 
-    def detach(self, domain: ServedDomain) -> None:
+    def detach(self, domain: Domain) -> None:
         """Close the port."""
         if domain is not self._domain or self._port is None:
             return
@@ -165,7 +166,7 @@ class Device:
         sent = port.send(out) if out or nic.backlog else 0
         return domain.dispatch() or sent > 0 or bool(frames)
 
-    def _opened(self) -> tuple[ServedDomain, RawPort]:
+    def _opened(self) -> tuple[Domain, RawPort]:
         if self._domain is None or self._port is None:
             raise UserError(f"no domain is open on {self.interface}; make one with this device")
         return self._domain, self._port

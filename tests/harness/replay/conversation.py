@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.harness.replay.capture import OTHER, Packet
-from uet.pds.psn import MASK, distance
+from uet.pds.window import MASK, distance
 from uet.wire.codes import ControlType, NackCode
 
 #: Canonical form of a packet.

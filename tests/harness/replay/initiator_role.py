@@ -15,7 +15,7 @@ from tests.harness.replay.cases import CASES, Case
 from tests.harness.replay.conversation import Canonical, Conversation
 from tests.harness.replay.endpoints import endpoint, is_secured, requests
 from tests.harness.replay.translation import Translator
-from uet.pds.psn import MASK, distance
+from uet.pds.window import MASK, distance
 from uet.transport import Completion
 from uet.tss.record import SecureRecords
 from uet.wire.codes import ControlType

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tests.harness.replay.capture import OTHER, Packet
 from tests.harness.replay.conversation import Conversation
 from uet.carrier_codec import ipv4_checksum
-from uet.pds.psn import MASK
+from uet.pds.window import MASK
 from uet.tss.record import SecureRecords
 from uet.wire import crc as uet_crc
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, ControlType, Opcode

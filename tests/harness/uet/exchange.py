@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Impairment, Network, endpoint
-from uet.pds.pdc.pdc_state import PdcState
+from uet.pds.pdc.state import PdcState
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
 from uet.transport import Completion, ReceiveRequest, Request
 from uet.tss.secure_domain import SecureDomain
@@ -384,7 +384,7 @@ def check_nothing_is_left(side: Side) -> None:
     assert fep.connectionless.idle
     for pdc in fep.table.by_id.values():
         assert not pdc.locks
-        assert not pdc.life.in_use
+        assert not pdc.in_use
         assert not pdc.destination.busy
         assert not pdc.source.open
         assert not pdc.source.queue

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.psn import MASK
+from uet.pds.pdc.state import PdcState
 from uet.pds.recovery.open_requests import RING
+from uet.pds.window import MASK
 from uet.wire.codes import BYTE_COUNT_UNIT
 
 _MOST_CLOSED = 4_096
@@ -48,13 +48,13 @@ def check(fep: FabricEndpoint, now: int) -> None:
             deadline = pdc.sender.next_deadline()
             if pdc.source.credited and deadline is not None:
                 # where others of its context have asked for credit meanwhile, it looks too early
-                assert pdc.turn.due is not None
-                assert pdc.turn.due <= deadline
+                assert pdc.due is not None
+                assert pdc.due <= deadline
             elif not pdc.source.credited:
-                assert pdc.turn.due == deadline
+                assert pdc.due == deadline
             if deadline is not None:
                 assert deadline > now
-                earliest = fep.turns.next_deadline()
+                earliest = fep.scheduler.next_deadline()
                 assert earliest is not None
                 assert earliest <= deadline
     check_turns(fep)
@@ -69,21 +69,19 @@ def check(fep: FabricEndpoint, now: int) -> None:
 
 def check_turns(fep: FabricEndpoint) -> None:
     """Check that all in line have something to send, and that all that may send have done so."""
-    turns, pdcs = fep.turns, list(fep.table.by_id.values())
+    turns, pdcs = fep.scheduler, list(fep.table.by_id.values())
     assert not turns.woken
     assert not turns._contexts
-    live = {(at, pdc) for at, _, pdc in turns.timers if pdc.turn.wakes_at == at}
-    assert len(live) == sum(pdc.turn.wakes_at is not None for pdc in pdcs)
+    live = {(at, pdc) for at, _, pdc in turns.timers if pdc.wakes_at == at}
+    assert len(live) == sum(pdc.wakes_at is not None for pdc in pdcs)
     assert len(turns.timers) <= max(256, 3 * len(pdcs))
     for peer in fep.peers.values():
         line = peer.congestion.line
         assert not peer.congestion.offered
-        assert [p for p in pdcs if p.turn.in_line and p.peer is peer] == sorted(
-            line, key=pdcs.index
-        )
+        assert [p for p in pdcs if p.queued and p.peer is peer] == sorted(line, key=pdcs.index)
         assert not line or peer.congestion.room() <= 0
     for pdc in pdcs:
-        if pdc.source.has_unsent and not pdc.turn.in_line and pdc.life.condemned is None:
+        if pdc.source.has_unsent and not pdc.queued and pdc.condemned is None:
             assert not pdc.source.may_send, pdc.id
 
 
@@ -91,7 +89,7 @@ def check_deadline(fep: FabricEndpoint) -> None:
     """The endpoint names the earliest timer of all its parts, none of which it has asked."""
     named = fep.next_deadline()
     parts = (
-        fep.turns,
+        fep.scheduler,
         fep.initiator,
         fep.target,
         fep.connectionless,
@@ -115,7 +113,7 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
             continue
         window = source.window
         due = pdc.sender.next_deadline()
-        if pdc.life.condemned is not None:
+        if pdc.condemned is not None:
             assert due is not None
             continue
         flying = [
@@ -128,9 +126,7 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
         if due is None:
             assert pdc.peer.congestion.room() <= 0, pdc.id
             others = [other for other in pdc.peer.congestion.line if other is not pdc]
-            asks = [
-                other.id for other in others if other.source.credited and other.turn.due is not None
-            ]
+            asks = [other.id for other in others if other.source.credited and other.due is not None]
             assert flying or asks, pdc.id
             assert pdc not in flying
         # Whatever was sent is in flight, waits to be sent again, is known to have arrived, or

@@ -22,7 +22,7 @@ from scapy.packet import Packet
 
 from tests.harness.uet.network import MACS, endpoint, joined
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.psn import distance
+from uet.pds.window import distance
 from uet.transport import Completion, Frame, WriteRequest
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode
 from uet.wire.frame import DecodedPacket, decode_frame

@@ -35,7 +35,7 @@ from tests.harness.uet.operations import (
     send,
 )
 from uet.compatibility import REFERENCE_PROVIDER
-from uet.pds.control_packets import control_packet, nack_packet
+from uet.pds.packets import control_packet, nack_packet
 from uet.transport import AtomicRequest, SendRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, ControlType, Datatype, NackCode
 from uet.wire.frame import DecodedPacket, OpenSecure, decode_frame

@@ -29,10 +29,9 @@ from tests.harness.lab.fep_wire import (
     ip,
     target,
 )
-from uet.pds.destination import RequestDestination
-from uet.pds.pdc.pdc_sender import PdcSender
-from uet.pds.reception import Reception
-from uet.pds.turns import Turns
+from uet.pds.destination import Reception, RequestDestination
+from uet.pds.pdc.sender import PdcSender
+from uet.pds.scheduler import PdcScheduler
 from uet.transport import Frame
 
 pytestmark = [
@@ -123,10 +122,10 @@ def test_an_error_while_it_sends_ends_one_pdc(wire: Wire, monkeypatch: pytest.Mo
 def test_an_error_of_no_pdc_ends_it(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would come again and again."""
 
-    def broken(self: Turns, *rest: object) -> None:
+    def broken(self: PdcScheduler, *rest: object) -> None:
         raise IndexError("as a mistake of ours would")
 
-    monkeypatch.setattr(Turns, "serve", broken)
+    monkeypatch.setattr(PdcScheduler, "serve", broken)
     with target(wire, "--region", "default:4k") as there:
         assert there.end() == 1
     assert "IndexError: as a mistake of ours would" in there.error

@@ -19,8 +19,8 @@ from uet.api import (
     Order,
     ProviderAddress,
 )
+from uet.api.domain import MemoryKeys
 from uet.api.loopback import Loopback, LoopbackEnd, pair
-from uet.api.memory_region import MemoryKeys
 from uet.wire import headers
 from uet.wire.codes import ReturnCode
 

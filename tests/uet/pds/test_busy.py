@@ -178,9 +178,9 @@ def test_the_pdc_of_an_initiator_waits_for_its_busy_return_data() -> None:
     """What SES has not answered yet keeps a PDC from closing."""
     script = Script()
     semantics, own = busy(script)
-    assert script.pdc.life.in_use
+    assert script.pdc.in_use
     semantics.pdcs[-1].respond(START + 1, ACCEPTED)
     script.take()
-    assert not script.pdc.life.in_use
+    assert not script.pdc.in_use
     script.give(control(ControlType.CLOSE_CMD, START + 2, dpdcid=own, ar=1))
     check_idle(script.fep)

@@ -32,7 +32,7 @@ from tests.harness.uet.script import (
 )
 from tests.harness.uet.stub import StubSemantics, guaranteed
 from uet.compatibility import Compatibility
-from uet.pds.negotiation import SYN_RETX_TRANSFER, agreed_features, feature_request
+from uet.pds.packets import SYN_RETX_TRANSFER, agreed_features, feature_request
 from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
 from uet.wire.frame import decode_frame
@@ -495,7 +495,7 @@ def test_each_may_be_lost_or_doubled(kind: ControlType, copies: int, ordered: bo
     assert [c.error for c in network.completions[HERE]] == ["BAD_MKEY"] * 3
     (pdc,) = there.table.by_id.values()
     assert pdc.destination.stored == {}
-    there.control.append(pdc.life.ask_to_close(network.now))
+    there.control.append(pdc.ask_to_close(network.now))
     there.activate(pdc)
     network.settle()
     assert touched == 1

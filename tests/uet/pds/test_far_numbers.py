@@ -19,7 +19,7 @@ from tests.harness.uet.script import (
     rud,
     write,
 )
-from uet.pds.psn import MASK
+from uet.pds.window import MASK
 from uet.wire.codes import ControlType, NackCode
 
 HALF = 1 << 31

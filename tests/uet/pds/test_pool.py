@@ -163,5 +163,5 @@ def test_identifiers_are_used_in_turn() -> None:
     for k in range(200):
         (answer,) = script.give(rud(START, syn=0, spdcid=k + 1) / write(b"x"))
         ids.append(answer.spdcid)
-        script.pdc.life.closed()
+        script.pdc.closed()
     assert ids == [(ids[0] - 1 + k) % 65_535 + 1 for k in range(200)]

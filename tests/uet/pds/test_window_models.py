@@ -20,9 +20,18 @@ from hypothesis.stateful import (
 )
 
 from tests.harness.examples import examples
-from uet.pds.psn import HALF, MASK, add, after, distance
 from uet.pds.recovery.rto import RetransmissionQueue, RetransmissionTimer
-from uet.pds.window import SACK_BITS, PsnArrival, ReceiveWindow, SendWindow
+from uet.pds.window import (
+    HALF,
+    MASK,
+    SACK_BITS,
+    PsnArrival,
+    ReceiveWindow,
+    SendWindow,
+    add,
+    after,
+    distance,
+)
 from uet.ses.target.inbound import InboundMessage
 
 #: First PSNs: anywhere, and so that a run crosses 2^31 or 2^32.

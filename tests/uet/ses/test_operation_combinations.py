@@ -145,7 +145,7 @@ def test_the_psn_wraps(delivery: str, wire: str, before: int) -> None:
     for side in exchange.sides:
         for pdc in side.fep.table.by_id.values():
             # A second PDC, for short messages, may have sent too few to come that far.
-            if pdc.initiator and pdc.ordered is (delivery == "rod") and not pdc.life.second:
+            if pdc.initiator and pdc.ordered is (delivery == "rod") and not pdc.second:
                 assert pdc.source.window.next < 1 << 16
     exchange.prove()
 

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.uet.exchange import MTU, PROTECTIONS, WIRES, Exchange, Side, begin_at
 from tests.harness.uet.operations import TOGETHER, Operation, read_large, write, write_one
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD, Compatibility
-from uet.pds.negotiation import SYN_RETX_TRANSFER
+from uet.pds.packets import SYN_RETX_TRANSFER
 from uet.wire.codes import PacketType
 from uet.wire.headers import ACK_CC_NSCC
 

@@ -33,7 +33,7 @@ from tests.harness.uet.secured import OTHER, SDI, SecureScript, counter_of, open
 from tests.uet.pds.pdc.test_return_direction import data as return_data
 from tests.uet.pds.pdc.test_return_direction import read_request
 from uet.compatibility import Compatibility
-from uet.pds.pdc.pdc_feedback import MOST_RENUMBERINGS
+from uet.pds.pdc.feedback import MOST_RENUMBERINGS
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode
@@ -159,7 +159,7 @@ def test_a_start_that_was_demanded_stands_until_there_is_room() -> None:
         script.wait(4 * MS)
         refused = script.give(opening(requested, spdcid=3))[0]
         assert refused.nack is NackCode.NO_PDC_AVAIL
-    script.pdcs[0].life.closed()
+    script.pdcs[0].closed()
     (answer,) = script.give(opening(requested, spdcid=3))
     assert answer.is_ack
     assert "pending_pdcs_expired" not in script.counters

@@ -1,12 +1,14 @@
-"""A packet delivery context: two endpoints, one delivery mode, ids and a life (UES 3.5.8).
+"""One end of a packet delivery context (PDC; UES 3.5.8).
 
-A :class:`Pdc` puts the parts of one end together, and is what the endpoint and SES hold: ``writer``
-writes its packets (:mod:`uet.pds.pds_packets`). ``source`` and ``destination`` are the halves that
-do the work (:mod:`uet.pds.source.source`, :mod:`uet.pds.destination`). ``life`` has its state and
-closes it (:mod:`uet.pds.pdc.life`). ``sender`` is called in its turns
-(:mod:`uet.pds.pdc.pdc_sender`). ``feedback`` takes ACKs and NACKs
-(:mod:`uet.pds.pdc.pdc_feedback`), and ``controls`` takes control packets
-(:mod:`uet.pds.pdc.pdc_controls`). ``probes`` are its PROBEs (:mod:`uet.pds.pdc.pdc_probes`).
+In order: what a PDC uses of its endpoint; which requests another PDC may take over; the PDC itself:
+its reports, messages, arriving requests, how it closes, how it fails.
+
+A :class:`Pdc` is what the endpoint and SES hold, and its parts hold the :class:`Pdc`:
+``writer`` writes packets (:mod:`uet.pds.packets`); ``source`` and ``destination`` are the halves
+that send and receive requests (:mod:`uet.pds.source`, :mod:`uet.pds.destination`); ``sender`` is
+called by the scheduler (:mod:`uet.pds.pdc.sender`); ``feedback`` takes ACKs and NACKs, ``probes``
+are the PROBEs (:mod:`uet.pds.pdc.feedback`); ``controls`` takes control packets, and ``clear``
+sends CLEAR (:mod:`uet.pds.pdc.controls`).
 """
 
 from __future__ import annotations
@@ -18,34 +20,27 @@ from typing import Protocol
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import PathSelection
 from uet.congestion.spraying.port_entropy import Ports
-from uet.pds.control_packets import MAX_PSN_OFFSET
-from uet.pds.destination import RequestDestination
-from uet.pds.pdc.clear import ClearDuty
-from uet.pds.pdc.life import PdcLife
-from uet.pds.pdc.pdc_controls import PdcControls
-from uet.pds.pdc.pdc_feedback import PdcFeedback
-from uet.pds.pdc.pdc_parts import PdcIdentity, PdcParts
-from uet.pds.pdc.pdc_probes import PdcProbes
-from uet.pds.pdc.pdc_sender import PdcSender, PdcTurn
-from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.pds_packets import PacketWriter
-from uet.pds.psn import MASK
-from uet.pds.reception import Reception
+from uet.pds.destination import Reception, RequestDestination
+from uet.pds.nacks import PROVES_NOTHING, TARGET_IS_GONE
+from uet.pds.packets import MAX_PSN_OFFSET, PacketWriter
+from uet.pds.pdc.controls import ClearDuty, PdcControls
+from uet.pds.pdc.feedback import PdcFeedback, PdcProbes
+from uet.pds.pdc.sender import PdcSender
+from uet.pds.pdc.state import PdcIdentity, PdcState
 from uet.pds.semantics import Answer, Outbound, Semantics
-from uet.pds.source.source import RequestSource
-from uet.pds.source.source_settings import SourceSettings
-from uet.pds.window import PsnArrival
+from uet.pds.source import RequestSource
+from uet.pds.window import MASK, PsnArrival
 from uet.peer import Peer
 from uet.transport import Frame
-from uet.wire.codes import MPR_UNIT, ControlType, NackCode, NextHeader, RequestFlag
+from uet.wire.codes import ControlType, NackCode, NextHeader, RequestFlag
 
 # A plain number: arithmetic on enum members is slow, and this is the data path.
 _REQ_RETX = int(RequestFlag.RETX)
 _RETURN_DATA = frozenset({int(NextHeader.RESPONSE_DATA), int(NextHeader.RESPONSE_DATA_SMALL)})
 
 
-class PdcSurroundings(Protocol):
-    """The parts of an endpoint that a PDC uses."""
+class Endpoint(Protocol):
+    """The parts of an endpoint that a PDC uses; :class:`uet.fep.FabricEndpoint` has them."""
 
     config: FepConfig
     counts: Counter[str]
@@ -89,107 +84,142 @@ class PdcSurroundings(Protocol):
         ...
 
 
-class Pdc:
-    """Puts one end of a PDC together.
+class Condemned:
+    """The end of a PDC whose target has refused it for good: which requests may go to another PDC.
 
-    The initiator sends the forward requests, the target receives them.
+    A fatal NACK reports that a request was not carried out, and that the target will take none that
+    follows. The reaction is to close, and to issue again on a new PDC (UES Tables 3-58 to 3-61).
+    What may have been carried out before must not be issued a second time.  So the PDC sends
+    nothing more, and waits until ``due`` (ns) at the latest for what becomes of its other requests.
     """
 
+    __slots__ = ("_answered", "_never", "_ordered", "_source", "code", "due")
+
+    def __init__(self, code: NackCode, source: RequestSource, due: int, *, ordered: bool) -> None:
+        self.code = code
+        self.due = due
+        self._source = source
+        self._ordered = ordered
+        self._answered: set[int] = set()  # PSNs that have drawn a fatal NACK
+        self._never: set[int] = set()  # those of them that were not carried out
+
+    def refuse(self, psn: int, code: NackCode) -> None:
+        """Record a fatal NACK of ``psn``, which was not carried out if there was no other copy."""
+        self._answered.add(psn)
+        if code not in PROVES_NOTHING and self._source.requests.was_sent_once(psn):
+            self._never.add(psn)
+
+    @property
+    def is_decided(self) -> bool:
+        """Return whether nothing is left to wait for."""
+        window = self._source.window
+        if self._ordered and window.base in self._never:
+            return True
+        refused = sum(window.is_open(psn) for psn in self._answered)
+        return refused >= window.outstanding - window.done.bit_count()
+
+    def untouched(self) -> frozenset[int]:
+        """Return the messages, by ``id()``, of which the target has surely executed nothing."""
+        source, window = self._source, self._source.window
+        sent: Counter[int] = Counter()
+        behind = False  # on an ordered PDC, what follows one that was not carried out
+        psn = window.base
+        while psn != window.next:
+            behind = behind or (self._ordered and psn in self._never)
+            if window.is_open(psn) and (behind or psn in self._never):
+                sent[id(source.requests.message_of(psn))] += 1
+            psn = (psn + 1) & MASK
+        return frozenset(
+            name
+            for name, message in source.open.items()
+            if not message.acknowledged and sent[name] == message.sent
+        )
+
+
+class Pdc:
+    """One end of a PDC: the initiator sends the forward requests, the target receives them."""
+
+    __slots__ = (
+        "_locks",
+        "_octets_when_asked",
+        "clear",
+        "close_due",
+        "closed_by",
+        "condemned",
+        "config",
+        "controls",
+        "counts",
+        "deficit",
+        "destination",
+        "due",
+        "endpoint",
+        "failure",
+        "feedback",
+        "id",
+        "identity",
+        "initiator",
+        "ordered",
+        "peer",
+        "probes",
+        "queued",
+        "refused",
+        "sdi",
+        "second",
+        "sender",
+        "source",
+        "state",
+        "wakes_at",
+        "writer",
+    )
+
     def __init__(
-        self,
-        around: PdcSurroundings,
-        peer: Peer,
-        identity: PdcIdentity,
-        entropy: PathSelection,
+        self, endpoint: Endpoint, peer: Peer, identity: PdcIdentity, entropy: PathSelection
     ) -> None:
-        config, semantics = around.config, around.semantics
-        ordered = identity.ordered
+        semantics = endpoint.semantics
         self.id = identity.local_id
-        self.peer = peer
         self.initiator = identity.initiator
-        self.ordered = ordered
+        self.ordered = identity.ordered
         self.sdi = identity.sdi
         self.identity = identity
-        self._around = around
-        self._counts = around.counts
-        wrap, overhead = peer.way(identity.sdi)
-        self.writer = PacketWriter(
-            config,
-            ordered=ordered,
-            local_id=identity.local_id,
-            peer_id=identity.peer_id,
-            start_psn=identity.start_psn,
-            reserved=identity.reserved,
-            wrap=wrap,
-            nominal_overhead=overhead,
-            entropy=entropy,
-            # only unexpected messages are kept in memory of ours
-            pressure=around.pressure if config.unexpected == "keep" else None,
-            outbox=around.control,
-            counts=around.counts,
-        )
-        self.source = RequestSource(
-            # What a peer has reported on another PDC holds here until it reports anew.
-            SourceSettings.of(config, ordered=ordered, full_size=around.full_size, mpr=peer.mpr),
-            writer=self.writer,
-            ends=self,
-            start_psn=identity.start_psn,
-            flow=peer.congestion.flow(entropy),
-            counters=around.counts,
-        )
+        self.peer = peer
+        self.config = endpoint.config
+        self.counts = endpoint.counts
+        self.endpoint = endpoint
+        #: changed by :meth:`enter` and :meth:`fail` alone
+        self.state = PdcState.CREATING if identity.initiator else PdcState.ESTABLISHED
+        #: a second one for short messages, and whether its target had no room for it
+        self.second = False
+        self.refused = False
+        #: target: the PSN of the CLOSE
+        self.closed_by: int | None = None
+        #: target: when its CLOSE_REQ counts as refused (ns), once it has requested a close
+        self.close_due: int | None = None
+        #: name of the error that it ended with, if any
+        self.failure: str | None = None
+        #: initiator: refused for good, and soon to end
+        self.condemned: Condemned | None = None
+        self._locks = 0
+        self._octets_when_asked = 0
+        # What the scheduler (uet.pds.scheduler) keeps of it:
+        #: octets that it may send before another PDC follows
+        self.deficit = 0
+        #: it is in its context's queue of PDCs that have something to send
+        self.queued = False
+        #: its deadline (ns), and the time of its timer, which may be earlier
+        self.due: int | None = None
+        self.wakes_at: int | None = None
+        # In this order: each part binds those before it.
+        self.writer = PacketWriter(endpoint, identity, peer, entropy)
+        self.source = RequestSource(self, peer.congestion.flow(entropy))
         self.destination = RequestDestination(
-            start_psn=identity.start_psn,
-            psn_range=config.mpr * MPR_UNIT,
-            overhead=self.writer.nominal_overhead,
-            ordered=ordered,
-            reorder=config.rod_reorder,
-            infer_loss=config.infer_loss,
-            ack_gen_trigger=config.ack_gen_trigger,
-            ack_gen_min_pkt_add=config.ack_gen_min_pkt_add,
-            ack_on_ecn=config.ack_on_ecn,
-            drop_network_duplicates=config.drop_network_duplicates,
-            lengths_in_default=config.compatibility.modified_length_in_default_response,
-            null_to_duplicates=config.compatibility.null_response_to_duplicate,
-            silent_below_cack=config.compatibility.ack_req_below_cack_is_ignored,
-            deliver=partial(
-                semantics.deliver_data if identity.initiator else semantics.deliver, self
-            ),
-            acknowledger=self,
-            counters=around.counts,
+            self, partial(semantics.deliver_data if self.initiator else semantics.deliver, self)
         )
-        parts = PdcParts(
-            owner=self,
-            identity=identity,
-            peer=peer,
-            config=config,
-            counts=around.counts,
-            control=around.control,
-            writer=self.writer,
-            source=self.source,
-            destination=self.destination,
-            clear=ClearDuty(
-                source=self.source,
-                clear_time=config.pds_clear_time,
-                max_stalls=config.max_rto_retx_cnt,
-            ),
-        )
-        self.turn = PdcTurn()
-        self.life = PdcLife(parts)
-        self.probes = PdcProbes(parts)
-        self.sender = PdcSender(parts, self.life, self.probes, self.turn)
-        self.feedback = PdcFeedback(parts, self.life, self.probes)
-        self.controls = PdcControls(parts, self.life)
+        self.clear = ClearDuty(self.source, self.config)
+        self.probes = PdcProbes(self)
+        self.sender = PdcSender(self)
+        self.feedback = PdcFeedback(self)
+        self.controls = PdcControls(self)
         self.event("created")
-
-    @property
-    def state(self) -> PdcState:
-        """The state of this end (UES 3.5.8)."""
-        return self.life.state
-
-    @property
-    def failure(self) -> str | None:
-        """The name of the error that it ended with, if any."""
-        return self.life.failure
 
     @property
     def peer_id(self) -> int:
@@ -214,99 +244,53 @@ class Pdc:
     @property
     def locks(self) -> int:
         """The number of requests whose data is still to come by the return direction."""
-        return self.life.locks
+        return self._locks
 
     @locks.setter
     def locks(self, number: int) -> None:
-        self.life.locks = number
-        if self.life.state is PdcState.QUIESCE:
-            self.activate()
+        self._locks = number
+        if self.state is PdcState.QUIESCE:
+            self.endpoint.activate(self)
 
-    # -- what its parts call of the endpoint -------------------------------------------------
-
-    def changed(self) -> None:
-        """Note that the state has changed; CLOSED is the last."""
-        self._around.pdc_changed(self)
-
-    def activate(self) -> None:
-        """Note that there is, or may be, something to send."""
-        self._around.activate(self)
+    # -- reports to the endpoint and to SES ----------------------------------------------------
 
     def event(self, name: str, **data: object) -> None:
         """Report something rare that a trace may show."""
-        self._around.pdc_event(self, name, **data)
+        self.endpoint.pdc_event(self, name, **data)
 
     def message_end(self, message: Outbound, now: int) -> None:
         """End a message: every packet is answered, or ``message.error`` gives the reason."""
-        self._around.semantics.message_end(self, message, now)
+        self.endpoint.semantics.message_end(self, message, now)
 
     def message_unsent(self, message: Outbound) -> None:
         """Take back a message: nothing of it was executed, and nothing of it leaves here."""
-        self._around.semantics.message_unsent(message)
+        self.endpoint.semantics.message_unsent(message)
 
-    def credit_requested(self, state: int, entropy: int, now: int) -> None:
-        """Take a CREDIT_REQ: context of the peer (8 bits) and requested credit (24 bits)."""
-        self._around.credit_requested(self, state, entropy, now)
-
-    def expected_psn(self) -> int | None:
-        """Return where the next secured PDC must begin, at least: a target's, as this one ends."""
-        return self._around.expected_psn(self)
-
-    def expect_psn(self, psn: int) -> None:
-        """Store where the next secured PDC must begin, from its target."""
-        self._around.expect_psn(self, psn)
-
-    # -- messages and control packets --------------------------------------------------------
+    # -- messages and control packets ----------------------------------------------------------
 
     def post(self, message: Outbound) -> None:
         """Queue a message: requests of an initiator, return data of a target."""
-        if self.life.state is PdcState.CLOSED:
+        if self.state is PdcState.CLOSED:
             self.message_unsent(message)
             return
         self.source.post(message)
-        self.activate()
+        self.endpoint.activate(self)
 
     def respond(self, psn: int, response: Answer) -> None:
         """Take SES's answer to a request that it had answered LATER."""
-        if self.life.state is not PdcState.CLOSED:
+        if self.state is not PdcState.CLOSED:
             self.destination.respond(psn, response)
-            if self.life.state is PdcState.QUIESCE:
-                self.activate()
+            if self.state is PdcState.QUIESCE:
+                self.endpoint.activate(self)
 
     def credit(self, granted: int, entropy: int) -> Frame:
         """Return a CREDIT: the peer's context (8 bits) is granted so much (24 bits, UES 3.6.14)."""
-        self._counts["tx_credits"] += 1
+        self.counts["tx_credits"] += 1
         return self.writer.control(
             ControlType.CREDIT, psn=0, payload=granted, syn=False, ev=entropy
         )
 
-    def send_tracked(self, kind: ControlType, now: int) -> Frame:
-        """Return a NOOP or NEGOTIATION: it may make the PDC, takes a PSN, is acknowledged."""
-        return self.source.send_control(kind, now)
-
-    # -- answers --------------------------------------------------------------------------
-
-    def ack(
-        self, psn: int, answer: bytes, next_header: int, resent: int, entropy: int, marked: bool
-    ) -> None:
-        """Acknowledge ``psn`` with the SES response ``answer``."""
-        self.writer.ack(
-            psn,
-            self.destination,
-            answer,
-            next_header,
-            resent=resent,
-            entropy=entropy,
-            marked=marked,
-        )
-
-    def nack(
-        self, code: int, psn: int, resent: int, entropy: int, marked: bool, payload: int = 0
-    ) -> None:
-        """Refuse ``psn``."""
-        self.writer.nack(code, psn, resent=resent, entropy=entropy, marked=marked, payload=payload)
-
-    # -- what a request does ------------------------------------------------------------------
+    # -- arriving requests ---------------------------------------------------------------------
 
     def contradicts(self, reception: Reception) -> bool:
         """Return whether a SYN packet names another beginning than that of this target's PDC.
@@ -318,9 +302,9 @@ class Pdc:
         if (psn - (reception.dpdcid & MAX_PSN_OFFSET)) & MASK == self.start_psn:
             return False
         if self.sdi is not None and self.destination.window.classify(psn) is not PsnArrival.OUTSIDE:
-            self._counts["rx_drop_syn_of_other_start"] += 1
+            self.counts["rx_drop_syn_of_other_start"] += 1
         else:
-            self._refuse(NackCode.INVALID_SYN, reception)
+            self.refuse(NackCode.INVALID_SYN, reception)
         return True
 
     def learns_peer(self, spdcid: int, psn: int, next_header: int) -> bool:
@@ -330,14 +314,14 @@ class Pdc:
         this id lies outside.
         """
         if (
-            self.life.state is not PdcState.CREATING
+            self.state is not PdcState.CREATING
             or self.writer.peer_id
             or next_header not in _RETURN_DATA
             or not spdcid
             or self.destination.window.classify(psn) is not PsnArrival.NEW
         ):
             return False
-        self.life.established(spdcid)
+        self.established(spdcid)
         return True
 
     def takes_return_data(self, reception: Reception) -> bool:
@@ -346,18 +330,154 @@ class Pdc:
         The return direction carries nothing else (UES 3.5.6); what it may not is refused.
         """
         if reception.next_header not in _RETURN_DATA:
-            self._refuse(NackCode.PDC_HDR_MISMATCH, reception)
-        elif self.life.state is PdcState.CLOSING:
-            self._refuse(NackCode.CLOSING, reception)
+            self.refuse(NackCode.PDC_HDR_MISMATCH, reception)
+        elif self.state is PdcState.CLOSING:
+            self.refuse(NackCode.CLOSING, reception)
         else:
             return True
         return False
 
-    def _refuse(self, code: NackCode, reception: Reception) -> None:
-        self.nack(
+    def refuse(self, code: NackCode, reception: Reception) -> None:
+        """Answer a request by a NACK."""
+        self.writer.nack(
             code,
             reception.psn,
             reception.word & _REQ_RETX,
             reception.entropy,
             reception.marked,
         )
+
+    # -- states, closing -----------------------------------------------------------------------
+
+    def enter(self, state: PdcState) -> None:
+        """Take another state, and report it."""
+        if state is not self.state:
+            self.state = state
+            self.endpoint.pdc_changed(self)
+
+    def established(self, peer_id: int) -> None:
+        """Take the target's identifier, which its first packet names."""
+        self.writer.peer_id = peer_id
+        if self.state is PdcState.CREATING:
+            self.enter(PdcState.ESTABLISHED)
+
+    @property
+    def takes_messages(self) -> bool:
+        """Return whether messages are accepted: not once a close has begun (UES 3.5.8.3)."""
+        return self.state in (PdcState.CREATING, PdcState.ESTABLISHED)
+
+    @property
+    def in_use(self) -> bool:
+        """Return whether something is queued, unanswered or still to come."""
+        return not self.source.idle or self._locks > 0 or bool(self.destination.busy)
+
+    def quiesce(self) -> None:
+        """Close once everything posted is answered."""
+        if self.takes_messages:
+            if self.state is PdcState.CREATING and self.source.idle:
+                self.closed()  # the target has no record of it
+            else:
+                self.enter(PdcState.QUIESCE)
+
+    def wear_out(self) -> None:
+        """Close the PDC before it has used 2^31 PSNs, with Limit_PSN_Range (UES Table 3-28).
+
+        On a secured one that is a rule: replay protection rests on it.
+        """
+        if self.config.limit_psn_range or self.sdi is not None:
+            self.counts["pdcs_worn_out"] += 1
+            self.quiesce()
+            self._give_back()
+
+    def ask_to_close(self, now: int) -> Frame:
+        """Return a CLOSE_REQ, which requests the initiator to close in time (UES 3.5.16)."""
+        self.close_due = now + self.config.close_req_time
+        self._octets_when_asked = self.destination.received_octets
+        self.writer.asks_to_close = True
+        return self.source.send_control(ControlType.CLOSE_REQ, now)
+
+    def close_is_missing(self, now: int) -> None:
+        """Fail the PDC, as Close_REQ_Time is over; an initiator that still sends gets more time."""
+        octets = self.destination.received_octets
+        if octets == self._octets_when_asked:
+            self.fail("CLOSE_REQ_TIMEOUT", now)
+        else:
+            self.close_due = now + self.config.close_req_time
+            self._octets_when_asked = octets
+
+    def closed(self) -> None:
+        """End the PDC: nothing of it is in flight, and nothing more comes."""
+        self.source.flow.ended()
+        self.enter(PdcState.CLOSED)
+
+    # -- failing -------------------------------------------------------------------------------
+
+    def _give_back(self) -> None:
+        """Let other PDCs have the messages of which nothing was sent."""
+        for message in self.source.messages.take_back():
+            self.message_unsent(message)
+
+    def leave_it_to_the_first(self) -> None:
+        """Give what was not sent to the first PDC: the target has no room for a second one."""
+        self.refused = True
+        self._give_back()
+
+    def condemn(self, code: NackCode, psn: int, now: int) -> None:
+        """Give away what may go elsewhere: the target has refused ``psn``, and takes nothing more.
+
+        What was on its way is waited for, but no longer than an RTO.
+        """
+        condemned = self.condemned
+        if condemned is None:
+            due = now + self.config.rto_init_time
+            condemned = Condemned(code, self.source, due, ordered=self.ordered)
+            self.condemned = condemned
+            if self.takes_messages:
+                self.enter(PdcState.QUIESCE)
+            self.source.requests.discard_all()
+            self._give_back()
+        condemned.refuse(psn, code)
+        if condemned.is_decided:
+            self.conclude(condemned, now)
+
+    def conclude(self, condemned: Condemned, now: int) -> None:
+        """End a condemned PDC, of which all that could be learnt is known."""
+        self.fail(
+            condemned.code.name,
+            now,
+            notify=condemned.code not in TARGET_IS_GONE,
+            untouched=condemned.untouched(),
+        )
+
+    def fail(
+        self,
+        error: str,
+        now: int,
+        *,
+        notify: bool = True,
+        untouched: frozenset[int] = frozenset(),
+    ) -> None:
+        """Fail the PDC, and every unfinished message but the ``untouched`` ones, with ``error``.
+
+        An initiator still sends a CLOSE if the target can be expected to have the PDC. So the
+        target need not keep it (UES 3.5.8, closing in error).
+        """
+        self.condemned = None
+        self.failure = error
+        self.event("failed", error=error)
+        self.peer.congestion.restart_credit()
+        if self.state is PdcState.CLOSING:
+            self.counts["pdcs_closed_unanswered"] += 1
+            notify = False
+        else:
+            self.counts["pdc_errors"] += 1
+        notify = notify and self.initiator and bool(self.writer.peer_id)
+        if notify:
+            self.enter(PdcState.QUIESCE)  # takes no more messages, least of all those that fail
+        elif self.state is not PdcState.CLOSED:
+            self.state = PdcState.QUIESCE
+        self.source.abandon(error, now, untouched)
+        self.clear.due = None
+        self._locks = 0
+        if not notify:
+            self.closed()

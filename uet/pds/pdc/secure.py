@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 
 from uet.config import FepConfig
-from uet.pds.psn import HALF, MASK, START_END, START_FIRST
+from uet.pds.window import HALF, MASK, START_END, START_FIRST
 from uet.timekeeper import Timekeeper
 
 #: Half-open PDCs remembered; beyond that, a new one takes the place of the oldest.

@@ -1,25 +1,25 @@
 """Repair of packets that were lost, refused or left unanswered (UES 3.5.15).
 
-In order: what a NACK does, what much newer packets imply, what is overdue, what the timer does. The
-records are :mod:`uet.pds.recovery.open_requests`; lost packets are retransmitted by
-:mod:`uet.pds.source.source`.
+In order: which packets newer ones show as lost; what is sent again, after a NACK, after newer
+packets, when overdue, by the timer; when a PROBE asks for the last packets of a message.  The
+records are :mod:`uet.pds.recovery.open_requests`; :mod:`uet.pds.source` retransmits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 from uet.config import FepConfig
 from uet.congestion.signals import rtt_sample
-from uet.congestion.spraying.paths import LOST
-from uet.pds.pds_packets import PacketWriter
-from uet.pds.psn import MASK
-from uet.pds.recovery.loss_inference import LossInference
+from uet.congestion.spraying.paths import LOST, TIMEOUT
+from uet.pds.packets import PacketWriter
 from uet.pds.recovery.open_requests import OpenRequests
 from uet.pds.recovery.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
-from uet.pds.window import SACK_BITS
+from uet.pds.window import HALF, MASK, SACK_BITS, SendWindow
 
+LEAST_PACKETS = 5
+_ALWAYS = 1 << 62
 #: For so many base RTTs the slowest round trip is remembered, once or twice: longer than path-aware
 #: spraying keeps off a slow path, whose packets would count as lost when it is taken again.
 _REMEMBERED = 64
@@ -29,42 +29,75 @@ _REMEMBERED = 64
 MOST_COPIES = 4_096
 
 
-class RepairEvent(Protocol):
-    """Reports something rare that a trace may show."""
+class LossInference:
+    """Infers lost packets before their timers expire (UES 3.5.15, out-of-order count).
 
-    def __call__(self, name: str, **data: object) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RecoverySettings:
-    """Configure when a packet counts as lost, and how often it is sent again; times are ns.
-
-    RTO_Init_Time, NACK_Retx_Time and the two limits of retries are those of UES Table 3-28.
+    A packet counts as lost once the destination has so many newer ones that it cannot just have
+    been overtaken. Where all packets take the same path a handful is enough.  Where they are
+    sprayed over paths, the slowest of these decides: the packet must also be older than any path
+    has taken of late.  A retransmission is judged by what was sent after it; every transmission is
+    judged once.
     """
 
-    rto_init_time: int
-    constant_rto: bool
-    max_rto_retx_cnt: int
-    nack_retx_time: int
-    max_nack_retx_cnt: int
-    infer_loss: bool
-    #: how long nothing arrives before a PROBE leaves (ns); 0 for never
-    tail_loss_time: int
-    max_tail_loss_retx: int
+    __slots__ = ("_again", "_judged", "_newest", "_one_path", "_window")
 
-    @classmethod
-    def of(cls, config: FepConfig, *, ordered: bool) -> RecoverySettings:
-        """Return the settings of a PDC; an ``ordered`` one has no tail loss probes."""
-        return cls(
-            rto_init_time=config.rto_init_time,
-            constant_rto=config.compatibility.constant_rto,
-            max_rto_retx_cnt=config.max_rto_retx_cnt,
-            nack_retx_time=config.nack_retx_time,
-            max_nack_retx_cnt=config.max_nack_retx_cnt,
-            infer_loss=config.infer_loss,
-            tail_loss_time=0 if ordered else config.tail_loss_time,
-            max_tail_loss_retx=config.max_tail_loss_retx,
-        )
+    def __init__(self, window: SendWindow, start_psn: int, *, one_path: bool) -> None:
+        self._window = window
+        self._one_path = one_path
+        self._newest = (start_psn - 1) & MASK  # of the PSNs known to have arrived
+        self._judged = start_psn  # first transmissions of those before it are settled
+        # PSN -> first one sent after its last retransmission, in the order of sending
+        self._again: OrderedDict[int, int] = OrderedDict()
+
+    def restart(self, start_psn: int) -> None:
+        """Begin anew at ``start_psn``, with nothing sent and nothing arrived."""
+        self._newest = (start_psn - 1) & MASK
+        self._judged = start_psn
+        self._again.clear()
+
+    def arrived(self, psn: int) -> None:
+        """Record that the destination has ``psn``."""
+        if 0 < ((psn - self._newest) & MASK) < HALF:
+            self._newest = psn
+
+    def sent_again(self, psn: int) -> None:
+        """Record that ``psn`` was sent once more."""
+        self._again.pop(psn, None)
+        self._again[psn] = self._window.next
+
+    def lost(self, newer: int, sent_at: Sequence[int] = (0,), latest: int = _ALWAYS) -> list[int]:
+        """Return the PSNs whose last transmission is lost, as is known by now.
+
+        So many ``newer`` ones have arrived, and on several paths it left at ``latest`` or before
+        (ns).  ``sent_at`` is a ring of as many slots as a power of two.
+        """
+        window, judged, mask = self._window, self._judged, len(sent_at) - 1
+        if self._one_path or newer < LEAST_PACKETS:
+            newer = LEAST_PACKETS
+        if self._one_path:
+            latest = _ALWAYS
+        end = (self._newest - newer) & MASK
+        psns = []
+        if ((judged - window.base) & MASK) >= HALF:
+            judged = window.base
+        while ((end - judged) & MASK) < HALF:
+            if self._is_missing(judged):
+                if sent_at[judged & mask] > latest:
+                    break
+                psns.append(judged)
+            judged = (judged + 1) & MASK
+        self._judged = judged
+        while self._again:
+            psn, following = next(iter(self._again.items()))
+            if ((end - following) & MASK) >= HALF or sent_at[psn & mask] > latest:
+                break
+            del self._again[psn]
+            if self._is_missing(psn):
+                psns.append(psn)
+        return psns
+
+    def _is_missing(self, psn: int) -> bool:
+        return self._window.is_open(psn) and not self._window.is_delivered(psn)
 
 
 class LossRecovery:
@@ -105,10 +138,10 @@ class LossRecovery:
     def __init__(
         self,
         requests: OpenRequests,
-        settings: RecoverySettings,
+        config: FepConfig,
         *,
         writer: PacketWriter,
-        event: RepairEvent,
+        event: Callable[..., None],
         counters: dict[str, int],
     ) -> None:
         #: why the PDC must end, or ``None``
@@ -117,15 +150,15 @@ class LossRecovery:
         self.behind: set[int] = set()
         #: the packets that much newer ones have overtaken, if that is to be noticed
         self.inference: LossInference | None = None
-        if settings.infer_loss:
+        if config.infer_loss:
             self.inference = LossInference(
                 requests.window, requests.start_psn, one_path=requests.ordered
             )
         self._requests = requests
-        self._max_timeouts = settings.max_rto_retx_cnt
-        self._nack_retx_time = settings.nack_retx_time
-        self._max_nacks = settings.max_nack_retx_cnt
-        self._tail_loss_time = settings.tail_loss_time
+        self._max_timeouts = config.max_rto_retx_cnt
+        self._nack_retx_time = config.nack_retx_time
+        self._max_nacks = config.max_nack_retx_cnt
+        self._tail_loss_time = 0 if requests.ordered else config.tail_loss_time
         self._writer = writer
         self._event = event
         self._counters = counters
@@ -346,3 +379,97 @@ class LossRecovery:
         if timeout is None or resend is None:
             return resend if timeout is None else timeout
         return min(timeout, resend)
+
+
+class TailLoss:
+    """Decides when a PROBE is due because nothing has arrived; never on an ordered PDC.
+
+    Nothing newer follows the last packets of a message, so that no ACK shows their loss. Without a
+    PROBE only the RTO would (compare TCP's tail loss probe, RFC 8985 section 7).
+    """
+
+    __slots__ = (
+        "_context",
+        "_counters",
+        "_flow",
+        "_most",
+        "_probes",
+        "_reported",
+        "_requests",
+        "_retransmit",
+        "_time",
+        "_window",
+        "_writer",
+        "heard_at",
+    )
+
+    def __init__(
+        self,
+        requests: OpenRequests,
+        config: FepConfig,
+        *,
+        writer: PacketWriter,
+        counters: dict[str, int],
+    ) -> None:
+        #: when something last arrived, or began to be expected (ns)
+        self.heard_at = 0
+        self._probes = 0  # since something arrived
+        self._reported = True  # something arrived since the last PROBE
+        self._time = 0 if requests.ordered else config.tail_loss_time
+        self._most = config.max_tail_loss_retx
+        self._requests = requests
+        self._window = requests.window
+        self._retransmit = requests.retransmit
+        self._flow = requests.flow
+        self._context = requests.flow.context
+        self._writer = writer
+        self._counters = counters
+
+    def heard(self, now: int) -> None:
+        """Note that the peer has answered something."""
+        self._reported = True
+        self._probes = 0
+        self.heard_at = now
+
+    def deadline(self) -> int | None:
+        """Return when a PROBE queries what is in flight, if nothing arrives before (ns)."""
+        window = self._window
+        if (
+            not self._time
+            or window.base == window.next
+            or self._probes >= self._most
+            or (self._flow.unsettled <= 0 and window.base in self._retransmit)
+        ):
+            return None  # who waits to send has nothing to expect
+        return self.heard_at + self._time
+
+    def probed(self, now: int) -> None:
+        """Note that the deadline has come, and that the peer is probed.
+
+        If it is not the first time, the question before was lost, and so is the next on the same
+        path.
+        """
+        if self._probes:
+            self._flow.paths.on_feedback(self._writer.asked_on, TIMEOUT, now)
+        self._probes += 1
+        self.heard_at = now
+        self._reported = False
+        self._counters["tx_tail_loss_probes"] += 1
+
+    def window_is_stuck(self) -> bool:
+        """Return whether packets wait for a window that no request opens.
+
+        Packets that requested an ACK were refused or lost. The window has shrunk below what else is
+        in flight, and that is too little to be acknowledged by itself.
+        """
+        if not self._reported or self._flow.unsettled <= 0 or self._context.room() > 0:
+            return False
+        requests = self._requests
+        asked = requests.asked
+        if asked is None or not self._window.is_open(asked):
+            return True
+        return not requests.size[asked & requests.slot_mask]
+
+    def asked(self) -> None:
+        """Note that a PROBE leaves: one is enough until something arrives."""
+        self._reported = False

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import heapq
 
-from uet.pds.psn import MASK
-from uet.pds.window import SendWindow
+from uet.pds.window import MASK, SendWindow
 
 #: 15 means unlimited for Max_RTO_Retx_Cnt, 31 for Max_NACK_Retx_Cnt (UES Table 3-28).
 UNLIMITED_RTO, UNLIMITED_NACK = 15, 31

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from emulator.lab.standalone.watched import WatchedEndpoint
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.pdc_state import PdcState
+from uet.pds.pdc.state import PdcState
 from uet.transport import Request
 
 
@@ -52,7 +52,7 @@ class ProbeOutcome:
             raise ValueError(f"there is no room for a PDC to {request.peer}")
         for pdc in endpoint.table.by_id.values():
             ours = pdc.initiator and pdc.address == request.peer
-            if ours and pdc.ordered is request.ordered and pdc.life.takes_messages:
+            if ours and pdc.ordered is request.ordered and pdc.takes_messages:
                 self._pdc = pdc
         assert self._pdc is not None, "an open PDC is in the table"
         self._psn = self._pdc.source.window.next - 1 & 0xFFFF_FFFF

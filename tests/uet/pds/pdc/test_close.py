@@ -127,7 +127,7 @@ def test_a_pdc_that_waits_to_close_takes_no_message(how: str, delivery: str) -> 
     script.post(bytes(2 * MTU))
     one, two = script.take()
     if how == "reclaimed":
-        script.pdc.life.quiesce()
+        script.pdc.quiesce()
     elif how == "asked by CLOSE_REQ":
         script.give(control(ControlType.CLOSE_REQ, first_return, dpdcid=own, spdcid=TARGET, ar=1))
     else:
@@ -274,7 +274,7 @@ def test_closed_targets_remembered_are_bounded() -> None:
     for k in range(5_000):
         pdc = table.accept(peer, k + 1, START, 0)
         assert pdc is not None
-        pdc.life.closed()
+        pdc.closed()
     assert len(table._closed) == 4_096
     assert table.find_closed(peer.key, 5_000) is not None
     assert table.find_closed(peer.key, 1) is None

@@ -26,7 +26,7 @@ from tests.harness.uet.script import (
     rud,
     write,
 )
-from uet.pds.psn import distance
+from uet.pds.window import distance
 from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
 
@@ -50,7 +50,7 @@ def test_identifiers_are_never_zero_and_differ() -> None:
         assert pdc is not None
         created.append(pdc.id)
         if number >= 2:
-            pdc.life.closed()
+            pdc.closed()
     assert created == [65_534, 65_535, 1, 2, 3]
 
 

@@ -25,7 +25,7 @@ from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Network, destination, endpoint, joined
 from tests.harness.uet.script import HERE, KEY, START, THERE, Script, control, rod, write
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
-from uet.pds.pdc.pdc_state import PdcState
+from uet.pds.pdc.state import PdcState
 from uet.pds.semantics import LATER, NO_ROOM, Answer
 from uet.transport import NoOperationRequest, ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode
@@ -129,8 +129,8 @@ class Conversation(RuleBasedStateMachine):
         """A target wants its PDCs closed."""
         fep = self.feps[end]
         for pdc in list(fep.table.by_id.values()):
-            if not pdc.initiator and not pdc.life.in_use and pdc.life.close_due is None:
-                fep.control.append(pdc.life.ask_to_close(self.now))
+            if not pdc.initiator and not pdc.in_use and pdc.close_due is None:
+                fep.control.append(pdc.ask_to_close(self.now))
                 fep.activate(pdc)
                 # If that gets lost, Close_REQ_Time may end a PDC that is being used.
                 self.lawful = False
@@ -172,7 +172,7 @@ class Conversation(RuleBasedStateMachine):
             return
         for address, fep in self.feps.items():
             check(fep, self.now)
-            if any(pdc.life.close_due is not None for pdc in fep.table.by_id.values()):
+            if any(pdc.close_due is not None for pdc in fep.table.by_id.values()):
                 self.lawful = False  # for want of room; see ask_to_close
             taken = self.taken[address]
             assert len(set(taken)) == len(taken)

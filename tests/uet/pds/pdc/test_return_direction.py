@@ -31,7 +31,7 @@ from tests.harness.uet.script import (
     rud,
     write,
 )
-from uet.pds.pdc.pdc_state import PdcState
+from uet.pds.pdc.state import PdcState
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode
 from uet.wire.frame import decode_frame
@@ -94,9 +94,9 @@ def test_data_comes_back_on_the_same_pdc(build: Build) -> None:
     assert (back.spdcid, back.dpdcid, back.ar) == (own, INITIATOR, 1)
     assert back.ses.read_request_message_id == 1
     assert back.payload == script.memory[:MTU]
-    assert script.pdc.life.in_use
+    assert script.pdc.in_use
     assert script.give(ack(back, spdcid=INITIATOR)) == []
-    assert not script.pdc.life.in_use
+    assert not script.pdc.in_use
     check_idle(script.fep)
 
 
@@ -214,7 +214,7 @@ def test_a_pdc_is_not_closed_while_data_is_to_come() -> None:
         assert script.give(ack(request)) == []
     start = script.pdc.start_psn
     assert script.pdc.locks == 1
-    script.pdc.life.quiesce()
+    script.pdc.quiesce()
     script.fep.activate(script.pdc)
     script.fep.close()
     assert script.wait(20 * MS) == []

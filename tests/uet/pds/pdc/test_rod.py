@@ -29,9 +29,9 @@ from tests.harness.uet.script import (
     write,
 )
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
-from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.psn import MASK
+from uet.pds.pdc.state import PdcState
 from uet.pds.semantics import LATER, NO_ROOM
+from uet.pds.window import MASK
 from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
 

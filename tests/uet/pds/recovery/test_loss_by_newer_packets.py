@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.harness.uet.open_requests import SIZE, opened, sent
 from uet.config import FepConfig
-from uet.pds.recovery.repair import LossRecovery, RecoverySettings
+from uet.pds.recovery.repair import LossRecovery
 
 NEWER = 16
 FAST, SLOW = 6_000, 40_000
@@ -22,7 +22,7 @@ def test_a_slow_path_that_was_not_taken_for_long_is_still_known() -> None:
     nowhere: Any = None
     recovery = LossRecovery(
         requests,
-        RecoverySettings.of(config, ordered=False),
+        config,
         writer=nowhere,
         event=lambda name, **data: None,
         counters=counts,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.harness.uet.open_requests import PEER_RANGE, SIZE, opened, sent
-from uet.pds.psn import MASK
 from uet.pds.recovery.open_requests import FIRST_SLOTS, RING, OpenRequests
-from uet.pds.source.source_controls import SourceControls
+from uet.pds.source import SourceControls
+from uet.pds.window import MASK
 from uet.wire.codes import ControlType
 
 STARTS = [1, 5_000, MASK - 2]

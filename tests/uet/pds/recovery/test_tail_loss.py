@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +12,7 @@ from tests.harness.uet.open_requests import SIZE, opened, sent
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import TIMEOUT
 from uet.pds.recovery.open_requests import OpenRequests
-from uet.pds.recovery.repair import RecoverySettings
-from uet.pds.recovery.tail_loss import TailLoss
+from uet.pds.recovery.repair import TailLoss
 
 TIME, MOST = 100, 3
 ASKED_ON = 77
@@ -23,17 +21,18 @@ NAMES: dict[str, Any] = {"address": "10.0.0.1", "mac": "02:00:00:00:00:01"}
 
 def tail_of(requests: OpenRequests) -> tuple[TailLoss, Counter[str]]:
     """Return the tail loss of ``requests``, and what it counts."""
-    settings = RecoverySettings.of(FepConfig(**NAMES), ordered=False)
-    settings = replace(settings, tail_loss_time=TIME, max_tail_loss_retx=MOST)
+    config = FepConfig(**NAMES, tail_loss_time=TIME, max_tail_loss_retx=MOST)
     counts: Counter[str] = Counter()
     writer: Any = SimpleNamespace(asked_on=ASKED_ON)
-    return TailLoss(requests, settings, writer=writer, counters=counts), counts
+    return TailLoss(requests, config, writer=writer, counters=counts), counts
 
 
 def test_an_ordered_pdc_has_no_tail_loss_probes() -> None:
-    config = FepConfig(**NAMES, tail_loss_time=TIME)
-    assert RecoverySettings.of(config, ordered=False).tail_loss_time == TIME
-    assert RecoverySettings.of(config, ordered=True).tail_loss_time == 0
+    for ordered, deadline in ((False, TIME), (True, None)):
+        requests = opened(1, ordered=ordered)
+        tail, _ = tail_of(requests)
+        sent(requests, 1)
+        assert tail.deadline() == deadline
 
 
 @pytest.mark.conformance("C-181")

@@ -25,7 +25,7 @@ from tests.harness.uet.script import (
     write,
 )
 from uet.compatibility import Compatibility
-from uet.pds.pdc.pdc_state import PdcState
+from uet.pds.pdc.state import PdcState
 from uet.pds.recovery import repair
 from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode

@@ -78,7 +78,7 @@ def test_an_identifier_whose_syn_was_resent_rests(resent: bool) -> None:
         assert (request.syn, request.retx) == (1, 1)
     script.give(ack(request))
     pdc = script.pdc
-    pdc.life.quiesce()
+    pdc.quiesce()
     script.fep.activate(pdc)
     (close,) = script.take()
     script.give(ack(close, code=None))
@@ -103,7 +103,7 @@ def test_an_identifier_that_comes_again_starts_elsewhere() -> None:
         own = script.establish_initiator()
         last = script.next_psn
         pdc = script.pdc
-        pdc.life.quiesce()
+        pdc.quiesce()
         script.fep.activate(pdc)
         (close,) = script.take()
         script.give(ack(close, code=None))
@@ -121,7 +121,7 @@ def test_a_near_first_psn_is_not_taken(distance: int) -> None:
     script = Script(seed=3)
     own = script.establish_initiator()
     last = script.next_psn
-    script.pdc.life.quiesce()
+    script.pdc.quiesce()
     script.fep.activate(script.pdc)
     (close,) = script.take()
     assert close.psn == last

@@ -1,21 +1,19 @@
-"""Packets of one end of a PDC (UES Tables 3-33 to 3-40).
+"""Packets of PDCs (UES Tables 3-33 to 3-40).
 
-Everything that stays the same for the life of the PDC is put together once.
+In order: control packets, NACKs, the features of NEGOTIATION, and the writer of one end of a PDC,
+which puts together once whatever stays the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from struct import Struct
+from typing import TYPE_CHECKING, Final
 
 from uet.compatibility import Compatibility
-from uet.config import FepConfig
 from uet.congestion.spraying.paths import PathSelection
-from uet.pds.control_packets import MAX_PSN_OFFSET, control_packet, nack_packet
-from uet.pds.destination import RequestDestination
-from uet.pds.psn import MASK, distance
 from uet.pds.semantics import Outbound
-from uet.peer import Wrap, traffic_class
+from uet.pds.window import MASK, distance
+from uet.peer import Peer, traffic_class
 from uet.transport import Frame
 from uet.wire import headers
 from uet.wire.codes import (
@@ -30,6 +28,22 @@ from uet.wire.codes import (
     RequestFlag,
 )
 
+if TYPE_CHECKING:
+    from uet.pds.destination import RequestDestination
+    from uet.pds.pdc.pdc import Endpoint
+    from uet.pds.pdc.state import PdcIdentity
+
+#: psn_offset of SYN packets has 12 bits: as many may leave before the first answer.
+MAX_PSN_OFFSET = 4_095
+#: Control packets that may open a PDC (UES 3.5.16).
+OPENING = frozenset({ControlType.NOOP, ControlType.NEGOTIATION})
+_FEATURES: Final = Struct(">BBHI")
+FEATURES_OCTETS: Final = _FEATURES.size
+_TYPE_FEATURES: Final = 1
+_WORDS: Final = FEATURES_OCTETS // 4
+#: A packet first sent with SYN may be sent again without, once the target is known (SYN_RETX_
+#: TRANSFER; its meaning is read from its name).
+SYN_RETX_TRANSFER: Final = 1
 _REQUEST = headers.RUD_REQ
 _ACK, _ACK_CC, _ACK_CCX = headers.ACK, headers.ACK_CC_NSCC, headers.ACK_CCX
 _NEXT_HEADER_SHIFT = _REQUEST.shift("next_hdr")
@@ -50,13 +64,90 @@ _ACK_WORDS = {
     "ack_cc": _ACK_CC.word(type=PacketType.ACK_CC, next_hdr=NextHeader.NONE),
     "ack_ccx": _ACK_CCX.word(type=PacketType.ACK_CCX, next_hdr=NextHeader.NONE),
 }
-
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
 _RETX, _AR, _SYN = int(RequestFlag.RETX), int(RequestFlag.AR), int(RequestFlag.SYN)
 _ACK_M, _ACK_RETX, _ACK_P = int(AckFlag.M), int(AckFlag.RETX), int(AckFlag.P)
 _ACK_REQ_CLEAR, _ACK_REQ_CLOSE = int(AckFlag.REQ_CLEAR), int(AckFlag.REQ_CLOSE)
 #: Flag of the UEC reference provider: the Expected_PSN follows the ACK's twelve octets.
 _ACK_EPSN = 0x40
+
+
+def control_packet(
+    kind: ControlType,
+    *,
+    psn: int,
+    spdcid: int,
+    peer_id: int,
+    start_psn: int,
+    ordered: bool = False,
+    ar: bool = False,
+    retx: bool = False,
+    payload: int = 0,
+    opaque: int = 0,
+) -> bytes:
+    """A control packet; while ``peer_id`` is 0, that is unknown, one with SYN (UES Table 3-33).
+
+    ``ordered`` sets the kind of PDC in packets that may open one.
+    """
+    header = headers.CP if peer_id else headers.CP_SYN
+    offset = (psn - start_psn) & MASK & MAX_PSN_OFFSET
+    return header.encode(
+        ctl_type=kind,
+        isrod=int(ordered and kind in OPENING),
+        ar=int(ar),
+        retx=int(retx),
+        probe_opaque=opaque,
+        psn=psn,
+        spdcid=spdcid,
+        payload_word=payload,
+        **({"dpdcid": peer_id} if peer_id else {"psn_offset": offset}),
+    )
+
+
+def nack_packet(
+    code: int,
+    psn: int,
+    spdcid: int,
+    dpdcid: int,
+    *,
+    resent: bool,
+    marked: bool,
+    payload: int = 0,
+) -> bytes:
+    """A NACK of a RUD or ROD packet; ``spdcid`` 0 where there is no PDC."""
+    return headers.NACK.encode(
+        m=int(marked),
+        retx=int(resent),
+        nack_code=code,
+        nack_psn=psn,
+        spdcid=spdcid,
+        dpdcid=dpdcid,
+        payload_word=payload,
+    )
+
+
+def supported(compatibility: Compatibility) -> int:
+    """The features of an endpoint."""
+    return 0 if compatibility.keep_syn_on_retransmission else SYN_RETX_TRANSFER
+
+
+def feature_request(compatibility: Compatibility) -> bytes:
+    """The payload of a NEGOTIATION: eight octets behind the header (UES 1.0.3, 3.5.16.7).
+
+    Type 1, length in 32-bit words, 16 reserved bits and a mask of features.  A target answers with
+    those of them that it has too.
+    """
+    return _FEATURES.pack(_TYPE_FEATURES, _WORDS, 0, supported(compatibility))
+
+
+def agreed_features(octets: bytes, compatibility: Compatibility) -> int | None:
+    """Return what both ends have, or ``None`` for a payload that is not understood."""
+    if len(octets) < FEATURES_OCTETS:
+        return None
+    kind, words, _, mask = _FEATURES.unpack_from(octets)
+    if kind != _TYPE_FEATURES or words != _WORDS:
+        return None
+    return int(mask & supported(compatibility))
 
 
 class PacketWriter:
@@ -89,34 +180,22 @@ class PacketWriter:
     )
 
     def __init__(
-        self,
-        config: FepConfig,
-        *,
-        ordered: bool,
-        local_id: int,
-        peer_id: int,
-        start_psn: int,
-        reserved: bool,
-        wrap: Wrap,
-        nominal_overhead: int,
-        entropy: PathSelection,
-        pressure: Callable[[], int] | None,
-        outbox: list[Frame],
-        counts: dict[str, int],
+        self, endpoint: Endpoint, identity: PdcIdentity, peer: Peer, entropy: PathSelection
     ) -> None:
-        self.id = local_id
-        self.peer_id = peer_id  # 0 until it is known
-        self.start_psn = start_psn
-        #: what a packet's nominal size has beyond its UET octets (UES 3.6.12)
-        self.nominal_overhead = nominal_overhead
+        config = endpoint.config
+        self.id = identity.local_id
+        self.peer_id = identity.peer_id  # 0 until it is known
+        self.start_psn = identity.start_psn
+        #: ``nominal_overhead``: what a packet's nominal size has beyond its UET octets (UES 3.6.12)
+        self._wrap, self.nominal_overhead = peer.way(identity.sdi)
         #: the EV of the last control packet that was no answer
         self.asked_on = 0
         #: set REQ_CLOSE in every ACK
         self.asks_to_close = False
         self._compatibility: Compatibility = config.compatibility
         self._echo = not config.compatibility.ack_without_echo
-        self._ordered = ordered
-        kind = PacketType.ROD_REQ if ordered else PacketType.RUD_REQ
+        self._ordered = identity.ordered
+        kind = PacketType.ROD_REQ if identity.ordered else PacketType.RUD_REQ
         self._request_word = _REQUEST.word(type=kind, next_hdr=NextHeader.NONE)
         self._ack_type = config.ack_type
         self._ack_word = _ACK_WORDS[config.ack_type]
@@ -124,13 +203,13 @@ class PacketWriter:
         self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
         self._trimmable_ack_size = config.trimmable_ack_size
         self._mpr = config.mpr
-        self._pdc_info = (USE_RSV_PDC if reserved else 0) << PSN_OFFSET_BITS
-        self._wrap = wrap
+        self._pdc_info = (USE_RSV_PDC if identity.reserved else 0) << PSN_OFFSET_BITS
         self._entropy = entropy
-        self._pressure = pressure
+        # Only unexpected messages are kept in memory of ours.
+        self._pressure = endpoint.pressure if config.unexpected == "keep" else None
         self._penalised = False
-        self._outbox = outbox
-        self._counts = counts
+        self._outbox = endpoint.control
+        self._counts = endpoint.counts
 
     def repath(self) -> None:
         """The present one may be broken."""
@@ -183,18 +262,16 @@ class PacketWriter:
         destination: RequestDestination,
         answer: bytes,
         next_header: int,
-        *,
         resent: int,
         entropy: int,
         marked: bool,
-        flags: int = 0,
         cack: int | None = None,
     ) -> None:
         """An ACK that ``psn`` has caused, with the SES response ``answer`` to it, if any."""
         window = destination.window
         if cack is None:
             cack = (window.base - 1) & MASK
-        word = self._ack_word | flags | next_header << _NEXT_HEADER_SHIFT
+        word = self._ack_word | next_header << _NEXT_HEADER_SHIFT
         if marked and self._echo:
             word |= _ACK_M
         if resent and self._echo:
@@ -283,9 +360,7 @@ class PacketWriter:
         excluding = self._compatibility.close_ack_excludes_close
         cack = (psn - 1) & MASK if excluding else None
         if expected_psn is None or not self._compatibility.epsn_in_close_ack:
-            self.ack(
-                psn, destination, b"", 0, resent=resent, entropy=entropy, marked=marked, cack=cack
-            )
+            self.ack(psn, destination, b"", 0, resent, entropy, marked, cack)
             return
         base = destination.window.cack if cack is None else cack
         word = _ACK_WORDS["ack"] | _ACK_EPSN
@@ -298,7 +373,7 @@ class PacketWriter:
         )
 
     def nack(
-        self, code: int, psn: int, *, resent: int, entropy: int, marked: bool, payload: int = 0
+        self, code: int, psn: int, resent: int, entropy: int, marked: bool, payload: int = 0
     ) -> None:
         """Refuse a packet; a NACK echoes RETX, CE and the entropy of what it refuses."""
         self._counts["tx_nacks"] += 1

@@ -23,8 +23,8 @@ from tests.harness.uet.script import (
 )
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.turns import QUANTUM_PACKETS
+from uet.pds.pdc.state import PdcState
+from uet.pds.scheduler import QUANTUM_PACKETS
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import NackCode, PacketType
 
@@ -228,7 +228,7 @@ def test_a_short_message_takes_a_second_pdc_while_a_long_one_waits() -> None:
     script.post(b"short")
     windows_open(script)
     second = next(pdc for pdc in script.pdcs if pdc is not first)
-    assert second.life.second
+    assert second.second
     assert (second.ordered, second.address, second.sdi) == (False, first.address, first.sdi)
     assert second.source.open
     # once it is there it is used again
@@ -358,4 +358,4 @@ def test_stale_timers_do_not_pile_up() -> None:
         assert deadline <= script.now + longest
         (request,) = script.wait(deadline - script.now)
         assert script.fep.next_deadline() == script.now + 1_000 * MS
-    assert len(script.fep.turns.timers) <= 300
+    assert len(script.fep.scheduler.timers) <= 300

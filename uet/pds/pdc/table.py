@@ -7,10 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from uet.congestion.spraying.entropy_values import SinglePath
-from uet.pds.pdc.pdc import Pdc, PdcSurroundings
-from uet.pds.pdc.pdc_parts import PdcIdentity
-from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.psn import MASK, START_END, START_FIRST, after, distance
+from uet.pds.pdc.pdc import Endpoint, Pdc
+from uet.pds.pdc.state import PdcIdentity, PdcState
+from uet.pds.window import MASK, START_END, START_FIRST, after, distance
 from uet.peer import Peer
 from uet.tss.secure_domain import SealError
 
@@ -43,13 +42,13 @@ class ClosedTarget:
 class PdcTable:
     """The PDCs of one endpoint, by the identifiers of arriving packets."""
 
-    def __init__(self, around: PdcSurroundings, rng: random.Random) -> None:
+    def __init__(self, endpoint: Endpoint, rng: random.Random) -> None:
         self.by_id: dict[int, Pdc] = {}
-        self._around = around
+        self._endpoint = endpoint
         self._rng = rng
         self._initiators: dict[_Way, Pdc] = {}
         self._targets: dict[tuple[bytes, int], Pdc] = {}  # by (peer, its id)
-        config = around.config
+        config = endpoint.config
         self._limit = config.max_pdcs
         self._reserved = config.reserved_pdcs
         # Half of the pool is for targets: were it all taken by initiators here and at the peers,
@@ -81,10 +80,10 @@ class PdcTable:
         """
         way = (first.peer.key, first.ordered, first.sdi, True)
         pdc = self._initiators.get(way)
-        if pdc is None or not pdc.life.takes_messages:
+        if pdc is None or not pdc.takes_messages:
             if first.state is not PdcState.ESTABLISHED or self._initiating > self._plenty:
                 return None
-        elif pdc.life.refused and pdc.state is PdcState.CREATING:
+        elif pdc.refused and pdc.state is PdcState.CREATING:
             return None
         return self._initiator(first.peer, now, ordered=first.ordered, sdi=first.sdi, second=True)
 
@@ -93,13 +92,13 @@ class PdcTable:
     ) -> Pdc | None:
         way = (peer.key, ordered, sdi, second)
         pdc = self._initiators.get(way)
-        if pdc is None or not pdc.life.takes_messages:
+        if pdc is None or not pdc.takes_messages:
             pdc = self._create(
                 peer, now, peer_id=0, start_psn=None, initiator=True, ordered=ordered, sdi=sdi
             )
             if pdc is None:
                 return None
-            pdc.life.second = second
+            pdc.second = second
         else:
             del self._initiators[way]
         self._initiators[way] = pdc  # the most recently used stands last
@@ -151,7 +150,7 @@ class PdcTable:
         reserved: bool = False,
     ) -> Pdc | None:
         if initiator:
-            reserved = self._around.config.use_reserved_pdcs
+            reserved = self._endpoint.config.use_reserved_pdcs
         room = self._limit if reserved else self._limit - self._reserved
         if len(self.by_id) >= room:
             return None
@@ -161,10 +160,10 @@ class PdcTable:
         if local_id is None:
             return None
         if start_psn is None:
-            expected = self._around.next_start(peer, sdi)
+            expected = self._endpoint.next_start(peer, sdi)
             start_psn = self._start_psn(local_id) if expected is None else expected
         pdc = Pdc(
-            self._around,
+            self._endpoint,
             peer,
             PdcIdentity(
                 local_id=local_id,
@@ -175,7 +174,7 @@ class PdcTable:
                 sdi=sdi,
                 reserved=reserved,
             ),
-            self._around.ports.steer(SinglePath(self._rng)) if ordered else peer.congestion.paths,
+            self._endpoint.ports.steer(SinglePath(self._rng)) if ordered else peer.congestion.paths,
         )
         self.by_id[local_id] = pdc
         self._initiating += initiator
@@ -209,15 +208,15 @@ class PdcTable:
             self._initiating -= 1
             self._last_psn[pdc.id] = (pdc.source.window.next - 1) & MASK
             if pdc.source.syn_resent:
-                self._quarantine[pdc.id] = now + self._around.config.syn_retx_safety_time
-            way = (pdc.peer.key, pdc.ordered, pdc.sdi, pdc.life.second)
+                self._quarantine[pdc.id] = now + self._endpoint.config.syn_retx_safety_time
+            way = (pdc.peer.key, pdc.ordered, pdc.sdi, pdc.second)
             if self._initiators.get(way) is pdc:
                 del self._initiators[way]
             return
         key = pdc.peer.key, pdc.peer_id
         del self._targets[key]
         self._closed.pop(key, None)
-        self._closed[key] = ClosedTarget(pdc.id, pdc.start_psn, pdc.life.closed_by)
+        self._closed[key] = ClosedTarget(pdc.id, pdc.start_psn, pdc.closed_by)
         if len(self._closed) > _MOST_CLOSED:
             del self._closed[next(iter(self._closed))]
 
@@ -236,28 +235,28 @@ class PdcTable:
         """
         if now < self._next_look:
             return []
-        self._next_look = now + self._around.config.close_req_time
+        self._next_look = now + self._endpoint.config.close_req_time
         for pdc in self._initiators.values():
-            if pdc.state is PdcState.ESTABLISHED and not pdc.life.in_use:
-                pdc.life.quiesce()
+            if pdc.state is PdcState.ESTABLISHED and not pdc.in_use:
+                pdc.quiesce()
                 return [pdc]
-        quiet = now - self._around.config.close_req_time
+        quiet = now - self._endpoint.config.close_req_time
         for pdc in self.by_id.values():
             if (
                 not pdc.initiator
-                and not pdc.life.in_use
+                and not pdc.in_use
                 and pdc.destination.quiet_since(now) <= quiet
-                and pdc.life.close_due is None
+                and pdc.close_due is None
             ):
                 with suppress(SealError):  # counted; it ends for that when it has its turn
-                    self._around.control.append(pdc.life.ask_to_close(now))
+                    self._endpoint.control.append(pdc.ask_to_close(now))
                 return [pdc]
         return []
 
     def quiesce(self) -> None:
         """Begin to close every PDC that this endpoint has initiated."""
         for pdc in [p for p in self.by_id.values() if p.initiator]:
-            pdc.life.quiesce()
+            pdc.quiesce()
 
     @property
     def open_initiators(self) -> int:

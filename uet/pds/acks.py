@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from uet.congestion.signals import NO_SAMPLE, rtt_sample
-from uet.pds.psn import MASK, after
 from uet.pds.recovery.open_requests import RING, OpenRequests
-from uet.pds.recovery.repair import LossRecovery
-from uet.pds.recovery.tail_loss import TailLoss
+from uet.pds.recovery.repair import LossRecovery, TailLoss
 from uet.pds.semantics import Outbound
+from uet.pds.window import MASK, after
 from uet.wire.codes import MPR_UNIT
 
 #: So far behind the newest PSN an ACK may lie that others have overtaken: as far as the 16 bits of

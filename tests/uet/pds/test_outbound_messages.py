@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from uet.pds.source.outbound_messages import OutboundMessages
+from uet.pds.source import OutboundMessages
 
 MOST_SHORT = 2
 

@@ -1,19 +1,22 @@
-"""ACKs and NACKs for a PDC: the feedback about its requests (UES 3.5.12, 3.5.16).
+"""ACKs and NACKs for a PDC, and its PROBEs: the feedback about its requests (UES 3.5.12, 3.5.16).
 
-In order: what an ACK does, what a NACK does.
+In order: PROBEs and their answers, what an ACK does, what a NACK does.
 """
 
 from __future__ import annotations
 
-from uet.congestion.signals import out_of_order
+from typing import TYPE_CHECKING
+
+from uet.congestion.signals import NO_SAMPLE, out_of_order, rtt_sample
 from uet.pds.nacks import NO_ROOM_FOR_A_PDC, REISSUED, TARGET_IS_GONE, Reaction, reaction
-from uet.pds.pdc.life import PdcLife
-from uet.pds.pdc.pdc_parts import PdcParts
-from uet.pds.pdc.pdc_probes import PdcProbes
-from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.psn import MASK, after
+from uet.pds.pdc.state import PdcState
+from uet.pds.window import MASK, after
+from uet.transport import Frame
 from uet.wire import headers
-from uet.wire.codes import AckFlag, NackCode, NackFlag, NextHeader, PacketType
+from uet.wire.codes import AckFlag, ControlType, NackCode, NackFlag, NextHeader, PacketType
+
+if TYPE_CHECKING:
+    from uet.pds.pdc.pdc import Pdc
 
 _ACK, _ACK_CC = headers.ACK, headers.ACK_CC_NSCC
 _unpack_ack_cc = _ACK_CC.unpack_from
@@ -42,6 +45,67 @@ _PLAIN = frozenset({0, 1})
 MOST_RENUMBERINGS = 64
 
 
+class PdcProbes:
+    """Writes the PROBEs of one end of a PDC, and takes the answer to the newest (UES 3.6.13.7)."""
+
+    __slots__ = ("_counts", "_peer", "_probed_at", "_probes", "_source", "_writer")
+
+    def __init__(self, pdc: Pdc) -> None:
+        self._counts = pdc.counts
+        self._peer = pdc.peer
+        self._source = pdc.source
+        self._writer = pdc.writer
+        self._probes = 0
+        self._probed_at = 0
+
+    def probe(self, now: int, *, with_data: bool = False) -> Frame:
+        """Request the state of the peer's window, and measure the path.
+
+        The answer shows 64 PSNs: those from the oldest on of which nothing is known.
+
+        ``with_data``: behind what was sent, so that its delay separates waiting from lost packets.
+        """
+        self._probes += 1
+        self._probed_at = now
+        return self._writer.control(
+            ControlType.PROBE,
+            psn=0,
+            ar=True,
+            payload=self._source.requests.oldest_in_flight(),
+            opaque=self._probes & 0xFFFF,
+            syn=False,
+            with_data=with_data,
+        )
+
+    def on_answer(
+        self, packet: memoryview, at: int, kind: int, opaque: int, cack: int, now: int
+    ) -> None:
+        """Take the answer to a PROBE, which is about the window and about no PSN."""
+        if not self._probes or opaque != self._probes & 0xFFFF:
+            self._counts["rx_drop_unexpected_probe_ack"] += 1
+            return
+        if self._source.acks.is_invalid(cack):
+            self._counts["rx_drop_ack_of_unsent"] += 1
+            return
+        self._counts["rx_probe_acks"] += 1
+        if kind == _PLAIN_ACK or len(packet) < at + _ACK_CC.size:
+            return  # it shows that the PDC is there, and no more
+        *_, cc, sack_offset, bitmap, service, state, _ = _ACK_CC.unpack_from(packet, at)
+        counter: int | None = state & 0xFF_FFFF
+        if kind == _ACK_CCX or cc >> 12:
+            service, counter = 0, None
+        rtt = rtt_sample(now, self._probed_at, 1, 0, service)
+        if rtt != NO_SAMPLE and self._peer.congestion.window is not None:
+            self._peer.congestion.window.on_probe(rtt)
+        source = self._source
+        source.recovery.timed(rtt, now)
+        base = (cack + sack_offset) & MASK
+        source.acks.on_sack(base, bitmap)
+        source.acks.reported(counter, now)
+        source.recovery.infer_loss(now)
+        source.recovery.infer_overdue(base, bitmap, now)
+
+
 class PdcFeedback:
     """Takes the ACKs and NACKs for one end of a PDC."""
 
@@ -50,34 +114,26 @@ class PdcFeedback:
         "_config",
         "_control",
         "_counts",
-        "_destination",
         "_initiator",
-        "_life",
-        "_ordered",
-        "_owner",
+        "_pdc",
         "_peer",
         "_probes",
         "_renumberings",
-        "_sdi",
         "_source",
         "_writer",
     )
 
-    def __init__(self, parts: PdcParts, life: PdcLife, probes: PdcProbes) -> None:
-        self._life = life
-        self._probes = probes
-        self._owner = parts.owner
-        self._config = parts.config
-        self._counts = parts.counts
-        self._control = parts.control
-        self._initiator = parts.identity.initiator
-        self._ordered = parts.identity.ordered
-        self._sdi = parts.identity.sdi
-        self._peer = parts.peer
-        self._writer = parts.writer
-        self._source = parts.source
-        self._destination = parts.destination
-        self._clear = parts.clear
+    def __init__(self, pdc: Pdc) -> None:
+        self._pdc = pdc
+        self._probes = pdc.probes
+        self._config = pdc.config
+        self._counts = pdc.counts
+        self._control = pdc.endpoint.control
+        self._initiator = pdc.initiator
+        self._peer = pdc.peer
+        self._writer = pdc.writer
+        self._source = pdc.source
+        self._clear = pdc.clear
         self._renumberings = 0
 
     # -- what an ACK does ---------------------------------------------------------------------
@@ -130,7 +186,7 @@ class PdcFeedback:
             if next_header != _RESPONSE or (packet[end] << 8 | packet[end + 1]) not in _PLAIN:
                 response = packet[end:]
         if not writer.peer_id:
-            self._life.established(spdcid)
+            self._pdc.established(spdcid)
         if kind != _PLAIN_ACK:
             mpr = cc & _MPR
             if not mpr:
@@ -161,15 +217,17 @@ class PdcFeedback:
             if word & _ACK_REQ == _ACK_REQ_CLEAR:
                 self._clear_asked(ack_psn)
             elif word & _ACK_REQ == _ACK_REQ_CLOSE and self._initiator:
-                self._life.quiesce()
+                self._pdc.quiesce()
         self._clear.consider(now)
-        if self._life.state is PdcState.CLOSING and (
+        if self._pdc.state is PdcState.CLOSING and (
             source.idle
             or (ack_psn == source.controls.close_psn and not source.window.is_open(ack_psn))
         ):
-            if word & _ACK_EPSN and len(packet) >= end + 4 and self._sdi is not None:
-                self._owner.expect_psn(int.from_bytes(packet[end : end + 4], "big"))
-            self._life.closed()
+            if word & _ACK_EPSN and len(packet) >= end + 4 and self._pdc.sdi is not None:
+                self._pdc.endpoint.expect_psn(
+                    self._pdc, int.from_bytes(packet[end : end + 4], "big")
+                )
+            self._pdc.closed()
 
     def _clear_asked(self, psn: int) -> None:
         """Take REQ_CLEAR: the target keeps the response to ``psn`` until a CLEAR covers it."""
@@ -203,20 +261,20 @@ class PdcFeedback:
         if what is Reaction.IGNORE:
             return
         if what is Reaction.END:
-            closing = self._life.state is PdcState.CLOSING or not self._initiator
+            closing = self._pdc.state is PdcState.CLOSING or not self._initiator
             if closing and code is NackCode.INV_DPDCID:
                 # The other end has closed; only its ACK or CLOSE was lost, or data is unwanted.
                 source.abandon(code.name, now)
-                self._life.closed()
+                self._pdc.closed()
             elif code in REISSUED and not closing:
-                self._life.condemn(code, psn, now)
+                self._pdc.condemn(code, psn, now)
             else:
-                self._life.fail(code.name, now, notify=code not in TARGET_IS_GONE)
+                self._pdc.fail(code.name, now, notify=code not in TARGET_IS_GONE)
             return
         if what is Reaction.RENUMBER:
             self._renumber(payload, now)
             return
-        if what is Reaction.GO_BACK and self._ordered:
+        if what is Reaction.GO_BACK and self._pdc.ordered:
             source.recovery.out_of_order(psn, payload, resent, now)
             return
         if what is Reaction.RESEND_AFTER_ACK:
@@ -224,36 +282,29 @@ class PdcFeedback:
                 return
         elif code is NackCode.PKT_NOT_RCVD:
             source.window.withdraw(psn)
-        if (
-            self._life.second
-            and code in NO_ROOM_FOR_A_PDC
-            and self._life.state is PdcState.CREATING
-        ):
-            self._life.leave_it_to_the_first()
+        if self._pdc.second and code in NO_ROOM_FOR_A_PDC and self._pdc.state is PdcState.CREATING:
+            self._pdc.leave_it_to_the_first()
         at_once = what is Reaction.RESEND_AT_ONCE
         trimmed = code in (NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP)
         source.recovery.refused(psn, int(code), entropy, marked, resent, now)
         source.recovery.on_nack(psn, now, wait=not at_once, counted=not trimmed)
         if source.recovery.gave_up:
-            self._life.fail(source.recovery.gave_up, now)
+            self._pdc.fail(source.recovery.gave_up, now)
         else:
             self._clear.consider(now)
 
     def _renumber(self, start_psn: int, now: int) -> None:
         """Take NEW_START_PSN: the target of a secured PDC decides where it begins (UES 3.5.8)."""
-        if (
-            self._life.state is not PdcState.CREATING
-            or start_psn == self._source.requests.start_psn
-        ):
+        if self._pdc.state is not PdcState.CREATING or start_psn == self._source.requests.start_psn:
             self._counts["rx_nacks_of_settled_psn"] += 1
             return
         self._renumberings += 1
         if self._renumberings > MOST_RENUMBERINGS:
-            self._life.fail(NackCode.NEW_START_PSN.name, now)
+            self._pdc.fail(NackCode.NEW_START_PSN.name, now)
             return
         self._counts["pdcs_renumbered"] += 1
-        self._owner.event("renumbered", start_psn=start_psn)
+        self._pdc.event("renumbered", start_psn=start_psn)
         self._source.renumber(start_psn, now)
         self._clear.renumbered()
         self._writer.start_psn = start_psn
-        self._destination.restart(start_psn)
+        self._pdc.destination.restart(start_psn)

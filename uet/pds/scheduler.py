@@ -1,13 +1,13 @@
-"""Turns: which PDC may send next, and when each must be polled.
+"""The scheduler of an endpoint: which PDC may send next, and when each must be polled.
 
-Contexts, and so peers, take turns packet by packet: whoever sends several to one peer in a row
-makes the bursts of many senders meet at its port.  PDCs of one congestion control context share its
-turns, its window and its credit by deficit round robin: each may send a quantum of octets before
-the next one follows, whatever ended the last one's turn: the limit of a call, the window, credit.
-Requests and return data take part alike.
+Congestion control contexts, and so peers, are served round robin, packet by packet: with several
+packets to one peer in a row the bursts of many senders would meet at its port.  PDCs of one context
+share its window and its credit by deficit round robin: each may send a quantum of octets before the
+next one follows, whatever stopped the last one: the limit of a call, the window, credit.  Requests
+and return data take part alike.
 
-A turn costs what is done in it.  Idle PDCs, and those that wait for an answer or for a window, are
-not looked at: something that happens to them wakes them, or their deadline does.
+Idle PDCs, and those that wait for an answer or for a window, are not looked at: something that
+happens to them wakes them, or their deadline does.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections import deque
 
 from uet.congestion.context import CongestionContext
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.source.source import EVERYTHING, FINISHED, HELD
+from uet.pds.pdc.state import PdcState
+from uet.pds.source import EVERYTHING, FINISHED, HELD
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError
 
@@ -30,7 +30,7 @@ _MOST_ROUNDS = 8
 _LEAST_SWEPT = 256
 
 
-class Turns:
+class PdcScheduler:
     """Serves the PDCs of one endpoint; ``packet`` is a full packet's nominal size (UES 3.6.12)."""
 
     def __init__(self, packet: int) -> None:
@@ -44,7 +44,7 @@ class Turns:
         self.timers: list[tuple[int, int, Pdc]] = []
         self._number = 0
         self._sweep_at = _LEAST_SWEPT
-        #: the PDC in whose turn the newest error was raised
+        #: the PDC that raised the newest error
         self.raised: Pdc | None = None
 
     def wake(self, pdc: Pdc) -> None:
@@ -55,11 +55,10 @@ class Turns:
         """Forget a closed PDC; the room of its packets in flight goes to others."""
         self.woken.pop(pdc, None)
         self._served.pop(pdc, None)
-        turn = pdc.turn
-        turn.due = turn.wakes_at = None
+        pdc.due = pdc.wakes_at = None
         context = pdc.peer.congestion
-        if turn.in_line:
-            turn.in_line = False
+        if pdc.queued:
+            pdc.queued = False
             context.line.remove(pdc)
         self._offer(context)
 
@@ -78,13 +77,13 @@ class Turns:
         for _ in range(_MOST_ROUNDS):
             while timers and timers[0][0] <= now and len(out) < limit:
                 at, _, pdc = heapq.heappop(timers)
-                if pdc.turn.wakes_at == at:
-                    pdc.turn.wakes_at = None
+                if pdc.wakes_at == at:
+                    pdc.wakes_at = None
                     self.woken[pdc] = None
             if self.woken:
                 self._attend(out, now, limit)
             if self._contexts:
-                self._take_turns(out, now, limit)
+                self._send(out, now, limit)
             if self._served or self.woken:
                 self._keep_deadlines()
             # What one has done may let another one act at once.
@@ -95,7 +94,7 @@ class Turns:
                 break
 
     def _attend(self, out: list[Frame], now: int, limit: int) -> None:
-        """Let each PDC that was woken do what needs no turn, and stand in line for the rest."""
+        """Let each PDC that was woken send what leaves at once, and queue it for the rest."""
         woken = self.woken
         while woken and len(out) < limit:
             pdc = next(iter(woken))
@@ -103,24 +102,23 @@ class Turns:
             try:
                 pdc.sender.attend(out, now, limit)
             except SealError as error:
-                pdc.life.fail(error.reason.upper(), now, notify=False)
+                pdc.fail(error.reason.upper(), now, notify=False)
             except Exception:
                 self.raised = pdc
                 raise
-            if pdc.life.state is PdcState.CLOSED:
+            if pdc.state is PdcState.CLOSED:
                 continue
             self._served[pdc] = None
             context = pdc.peer.congestion
-            turn = pdc.turn
-            if not turn.in_line and pdc.source.has_unsent:
-                turn.in_line = True
-                turn.deficit = 0
+            if not pdc.queued and pdc.source.has_unsent:
+                pdc.queued = True
+                pdc.deficit = 0
                 context.line.append(pdc)
             if context.line and not context.offered:  # an answer may have opened its window
                 context.offered = True
                 self._contexts.append(context)
 
-    def _take_turns(self, out: list[Frame], now: int, limit: int) -> None:
+    def _send(self, out: list[Frame], now: int, limit: int) -> None:
         contexts = self._contexts
         while contexts and len(out) < limit:
             context = contexts[0]
@@ -129,33 +127,33 @@ class Turns:
                 self._leave(context)
                 continue
             pdc: Pdc = line[0]
-            turn, sender = pdc.turn, pdc.sender
-            if turn.deficit <= 0:
-                turn.deficit += self._quantum
+            sender = pdc.sender
+            if pdc.deficit <= 0:
+                pdc.deficit += self._quantum
             alone, rivals = len(line) == 1, len(contexts) > 1
-            octets = 1 if rivals else EVERYTHING if alone else turn.deficit  # 1: a packet
+            octets = 1 if rivals else EVERYTHING if alone else pdc.deficit  # 1: a packet
             flow = pdc.source.flow
             before = flow.unsettled
             keeps_deadline = before > 0 and sender.keeps_deadline(now)
             try:
                 stop = sender.send(out, now, limit, octets)
             except SealError as error:
-                pdc.life.fail(error.reason.upper(), now, notify=False)
+                pdc.fail(error.reason.upper(), now, notify=False)
             except Exception:
                 self.raised = pdc
                 raise
-            if pdc.life.state is PdcState.CLOSED:
+            if pdc.state is PdcState.CLOSED:
                 continue
             if not keeps_deadline or stop == FINISHED:
                 self._served[pdc] = None
             sent = flow.unsettled - before
-            turn.deficit -= sent
+            pdc.deficit -= sent
             if stop == FINISHED:
                 line.popleft()
-                turn.in_line = False
-            elif turn.deficit <= 0:
+                pdc.queued = False
+            elif pdc.deficit <= 0:
                 if alone:
-                    turn.deficit = 0
+                    pdc.deficit = 0
                 else:
                     line.rotate(-1)
             if stop == HELD:
@@ -171,7 +169,7 @@ class Turns:
                     contexts.rotate(-1)
 
     def _leave(self, context: CongestionContext) -> None:
-        """Remove the context whose turn it is, as nobody can send in it."""
+        """Remove the context at the head, as none of its PDCs can send."""
         self._contexts.remove(context)  # the first
         context.offered = False
 
@@ -185,18 +183,18 @@ class Turns:
         for pdc in self.woken:
             self._keep_deadline(pdc)
         if len(self.timers) > self._sweep_at:
-            self.timers = [timer for timer in self.timers if timer[2].turn.wakes_at == timer[0]]
+            self.timers = [timer for timer in self.timers if timer[2].wakes_at == timer[0]]
             heapq.heapify(self.timers)
             self._sweep_at = max(_LEAST_SWEPT, 2 * len(self.timers))
 
     def _keep_deadline(self, pdc: Pdc) -> None:
-        sender, turn = pdc.sender, pdc.turn
-        turn.due = due = sender.next_deadline() if sender.has_work() else None
-        if due is not None and (turn.wakes_at is None or due < turn.wakes_at):
+        sender = pdc.sender
+        pdc.due = due = sender.next_deadline() if sender.has_work() else None
+        if due is not None and (pdc.wakes_at is None or due < pdc.wakes_at):
             self._push(due, pdc)
 
     def _push(self, due: int, pdc: Pdc) -> None:
-        pdc.turn.wakes_at = due
+        pdc.wakes_at = due
         self._number += 1
         heapq.heappush(self.timers, (due, self._number, pdc))
 
@@ -208,12 +206,11 @@ class Turns:
         timers = self.timers
         while timers:
             at, _, pdc = timers[0]
-            turn = pdc.turn
-            if turn.wakes_at == at:
-                if turn.due == at:
+            if pdc.wakes_at == at:
+                if pdc.due == at:
                     return at
-                turn.wakes_at = None
+                pdc.wakes_at = None
             heapq.heappop(timers)
-            if turn.wakes_at is None and turn.due is not None:
-                self._push(turn.due, pdc)
+            if pdc.wakes_at is None and pdc.due is not None:
+                self._push(pdc.due, pdc)
         return None

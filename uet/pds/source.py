@@ -1,43 +1,191 @@
 """The source half of a PDC: requests leave, again if they were lost.
 
-In order: its parts, new messages, what may be sent, credit, a new first PSN, the end (UES 3.5.12,
-3.5.20, 3.5.21).  Its parts are the messages (:mod:`uet.pds.source.outbound_messages`) and the
-records of what is sent (:mod:`uet.pds.recovery.open_requests`). :mod:`uet.pds.recovery.repair` and
-:mod:`uet.pds.recovery.tail_loss` repair losses. :mod:`uet.pds.source.source_acks` has what ACKs do,
-and :mod:`uet.pds.source.source_controls` its control packets.
+In order: the messages, the control packets, and of requests: what may be sent, credit, a new first
+PSN, the end (UES 3.5.12, 3.5.20, 3.5.21).  The records of what is sent are
+:mod:`uet.pds.recovery.open_requests`, :mod:`uet.pds.recovery.repair` repairs losses, and
+:mod:`uet.pds.acks` has what ACKs do.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections import deque
+from typing import TYPE_CHECKING, cast
 
 from uet.congestion.context import PdcFlow
-from uet.pds.pds_packets import PacketWriter
-from uet.pds.psn import HALF, MASK
+from uet.pds.acks import SourceAcks
+from uet.pds.packets import PacketWriter, feature_request
 from uet.pds.recovery.open_requests import RING, OpenRequests
-from uet.pds.recovery.repair import LossRecovery
-from uet.pds.recovery.tail_loss import TailLoss
+from uet.pds.recovery.repair import LossRecovery, TailLoss
 from uet.pds.semantics import Numbered, Outbound
-from uet.pds.source.outbound_messages import MessageEnds, OutboundMessages
-from uet.pds.source.source_acks import SourceAcks
-from uet.pds.source.source_controls import SourceControls
-from uet.pds.source.source_settings import SourceSettings
+from uet.pds.window import HALF, MASK
 from uet.transport import Frame
-from uet.wire.codes import ControlType, NextHeader
+from uet.wire.codes import MPR_UNIT, ControlType, NextHeader
+
+if TYPE_CHECKING:
+    from uet.pds.pdc.pdc import Pdc
 
 #: Requests below this have no message id: return data names them by their PSN.
 _WITH_ID = int(NextHeader.REQUEST_STD)
-
 #: Why sending has ended: nothing more can leave before something happens to this PDC, the window
-#: or the credit of its context is used up, or its turn is over.
+#: or the credit of its context is used up, or it
+#: has sent what it may.
 FINISHED, HELD, USED_UP = range(3)
-#: More octets than any window has: a turn without end.
+#: More octets than any window has: no limit.
 EVERYTHING = 1 << 62
-
 #: With Limit_PSN_Range a PDC uses no more PSNs than this (UES Table 3-28), and takes no message
 #: that might need them: the largest one has fewer packets than the margin.
 PSN_LIMIT = 1 << 31
 PSN_LIMIT_MARGIN = 1 << 23
+
+
+class OutboundMessages:
+    """Keeps the messages of one source in order; one of over ``most_short`` packets is long.
+
+    Packets of two messages are never interleaved on a PDC (UES 3.5.6): first come, first.
+    """
+
+    __slots__ = ("_long", "_most_short", "_pdc", "_queued", "current", "open", "queue")
+
+    def __init__(self, pdc: Pdc, most_short: int) -> None:
+        #: those of which nothing was sent
+        self.queue: deque[Outbound] = deque()
+        #: those of which some packet was sent and some is not answered, by ``id()``
+        self.open: dict[int, Outbound] = {}
+        #: the one whose packets leave
+        self.current: Outbound | None = None
+        self._pdc = pdc
+        self._most_short = most_short
+        self._queued = 0  # packets of what is in the queue
+        self._long = 0  # long messages in the queue
+
+    def post(self, message: Outbound) -> None:
+        """Queue a message."""
+        self.queue.append(message)
+        self._queued += message.packets
+        self._long += message.packets > self._most_short
+
+    def begin(self) -> Outbound:
+        """Take the first message of the queue, of which a packet leaves now."""
+        message = self.queue.popleft()
+        self._queued -= message.packets
+        self._long -= message.packets > self._most_short
+        self.open[id(message)] = message
+        return message
+
+    def take_back(self) -> list[Outbound]:
+        """Return the messages of which nothing was sent; they are not sent here any more."""
+        unsent = list(self.queue)
+        self.queue.clear()
+        self._queued = self._long = 0
+        return unsent
+
+    @property
+    def long_unsent(self) -> bool:
+        """Return whether a message that is not short has still to leave, in part or as a whole."""
+        current = self.current
+        return self._long > 0 or (current is not None and current.packets > self._most_short)
+
+    @property
+    def unsent_packets(self) -> int:
+        """The number of packets that have not been sent for the first time."""
+        current = self.current
+        return self._queued + (0 if current is None else current.packets - current.sent)
+
+    def finish(self, message: Outbound, now: int) -> None:
+        """End a message all of whose packets are answered."""
+        del self.open[id(message)]
+        if message is self.current:
+            self.current = None  # cancelled before its last packet was due
+        self._pdc.message_end(message, now)
+
+    def abandon(self, error: str, now: int, untouched: frozenset[int]) -> None:
+        """End every message with ``error``, but those that may go elsewhere.
+
+        These are messages of which nothing was sent, or nothing carried out (``untouched``, by
+        ``id()``).
+        """
+        unfinished, unsent = list(self.open.values()), self.take_back()
+        self.open.clear()
+        self.current = None
+        for message in unsent:
+            self._pdc.message_unsent(message)
+        for message in unfinished:
+            message.error = message.error or error
+            if id(message) in untouched:
+                self._pdc.message_unsent(message)
+            else:
+                self._pdc.message_end(message, now)
+
+
+class SourceControls:
+    """Writes the control packets of one source (UES 3.5.16).
+
+    NOOP, NEGOTIATION, CLOSE and CLOSE_REQ take a PSN, and are acknowledged and sent again as
+    requests are; CLEAR and ACK_REQ are about PSNs that others have taken.  ``negotiation`` is what
+    a NEGOTIATION carries.
+    """
+
+    __slots__ = ("_counters", "_negotiation", "_requests", "_writer", "close_psn")
+
+    def __init__(
+        self,
+        requests: OpenRequests,
+        *,
+        writer: PacketWriter,
+        negotiation: bytes,
+        counters: dict[str, int],
+    ) -> None:
+        #: the PSN of the newest CLOSE or CLOSE_REQ
+        self.close_psn: int | None = None
+        self._requests = requests
+        self._writer = writer
+        self._negotiation = negotiation
+        self._counters = counters
+
+    def renumber(self, shift: int) -> None:
+        """Move the PSN of a CLOSE by ``shift``, as all PSNs of the PDC move."""
+        if self.close_psn is not None:
+            self.close_psn = (self.close_psn + shift) & MASK
+
+    def send(self, kind: ControlType, now: int) -> Frame:
+        """Return a control packet that takes the next PSN and is tracked like a request."""
+        requests = self._requests
+        requests.make_rings()
+        window = requests.window
+        if window.outstanding > requests.slot_mask:
+            requests.grow()
+        psn = window.next
+        window.next = (psn + 1) & MASK
+        requests.controls[psn] = kind
+        if kind in (ControlType.CLOSE_CMD, ControlType.CLOSE_REQ):
+            requests.clear_sent = (psn - 1) & MASK  # which a CLOSE implies
+            self.close_psn = psn
+        slot = psn & requests.slot_mask
+        requests.message[slot] = None
+        requests.size[slot] = requests.nacks[slot] = requests.copies[slot] = 0
+        requests.timer.sent(psn, now)
+        return self.write(kind, psn, again=False)
+
+    def write(self, kind: ControlType, psn: int, *, again: bool) -> Frame:
+        """Return a control packet that has taken ``psn``, for the first time or ``again``."""
+        more = self._negotiation if kind is ControlType.NEGOTIATION else b""
+        return self._writer.control(
+            kind,
+            psn=psn,
+            ar=True,
+            retx=again,
+            payload=int.from_bytes(more[:4], "big"),
+            more=more[4:],
+        )
+
+    def ask_again(self, psn: int, message_id: int = 0) -> Frame:
+        """Return an ACK_REQ: the response to ``psn`` is missing (UES 3.5.16)."""
+        self._counters["tx_ack_requests"] += 1
+        return self._writer.control(ControlType.ACK_REQ, psn=psn, ar=True, payload=message_id)
+
+    def clear(self, psn: int) -> Frame:
+        """Return a CLEAR: all responses up to ``psn`` are known."""
+        return self._writer.control(ControlType.CLEAR_CMD, psn=0, payload=psn)
 
 
 class RequestSource:
@@ -79,41 +227,36 @@ class RequestSource:
         "window",
     )
 
-    def __init__(
-        self,
-        settings: SourceSettings,
-        *,
-        writer: PacketWriter,
-        ends: MessageEnds,
-        start_psn: int,
-        flow: PdcFlow,
-        counters: dict[str, int],
-    ) -> None:
-        repair = settings.recovery
+    def __init__(self, pdc: Pdc, flow: PdcFlow) -> None:
+        config, writer, counters = pdc.config, pdc.writer, pdc.counts
+        start_psn = pdc.identity.start_psn
+        # The range that a peer has reported on another PDC holds here until it reports anew.
+        peer_range = min(config.mpr, pdc.peer.mpr or config.mpr) * MPR_UNIT
         self.requests = requests = OpenRequests(
             start_psn,
             flow,
-            ordered=settings.ordered,
-            peer_range=min(settings.peer_range, RING),
-            rto=repair.rto_init_time,
-            constant_rto=repair.constant_rto,
+            ordered=pdc.ordered,
+            peer_range=min(peer_range, RING),
+            rto=config.rto_init_time,
+            constant_rto=config.compatibility.constant_rto,
         )
         self.window = requests.window
         self.timer = requests.timer
         self.retransmit = requests.retransmit
         self.flow = flow
         self.recovery = LossRecovery(
-            requests, repair, writer=writer, event=ends.event, counters=counters
+            requests, config, writer=writer, event=pdc.event, counters=counters
         )
-        self.tail = TailLoss(requests, repair, writer=writer, counters=counters)
-        self.messages = OutboundMessages(ends, settings.short_message_packets)
+        self.tail = TailLoss(requests, config, writer=writer, counters=counters)
+        self.messages = OutboundMessages(pdc, config.short_message_packets)
         self.queue = self.messages.queue
         self.open = self.messages.open
         self.acks = SourceAcks(
             requests, self.recovery, self.tail, finished=self.messages.finish, drained=self._drained
         )
+        negotiation = feature_request(config.compatibility)
         self.controls = SourceControls(
-            requests, writer=writer, negotiation=settings.negotiation, counters=counters
+            requests, writer=writer, negotiation=negotiation, counters=counters
         )
         #: a packet with SYN left more than once: a late copy may outlive the PDC
         self.syn_resent = False
@@ -123,12 +266,12 @@ class RequestSource:
         self.adaptive = flow.context.adaptive
         self._writer = writer
         self._counters = counters
-        self._ordered = settings.ordered
+        self._ordered = pdc.ordered
         self._context = flow.context
-        self._trigger = settings.ack_gen_trigger
-        self._ack_per_packet = settings.ack_per_packet
-        self._keep_syn = settings.keep_syn
-        self._full_size = settings.full_size
+        self._trigger = config.ack_gen_trigger
+        self._ack_per_packet = config.ack_per_packet
+        self._keep_syn = config.compatibility.keep_syn_on_retransmission
+        self._full_size = pdc.endpoint.full_size
         self._syn_end = start_psn  # first PSN whose packet never had SYN
         self._renumbered: set[int] = set()  # PSNs that have not been on the wire under this number
         # Bound once, for the data path.
@@ -198,7 +341,7 @@ class RequestSource:
 
     @property
     def may_send(self) -> bool:
-        """Return whether a new packet could leave, given a turn, a window and credit."""
+        """Return whether a new packet could leave, given a window and credit."""
         message = self.messages.current or (self.queue[0] if self.queue else None)
         return (
             message is not None
@@ -323,8 +466,8 @@ class RequestSource:
     def resend(self, out: list[Frame], now: int, limit: int, octets: int) -> int:
         """Append what leaves again, as :meth:`transmit` does.
 
-        With no ``octets`` that is what needs no turn: what no congestion control applies to, and
-        the oldest open request where nothing else of this PDC is in flight.
+        With no ``octets`` that is what need not be scheduled: what no congestion control applies
+        to, and the oldest open request where nothing else of this PDC is in flight.
         """
         requests, window, context, flow = self.requests, self.window, self._context, self.flow
         end = flow.unsettled + octets
@@ -481,10 +624,6 @@ class RequestSource:
             psn = (psn + 1) & MASK
 
     # -- the end -----------------------------------------------------------------------------
-
-    def closed(self) -> None:
-        """End the flow of a PDC that closes in order, all of whose requests are answered."""
-        self.flow.ended()
 
     def abandon(self, error: str, now: int, untouched: frozenset[int] = frozenset()) -> None:
         """Fail every unfinished message with ``error``; nothing is in flight any more.

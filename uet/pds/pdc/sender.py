@@ -1,33 +1,19 @@
 """The sending of a PDC: what needs no turn, what leaves in a turn, and when to look again.
 
-:mod:`uet.pds.turns` calls it.
+:mod:`uet.pds.scheduler` calls it.
 """
 
 from __future__ import annotations
 
-from uet.pds.pdc.life import PdcLife
-from uet.pds.pdc.pdc_parts import PdcParts
-from uet.pds.pdc.pdc_probes import PdcProbes
-from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.source.source import FINISHED, HELD
+from typing import TYPE_CHECKING
+
+from uet.pds.pdc.state import PdcState
+from uet.pds.source import FINISHED, HELD
 from uet.transport import Frame
 from uet.wire.codes import ControlType
 
-
-class PdcTurn:
-    """Holds what :mod:`uet.pds.turns` keeps of one PDC."""
-
-    __slots__ = ("deficit", "due", "in_line", "wakes_at")
-
-    def __init__(self) -> None:
-        #: octets that it may send in this turn
-        self.deficit = 0
-        #: it stands in line for a turn
-        self.in_line = False
-        #: its deadline (ns)
-        self.due: int | None = None
-        #: the time of its timer, which may be earlier (ns)
-        self.wakes_at: int | None = None
+if TYPE_CHECKING:
+    from uet.pds.pdc.pdc import Pdc
 
 
 class PdcSender:
@@ -38,44 +24,43 @@ class PdcSender:
         "_counts",
         "_destination",
         "_initiator",
-        "_life",
         "_network_trims",
+        "_pdc",
         "_peer",
         "_probe",
         "_source",
-        "_turn",
         "_writer",
     )
 
-    def __init__(self, parts: PdcParts, life: PdcLife, probes: PdcProbes, turn: PdcTurn) -> None:
-        self._life = life
-        self._turn = turn
-        self._probe = probes.probe
-        self._initiator = parts.identity.initiator
-        self._network_trims = parts.config.network_trims
-        self._counts = parts.counts
-        self._peer = parts.peer
-        self._writer = parts.writer
-        self._source = parts.source
-        self._destination = parts.destination
-        self._clear = parts.clear
+    def __init__(self, pdc: Pdc) -> None:
+        self._pdc = pdc
+        self._probe = pdc.probes.probe
+        self._initiator = pdc.initiator
+        self._network_trims = pdc.config.network_trims
+        self._counts = pdc.counts
+        self._peer = pdc.peer
+        self._writer = pdc.writer
+        self._source = pdc.source
+        self._destination = pdc.destination
+        self._clear = pdc.clear
 
     def attend(self, out: list[Frame], now: int, limit: int) -> None:
-        """Do what needs no turn: timers first, then control packets that are due."""
-        source, life, turn, clear = self._source, self._life, self._turn, self._clear
-        if life.condemned is not None:
-            if now < life.condemned.due and not life.condemned.is_decided:
+        """Do what need not be scheduled: timers first, then control packets that are due."""
+        source, pdc, clear = self._source, self._pdc, self._clear
+        condemned = pdc.condemned
+        if condemned is not None:
+            if now < condemned.due and not condemned.is_decided:
                 return
-            life.conclude(now)
-        if turn.due is not None and turn.due <= now:
+            pdc.conclude(condemned, now)
+        if pdc.due is not None and pdc.due <= now:
             source.recovery.on_timer(now)
             if source.recovery.gave_up:
-                life.fail(source.recovery.gave_up, now)
+                pdc.fail(source.recovery.gave_up, now)
             else:
                 clear.consider(now)
-            if life.close_due is not None and life.close_due <= now:
-                life.close_is_missing(now)
-        if life.state is PdcState.CLOSED:
+            if pdc.close_due is not None and pdc.close_due <= now:
+                pdc.close_is_missing(now)
+        if pdc.state is PdcState.CLOSED:
             return
         congestion, peer_id = self._peer.congestion, self._writer.peer_id
         if source.retransmit.members:
@@ -95,25 +80,25 @@ class PdcSender:
             self._ask_for_room(out, now, limit)
         while clear.due is not None and clear.due <= now and len(out) < limit:
             if not clear.transmit(out, now):
-                life.fail("RTO_RETRIES_EXHAUSTED", now)
+                pdc.fail("RTO_RETRIES_EXHAUSTED", now)
         if (
-            life.state is PdcState.QUIESCE
+            pdc.state is PdcState.QUIESCE
             and source.idle
-            and life.locks <= 0  # those of a PDC that failed are taken off twice
+            and pdc.locks <= 0  # those of a PDC that failed are taken off twice
             and not self._destination.busy
             and len(out) < limit
         ):
-            life.enter(PdcState.CLOSING)
+            pdc.enter(PdcState.CLOSING)
             out.append(source.send_control(ControlType.CLOSE_CMD, now))
 
     def send(self, out: list[Frame], now: int, limit: int, octets: int) -> int:
         """Append about as many ``octets`` of requests, as far as they may leave now.
 
         The return value is the reason why no more leave, as that of
-        :meth:`uet.pds.source.source.RequestSource.transmit` does.
+        :meth:`uet.pds.source.RequestSource.transmit` does.
         """
-        life = self._life
-        if life.condemned is not None:
+        pdc = self._pdc
+        if pdc.condemned is not None:
             return FINISHED
         source = self._source
         stop = source.transmit(out, now, limit, octets)
@@ -121,13 +106,13 @@ class PdcSender:
             self._ask_for_room(out, now, limit)
         elif stop == FINISHED and source.window.base == source.window.next and source.has_unsent:
             self._clear.consider(now)  # with nothing in flight, no ACK will move the peer's range
-        if self._initiator and source.worn_out and life.takes_messages:
-            life.wear_out()
+        if self._initiator and source.worn_out and pdc.takes_messages:
+            pdc.wear_out()
         return stop
 
     def keeps_deadline(self, now: int) -> bool:
         """Return whether new requests behind others in flight bring no earlier deadline."""
-        source, due = self._source, self._turn.due
+        source, due = self._source, self._pdc.due
         return (
             due is not None
             and due <= now + source.timer.rto
@@ -155,9 +140,9 @@ class PdcSender:
 
     def next_deadline(self) -> int | None:
         """Return when this end must be looked at again (ns), if nothing arrives before."""
-        life, source = self._life, self._source
-        if life.condemned is not None:
-            return life.condemned.due
+        pdc, source = self._pdc, self._source
+        if pdc.condemned is not None:
+            return pdc.condemned.due
         deadline = source.recovery.next_deadline()
         due = source.tail.deadline() if self._writer.peer_id else None
         if due is not None and (deadline is None or due < deadline):
@@ -165,24 +150,24 @@ class PdcSender:
         due = self._clear.due
         if due is not None and (deadline is None or due < deadline):
             deadline = due
-        due = life.close_due
+        due = pdc.close_due
         if due is not None and (deadline is None or due < deadline):
             deadline = due
         if source.credited:
             if not self._writer.peer_id:
                 due = source.asks_at()
             else:
-                due = self._peer.congestion.next_deadline() if self._turn.in_line else None
+                due = self._peer.congestion.next_deadline() if pdc.queued else None
             if due is not None and (deadline is None or due < deadline):
                 deadline = due
         return deadline
 
     def has_work(self) -> bool:
         """Return whether there may ever be something to do without new input."""
-        life = self._life
-        return life.state is not PdcState.CLOSED and (
+        pdc = self._pdc
+        return pdc.state is not PdcState.CLOSED and (
             not self._source.idle
             or self._clear.due is not None
-            or life.close_due is not None
-            or life.state is PdcState.QUIESCE
+            or pdc.close_due is not None
+            or pdc.state is PdcState.QUIESCE
         )
