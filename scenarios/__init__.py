@@ -6,4 +6,8 @@ SEVERAL = {
         *("allgather", "allreduce", "alltoall", "alltoallv", "barrier", "broadcast"),
         *("gather", "reduce", "reducescatter", "scatter", "sendrecv"),
     ),
+    "neural_training": (
+        *("neural_training", "fnn", "attention", "convolutional", "data_parallel"),
+        *("model_parallel", "pipeline_parallel", "recurrent", "tensor_parallel", "three_d"),
+    ),
 }

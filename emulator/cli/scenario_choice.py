@@ -49,10 +49,11 @@ def _as_given(name: str, given: Mapping[str, str]) -> tuple[scenarios.Scenario, 
     by_rdma = (one for one in cluster_scenario.names() if cluster_scenario.load(one).by_rdma)
     loaded = scenarios.load(name, by_rdma)
     for parameter, instead in getattr(loaded.module, "INSTEAD", {}).items():
+        chosen_value = given.get(parameter, "")
+        if variant := instead.get(chosen_value):
+            rest = {key: text for key, text in given.items() if key != parameter}
+            return _varied(f"{name} with {parameter}={chosen_value}", variant, rest)
         for value, variant in instead.items():
-            if given.get(parameter) == value:
-                rest = {key: text for key, text in given.items() if key != parameter}
-                return _varied(f"{name} with {parameter}={value}", variant, rest)
             other = scenarios.load(variant[0])
             for key in (key for key in given if other.takes(key) and not loaded.takes(key)):
                 raise UserError(f"{key} is for {name} with {parameter}={value}; add that --param")

@@ -45,7 +45,7 @@ from emulator.cluster.services.kinds.nfs import EXPORT, NFS, SHARED
 from emulator.cluster.services.llm import request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from scenarios.neural_training import data_parallel
+from scenarios.neural_training import data_parallel, data_parallel_plan
 from scenarios.workloads.network.one_gpu import train
 from scenarios.workloads.network.training_plan import flattened
 from topologies.cluster.machine_networks import MODEL_PORT
@@ -159,7 +159,7 @@ def _training(run: ClusterContext, parameters: Parameters, part: int) -> FabricR
 
 def _states(run: ClusterContext, parameters: Parameters, part: int) -> Mapping[str, bytes]:
     """Return the state of each server after ``part``: the weights, then the optimizer's."""
-    plan = data_parallel.training_plan(
+    plan = data_parallel_plan(
         data_parallel.Parameters(epochs=EPOCHS, resumed=part * EPOCHS),
         run.cluster.backend.topology,
         run.seed,

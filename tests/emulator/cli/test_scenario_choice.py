@@ -16,6 +16,13 @@ from emulator.errors import UserError
         ("dataset", {"shards": "8"}, "storage_rdma", {"shards": "8", "work": "dataset"}),
         ("checkpoint-storage", {}, "storage_rdma", {"work": "checkpoint,restore"}),
         ("checkpoint", {"fail": "none"}, "checkpoint", {"fail": "none"}),
+        ("neural_training", {"epochs": "2"}, "neural_training", {"epochs": "2"}),
+        (
+            "neural_training",
+            {"model": "tensor_parallel", "parts": "4"},
+            "tensor_parallel",
+            {"parts": "4"},
+        ),
         (
             "checkpoint",
             {"over": "storage", "state": "1MiB"},
@@ -37,6 +44,12 @@ def test_a_name_means_a_scenario_and_its_parameters(
         ("dataset", {}, "tcp", "on a cluster: uetemu cluster dataset, or"),
         ("checkpoint", {"over": "storage"}, "nvme-tcp", "uetemu cluster checkpoint_storage"),
         ("checkpoint", {"state": "1MiB"}, None, "state is for checkpoint with over=storage"),
+        (
+            "neural_training",
+            {"heads": "4"},
+            None,
+            "heads is for neural_training with model=attention",
+        ),
         ("dataset", {"work": "restore"}, None, "is storage_rdma with work=dataset; leave work out"),
         ("model_push", {}, None, "run uetemu cluster model_push"),
     ],

@@ -124,7 +124,7 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(
         [
             *("attention", "convolutional", "data_parallel", "fnn", "model_parallel"),
-            *("recurrent", "tensor_parallel", "three_d"),
+            *("recurrent", "tensor_parallel", "three_d", "neural_training"),
         ],
         _set("epochs=2"),
     ),

@@ -8,7 +8,7 @@ from emulator import scenario
 from emulator.errors import UserError
 from emulator.run.measures.ideal import WireCost, ideal_ns
 from emulator.scenario import Outcome, Trial
-from scenarios.neural_training.three_d import links
+from scenarios.neural_training import links
 from scenarios.workloads.network.tensors import Exchange
 from topologies.catalogue import load
 from topologies.model import TopologyError
