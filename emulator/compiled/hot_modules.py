@@ -22,13 +22,15 @@ RECORD = Path(__file__).with_name("compiled_sources.json")
 #: Where the processor time of a frame goes, or that of an operation of a schedule.  A compiled
 #: class has no derived class in a module that is not compiled.
 HOT = (
-    "emulator/dataplane/kernel/frames/gpu_port.py",
     "emulator/dataplane/kernel/frames/kernel_switch.py",
-    "emulator/dataplane/kernel/frames/line.py",
     "emulator/dataplane/kernel/frames/packet_ring.py",
+    "emulator/dataplane/model/model_frames.py",
     "emulator/sim/endpoint/operations/executor.py",
     "emulator/sim/event_queue.py",
     "emulator/sim/gpu_endpoint.py",
+    "emulator/sim/gpu_port.py",
+    "emulator/sim/line.py",
+    "emulator/sim/outlets.py",
     "emulator/sim/scale_up_copies.py",
     "uet/arrivals.py",
     "uet/carrier_codec.py",

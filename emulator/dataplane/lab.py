@@ -25,9 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from emulator.dataplane import cleanup, homing, lab_record
+from emulator.dataplane import cleanup, homing, lab_record, wires
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
-from emulator.dataplane.control_plane.computed_routing import ComputedRouting
 from emulator.dataplane.control_plane.lab_routing import Routing, check_control_plane
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.default_signals import popen_options
@@ -35,18 +34,15 @@ from emulator.dataplane.kernel.fabric import bonds, bridge_ports, vlans
 from emulator.dataplane.kernel.fabric.cable_carrier import Cables
 from emulator.dataplane.kernel.fabric.cable_delay import CableDelay
 from emulator.dataplane.kernel.fabric.fabric_plan import Progress
-from emulator.dataplane.kernel.fabric.inner import wires
 from emulator.dataplane.kernel.fabric.inner.inner_carrier import InnerCables
-from emulator.dataplane.kernel.fabric.inner.wires import Wires
+from emulator.dataplane.kernel.frames.kernel_plane import KernelFrames
 from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.kernel.port_counters import PortCounters, read_ports, unrouted_packets
 from emulator.dataplane.lab_record import Clock, LabRecord, Lock, Membership, Phase
-from emulator.dataplane.model.model_fabric import ModelFabric
-from emulator.dataplane.model.model_scope import check as check_model
-from emulator.dataplane.model.switch.model_program import ModelProgram
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.switch_choice import SwitchChoice
-from emulator.dataplane.switch.switch_fitting import fit, size_of
+from emulator.dataplane.switch.switch_fitting import fit
+from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
 from emulator.logs import plain_logger
 from topologies.interface_indices import interface_indices
@@ -83,8 +79,6 @@ class Lab:
         self._sockets: dict[str, RouteSocket] = {}
         self._asic: FabricAsic | None = None
         self._routing: Routing | None = None
-        #: the nodes, where they are a model in this process and no namespaces
-        self.model: ModelFabric | None = None
         self._maker = os.getpid()
 
     # ------------------------------------------------------------------ life
@@ -187,7 +181,7 @@ class Lab:
                 dilation=dilation,
                 cable_delay=cable_delay,
                 asic=asic,
-                wires=lab.wires,
+                wires=lab.wires if lab.virtual else None,
                 shared=shared,
                 progress=progress,
             )
@@ -195,7 +189,7 @@ class Lab:
             _log.info("lab %s: every port can send", name)
             if asic is not None:
                 asic.pauses.start()
-            if isinstance(lab.routing, Routing):
+            if lab.routing is not None:
                 lab.routing.start(progress)
             lab.record = lab_record.advance(record, Phase.UP)
             _log.info("lab %s is up", name)
@@ -214,52 +208,6 @@ class Lab:
                 if lock is not None:
                     lock.release()
             raise
-
-    @classmethod
-    def modelled(
-        cls,
-        name: str,
-        topology: Topology,
-        *,
-        seed: int,
-        spec: str,
-        switch: SwitchChoice | None,
-        worker_of: Mapping[str, int] | None = None,
-        worker: int | None = None,
-    ) -> Self:
-        """Make a lab of the virtual clock whose nodes are a model in this process.
-
-        It takes neither root nor Mininet, and no other process sees it.  Arguments are those of
-        :meth:`create`.  Raises UserError for a fabric that the model does not have.
-        """
-        topology, _ = homing.resolved(topology)
-        check_model(topology, switch)
-        record = LabRecord(
-            lab=lab_record.check_name(name),
-            identity=uuid.uuid4().hex,
-            phase=Phase.UP,
-            topology_spec=spec,
-            dilation=1.0,
-            seed=seed,
-            cable_delay="nic",
-            persistent=False,
-            owner=lab_record.this_process(),
-            created=lab_record.now(),
-            nodes=wires.nodes_of(topology, worker_of, worker),
-            switch=None if switch is None else switch.spec,
-            clock="virtual",
-            worker_of=worker_of,
-            worker=worker,
-        )
-        lab = cls(record, topology)
-        program: ModelProgram | None = None
-        if switch is not None:
-            program = ModelProgram(name, size_of(topology))
-            fitted = fit(switch, topology, 1, clock="virtual")
-            lab._asic = FabricAsic.load(fitted, name, topology, program=program, **lab._for_asic())
-        assert lab.wires is not None
-        lab.model = ModelFabric(topology, lab.wires, program)
-        return lab
 
     @classmethod
     def attach(cls, name: str) -> Self:
@@ -342,16 +290,21 @@ class Lab:
         """The lab's state directory; what is put there goes with the lab."""
         return lab_record.directory_of(self.name)
 
+    @property
+    def virtual(self) -> bool:
+        """Return whether its cables are for a run in virtual time."""
+        return self.record.clock == "virtual"
+
     @cached_property
-    def wires(self) -> Wires | None:
-        """Names and indices of the inner ends of all cables, None with the host's clock."""
-        if self.record.clock == "host":
-            return None
+    def wires(self) -> Wires:
+        """Names and indices of the inner ends of all cables, and whose they are."""
         return Wires.of(self.topology, self.record.worker_of, self.record.worker)
 
-    def here(self, node: str) -> bool:
-        """Return whether ``node`` is in this lab, and not in that of another rank."""
-        return self.wires is None or self.wires.here(node)
+    def frames(self, worker: int) -> KernelFrames:
+        """Open the way of frames through the nodes of ``worker``, in the process that uses it."""
+        if not self.virtual:
+            raise ValueError(f"lab {self.name} runs on the host's clock")
+        return KernelFrames(self, worker)
 
     @property
     def wires_namespace(self) -> Path:
@@ -373,11 +326,16 @@ class Lab:
             self._asic = FabricAsic.open(self.name, self.topology, **self._for_asic())
         return self._asic
 
+    def follow(self) -> list[Any]:
+        """Return no changes: the kernel has them all."""
+        return []
+
+    def take(self, changes: Sequence[Any]) -> None:
+        """Do nothing; see :meth:`follow`."""
+
     @property
-    def routing(self) -> Routing | ComputedRouting | None:
+    def routing(self) -> Routing | None:
         """The control plane of the switches, None where routes are static."""
-        if self.model is not None:
-            return self.model.routing
         plane = control_plane.of(self.topology)
         if self._routing is None and plane is not None:
             self._routing = Routing(
@@ -392,11 +350,9 @@ class Lab:
         return self._routing
 
     @cached_property
-    def cables(self) -> Cables | InnerCables | ModelFabric:
+    def cables(self) -> Cables | InnerCables:
         """The cables, to be pulled and plugged in."""
-        if self.model is not None:
-            return self.model
-        if self.wires is not None:
+        if self.virtual:
             return InnerCables(self.wires, kernels=self._kernel)
         return Cables(self.topology, kernels=self._kernel, indices=self.interface_indices())
 
@@ -407,7 +363,7 @@ class Lab:
             "measured": self.cable_delay != "netem",  # see emulator.dataplane.switch.fabric_asic
             "kernels": self._kernel,
             "clock": self.record.clock,
-            "here": self.here,
+            "here": self.wires.here,
         }
 
     # ------------------------------------------------------------------ work
@@ -466,12 +422,9 @@ class Lab:
 
     def counters(self, nodes: Iterable[str] | None = None) -> dict[str, PortCounters]:
         """Counters of all ports here, or those of ``nodes``, by ``node:port``, in their order."""
-        if self.model is not None:
-            chosen = self.topology.nodes if nodes is None else map(self.topology.node, nodes)
-            return self.model.counters(chosen)
         found: dict[str, PortCounters] = {}
         for node in self.topology.nodes if nodes is None else map(self.topology.node, nodes):
-            ports = self._read_ports(node.name) if self.here(node.name) else {}
+            ports = self._read_ports(node.name) if self.wires.here(node.name) else {}
             for port in node.ports:
                 if port.name in ports:
                     found[f"{node.name}:{port.name}"] = ports[port.name]
@@ -479,7 +432,7 @@ class Lab:
 
     def unrouted(self) -> int:
         """Packets that switches had no way for, since the lab was built."""
-        switches = [one.name for one in self.topology.switches if self.here(one.name)]
+        switches = [one.name for one in self.topology.switches if self.wires.here(one.name)]
         return sum(self.inside(name, unrouted_packets) for name in switches)
 
     def _read_ports(self, node: str) -> dict[str, PortCounters]:

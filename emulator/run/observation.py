@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel.port_counters import PortCounters
-from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.link.link_counters import LinkCounters, link_total
 from emulator.dataplane.switch.pfc.pause_counters import PauseCounters, larger
 from emulator.dataplane.switch.switch_counters import AsicCounters
@@ -34,7 +34,7 @@ class PortObserver:
 
     def __init__(
         self,
-        lab: Lab,
+        lab: Dataplane,
         telemetry: Telemetry | None = None,
         kernel: Callable[[], Mapping[str, PortCounters]] | None = None,
         began: Callable[[], None] = lambda: None,

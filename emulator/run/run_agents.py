@@ -43,7 +43,7 @@ def agent_specs(
     topology: Topology,
     transport: TransportChoice,
     *,
-    namespace: Callable[[str], str],
+    namespace: Callable[[str], str] | None = None,
     nic_delays: bool,
     paced: bool = True,
     seed: int,
@@ -84,7 +84,7 @@ def agent_specs(
             AgentSpec(
                 rank=rank,
                 node=gpu.name,
-                netns=namespace(gpu.name),
+                netns=None if namespace is None else namespace(gpu.name),
                 ports=tuple(
                     _port(
                         topology,

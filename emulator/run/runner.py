@@ -22,11 +22,12 @@ from functools import partial
 from pathlib import Path
 
 from emulator.dataplane import lab_record
+from emulator.dataplane.build import build
 from emulator.dataplane.cleanup import kept, uninterrupted
 from emulator.dataplane.control_plane.computed_routing import ComputedRouting
 from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel.keeper import VARIABLE as KEPT
-from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.errors import UserError
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
@@ -138,7 +139,7 @@ class _Run:
         gpus = [gpu.name for gpu in plan.topology.gpus]
         self._owners = self._share.owners(self.time.worker_of(), gpus)
         self.pool: VirtualPool | None = None
-        self.lab: Lab | None = None
+        self.lab: Dataplane | None = None
         self.ports: PortObserver | None = None
         self.injector: FaultInjector | None = None
         self.attempt: Attempt | None = None
@@ -206,7 +207,7 @@ class _Run:
         plan = self.plan
         lab = stack.enter_context(self._make_lab())
         self.lab = lab
-        if lab.model is None:  # one of which other processes know nothing
+        if lab.directory is not None:  # other processes know of it
             lab_record.set_run_folder(lab.name, self.folder.path)
         self.environment["cable_delay"] = lab.cable_delay
         if lab.routing is not None:
@@ -226,29 +227,17 @@ class _Run:
         queues = self.time.telemetry if self._share.reports else None
         self.ports = PortObserver(lab, queues, self.time.counters, self.time.forget_tagged_frames)
 
-    def _make_lab(self) -> Lab:
+    def _make_lab(self) -> Dataplane:
         plan, observer = self.plan, self.observer
-        worker = None if self._ranks is None else self._ranks.number
-        if plan.request.fabric == "model":
-            return Lab.modelled(
-                plan.lab,
-                plan.topology,
-                seed=plan.request.seed,
-                spec=plan.spec,
-                switch=plan.stages[0].switch,
-                worker_of=self.time.worker_of(),
-                worker=worker,
-            )
-        return Lab.create(
+        return build(
+            plan.request.fabric,
             plan.lab,
             plan.topology,
-            dilation=1,
-            clock="virtual",
             seed=plan.request.seed,
             spec=plan.spec,
             switch=plan.stages[0].switch,
             worker_of=self.time.worker_of(),
-            worker=worker,
+            worker=None if self._ranks is None else self._ranks.number,
             progress=lambda done, total, what: observer.progress(f"building {what}", None),
         )
 
@@ -268,7 +257,6 @@ class _Run:
         specs = agent_specs(
             first.topology,
             transport,
-            namespace=lambda node: str(lab.netns(node)),
             nic_delays=lab.cable_delay == "nic",
             paced=False,
             seed=first.seed,

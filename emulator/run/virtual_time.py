@@ -10,10 +10,9 @@ from emulator.dataplane.control_plane.charged_time import NS_PER_S, Broken
 from emulator.dataplane.control_plane.computed_routing import ComputedRouting
 from emulator.dataplane.control_plane.held_routes import HeldRoutes
 from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel.frames.kernel_drops import CAME_BACK, NO_ROUTE
-from emulator.dataplane.kernel.frames.line_state import LineStates
 from emulator.dataplane.kernel.port_counters import PortCounters
-from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch import telemetry
 from emulator.dataplane.switch.telemetry import Telemetry
 from emulator.run.measures import frame_latency
@@ -27,6 +26,7 @@ from emulator.sim.event_queue import PS, EventQueue
 from emulator.sim.frame_digest import PARTS_FILE, digest, digest_of_row, parts
 from emulator.sim.frame_taps import boundary
 from emulator.sim.line_faults import LineFaults
+from emulator.sim.line_state import LineStates
 from emulator.sim.line_telemetry import LineTelemetry
 from emulator.sim.port_capture import PortCapture
 from emulator.sim.sampling import Sampling
@@ -88,7 +88,7 @@ class VirtualTime:
         """The worker that each node of the fabric is to have, by the node's name."""
         return self._partition.worker_of
 
-    def begin(self, lab: Lab, stack: ExitStack) -> None:
+    def begin(self, lab: Dataplane, stack: ExitStack) -> None:
         """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
         self._fabric = VirtualFabric(lab, self._events, self._ranks)
         stack.callback(self._fabric.close)

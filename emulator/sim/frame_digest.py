@@ -1,7 +1,7 @@
 """The digest of a run: every frame at every port, with its time.
 
 Each line keeps a CRC32C of what it has begun to send
-(:class:`emulator.dataplane.kernel.frames.line.Line`). When a frame arrives, and whether, follows
+(:class:`emulator.sim.line.Line`). When a frame arrives, and whether, follows
 from that and from what the line counts, so one number stands for both ends of a cable.  Ports are
 taken in the order of their names: the digest does not depend on who worked for which port.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from emulator.dataplane.kernel.frames.line_state import LineStates
+from emulator.sim.line_state import LineStates
 
 #: Hexadecimal digits of a digest (SHA-256, FIPS 180-4).
 DIGITS = 64

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from google_crc32c import extend
 
-from emulator.dataplane.kernel.frames.line import Line, PortWatch
 from emulator.rocev2.wire import rocev2_codes
 from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, OPERATION_MASK, BthOperation
+from emulator.sim.line import Line, PortWatch
 from emulator.sim.network import Network
 from topologies.model import CableEnd, Topology
 from uet.wire import codes

@@ -19,9 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from emulator.dataplane.kernel.frames.gpu_port import GpuPort, PortChoice
-from emulator.dataplane.kernel.frames.kernel_switch import Outlets
-from emulator.dataplane.kernel.frames.line import LOW, Line
 from emulator.sim.endpoint.agent_spec import AgentSpec, make_transport
 from emulator.sim.endpoint.counting import add, of_the_past, open_now
 from emulator.sim.endpoint.operations.data_arrival import lose_after
@@ -32,6 +29,9 @@ from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.sim.event_queue import NEVER, PS, EventQueue, Source
+from emulator.sim.gpu_port import GpuPort, PortChoice
+from emulator.sim.line import LOW, Line
+from emulator.sim.outlets import Outlets
 from emulator.sim.scale_up_copies import ScaleUpCopies
 from topologies.ethernet import FRAMING_OCTETS
 from uet.planes.fabric_interface import FabricInterface
@@ -283,7 +283,7 @@ class GpuEndpoint:
         self._around.finished(self.spec.rank)
 
     def deliver(self, port: GpuPort, frame: memoryview) -> None:
-        """Take a frame that has crossed eth0: the transport sees the octets of the ring's slot."""
+        """Take a frame that has crossed the interface; its octets are there until this returns."""
         counts = port.counts
         counts.frames_in += 1
         counts.octets_in += len(frame)
@@ -425,7 +425,7 @@ class GpuEndpoint:
             self._around.finished(self.spec.rank)
 
     def _send(self, lane: _Lane, frames: Sequence[tuple[bytes, memoryview | bytes]]) -> None:
-        outlets, node = self._around.outlets, self.spec.node
+        outlets = self._around.outlets
         for frame in frames:
             if lane.choice is None:
                 port = lane.ports[0]
@@ -438,7 +438,10 @@ class GpuEndpoint:
                 continue
             port.counts.frames_out += 1
             port.counts.octets_out += octets
-            if not outlets.from_socket(port.send, frame, node):
+            out = port.interface.send(frame)
+            if out:
+                outlets.enqueue(out)
+            else:
                 port.lose(octets + FRAMING_OCTETS)
 
     # The end

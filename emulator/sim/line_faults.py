@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from emulator.dataplane.kernel.frames.line_state import LineStates
-from emulator.dataplane.lab import Lab
+from emulator.dataplane.dataplane import Dataplane
+from emulator.sim.line_state import LineStates
 from emulator.sim.link_layer.link_layer import link_settings_of
 from emulator.sim.pfc.priority_flow_control import pause_settings_of
 from emulator.sim.port_settings import LineChange
@@ -24,7 +24,7 @@ class Lines(Protocol):
     """The lines of a fabric, whoever works on them."""
 
     @property
-    def lab(self) -> Lab: ...
+    def lab(self) -> Dataplane: ...
 
     def states(self) -> LineStates: ...
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from emulator.dataplane.kernel.frames.line import MAC_CONTROL, Line
 from emulator.dataplane.switch.joined_ports import JoinedPorts
 from emulator.sim.event_queue import PS, EventQueue
+from emulator.sim.line import MAC_CONTROL, Line
 from topologies.model import CableEnd, Topology
 
 #: Words of a port: octets on the wire that have left; ps that it was paused; ps since when it is, 0

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from emulator.dataplane.kernel.frames.frame_plane import FramePlane
-from emulator.dataplane.kernel.frames.gpu_port import GpuPort
-from emulator.dataplane.kernel.frames.kernel_plane import KernelPlane
-from emulator.dataplane.kernel.frames.kernel_switch import Astray, Outlets, SwitchInlet, surplus
-from emulator.dataplane.kernel.frames.line import (
+from emulator.dataplane.dataplane import Account, Dataplane, Frames, Host
+from emulator.dataplane.kernel.port_counters import PortCounters
+from emulator.dataplane.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
+from emulator.dataplane.switch.switch_fitting import has_tunnels
+from emulator.dataplane.switch.virtual_state import (
+    DEPTH,
+    OVERTAKES,
+    PORT_WORDS,
+)
+from emulator.sim.endpoint.agent_spec import AgentSpec, PortSpec
+from emulator.sim.event_queue import PS, Event, EventQueue
+from emulator.sim.gpu_port import GpuPort
+from emulator.sim.line import (
     HIGH,
     LOW,
     MAC_CONTROL,
@@ -19,31 +28,16 @@ from emulator.dataplane.kernel.frames.line import (
     Line,
     Waiting,
 )
-from emulator.dataplane.kernel.frames.line_state import LineState, LineStates, joined
-from emulator.dataplane.kernel.frames.packet_ring import FrameRing, close_together
-from emulator.dataplane.kernel.port_counters import PortCounters
-from emulator.dataplane.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
-from emulator.dataplane.lab import Lab
-from emulator.dataplane.model.frames.model_plane import ModelPlane
-from emulator.dataplane.switch.switch_fitting import has_tunnels
-from emulator.dataplane.switch.virtual_state import (
-    DEPTH,
-    DROPPED,
-    NOW,
-    OVERTAKES,
-    PASSED,
-    PORT_WORDS,
-    SWITCH_WORDS,
-)
-from emulator.sim.endpoint.agent_spec import AgentSpec, PortSpec
-from emulator.sim.event_queue import Event, EventQueue
 from emulator.sim.line_record import LineRecord
+from emulator.sim.line_state import LineState, LineStates, joined
 from emulator.sim.link_layer.link_layer import LinkLayer, link_settings
+from emulator.sim.outlets import Outlets
 from emulator.sim.pfc.priority_flow_control import PriorityFlowControl, pause_settings
 from emulator.sim.port_settings import LineChange, PortSettings, Settings
-from topologies.model import CableEnd, Link, Node, Topology
+from topologies.model import CableEnd, Link, Topology
 
 _CODE_POINTS = 64
+_ETHERNET = 14
 
 #: By DSCP, where no switch program decides: control before data.
 PLAIN_QUEUES = bytes(
@@ -93,27 +87,23 @@ class Network:
     """
 
     def __init__(
-        self, lab: Lab, events: EventQueue, worker: int = 0, record: LineRecord | None = None
+        self, lab: Dataplane, events: EventQueue, worker: int = 0, record: LineRecord | None = None
     ) -> None:
-        wires = lab.wires
-        if wires is None:
-            raise ValueError(f"lab {lab.name} runs on the host's clock")
         self.lab, self.events, self.topology = lab, events, lab.topology
         self.worker = worker
         self._record = record
-        self._wires = wires
+        self._wires = wires = lab.wires
         self.ends = Ends.of(lab.topology)
         self.lines: dict[CableEnd, Line] = {}
         #: arrivals at the nodes of other workers, in order
         self.outbox: list[Event] = []
-        self.inlets: dict[CableEnd, SwitchInlet] = {}
+        #: bring what arrives at the ports of switches into them
+        self.inlets: dict[CableEnd, Callable[[bytes], None]] = {}
         #: from the first time on that the switches pause
         self.pauses: PriorityFlowControl | None = None
         #: from the first time on that cables have a link layer
         self.links: LinkLayer | None = None
         self._takers: set[CableEnd] = set()
-        self._plane: FramePlane | None = None
-        self._ports: list[GpuPort] = []
         #: ports whose cable is pulled, by node
         self.without_carrier: dict[str, set[CableEnd]] = {
             node.name: set() for node in lab.topology.nodes
@@ -123,12 +113,11 @@ class Network:
             if any(self.owns(end.node) for end in link.ends):
                 for end in link.ends:
                     self.lines[end] = self._line(link, end)
+        self._every_line = deque(self.lines.values())
+        by_index = {wires.index(end): line for end, line in self.lines.items()}
+        self.outlets = Outlets(by_index, tunnels=has_tunnels(self.topology))
+        self.frames: Frames = lab.frames(worker)
         try:
-            self._every_line = deque(self.lines.values())
-            self._plane = plane = self._open_plane()
-            by_index = {wires.index(end): line for end, line in self.lines.items()}
-            tunnels = has_tunnels(self.topology)
-            self.outlets = Outlets(plane.ring, by_index, plane.barrier, tunnels=tunnels)
             self._join()
         except BaseException:
             self.close()
@@ -149,25 +138,18 @@ class Network:
             line.leaves = self._record.sent(line)
         return line
 
-    def _open_plane(self) -> FramePlane:
-        """Open what brings frames into nodes and takes what comes out of them."""
-        if self.lab.model is not None:
-            return ModelPlane(self.lab.model)
-        own = [end for end in self.lines if self.owns(end.node)]
-        return KernelPlane(self.lab, self._wires, own, self.worker)
-
     @property
-    def plane(self) -> FramePlane:
-        """The nodes that frames go into; it is open as long as the network is."""
-        assert self._plane is not None
-        return self._plane
+    def account(self) -> Account:
+        """The account of every frame that went into this worker's nodes."""
+        return self.frames.account
 
     def _join(self) -> None:
         for link in self.topology.links:
             for end in link.ends:
                 node = self.topology.node(end.node)
                 if (node.is_switch or node.forwards) and self.owns(end.node):
-                    self.arrives(end, self._inlet(node, end).arrive)
+                    self.inlets[end] = inlet = self._inlet(end)
+                    self.arrives(end, inlet)
         self.reconfigure()
 
     def owns(self, node: str) -> bool:
@@ -183,26 +165,20 @@ class Network:
             take = self.links.guarded(end, take)
         self.lines[self.topology.far_end(end)].far = take
 
-    def _inlet(self, node: Node, end: CableEnd) -> SwitchInlet:
-        asic = self.lab.asic
-        words, index = None, 0
+    def _inlet(self, end: CableEnd) -> Callable[[bytes], None]:
+        """Return the function that takes a frame through the switch of ``end``, in no time."""
+        asic, events, enqueue = self.lab.asic, self.events, self.outlets.enqueue
+        enter = self.frames.entrance(end, self.without_carrier[end.node])
+        index = 0
         if asic is not None and str(end) in asic.ports:
-            state, port = asic.virtual, asic.ports[str(end)]
-            assert state is not None
-            at = port.switch * SWITCH_WORDS
-            words, index = (state.switches, at + NOW, at + PASSED, at + DROPPED), port.index
-        inlet = SwitchInlet(
-            node.name,
-            index,
-            self.events,
-            self.outlets,
-            self.plane.sender(end),
-            self.plane.explanation(node),
-            words,
-            self.without_carrier[node.name],
-        )
-        self.inlets[end] = inlet
-        return inlet
+            index = asic.ports[str(end)].index
+
+        def arrive(frame: bytes) -> None:
+            out = enter(frame, events.now // PS)
+            if out:
+                enqueue(out, index)
+
+        return arrive
 
     def settings(self) -> Settings:
         """Return the present settings of the switches, as far as this process has them."""
@@ -375,40 +351,36 @@ class Network:
             if node in nodes:
                 changed()
 
-    def open_gpu(self, spec: AgentSpec) -> list[GpuPort]:
-        """The ports of the GPU of ``spec``, opened in its namespace and joined to their lines."""
-        node = self.topology.node(spec.node)
-        made = self.plane.open_ports(
-            spec, lambda port: [self.lines[end] for end in _ends_of(node, port)]
-        )
-        self._ports += made
-        return made
+    def open_gpus(self, specs: Sequence[AgentSpec]) -> list[list[GpuPort]]:
+        """Open the ports of the GPUs of ``specs``, joined to their lines."""
+        hosts = [
+            Host(
+                node=spec.node,
+                interfaces=[port.interface for port in spec.ports],
+                frames=spec.frames,
+                frame_octets=spec.frame_octets or spec.mtu + _ETHERNET,
+            )
+            for spec in specs
+        ]
+        return [
+            [
+                GpuPort(port, interface, self._lines_behind(spec.node, port))
+                for port, interface in zip(spec.ports, interfaces, strict=True)
+            ]
+            for spec, interfaces in zip(specs, self.frames.open_hosts(hosts), strict=True)
+        ]
 
-    def deliver_to(
-        self, port: GpuPort, node: str, deliver: Callable[[GpuPort, memoryview], None]
-    ) -> None:
-        """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
-        outlets, account = self.outlets, self.outlets.account
+    def _lines_behind(self, node: str, port: PortSpec) -> list[Line]:
+        """Return the line that leads from ``port`` of ``node``, or those of a bond."""
+        ports = self.topology.node(node).ports
+        return [
+            self.lines[CableEnd(node, one.name)] for one in ports if one.interface == port.interface
+        ]
+
+    def deliver_to(self, port: GpuPort, deliver: Callable[[GpuPort, memoryview], None]) -> None:
+        """Have frames that arrive at ``port`` cross its interface to ``deliver``."""
         for line in port.lines:
-            send, ring = self.plane.sender(line.end), port.ring
-
-            def arrive(
-                frame: bytes,
-                send: Callable[[bytes], int] = send,
-                ring: FrameRing = ring,
-            ) -> None:
-                account.injected += 1
-                send(frame)
-                crossed = ring.look()
-                if crossed is None and (crossed := outlets.late(ring, node)) is None:
-                    return
-                account.delivered += 1
-                deliver(port, crossed)
-                ring.release()
-                if ring.look() is not None:
-                    raise Astray(surplus(node, 2))
-
-            self.arrives(line.end, arrive)
+            self.arrives(line.end, port.interface.receiver(line.end, partial(deliver, port)))
 
     def index(self, end: CableEnd) -> int:
         """The inner interface of ``end``, as the ring names it."""
@@ -439,19 +411,16 @@ class Network:
     def forget_gpus(self) -> None:
         """Close the ports of all GPUs; others can be opened."""
         self._of_carrier.clear()
-        ports, self._ports = self._ports, []
-        close_together(ports)
+        self.frames.close_hosts()
 
     def close(self) -> None:
-        """Give up all sockets."""
-        self.forget_gpus()
-        plane, self._plane = self._plane, None
-        if plane is not None:
-            plane.close()
+        """Give up the way into nodes."""
+        self._of_carrier.clear()
+        self.frames.close()
 
 
 def port_counters(
-    lab: Lab, kernel: Mapping[str, PortCounters], states: LineStates
+    lab: Dataplane, kernel: Mapping[str, PortCounters], states: LineStates
 ) -> dict[str, PortCounters]:
     """Counters of every port by ``node:port``: the ``kernel``'s, and those of the lines' queues.
 
@@ -490,8 +459,3 @@ def port_counters(
             data=data,
         )
     return found
-
-
-def _ends_of(node: Node, port: PortSpec) -> Sequence[CableEnd]:
-    """The ends of the cables behind the interface of ``port``: one, or those of a bond."""
-    return [CableEnd(node.name, one.name) for one in node.ports if one.interface == port.interface]

@@ -23,12 +23,12 @@ from pathlib import Path
 
 from emulator.dataplane.capture import pcapng
 from emulator.dataplane.capture.sniffer import PortCount
-from emulator.dataplane.kernel.frames.line import Line
-from emulator.dataplane.kernel.frames.packet_ring import Taken
+from emulator.dataplane.dataplane import Taken
 from emulator.dataplane.switch.bpf.layout import TrafficClass
 from emulator.dataplane.switch.code_points import LAB
 from emulator.errors import UserError
 from emulator.sim.event_queue import NEVER, PS
+from emulator.sim.line import Line
 from emulator.sim.network import Network
 from emulator.sim.virtual_clock import EPOCH
 from topologies.model import CableEnd
@@ -245,7 +245,7 @@ class _Changes:
         line.far = arrive
 
     def out(self, taken: Sequence[Taken]) -> None:
-        """See what has come out of the kernel."""
+        """See what has come out of a node."""
         before = self._frame
         if before is None:
             return  # of a GPU

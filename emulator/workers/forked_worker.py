@@ -19,7 +19,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
-from emulator.dataplane.lab import Lab
+from emulator.dataplane.dataplane import Dataplane
 from emulator.logs import plain_logger
 from emulator.sim.endpoint.agent_spec import AgentError
 from emulator.sim.event_queue import EventQueue
@@ -45,13 +45,15 @@ class ForkedWorker:
 
     def __init__(
         self,
-        lab: Lab,
+        lab: Dataplane,
         number: int,
         others: Sequence[ForkedWorker] = (),
         record: LineRecord | None = None,
     ) -> None:
         self.number = number
         self._ended: int | None = None
+        #: what has changed at the nodes since the last call
+        self._changes = lab.follow()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_OCTETS)
@@ -63,9 +65,8 @@ class ForkedWorker:
             if self.pid == 0:
                 for other in others:
                     other.let_go()
-                _become_worker(
-                    partial(WorkerPart, lab, number, record=record), (ours, theirs), driver
-                )
+                make = partial(WorkerPart, lab, number, record=record)
+                _become_worker(lab, make, (ours, theirs), driver)
             theirs.close()
             self._connection = Connection(ours.detach())
             _log.info("worker %d is process %d", number, self.pid)
@@ -82,7 +83,9 @@ class ForkedWorker:
         If there is none for ``time_limit_s`` the process is ended: AgentError.
         """
         try:
-            self._connection.send_bytes(pickle.dumps(call, pickle.HIGHEST_PROTOCOL))
+            with_changes = pickle.dumps((self._changes, call), pickle.HIGHEST_PROTOCOL)
+            self._connection.send_bytes(with_changes)
+            self._changes.clear()
         except OSError:
             self._bury()
         return partial(self._answer, time_limit_s)
@@ -124,6 +127,7 @@ class ForkedWorker:
 
 
 def _become_worker(
+    lab: Dataplane,
     make: Callable[[EventQueue], WorkerPart],
     connection: tuple[socket.socket, socket.socket],
     driver: int,
@@ -141,22 +145,23 @@ def _become_worker(
         ours.close()
         gc.freeze()  # else the first collection would copy every page that is shared
         if os.getppid() == driver:
-            _serve(make, Connection(theirs.detach()))
+            _serve(lab, make, Connection(theirs.detach()))
         status = 0
     finally:
         os._exit(status)
 
 
-def _serve(make: Callable[[EventQueue], WorkerPart], driver: Connection) -> None:
+def _serve(lab: Dataplane, make: Callable[[EventQueue], WorkerPart], driver: Connection) -> None:
     part: WorkerPart | None = None
     while True:
         try:
-            call: Call[object] = pickle.loads(driver.recv_bytes())
+            changes, call = pickle.loads(driver.recv_bytes())
         except (OSError, EOFError):
             break
         failure: Exception | None = None
         there, value = "", None
         try:
+            lab.take(changes)
             if part is None:
                 part = make(EventQueue())
             value = call.carry_out(part)

@@ -22,14 +22,13 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
-from emulator.dataplane.kernel.frames.kernel_switch import Account
-from emulator.dataplane.kernel.frames.line_state import LineState, LineStates
+from emulator.dataplane.dataplane import Account, Dataplane
 from emulator.dataplane.kernel.port_counters import PortCounters
-from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.link.link_counters import LinkCounters
 from emulator.sim.endpoint.agent_spec import AgentError
 from emulator.sim.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.sim.line_record import LineRecord
+from emulator.sim.line_state import LineState, LineStates
 from emulator.sim.network import Network, port_counters
 from emulator.sim.pfc.pause_watch import PauseWatch
 from emulator.sim.pfc.priority_flow_control import PriorityFlowControl
@@ -58,10 +57,8 @@ class VirtualFabric:
     Others than the first are forked here, unless they are ``ranks``, each on its own machine.
     """
 
-    def __init__(self, lab: Lab, events: EventQueue, ranks: Ranks | None = None) -> None:
+    def __init__(self, lab: Dataplane, events: EventQueue, ranks: Ranks | None = None) -> None:
         wires = lab.wires
-        if wires is None:
-            raise ValueError(f"lab {lab.name} runs on the host's clock")
         self.lab, self.events = lab, events
         self.lookahead_ps = lookahead_ps(lab.topology)
         self._owner = wires.worker_of

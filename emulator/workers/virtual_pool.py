@@ -68,7 +68,7 @@ class VirtualPool:
         specs = list(self.specs.values())
         try:
             for rank, spec in self.specs.items():
-                if not self._fabric.lab.here(spec.node):
+                if not self._fabric.lab.wires.here(spec.node):
                     continue
                 path = memory_path(self.lab, spec.node)
                 self.memories[rank] = GpuMemory.create(path, spec.memory_octets)

@@ -23,11 +23,7 @@ from functools import partial
 from heapq import heappush
 from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from emulator.dataplane.kernel.frames.gpu_port import GpuPort
-from emulator.dataplane.kernel.frames.kernel_switch import Account
-from emulator.dataplane.kernel.frames.line_state import LineState
-from emulator.dataplane.kernel.frames.packet_ring import open_together
-from emulator.dataplane.lab import Lab
+from emulator.dataplane.dataplane import Account, Dataplane
 from emulator.dataplane.switch.link.link_counters import LinkCounters
 from emulator.sim.endpoint.agent_spec import AgentSpec, Progress
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, memory_path
@@ -37,7 +33,9 @@ from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.event_queue import NEVER, PS, EventQueue, number_of
 from emulator.sim.frame_taps import BoundaryTaps, TaggedFrame
 from emulator.sim.gpu_endpoint import GpuEndpoint, WorkerSurroundings
+from emulator.sim.gpu_port import GpuPort
 from emulator.sim.line_record import LineRecord
+from emulator.sim.line_state import LineState
 from emulator.sim.link_layer.link_layer import LinkLayer
 from emulator.sim.link_layer.link_unit import LinkUnit
 from emulator.sim.network import Network
@@ -137,7 +135,7 @@ class WorkerPart:
     """
 
     def __init__(
-        self, lab: Lab, number: int, events: EventQueue, record: LineRecord | None = None
+        self, lab: Dataplane, number: int, events: EventQueue, record: LineRecord | None = None
     ) -> None:
         self.network = Network(lab, events, number, record)
         self.events = events
@@ -154,9 +152,7 @@ class WorkerPart:
         self._limit = 0  # all before is over
         self._copies: list[Crossing] = []
         self._look_at_pauses()
-        wires = lab.wires
-        assert wires is not None
-        self._owner = wires.worker_of
+        self._owner = lab.wires.worker_of
         #: the worker and the line behind each number that an arrival's order has
         self._lines = {line.number: line for line in self.network.lines.values()}
         self._far_owner = {
@@ -191,7 +187,7 @@ class WorkerPart:
         )
         own = [spec for spec in specs if self.network.owns(spec.node)]
         for done, (spec, ports) in enumerate(
-            zip(own, open_together(self.network.open_gpu, own), strict=True), start=1
+            zip(own, self.network.open_gpus(own), strict=True), start=1
         ):
             self._open(lab, spec, ports, around)
             if progress is not None:
@@ -212,7 +208,7 @@ class WorkerPart:
         )
         network.on_carrier(spec.node, endpoint.carrier_changed)
         for opened in ports:
-            network.deliver_to(opened, spec.node, endpoint.deliver)
+            network.deliver_to(opened, endpoint.deliver)
         self._endpoints[rank] = endpoint
 
     def _memory(self, lab: str, rank: int) -> GpuMemory:
@@ -225,7 +221,7 @@ class WorkerPart:
     def _peer_memory(self, lab: str, rank: int) -> GpuMemory:
         """The memory of ``rank`` for a GPU that copies to it."""
         spec = self._ranks[rank]
-        if self.network.lab.here(spec.node):
+        if self.network.lab.wires.here(spec.node):
             return self._memory(lab, rank)
         if rank not in self._far_memories:
             path = memory_path(lab, spec.node)
@@ -505,7 +501,7 @@ class WorkerPart:
 
     def account(self) -> Account:
         """The account of every frame that went into a namespace of this worker's nodes."""
-        return self.network.outlets.account
+        return self.network.account
 
     def close(self) -> None:
         """Give up everything."""

@@ -32,21 +32,6 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
         )
 
 
-def check_workers(workers: int | None) -> None:
-    """Raise UserError unless a modelled fabric runs with ``workers`` processes."""
-    if workers is not None and workers > 1:
-        _refuse(
-            f"works in one process, and --workers is {workers}",
-            f"leave --workers out, or start MPI ranks (mpirun -n {workers} uetemu run)",
-        )
-
-
-def check_parts(ranks: int) -> None:
-    """Raise UserError unless several ``ranks`` of a launcher are there to have the parts."""
-    if ranks == 1:
-        _refuse("works in one process", "leave --parts out, or start a rank for each by mpirun")
-
-
 def check_convergence(*, repeatable: bool) -> None:
     """Raise UserError for a time of convergence that is measured, and so not ``repeatable``."""
     if not repeatable:

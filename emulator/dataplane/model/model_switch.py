@@ -7,6 +7,7 @@ between interfaces.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +45,16 @@ NOT_FOR_IT = "address that is none here"
 CAME_BACK = "packet of its own that came back"
 
 
+#: Counters of an interface, in words: from the Ethernet header on, as the kernel counts.
+FRAMES_IN, OCTETS_IN, FRAMES_OUT, OCTETS_OUT = range(4)
+INTERFACE_WORDS = 4
+
+
+def counter_words(interfaces: int) -> memoryview:
+    """Return words for the counters of ``interfaces``, which workers forked later share."""
+    return memoryview(mmap.mmap(-1, max(1, 8 * INTERFACE_WORDS * interfaces))).cast("Q")
+
+
 @dataclass
 class ModelInterface:
     """One port of a node: ``wire`` is the inner end of its cable, ``program`` the switch program.
@@ -61,19 +72,19 @@ class ModelInterface:
     carrier: bool = True
     standby: bool = False
     backup: ModelInterface | None = None
-    frames_in: int = 0
-    octets_in: int = 0
-    frames_out: int = 0
-    octets_out: int = 0
+    #: where the words of its counters are, and from which on (FRAMES_IN and those below)
+    words: memoryview = field(default_factory=lambda: counter_words(1))
+    at: int = 0
 
     def counters(self) -> PortCounters:
         """The counters of the interface."""
+        words, at = self.words, self.at
         return PortCounters(
-            rx_packets=self.frames_in,
-            rx_bytes=self.octets_in,
+            rx_packets=words[at + FRAMES_IN],
+            rx_bytes=words[at + OCTETS_IN],
             rx_dropped=0,
-            tx_packets=self.frames_out,
-            tx_bytes=self.octets_out,
+            tx_packets=words[at + FRAMES_OUT],
+            tx_bytes=words[at + OCTETS_OUT],
             tx_dropped=0,
         )
 
@@ -181,8 +192,9 @@ class ModelSwitch:
     def arrive(self, port: ModelInterface, frame: bytes) -> None:
         """Bring ``frame`` in by ``port``; what comes of it leaves before this returns."""
         self.reason = None
-        port.frames_in += 1
-        port.octets_in += len(frame)
+        words, at = port.words, port.at
+        words[at] += 1
+        words[at + OCTETS_IN] += len(frame)
         program, origin, hash_ = port.program, 0, None
         if program is not None:
             taken = program.arrive(frame)
@@ -205,10 +217,6 @@ class ModelSwitch:
             self._route(port, port.bridge, frame, origin, hash_)
         else:
             self._bridge(bridge, frame, origin, port)
-
-    def explain(self, frame: bytes) -> str | None:
-        """Return why ``frame``, the last one that came in, was dropped, beside the program."""
-        return self.reason
 
     def _bridge(
         self,
@@ -346,9 +354,10 @@ class ModelSwitch:
         else:
             left = []
             out.program.leave(frame, origin, left)
+        words, at = out.words, out.at
         for one in left:
-            out.frames_out += 1
-            out.octets_out += len(one)
+            words[at + FRAMES_OUT] += 1
+            words[at + OCTETS_OUT] += len(one)
             self._emit((out.wire, one))
 
 

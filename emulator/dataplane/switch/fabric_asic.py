@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Self
 
 from emulator.dataplane import lab_record
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Dilation
 from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.kernel.shaping import (
     Egress,
@@ -61,6 +61,10 @@ from topologies.model import CableEnd, Link, Topology
 Kernels = Callable[[str], RouteSocket]
 
 
+def _no_kernel(node: str) -> RouteSocket:
+    raise LookupError(f"{node} is no namespace of a kernel")
+
+
 class FabricAsic:
     """All switch ports of one lab, by ``node:port`` in the order of the topology.
 
@@ -76,8 +80,8 @@ class FabricAsic:
         *,
         dilation: float,
         seed: int,
-        measured: bool,
-        kernels: Kernels,
+        measured: bool = False,
+        kernels: Kernels = _no_kernel,
         clock: Clock = "host",
         here: Callable[[str], bool] = lambda _: True,
     ) -> None:
@@ -118,8 +122,8 @@ class FabricAsic:
         *,
         dilation: float,
         seed: int,
-        measured: bool,
-        kernels: Kernels,
+        measured: bool = False,
+        kernels: Kernels = _no_kernel,
         clock: Clock = "host",
         program: SwitchTables | None = None,
         here: Callable[[str], bool] = lambda _: True,
@@ -157,8 +161,8 @@ class FabricAsic:
         *,
         dilation: float,
         seed: int,
-        measured: bool,
-        kernels: Kernels,
+        measured: bool = False,
+        kernels: Kernels = _no_kernel,
         clock: Clock = "host",
         here: Callable[[str], bool] = lambda _: True,
     ) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Dilation
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_profile import SMALLEST_HOST_RATE
 from emulator.errors import UserError

@@ -38,7 +38,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from emulator.dataplane import lab_record
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Clock, Dilation
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.dataplane.kernel.programs.bpf_syscall import Map
@@ -55,7 +55,6 @@ from emulator.dataplane.switch.pfc.pause_ring import EventKind, PauseEvent, Paus
 from emulator.dataplane.switch.pfc.pause_state import PauseRules
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
-from emulator.sim.endpoint.clock import Clock
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Topology
 

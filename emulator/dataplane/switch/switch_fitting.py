@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Dilation
 from emulator.dataplane.kernel.shaping import CONTROL_BUFFER_BYTES, Egress
 from emulator.dataplane.lab_record import Clock
 from emulator.dataplane.switch.balancing import PRELOADED_METHODS, LoadBalancing

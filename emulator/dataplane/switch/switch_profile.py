@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Dilation
 from emulator.dataplane.kernel.shaping import (
     CONTROL_CLASS,
     DATA_CLASS,

@@ -50,7 +50,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Clock, Dilation
 from emulator.dataplane.kernel.programs.bpf_syscall import LOCKED
 from emulator.dataplane.switch.bpf.layout import (
     BINS,
@@ -72,7 +72,6 @@ from emulator.dataplane.switch.switch_counters import LOST_FIELD
 from emulator.dataplane.switch.virtual_state import DEPTH as FIRST_DEPTH
 from emulator.dataplane.switch.virtual_state import PEAK, PORT_WORDS, VirtualState
 from emulator.errors import UserError
-from emulator.sim.endpoint.clock import Clock
 
 FILE = "telemetry.csv"
 COLUMNS = (

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Dilation
 from emulator.run.measures.metrics import max_mean
 from topologies.analysis.capacity import HEIGHT
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS

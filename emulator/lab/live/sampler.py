@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from emulator.dataplane import lab_record
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Dilation
 from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import LabRecord, Phase

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.lab.standalone.capture_file import CaptureFile
@@ -18,7 +19,6 @@ from emulator.lab.standalone.script.offers import Offer, OfferedRegion
 from emulator.lab.standalone.script.outcomes import Outcomes
 from emulator.lab.standalone.script.requested_operations import Message
 from emulator.lab.standalone.session import EndpointSession, Limits, Manners, PeerLearner, Stop
-from emulator.sim.endpoint.clock import Clock
 from emulator.sim.endpoint.nic.interface import NetworkInterface
 from emulator.sim.endpoint.nic.raw_port import RawPort
 

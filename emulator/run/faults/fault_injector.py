@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from emulator.dataplane.control_plane.charged_time import Broken
-from emulator.dataplane.lab import Lab
+from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.lab_record import directory_of
 from emulator.dataplane.switch.fault_rates import check_rate
 from emulator.dataplane.switch.port_faults import NONE, Faults
@@ -67,9 +67,9 @@ class FaultInjector:
     frames that waited in the queues of ports when their cable was pulled.
     """
 
-    def __init__(self, lab: Lab, cabling: VirtualCables | None = None) -> None:
+    def __init__(self, lab: Dataplane, cabling: VirtualCables | None = None) -> None:
         self._lab, self._cabling = lab, cabling
-        self.condition = SOUND if lab.model is not None else recorded(lab.name, lab.topology)
+        self.condition = SOUND if lab.directory is None else recorded(lab.name, lab.topology)
         self.flushed = 0
         self._black: dict[str, Link] = {}  # struck besides, by port
 
@@ -166,7 +166,7 @@ class FaultInjector:
 
     def _note(self, condition: Condition) -> None:
         self.condition = condition
-        if self._lab.model is None:  # one goes with this process, and nobody else can heal it
+        if self._lab.directory is not None:  # else it goes with this process, and nobody heals it
             _write(self._lab.name, condition)
 
     def _inject(self, links: Collection[Link], requested: Condition) -> None:

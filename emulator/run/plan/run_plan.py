@@ -197,9 +197,6 @@ def drafted(request: RunRequest) -> RunPlan:
     preflight.check_network(chosen.topology)
     modelled = request.fabric == "model"
     if modelled:
-        model_scope.check_workers(request.workers)
-        if request.parts is not None:
-            model_scope.check_parts(request.ranks)
         model_scope.check_convergence(repeatable=request.convergence.repeatable)
     has = model_scope.has if modelled else capabilities.has
     topology, homed = homing.resolved(chosen.topology, request.control_plane, has=has)
@@ -325,7 +322,7 @@ def partition_of(plan: RunPlan) -> Partition:
     if plan.partition is not None:
         return plan.partition
     topology, requested = plan.topology, plan.request.workers
-    if plan.request.ranks > 1 or plan.request.fabric == "model":
+    if plan.request.ranks > 1:
         requested = plan.request.ranks
     if plan.request.parts is not None:
         return Partition.by_hand(topology, plan.request.parts)

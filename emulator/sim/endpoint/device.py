@@ -17,8 +17,8 @@ import os
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
+from emulator.dataplane.clock import Clock
 from emulator.errors import UserError
-from emulator.sim.endpoint.clock import Clock
 from emulator.sim.endpoint.endpoint_fitting import REAL_TIME, frames_of, payload_for
 from emulator.sim.endpoint.first_counter import first_counter
 from emulator.sim.endpoint.nic.interface import interface as facts_of

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from emulator.dataplane.kernel.frames.line import octets_on_wire
 from emulator.dataplane.switch.link.link_fitting import CbfcRules
 from emulator.dataplane.switch.virtual_state import HELD
+from emulator.sim.line import octets_on_wire
 from emulator.sim.link_layer.credits import CreditReceiver
 
 

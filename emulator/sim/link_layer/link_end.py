@@ -18,10 +18,10 @@ from collections.abc import Callable
 from heapq import heappush
 from typing import Any
 
-from emulator.dataplane.kernel.frames.line import LOW, Line
 from emulator.dataplane.switch.link.link_counters import LinkCounters
 from emulator.dataplane.switch.link.link_fitting import SET_OCTETS, LinkRules
 from emulator.sim.event_queue import NEVER, PS, Event, EventQueue, Source
+from emulator.sim.line import LOW, Line
 from emulator.sim.link_layer.cable_errors import CableErrors
 from emulator.sim.link_layer.cell_account import CellAccount
 from emulator.sim.link_layer.credits import CreditSender

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from emulator.dataplane.kernel.frames.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.link.link_counters import LinkCounters
 from emulator.dataplane.switch.link.link_fitting import LinkRules
 from emulator.dataplane.switch.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS, WORD_BYTES
 from emulator.sim.event_queue import EventQueue, Source
+from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.sim.link_layer.cable_errors import ErrorRates
 from emulator.sim.link_layer.link_end import LinkEnd
 from topologies.model import CableEnd, Topology

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from emulator.dataplane.kernel.frames.line import MAC_CONTROL, Line
 from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
 from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE, frame, quanta
 from emulator.dataplane.switch.pfc.pause_state import Gate, Pauser, PauseRules
@@ -30,6 +29,7 @@ from emulator.dataplane.switch.virtual_state import (
     WORD_BYTES,
 )
 from emulator.sim.event_queue import NEVER, PS, EventQueue, Source
+from emulator.sim.line import MAC_CONTROL, Line
 
 _TYPE_AT, _CONTROL_AT = 12, 14
 _TYPE, _SUBTYPE = ETHERTYPE.to_bytes(2, "big")

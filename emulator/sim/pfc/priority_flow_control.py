@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from emulator.dataplane.kernel.frames.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
 from emulator.dataplane.switch.pfc.pause_state import PauseRules
 from emulator.dataplane.switch.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS
 from emulator.sim.event_queue import EventQueue, Source
+from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.sim.line_record import LineRecord
 from emulator.sim.pfc.pfc_end import Buffer, PfcEnd
 from topologies.ethernet import GAP_OCTETS, PREAMBLE_OCTETS, SHORTEST_OCTETS

@@ -54,7 +54,7 @@ DOES: dict[str, list[Changed | Refused]] = {
     "--clock": [Refused(("--clock", "host"), "runs have the virtual clock alone")],
     "--fabric": [Refused(("--fabric", "paper"), "'paper'")],
     "--dilation": [Refused(("--dilation", "50"), "runs have the virtual clock alone")],
-    "--workers": [Refused(("--workers", "2"), "works in one process")],
+    "--workers": [Refused(("--workers", "0"), "neither auto nor a number")],
     "--parts": [Refused(("--parts", "/dev/null"), "--parts")],
     "--convergence": [
         Changed(("--convergence", "5us"), beside=(*SHORT, *LEARNED, *DOWN)),

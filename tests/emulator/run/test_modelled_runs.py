@@ -87,6 +87,22 @@ def test_a_listed_run_has_the_kernels_digest(
     assert json.loads((folder / "run" / "result.json").read_text())["fabric"] == "model"
 
 
+@pytest.mark.parametrize("name", ["faults", "Ethernet segments, a cable pulled"])
+def test_two_workers_have_the_results_of_one(
+    name: str, readable_sources: Path, folder: Path
+) -> None:
+    """What the run changes at the nodes (rates, carrier, routes) reaches both."""
+    words = [*shlex.split(RUNS[name]["command"]), "--fabric", "model", "--capture", "all"]
+    for count in (1, 2):
+        run = ("--workers", str(count), "--output", f"run{count}")
+        done = uetemu(readable_sources, folder, "run", *words, *run)
+        assert done.returncode == 0, done.stderr
+        environment = json.loads((folder / f"run{count}" / "environment.json").read_text())
+        assert environment["workers"] == count
+    for file in ("result.json", "capture.pcapng", "telemetry.csv", "line_telemetry.csv"):
+        assert (folder / "run1" / file).read_bytes() == (folder / "run2" / file).read_bytes()
+
+
 def test_doctor_names_what_runs_without_root(readable_sources: Path, folder: Path) -> None:
     done = uetemu(readable_sources, folder, "doctor")
     assert "uetemu run allreduce --fabric model can run here" in done.stdout
@@ -96,7 +112,6 @@ def test_doctor_names_what_runs_without_root(readable_sources: Path, folder: Pat
     ("arguments", "complaint"),
     [
         (("--clock", "host"), "runs have the virtual clock alone"),
-        (("--workers", "2"), "start MPI ranks (mpirun -n 2 uetemu run)"),
         (("--switch", "shallow:balance=kernel"), "does not hash as the kernel does"),
         (("--switch", "none"), "does not hash as the kernel does"),
         (("--control-plane", "ebgp", "--convergence", "measured"), "runs no routing daemons"),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from emulator.dataplane.kernel.frames.line import HIGH, LOW, Line
 from emulator.sim.event_queue import PS, EventQueue
+from emulator.sim.line import HIGH, LOW, Line
 from topologies.model import CableEnd
 
 GBPS = 10**9

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.dataplane.kernel.frames.line import LOW, MAC_CONTROL, Line
 from emulator.errors import UserError
 from emulator.sim.event_queue import PS, EventQueue
+from emulator.sim.line import LOW, MAC_CONTROL, Line
 from emulator.sim.line_record import LineRecord
 from emulator.sim.line_telemetry import COLUMNS, LineTelemetry
 from topologies.model import CableEnd

@@ -95,7 +95,6 @@ def gpu_bench(
             specs = agent_specs(
                 topology,
                 fitted,
-                namespace=lambda node: str(lab.netns(node)),
                 nic_delays=False,
                 seed=seed,
                 memory_octets=1 << 20,

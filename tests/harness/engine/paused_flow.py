@@ -6,7 +6,6 @@ Numbers for calculation by hand: a frame takes 84 ns at 400 Gb/s and 448 ns at 7
 
 from __future__ import annotations
 
-from emulator.dataplane.kernel.frames.line import LOW, Line, octets_on_wire
 from emulator.dataplane.switch.bpf.layout import DropReason
 from emulator.dataplane.switch.pfc.pause_frame import frame as pause_frame
 from emulator.dataplane.switch.pfc.pause_frame import quanta
@@ -14,6 +13,7 @@ from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_counters import AsicCounters
 from emulator.sim.event_queue import EventQueue, Source
+from emulator.sim.line import LOW, Line, octets_on_wire
 from emulator.sim.pfc.priority_flow_control import PriorityFlowControl, pause_settings_of
 from emulator.workers.virtual_fabric import VirtualFabric
 from tests.harness.lab.wire_tap import datagram, virtual

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from emulator.dataplane import lab_record
+from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.bpf.layout import PAUSE_STATE, PORT_KEY, DropReason, TrafficClass
@@ -24,7 +25,6 @@ from emulator.errors import UserError
 from emulator.run.faults.condition import SOUND, Condition
 from emulator.run.faults.fault_elements import element
 from emulator.run.faults.fault_injector import FaultInjector
-from emulator.sim.endpoint.clock import Clock
 from emulator.sim.endpoint.nic.packet_nic import Nic
 from tests.harness.lab.traffic import blast, kill, within
 from tests.system.conftest import LabFactory

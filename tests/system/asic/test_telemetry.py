@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.programs import bpf_syscall as kernel
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.bpf import port_program as ports
@@ -33,7 +34,6 @@ from emulator.dataplane.switch.telemetry import (
 )
 from emulator.dataplane.switch.telemetry import _depths as depths_at
 from emulator.errors import UserError
-from emulator.sim.endpoint.clock import Clock
 from tests.harness.asic.port_bench import NEAR, Bench, needs_root, profile, root, udp, within
 from tests.harness.lab.traffic import blast
 from topologies import catalogue

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.kernel.icmp_guard import guard_interface
 from emulator.dataplane.lab import Lab
-from emulator.sim.endpoint.clock import Clock
 from emulator.sim.endpoint.nic.delay_line import PathDelay
 from emulator.sim.endpoint.nic.packet_nic import Nic
 from tests.harness.lab.endpoint_lab import UET_PORT, needs_root, root, small_lab, within

@@ -8,15 +8,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from emulator.dataplane.kernel.frames.line import LOW
-from emulator.dataplane.kernel.frames.packet_ring import Taken
-from emulator.dataplane.lab import Lab
+from emulator.dataplane.dataplane import Dataplane, Taken
+from emulator.dataplane.model.model_dataplane import ModelDataplane
 from emulator.dataplane.model.model_switch import octets_of
 from emulator.dataplane.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.run.faults.condition import SOUND
 from emulator.sim.event_queue import EventQueue
+from emulator.sim.line import LOW
 from emulator.sim.network import Network
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
@@ -41,7 +41,7 @@ Fate = tuple[list[Taken], dict[str, int]]
 class Fabric:
     """A network of its own, whose frames are looked at as they come out of a switch."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Dataplane) -> None:
         self.network = Network(lab, EventQueue())
         self.out: list[Taken] = []
         self.network.outlets.changes = self.out.extend
@@ -49,9 +49,9 @@ class Fabric:
     def fate(self, end: CableEnd, frame: bytes) -> Fate:
         """Return what comes of ``frame``, which arrives at ``end``: frames, or a drop's reason."""
         self.out.clear()
-        dropped = self.network.outlets.account.dropped
+        dropped = self.network.account.dropped
         before = dropped.copy()
-        self.network.inlets[end].arrive(frame)
+        self.network.inlets[end](frame)
         return sorted(self.out), dict(dropped - before)
 
     def tunnelled(self, sender: str, receiver: str) -> bytes:
@@ -61,7 +61,6 @@ class Fabric:
         end = lab.topology.far_end(CableEnd(sender, "eth0"))
         while end != UPLINK:
             ((index, frame),), _ = self.fate(end, frame)
-            assert lab.wires is not None
             end = lab.topology.far_end(lab.wires.end_of(index))
         return frame
 
@@ -71,7 +70,7 @@ def fabrics(request: pytest.FixtureRequest, lab: LabFactory) -> Iterator[tuple[F
     switch = parse(request.param)
     with ExitStack() as stack:
         kernel = virtual(lab, STRETCHED, switch=switch)
-        modelled = Lab.modelled("m", kernel.topology, seed=1, spec=STRETCHED, switch=switch)
+        modelled = ModelDataplane("m", kernel.topology, seed=1, switch=switch)
         made = Fabric(kernel), Fabric(modelled)
         for one in made:
             stack.callback(one.network.close)

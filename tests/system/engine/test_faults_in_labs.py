@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from emulator.dataplane.kernel.frames.line import LOW
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.bpf.layout import DropReason, TrafficClass
 from emulator.dataplane.switch.port_faults import Faults
@@ -17,6 +16,7 @@ from emulator.run.faults.condition import SOUND, Condition
 from emulator.run.faults.fault_elements import Element, element
 from emulator.run.faults.fault_injector import FaultInjector
 from emulator.sim.event_queue import PS, EventQueue
+from emulator.sim.line import LOW
 from emulator.sim.line_faults import LineFaults
 from emulator.sim.network import Network
 from tests.harness.lab.wire_tap import datagram, virtual
@@ -63,7 +63,7 @@ class Bench:
 
     @property
     def dropped(self) -> dict[str, int]:
-        return dict(self.network.outlets.account.dropped)
+        return dict(self.network.account.dropped)
 
     def depth(self, port: str) -> int:
         asic = self.lab.asic
@@ -193,7 +193,7 @@ def test_loss_duplication_and_reordering_keep_the_account(lab: LabFactory) -> No
         assert len(bench.arrived) == sum(
             one.packets - one.drops[DropReason.LOSS] for one in classes.values()
         )
-        assert bench.network.outlets.account.injected == 200
+        assert bench.network.account.injected == 200
         assert bench.depth("rail0:down2") == 0
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from emulator.dataplane.kernel.frames.kernel_switch import Account
-from emulator.dataplane.kernel.frames.line import LOW
+from emulator.dataplane.dataplane import Account
 from emulator.run.faults.condition import SOUND
 from emulator.sim.event_queue import PS
+from emulator.sim.line import LOW
 from tests.harness.lab.wire_tap import datagram, ear, received
 from tests.system.conftest import LabFactory
 from tests.system.engine.test_faults_in_labs import ARRIVES_NS, OCTETS, RAIL, SPINES, Bench, benched
@@ -31,10 +31,9 @@ BROADCAST, GROUP, NOBODY = "ffffffffffff", "01005e000005", "029999999999"
 
 def account(bench: Bench) -> Account:
     """The account, of which every frame has one fate."""
-    kept = bench.network.outlets.account
+    kept = bench.network.account
     assert kept.injected == kept.delivered + kept.dropped.total()
     assert bench.network.under_way() == 0
-    assert bench.network.outlets.ring.lost == 0
     return kept
 
 

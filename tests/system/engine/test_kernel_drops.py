@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.dataplane.kernel.frames.kernel_switch import Astray
-from emulator.dataplane.kernel.frames.line import LOW
+from emulator.dataplane.dataplane import Astray
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.sim.event_queue import EventQueue
+from emulator.sim.line import LOW
 from emulator.sim.network import Network
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
@@ -51,7 +51,7 @@ def send(network: Network, *frames: bytes) -> dict[str, int]:
     for frame in frames:
         network.lines[CableEnd("h0g0", "eth0")].enqueue(frame, LOW)
     network.events.run()
-    return dict(network.outlets.account.dropped)
+    return dict(network.account.dropped)
 
 
 def across(lab: Lab) -> bytes:

@@ -7,14 +7,14 @@ import subprocess
 
 import pytest
 
+from emulator.dataplane.dataplane import Astray
 from emulator.dataplane.kernel import namespaces
-from emulator.dataplane.kernel.frames.kernel_switch import Astray
-from emulator.dataplane.kernel.frames.line import LOW
 from emulator.dataplane.kernel.frames.packet_ring import sender
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.sim.event_queue import EventQueue
+from emulator.sim.line import LOW
 from emulator.sim.network import Network
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.lab.wire_tap import datagram, virtual
@@ -57,7 +57,7 @@ def times(name: str, processor: int | None) -> list[object]:
             ]
         )
         bench.pool.settled()
-        return [*(each.frames for each in seen), bench.network.outlets.account.as_dict()]
+        return [*(each.frames for each in seen), bench.network.account.as_dict()]
 
 
 def test_frames_that_another_processor_hands_on_come_at_the_same_time(lab_name: str) -> None:

@@ -74,7 +74,7 @@ def test_a_pause_leaves_arrives_stops_and_ends(flow: Flow) -> None:
     assert switch.xon_sent == nic.xon_received == len(one.asked.pauses) // 2
     assert one.network.pauses is not None
     assert {end.held for end in one.network.pauses.ends.values()} == {0}
-    assert one.network.outlets.account.as_dict() == {
+    assert one.network.account.as_dict() == {
         "injected": 40,
         "delivered": 40,
         "dropped": {},
@@ -159,7 +159,7 @@ def test_two_frames_of_headroom_lose_three(flow: Flow) -> None:
     assert one.asked.pauses == [(XOFF_NS, LONGEST), (FIRST_NS + 10 * SLOW_NS, 0)]
     counters = one.lab.asic.pauses.counters()[str(INGRESS)]
     assert counters.max_held_bytes == 12 * FRAME_OCTETS
-    assert one.network.outlets.account.as_dict() == {
+    assert one.network.account.as_dict() == {
         "injected": 18,
         "delivered": 15,
         "dropped": {"rail0: switch": 3},

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from emulator.dataplane.doctor import capabilities
-from emulator.dataplane.kernel.frames.line import Line
-from emulator.dataplane.kernel.frames.line_state import LineState
 from emulator.sim.event_queue import EventQueue, Source
 from emulator.sim.frame_digest import digest
+from emulator.sim.line import Line
+from emulator.sim.line_state import LineState
 from tests import DATA
 from tests.harness.runs.processes import SMALL, begun, refused, without_progress
 from tests.harness.runs.whole_run import assert_same_files

@@ -172,7 +172,7 @@ def test_filter_in_the_namespace_of_a_gpu_stops_its_frames(lab_name: str) -> Non
         )
         with pytest.raises(AgentError, match="RTO_RETRIES_EXHAUSTED"):
             bench.pool.run()
-        dropped = bench.network.outlets.account.dropped
+        dropped = bench.network.account.dropped
     assert sent.frames == []
     assert set(dropped) == {"h1g0: filtered in its namespace"}
     assert dropped.total() > 1

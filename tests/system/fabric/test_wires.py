@@ -11,8 +11,8 @@ import pytest
 from emulator.dataplane import cleanup
 from emulator.dataplane.control_plane.control_plane_choice import chosen
 from emulator.dataplane.kernel import namespaces
-from emulator.dataplane.kernel.fabric.inner.wires import Wires
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
 from tests.harness.lab.traffic import within

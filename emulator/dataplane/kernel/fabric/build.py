@@ -21,11 +21,11 @@ from emulator.dataplane.kernel.fabric.absent_node import AbsentNode
 from emulator.dataplane.kernel.fabric.cable_delay import CableDelay
 from emulator.dataplane.kernel.fabric.fabric_plan import FabricPlan, Progress
 from emulator.dataplane.kernel.fabric.inner.inner_ends import InnerEnds
-from emulator.dataplane.kernel.fabric.inner.wires import Wires
 from emulator.dataplane.kernel.fabric.links import VethLink, VethPort
 from emulator.dataplane.kernel.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
 from topologies.interface_indices import vrf_space
 from topologies.mininet_topo import FabricTopo

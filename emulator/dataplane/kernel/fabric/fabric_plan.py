@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from emulator.dataplane.clock import Dilation
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
-from emulator.dataplane.dilation import Dilation
 from emulator.dataplane.kernel.fabric import vlans
 from emulator.dataplane.kernel.fabric.cable_delay import CableDelay
-from emulator.dataplane.kernel.fabric.inner.wires import Wires
 from emulator.dataplane.kernel.fabric.port_alias import alias_of
 from emulator.dataplane.kernel.shaping import Egress
 from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.wires import Wires
 from topologies.interface_indices import interface_indices, vlan_bridge_of
 from topologies.model import OF_NAMESPACES, CableEnd, Link, Node, Topology
 from topologies.routing.static_routes import (

@@ -10,7 +10,6 @@ import os
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from emulator.dataplane.kernel.netlink import KernelRefusal, RouteSocket, attribute
 from emulator.dataplane.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL, opened
@@ -40,12 +39,6 @@ _LONGEST_FILE = 1 << 16
 #: IPv4 in a frame without VLAN tag: EtherType, time to live, destination.
 _TYPE_AT, _TTL_AT, _SOURCE_AT, _DESTINATION_AT = 12, 22, 26, 30
 _IPV4 = b"\x08\x00"
-
-
-class Explanation(Protocol):
-    """A function that returns why a node dropped a frame, None while there is no evidence."""
-
-    def __call__(self, frame: bytes) -> str | None: ...
 
 
 @dataclass(frozen=True)

@@ -1,46 +1,63 @@
-"""The namespaces of a lab as its data plane: packet sockets, and one ring at the inner ends."""
+"""The namespaces of a lab for the frames of a run: packet sockets, one ring at the inner ends."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+from emulator.dataplane.dataplane import Enter, Host, HostPort, switch_words
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.inner.passage import ring_filter
-from emulator.dataplane.kernel.fabric.inner.wires import Wires
-from emulator.dataplane.kernel.frames.gpu_port import GpuPort
 from emulator.dataplane.kernel.frames.kernel_drops import KernelDrops, TunnelEnds
-from emulator.dataplane.kernel.frames.line import Line
-from emulator.dataplane.kernel.frames.packet_ring import PacketRing, close_together, sender
+from emulator.dataplane.kernel.frames.kernel_switch import KernelPort, Outlets, SwitchEntrance
+from emulator.dataplane.kernel.frames.packet_ring import (
+    PacketRing,
+    close_together,
+    open_together,
+    sender,
+)
 from emulator.dataplane.kernel.frames.softirq_barrier import SoftirqBarrier
 from emulator.dataplane.kernel.icmp_guard import guard_interface
-from emulator.dataplane.lab import Lab
+from emulator.dataplane.kernel.programs.classic_bpf import WHOLE_FRAME, attach
 from emulator.dataplane.model.model_switch import octets_of
-from emulator.sim.endpoint.agent_spec import AgentSpec, PortSpec
+from emulator.dataplane.switch.switch_fitting import has_tunnels
 from topologies.model import CableEnd, Node
 
+if TYPE_CHECKING:
+    from emulator.dataplane.lab import Lab
+
 _RING_SLOTS = 4096
+#: Frames that come to a GPU one at a time wait in few slots.
+_HOST_SLOTS = 8
 _ETHERNET = 14
 #: A tunnel's headers beside the MTU of what it carries.
 _TUNNEL = 64
 
 
-class KernelPlane:
-    """The namespaces of ``lab``, with sockets for the ports ``ends`` of ``worker``."""
+class KernelFrames:
+    """The namespaces of ``lab``, with sockets for the ports of ``worker`` and the ports beyond."""
 
-    def __init__(self, lab: Lab, wires: Wires, ends: Collection[CableEnd], worker: int) -> None:
-        self._lab, self._wires = lab, wires
+    def __init__(self, lab: Lab, worker: int) -> None:
+        self._lab, self._wires = lab, lab.wires
         self._senders: dict[CableEnd, socket.socket] = {}
         self._drops: dict[str, KernelDrops] = {}
-        try:
-            self.ring = namespaces.visitor().inside(
+        self._hosts: list[KernelPort] = []
+        owner = lab.wires.worker_of
+        ends = [end for end in lab.wires.ends.values() if owner[end.node] == worker]
+        with ExitStack() as undo:
+            undo.callback(self._close_sockets)
+            ring = namespaces.visitor().inside(
                 lab.wires_namespace, lambda: self._open_wires(ends, worker)
             )
-            self.barrier = SoftirqBarrier()
-        except BaseException:
-            self.close()
-            raise
+            undo.callback(ring.close)
+            self._barrier = SoftirqBarrier()
+            undo.pop_all()
+        tunnels = has_tunnels(lab.topology)
+        self._outlets = Outlets(ring, self._barrier, tunnels=tunnels)
+        self.account = self._outlets.account
 
     def _open_wires(self, ends: Collection[CableEnd], worker: int) -> PacketRing:
         """Open the ring and a socket for each end in the namespace of the inner ends."""
@@ -54,11 +71,18 @@ class KernelPlane:
             slots=_RING_SLOTS,
         )
 
-    def sender(self, end: CableEnd) -> Callable[[bytes], int]:
-        """Return the function that brings a frame from the cable into port ``end``."""
-        return self._senders[end].send
+    def entrance(self, end: CableEnd, without_carrier: Collection[CableEnd]) -> Enter:
+        """Return the function that brings frames into port ``end`` of a switch."""
+        return SwitchEntrance(
+            end.node,
+            self._outlets,
+            self._senders[end].send,
+            self._explanation(self._lab.topology.node(end.node)),
+            switch_words(self._lab.asic, end),
+            without_carrier,
+        ).enter
 
-    def explanation(self, node: Node) -> KernelDrops:
+    def _explanation(self, node: Node) -> KernelDrops:
         """Explains what the kernel drops in the namespace of ``node``."""
         if node.name not in self._drops:
             macs = [port.mac for port in node.ports] + [bridge.mac for bridge in node.bridges]
@@ -81,35 +105,54 @@ class KernelPlane:
         gpus = self._lab.topology.gpus
         return frozenset(octets_of(port.mac) for gpu in gpus for port in gpu.ports)
 
-    def open_ports(
-        self, spec: AgentSpec, lines: Callable[[PortSpec], Sequence[Line]]
-    ) -> list[GpuPort]:
-        """Open the ports of the GPU of ``spec``, whose frames the kernel's own stack never sees."""
-        longest = (spec.frame_octets or spec.mtu + _ETHERNET) + _TUNNEL
-        made: list[GpuPort] = []
+    def open_hosts(self, hosts: Sequence[Host]) -> list[list[HostPort]]:
+        """Open sockets for ``hosts``, whose frames the kernel's own stack never sees."""
+        return open_together(self._open_host, hosts)
+
+    def _open_host(self, host: Host) -> list[HostPort]:
+        frames = host.frames
+        program = frames.program(matching=WHOLE_FRAME, other=0, only_for_us=True)
+        made: list[PacketRing] = []
 
         def make() -> None:
-            for port in spec.ports:
+            for interface in host.interfaces:
                 made.append(
-                    GpuPort.open(port, spec.frames, frame_octets=longest, lines=lines(port))
+                    PacketRing(
+                        lambda raw: attach(raw, program),
+                        interface=interface,
+                        frame_octets=host.frame_octets + _TUNNEL,
+                        slots=_HOST_SLOTS,
+                    )
                 )
-            for port in spec.ports:
-                guard_interface(port.interface, spec.frames)
+            for interface in host.interfaces:
+                guard_interface(interface, frames)
 
         try:
-            self._lab.inside(spec.node, make)
+            self._lab.inside(host.node, make)
         except BaseException:
             close_together(made)
             raise
-        return made
+        ports = [KernelPort(host.node, ring, self._outlets, self._sender) for ring in made]
+        self._hosts += ports
+        return list(ports)
 
-    def close(self) -> None:
-        """Give up all sockets but those of GPUs."""
+    def _sender(self, end: CableEnd) -> Callable[[bytes], int]:
+        return self._senders[end].send
+
+    def close_hosts(self) -> None:
+        """Close the sockets of all hosts."""
+        hosts, self._hosts = self._hosts, []
+        close_together(hosts)
+
+    def _close_sockets(self) -> None:
         senders, self._senders = self._senders, {}
         close_together(senders.values())
         while self._drops:
             self._drops.popitem()[1].close()
-        if hasattr(self, "ring"):
-            self.ring.close()
-        if hasattr(self, "barrier"):
-            self.barrier.close()
+
+    def close(self) -> None:
+        """Give up all sockets."""
+        self.close_hosts()
+        self._close_sockets()
+        self._outlets.ring.close()
+        self._barrier.close()

@@ -9,126 +9,41 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 
-from emulator.dataplane.kernel.frames.kernel_drops import Explanation
-from emulator.dataplane.kernel.frames.line import LOW, Line
-from emulator.dataplane.kernel.frames.packet_ring import FrameRing, Taken
-from emulator.dataplane.kernel.frames.softirq_barrier import FrameBarrier
-from emulator.dataplane.model.switch.model_packet import parse
-from emulator.sim.event_queue import PS, EventQueue
+from emulator.dataplane.dataplane import FILTERED, NO_CARRIER, Account, Astray, Taken
+from emulator.dataplane.kernel.frames.packet_ring import PacketRing
+from emulator.dataplane.kernel.frames.softirq_barrier import SoftirqBarrier
+from emulator.dataplane.switch.virtual_state import DROPPED, NOW, PASSED
+from topologies.model import CableEnd
 from uet.transport import Frame
 
 #: UDP port of VXLAN (RFC 7348); EtherType of IPv4 and the first octet of a header without options.
 _VXLAN, _IPV4 = (4789).to_bytes(2), b"\x08\x00\x45"
 #: The bit of a destination address that is a group's, or everybody's (IEEE 802-2014, 8.2.2).
 _GROUP = 1
-#: Below the DSCP in the octet of an IP header that has both (RFC 3168).
-_ECN_BITS = 2
 #: Errors of a send whose frame a filter took, or whose interface somebody has taken down.
 _REFUSED = frozenset({errno.ENOBUFS, errno.ENETDOWN})
 
 
-class Astray(Exception):
-    """A frame went into a namespace and neither came out nor was counted as dropped."""
-
-
-@dataclass
-class Account:
-    """The account of every frame that went into a namespace of the kernel."""
-
-    injected: int = 0
-    delivered: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the account for a result file."""
-        return {
-            "injected": self.injected,
-            "delivered": self.delivered,
-            "dropped": dict(sorted(self.dropped.items())),
-        }
-
-
-class _Overtakes:
-    """Follows a word in which the switch program counts frames that are to overtake."""
-
-    def __init__(self, words: memoryview, at: int) -> None:
-        self._words, self._at = words, at
-        self._known = words[at]
-
-    def counted(self) -> bool:
-        """Return whether the word has counted since the last call."""
-        now = self._words[self._at]
-        more = now != self._known
-        self._known = now
-        return more
-
-
 class Outlets:
-    """Takes what the kernel hands out at the inner ends, and puts it into their lines.
+    """What the kernel hands out at the inner ends.
 
-    ``lines`` are by inner interface index; a line's ``tables`` map the DSCP of an IP packet to its
-    queue.  ``changes`` sees all of it first.  With ``tunnels`` the kernel's own headers lose their
-    identification, which starts at random.
+    With ``tunnels`` the kernel's own headers lose their identification, which starts at random.
     """
 
-    def __init__(
-        self,
-        ring: FrameRing,
-        lines: Mapping[int, Line],
-        barrier: FrameBarrier,
-        *,
-        tunnels: bool = False,
-    ) -> None:
+    def __init__(self, ring: PacketRing, barrier: SoftirqBarrier, *, tunnels: bool = False) -> None:
         self.ring = ring
         self._barrier = barrier
-        self.changes: Callable[[Sequence[Taken]], None] | None = None
         self._tunnels = tunnels
-        self._lines = dict(lines)
-        #: by inner interface: the line, and its queues by the octet with DSCP and ECN
-        self._ways: dict[int, tuple[Line, bytes]] = {}
-        self._overtaking: dict[int, _Overtakes] = {}
         self.account = Account()
 
-    def classify(self, index: int, queues: bytes) -> None:
-        """Let the line of inner interface ``index`` queue by ``queues``, a number for each DSCP."""
-        by_octet = bytes(queues[octet >> _ECN_BITS] for octet in range(256))
-        self._ways[index] = self._lines[index], by_octet
-
-    def put_ahead(self, index: int, word: tuple[memoryview, int] | None) -> None:
-        """Put frames ahead of others at inner interface ``index`` as ``word`` there counts them.
-
-        None: never, from now on.
-        """
-        self._overtaking.pop(index, None)
-        if word is not None:
-            self._overtaking[index] = _Overtakes(*word)
-
-    def take(self, origin: int = 0) -> int:
-        """Enqueue what is there now; return how many frames that were."""
+    def take(self) -> list[Taken]:
+        """Return what is there now."""
         taken = self.ring.take()
         if self._tunnels:
-            taken = [(interface, unnumbered(frame)) for interface, frame in taken]
-        if self.changes is not None:
-            self.changes(taken)
-        ways, overtaking, sound = self._ways, self._overtaking, not self._tunnels
-        for interface, frame in taken:
-            way = ways.get(interface)
-            if way is None:
-                raise Astray(f"a frame came out of interface {interface}, which is no inner end")
-            line, queues = way
-            if sound and frame[12] == 0x08 and frame[13] == 0:
-                queue = queues[frame[15]]
-            else:
-                queue = queue_of(frame, queues)
-            if overtaking and interface in overtaking:
-                line.enqueue(frame, queue, origin, ahead=overtaking[interface].counted())
-            else:
-                line.enqueue(frame, queue, origin)
-        return len(taken)
+            return [(interface, unnumbered(frame)) for interface, frame in taken]
+        return taken
 
     def settle(self) -> None:
         """Have the kernel finish what it has begun on this processor."""
@@ -141,52 +56,98 @@ class Outlets:
         """
         self._barrier.wait(arrived)
 
-    def from_socket(self, send: Callable[[Frame], int], frame: Frame, node: str) -> bool:
-        """``send`` a GPU's frame through its namespace, into the line that it comes out by.
-
-        False if it does not come out, which is counted: a filter there took it.
-        """
-        account = self.account
-        account.injected += 1
-        try:
-            send(frame)
-        except OSError as failure:
-            if failure.errno not in _REFUSED:
-                raise
-            account.dropped[f"{node}: filtered in its namespace"] += 1
-            return False
-        out = self.take() or self._take_late()
-        if out == 1:
-            account.delivered += 1
-            return True
-        if out:
-            raise Astray(surplus(node, out))
-        account.dropped[f"{node}: filtered in its namespace"] += 1
-        return False
-
-    def _take_late(self) -> int:
-        """Enqueue what comes late; return how many frames that were."""
-        out = 0
+    def take_late(self) -> list[Taken]:
+        """Return what comes late."""
+        out: list[Taken] = []
 
         def arrived() -> bool:
-            nonlocal out
-            out += self.take()
-            return out > 0
+            out.extend(self.take())
+            return bool(out)
 
         self.finish(arrived)
         return out
 
-    def late(self, ring: FrameRing, node: str) -> memoryview | None:
-        """The frame that was sent to ``node`` and is not in its ``ring`` yet, once it is there.
+
+class KernelPort:
+    """The interface of a GPU in the namespace of ``node``: its socket and ``ring``.
+
+    A frame that leaves crosses the interface before its line serialises it. An arriving frame
+    crosses it on its way in. So taps, filters and counters there see all frames.  ``senders`` are
+    the sockets that send to the namespace's ports.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        ring: PacketRing,
+        outlets: Outlets,
+        senders: Callable[[CableEnd], Callable[[bytes], int]],
+    ) -> None:
+        self._node, self.ring, self._outlets, self._senders = node, ring, outlets, senders
+        self._send = ring.socket.sendmsg
+
+    @property
+    def lost(self) -> int:
+        """Frames that found no slot."""
+        return self.ring.lost
+
+    def send(self, frame: Frame) -> Sequence[Taken]:
+        """Send ``frame`` through the namespace; return it, or nothing if a filter there took it."""
+        outlets = self._outlets
+        account = outlets.account
+        account.injected += 1
+        try:
+            self._send(frame)
+        except OSError as failure:
+            if failure.errno not in _REFUSED:
+                raise
+            account.dropped[f"{self._node}: {FILTERED}"] += 1
+            return ()
+        out = outlets.take() or outlets.take_late()
+        if len(out) == 1:
+            account.delivered += 1
+        elif out:
+            raise Astray(surplus(self._node, len(out)))
+        else:
+            account.dropped[f"{self._node}: {FILTERED}"] += 1
+        return out
+
+    def receiver(
+        self, end: CableEnd, deliver: Callable[[memoryview], None]
+    ) -> Callable[[bytes], None]:
+        """Return the function that brings a frame from the cable to ``end`` in, to ``deliver``."""
+        send, ring, account = self._senders(end), self.ring, self._outlets.account
+
+        def arrive(frame: bytes) -> None:
+            account.injected += 1
+            send(frame)
+            crossed = ring.look()
+            if crossed is None and (crossed := self._late()) is None:
+                return
+            account.delivered += 1
+            deliver(crossed)
+            ring.release()
+            if ring.look() is not None:
+                raise Astray(surplus(self._node, 2))
+
+        return arrive
+
+    def _late(self) -> memoryview | None:
+        """Return the frame that was sent here and is not in the ring yet, once it is there.
 
         None if it never will be, which is counted: a filter in the namespace took it.
         """
-        self.finish(lambda: ring.look() is not None)
+        ring = self.ring
+        self._outlets.finish(lambda: ring.look() is not None)
         frame = ring.look()
         if frame is None:
             ring.settle()  # it counts frames without a slot
-            self.account.dropped[f"{node}: filtered in its namespace"] += 1
+            self._outlets.account.dropped[f"{self._node}: {FILTERED}"] += 1
         return frame
+
+    def close(self) -> None:
+        """Give up the socket."""
+        self.ring.close()
 
 
 def surplus(node: str, out: int) -> str:
@@ -195,16 +156,6 @@ def surplus(node: str, out: int) -> str:
         f"one frame went into {node} and {out} came out: something there keeps frames back "
         "(a qdisc that delays, a queue to a program), or another program sends"
     )
-
-
-def queue_of(frame: bytes, queues: bytes) -> int:
-    """Return the queue of ``frame``, which may be no IP packet, or have come broken from a tunnel.
-
-    ``queues`` has one for each octet of DSCP and ECN; what is no IP packet, for the switch program
-    either, waits with data.
-    """
-    packet = parse(frame)
-    return queues[packet.traffic] if packet.version else LOW
 
 
 def unnumbered(frame: bytes) -> bytes:
@@ -221,20 +172,17 @@ def unnumbered(frame: bytes) -> bytes:
     return b"".join((frame[:18], bytes(2), frame[20:24], total.to_bytes(2), frame[26:]))
 
 
-class SwitchInlet:
-    """A port of a switch, for what arrives there: the frame crosses the switch, in no time.
+class SwitchEntrance:
+    """Port ``end`` of a switch, for what arrives there: the frame crosses the switch, in no time.
 
-    ``words`` are those that the switch program shares, ``now_at``, ``passed_at`` and ``dropped_at``
-    the places of its switch in them; ``words`` None: there is no program.  What the kernel dropped
-    by itself, ``drops`` explains.  ``without_carrier`` are the ports of the switch that have
-    none now: what a bridge has for one of them it drops, and counts nowhere.
+    ``words`` are those that the switch program shares, with the place of its switch in them; None:
+    there is no program.  What the kernel dropped by itself, ``drops`` explains.
+    ``without_carrier`` are the ports of the switch that have none now.
     """
 
     __slots__ = (
         "_dropped_at",
         "_drops",
-        "_events",
-        "_index",
         "_now_at",
         "_outlets",
         "_passed_at",
@@ -247,103 +195,107 @@ class SwitchInlet:
     def __init__(
         self,
         node: str,
-        index: int,
-        events: EventQueue,
         outlets: Outlets,
         send: Callable[[bytes], int],
-        drops: Explanation,
-        words: tuple[memoryview, int, int, int] | None,
-        without_carrier: Collection[object] = (),
+        drops: Callable[[bytes], str | None],
+        words: tuple[memoryview, int] | None,
+        without_carrier: Collection[CableEnd] = (),
     ) -> None:
-        self._without_carrier = without_carrier
-        self.node, self._index = node, index
-        self._events, self._outlets, self._send, self._drops = events, outlets, send, drops
+        self.node, self._without_carrier = node, without_carrier
+        self._outlets, self._send, self._drops = outlets, send, drops
         self._words: memoryview | None = None
         if words is not None:
-            self._words, self._now_at, self._passed_at, self._dropped_at = words
+            self._words, at = words
+            self._now_at, self._passed_at, self._dropped_at = at + NOW, at + PASSED, at + DROPPED
 
-    def arrive(self, frame: bytes) -> None:
-        """Bring ``frame`` into the switch and queue what comes out at its ports."""
-        words = self._words
-        account = self._outlets.account
+    def enter(self, frame: bytes, now_ns: int) -> Sequence[Taken]:
+        """Bring ``frame`` into the switch; return what comes out at its ports."""
+        words, outlets = self._words, self._outlets
+        account = outlets.account
         account.injected += 1
         if words is None:
             self._send(frame)
-            out = self._outlets.take(self._index)
+            out = outlets.take()
             if not out:
-                self._look_for(frame, 0, 0, 0)
-                return
+                self._look_for(frame, out, 0, 0, now_ns)
+                return out
             account.delivered += 1
-            if out > 1 or frame[0] & _GROUP:
-                self._take_rest()
-            return
-        words[self._now_at] = self._events.now // PS
+            if len(out) > 1 or frame[0] & _GROUP:
+                self._take_rest(out)
+            return out
+        words[self._now_at] = now_ns
         passed, dropped = words[self._passed_at], words[self._dropped_at]
         self._send(frame)
-        out = self._outlets.take(self._index)
+        out = outlets.take()
         expected = words[self._passed_at] - passed
-        if out == expected and expected:
+        if expected and len(out) == expected:
             account.delivered += 1
-            return
-        self._look_for(frame, out, passed, dropped)
+            return out
+        self._look_for(frame, out, passed, dropped, now_ns)
+        return out
 
-    def _take_rest(self) -> None:
-        """Enqueue what is late of a frame that a bridge sends out of several ports.
+    def _take_rest(self, out: list[Taken]) -> None:
+        """Add to ``out`` what is late of a frame that a bridge sends out of several ports.
 
         The kernel hands on 64 frames at a time (net.core.dev_weight), and leaves what is beyond
         its budget to ksoftirqd.  A switch program counts copies; without one nobody does.
         """
-        outlets, index = self._outlets, self._index
+        outlets = self._outlets
 
         def all_arrived() -> bool:
-            outlets.take(index)
+            out.extend(outlets.take())
             return False  # unknown
 
         outlets.finish(all_arrived)
 
-    def _look_for(self, frame: bytes, out: int, passed: int, dropped: int) -> None:
-        """Settle the account of ``frame``, which is not where it is looked for at once."""
+    def _look_for(
+        self, frame: bytes, out: list[Taken], passed: int, dropped: int, now_ns: int
+    ) -> None:
+        """Settle the account of ``frame``, which is not where it is looked for at once.
+
+        What comes late is added to ``out``.
+        """
         account, outlets = self._outlets.account, self._outlets
         reason = self._fate(out, passed, dropped)
 
         def arrived() -> bool:
-            nonlocal out, reason
-            out += outlets.take(self._index)
+            nonlocal reason
+            out.extend(outlets.take())
             reason = self._fate(out, passed, dropped)
-            return reason is not None and out <= 1  # of several copies, more may come
+            return reason is not None and len(out) <= 1  # of several copies, more may come
 
         if reason is None:
             outlets.settle()
             if not arrived():
                 if not out:
                     reason = self._drops(frame)
-                if reason is None or out > 1:
+                if reason is None or len(out) > 1:
                     outlets.finish(arrived)
                 if reason is None and not out:
                     reason = self._drops(frame)
         if reason is None and not out and self._without_carrier:
-            reason = "port without carrier"
+            reason = NO_CARRIER
         if reason is None:
-            raise Astray(self._astray(out, passed))
+            raise Astray(self._astray(len(out), passed, now_ns))
         if reason:
             account.dropped[f"{self.node}: {reason}"] += 1
         else:
             account.delivered += 1
 
-    def _fate(self, out: int, passed: int, dropped: int) -> str | None:
+    def _fate(self, out: Sequence[Taken], passed: int, dropped: int) -> str | None:
         """Return why the frame was dropped, "" if all of it is there, None if neither shows."""
         words = self._words
         if words is None:
             return "" if out else None
-        if out != words[self._passed_at] - passed:
+        if len(out) != words[self._passed_at] - passed:
             return None
         if out:
             return ""
         return "switch" if words[self._dropped_at] != dropped else None
 
-    def _astray(self, out: int, passed: int) -> str:
+    def _astray(self, out: int, passed: int, now_ns: int) -> str:
         """Return the sentence on a frame whose account does not close."""
-        where = f"a frame went into {self.node} at {self._events.now / PS:.3f} ns and "
+        where = f"a frame went into {self.node} at {now_ns:,} ns and "
         if not out:
             return f"{where}neither came out nor was counted as dropped"
         assert self._words is not None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from emulator.dataplane.dataplane import Taken
 from emulator.dataplane.kernel.receive_ring import (
     PACKET_IGNORE_OUTGOING,
     PACKET_STATISTICS,
@@ -37,31 +38,6 @@ _AT_A_TIME = 64
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-#: The interface by which a frame came, and the frame.
-Taken = tuple[int, bytes]
-
-
-class FrameRing(Protocol):
-    """Frames that have come out somewhere and wait, oldest first."""
-
-    #: frames that found no room
-    lost: int
-
-    def take(self) -> list[Taken]:
-        """All frames that are there, in the order in which they came."""
-
-    def look(self) -> memoryview | None:
-        """The oldest frame, where it lies until :meth:`release`; None without one."""
-
-    def release(self) -> None:
-        """Give up the oldest frame."""
-
-    def settle(self) -> None:
-        """Have what was begun finished, and frames without room counted."""
-
-    def close(self) -> None:
-        """Give up the ring."""
 
 
 class PacketRing:

@@ -23,7 +23,6 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from emulator.dataplane.kernel import kernel_objects as kernel_object
 from emulator.dataplane.kernel import namespaces
@@ -39,16 +38,6 @@ _NUMBER = struct.Struct("!Q38x")
 #: After so long (ms) a marker is sent again: the kernel may have had no room for it
 #: (net.core.netdev_max_backlog).
 _AGAIN_MS = 100
-
-
-class FrameBarrier(Protocol):
-    """Waits for what was sent and is not at its end."""
-
-    def wait(self, arrived: Callable[[], bool]) -> None:
-        """Return when ``arrived`` is true, or every frame that was sent is at its end."""
-
-    def close(self) -> None:
-        """Give up what it has."""
 
 
 class SoftirqBarrier:

@@ -19,11 +19,9 @@ class ArrayTable:
         self, entries: int, value_bytes: int, written: Callable[[int], None] | None = None
     ) -> None:
         self.entries, self.value_bytes = entries, value_bytes
-        # Pages take no room until they are written, unlike a bytearray's, which may be memory used
-        # before: of the ports of other MPI ranks most never are.
-        self._octets = mmap.mmap(
-            -1, max(1, entries * value_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )
+        # Workers that are forked later share it.  Pages take no room until they are written, unlike
+        # a bytearray's: of the ports of other MPI ranks most never are.
+        self._octets = mmap.mmap(-1, max(1, entries * value_bytes))
         self._written = written
 
     def get(self, key: bytes, *, flags: int = 0) -> bytes:
@@ -71,9 +69,14 @@ class ArrayTable:
 
 
 class HashTable:
-    """Values by any key, at most ``entries`` of them; ``changed`` is called after each change."""
+    """Values by any key, at most ``entries`` of them.
 
-    def __init__(self, entries: int, changed: Callable[[], None] | None = None) -> None:
+    ``changed`` is called after each change, with the key and the value (None: it is removed).
+    """
+
+    def __init__(
+        self, entries: int, changed: Callable[[bytes, bytes | None], None] | None = None
+    ) -> None:
         self.entries = entries
         self.values: dict[bytes, bytes] = {}
         self._changed = changed
@@ -90,14 +93,14 @@ class HashTable:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.values[key] = value
         if self._changed is not None:
-            self._changed()
+            self._changed(key, value)
 
     def delete(self, key: bytes) -> None:
         """Remove the value at ``key``.  Raises OSError (ENOENT) if there is none."""
         self.get(key)
         del self.values[key]
         if self._changed is not None:
-            self._changed()
+            self._changed(key, None)
 
     def first(self, count: int, *, flags: int = 0) -> bytearray:
         """Raise OSError: these keys have no order."""

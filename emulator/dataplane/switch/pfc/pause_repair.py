@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Dilation
 from emulator.dataplane.switch.pfc.pause_state import PauseRules
 
 #: How long (s of the machine) a buffer has to stand still at least.

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from emulator.dataplane.clock import Clock
 from emulator.errors import UserError
 from emulator.lab.standalone.endpoint_namespace import enter_namespace
 from emulator.lab.standalone.fep.event_log import EventLog, WatchedTrace
@@ -32,7 +33,6 @@ from emulator.lab.standalone.script.requested_operations import (
 from emulator.lab.standalone.session import Manners, Stop
 from emulator.lab.standalone.stand_alone import StandAlone, StandAloneWork, serve
 from emulator.lab.standalone.watched import Listener, WatchedEndpoint
-from emulator.sim.endpoint.clock import Clock
 from emulator.sim.endpoint.endpoint_fitting import REAL_TIME, frames_of, payload_for
 from emulator.sim.endpoint.first_counter import first_counter
 from emulator.sim.endpoint.nic.interface import NetworkInterface, interface, mac_of, own_address

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
+from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.lab.standalone.endpoint_namespace import enter_namespace
@@ -35,7 +36,6 @@ from emulator.rocev2.connection_agreement import Connection
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import HcaConfig
 from emulator.rocev2.wire.rocev2_codes import GSI_QPN, MAX_MESSAGE, PSN_MASK, QPN_MASK, UDP_PORT
-from emulator.sim.endpoint.clock import Clock
 from emulator.sim.endpoint.nic.interface import NetworkInterface, interface, mac_of, own_address
 from uet.ses.address import Address
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 
+from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.kernel.programs.classic_bpf import WHOLE_FRAME, attach
 from emulator.dataplane.kernel.receive_ring import (
@@ -26,7 +27,6 @@ from emulator.dataplane.kernel.receive_ring import (
     SOL_PACKET,
     map_ring,
 )
-from emulator.sim.endpoint.clock import Clock
 from emulator.sim.endpoint.nic.delay_line import DelayLine, PathDelay
 from emulator.sim.endpoint.nic.outbox import Outbox, is_control
 from uet.transport import Frame

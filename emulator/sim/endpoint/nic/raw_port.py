@@ -13,10 +13,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.kernel.scoped_icmp_guard import guarded_interface
 from emulator.errors import UserError
-from emulator.sim.endpoint.clock import Clock
 from emulator.sim.endpoint.nic.interface import NetworkInterface
 from emulator.sim.endpoint.nic.packet_nic import Nic
 from uet.transport import Frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.dataplane.lab import Lab
+from emulator.dataplane.model.model_dataplane import ModelDataplane
 from emulator.dataplane.switch.bpf.layout import PORT_KEY
 from emulator.dataplane.switch.switch_choice import DEFAULT, parse
 from topologies.catalogue import load
@@ -13,11 +13,10 @@ SPEC = "rail_clos:hosts=2,gpus_per_host=4,spines=2"
 def test_a_rank_configures_and_reads_its_own_switches_alone() -> None:
     topology = load(SPEC)
     worker_of = {node.name: int(node.name == "rail1") for node in topology.nodes}
-    lab = Lab.modelled(
+    lab = ModelDataplane(
         "t0ranked",
         topology,
         seed=1,
-        spec=SPEC,
         switch=parse(DEFAULT),
         worker_of=worker_of,
         worker=1,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.dataplane.kernel.frames.line import LOW
 from emulator.dataplane.switch.link.link_fitting import LinkRules
+from emulator.sim.line import LOW
 from tests.harness.engine.linked_cable import (
     DELAY_NS,
     FRAME_NS,

@@ -19,7 +19,6 @@ from functools import cached_property, partial
 
 from emulator.dataplane.kernel import kernel_objects as kernel_object
 from emulator.dataplane.kernel.fabric import vlans
-from emulator.dataplane.kernel.fabric.inner.wires import NODE, Wires
 from emulator.dataplane.kernel.kernel_objects import (
     IF_OPER_UP,
     IFINFOMSG,
@@ -27,6 +26,7 @@ from emulator.dataplane.kernel.kernel_objects import (
     IFLA_OPERSTATE,
 )
 from emulator.dataplane.kernel.netlink import RTM_GETLINK, U32, RouteSocket, attribute, attributes
+from emulator.dataplane.wires import NODE, Wires
 from emulator.errors import UserError
 from topologies.interface_indices import vlan_bridge_of
 from topologies.model import Bridge, CableEnd, Link, Node

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from emulator.dataplane.kernel import kernel_objects as kernel_object
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.inner import passage
-from emulator.dataplane.kernel.fabric.inner.wires import NODE, Wires
 from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.kernel.offloads import switch_off
 from emulator.dataplane.kernel.port_counters import ports_not_ready
 from emulator.dataplane.kernel.sysctls import QUIET, SILENT, write_sysctl
+from emulator.dataplane.wires import NODE, Wires
 from topologies.model import CableEnd
 
 

@@ -20,7 +20,6 @@ import socket
 import struct
 
 from emulator.dataplane.kernel.fabric.inner.carried import classifier
-from emulator.dataplane.kernel.fabric.inner.wires import Wires
 from emulator.dataplane.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -71,6 +70,7 @@ from emulator.dataplane.kernel.release import (
     TCA_BPF_NAME,
 )
 from emulator.dataplane.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
+from emulator.dataplane.wires import Wires
 
 TCA_BPF_OPS_LEN, TCA_BPF_OPS = 4, 5
 TCA_INGRESS_BLOCK = 13

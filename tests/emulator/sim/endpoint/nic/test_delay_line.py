@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.sim.endpoint.clock import Clock
+from emulator.dataplane.clock import Clock
 from emulator.sim.endpoint.nic.delay_line import DelayLine, PathDelay
 
 

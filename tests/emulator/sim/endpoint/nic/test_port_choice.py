@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from emulator.dataplane.kernel.frames.gpu_port import hash_of
 from emulator.rocev2.connections import full_mesh
 from emulator.rocev2.wire.rocev2_codes import flow_label, source_port
+from emulator.sim.gpu_port import hash_of
 from uet.carrier_codec import PeerEnvelope
 from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
 from uet.congestion.spraying.port_entropy import Ports, choices, remaining

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from emulator.dataplane.kernel.frames.line import QUEUES, Line, LineCounts, LineTally
 from emulator.dataplane.kernel.port_counters import QueueCounters
+from emulator.sim.line import QUEUES, Line, LineCounts, LineTally
 from topologies.model import CableEnd
 
 

@@ -1,4 +1,4 @@
-"""Test what the engine does to frames that come out of the kernel."""
+"""Frames that cross a namespace: what comes late, and why others never come."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.layers.vxlan import VXLAN
 
-from emulator.dataplane.kernel.frames.kernel_switch import (
-    Account,
-    Astray,
-    Outlets,
-    SwitchInlet,
-    unnumbered,
-)
-from emulator.sim.event_queue import EventQueue
+from emulator.dataplane.dataplane import Account, Astray, Taken
+from emulator.dataplane.kernel.frames.kernel_switch import Outlets, SwitchEntrance, unnumbered
+from topologies.model import CableEnd
 
 OUTER = {"src": "10.255.0.1", "dst": "10.255.0.2"}
 INSIDE = VXLAN(vni=10101) / Ether() / IP(src="10.0.1.2", dst="10.0.1.3", id=77) / UDP(dport=4793)
@@ -67,14 +62,12 @@ class LateOutlets:
     def __init__(self, at_once: int, late: int) -> None:
         self.account = Account()
         self.ring = SimpleNamespace(lost=0)
-        self.taken = 0
         self.finished = 0
         self._ready, self._late = at_once, late
 
-    def take(self, origin: int = 0) -> int:
+    def take(self) -> list[Taken]:
         ready, self._ready = self._ready, 0
-        self.taken += ready
-        return ready
+        return [(1, b"")] * ready
 
     def settle(self) -> None:
         pass
@@ -103,21 +96,20 @@ def crossing(
     words: Words | None = None,
     *,
     reason: str | None = None,
-    dead_ports: Sequence[str] = (),
-) -> SwitchInlet:
+    dead_ports: Sequence[CableEnd] = (),
+) -> SwitchEntrance:
     """The port of a switch where the kernel explains a drop with ``reason``."""
-    return SwitchInlet(
+    return SwitchEntrance(
         "rail0",
-        1,
-        EventQueue(),
         cast(Outlets, outlets),
         Words().send if words is None else words.send,
         lambda _: reason,
-        None if words is None else (words.shared, 0, 1, 2),
+        None if words is None else (words.shared, 0),
         dead_ports,
     )
 
 
+DEAD = CableEnd("rail0", "down1")
 UNICAST = bytes.fromhex("020000000001") + bytes(54)
 
 
@@ -133,15 +125,15 @@ def test_copies_of_a_flood_come_at_one_instant(
     destination: str, at_once: int, late: int, taken: int
 ) -> None:
     outlets = LateOutlets(at_once, late)
-    crossing(outlets).arrive(bytes.fromhex(destination) + bytes(54))
-    assert outlets.taken == taken
+    out = crossing(outlets).enter(bytes.fromhex(destination) + bytes(54), 0)
+    assert len(out) == taken
     assert outlets.account.delivered == 1
 
 
 @pytest.mark.parametrize("words", [None, Words(passed=1)], ids=["without program", "with one"])
 def test_a_late_frame_is_there_once_softirqs_have_run(words: Words | None) -> None:
     outlets = LateOutlets(0, 1)
-    crossing(outlets, words, dead_ports=["rail0:down1"]).arrive(UNICAST)
+    crossing(outlets, words, dead_ports=[DEAD]).enter(UNICAST, 0)
     assert outlets.account.as_dict() == {"injected": 1, "delivered": 1, "dropped": {}}
 
 
@@ -149,16 +141,16 @@ def test_a_late_frame_is_there_once_softirqs_have_run(words: Words | None) -> No
     ("words", "reason", "dead_ports", "cause"),
     [
         (Words(dropped=1), None, (), "switch"),
-        (Words(), "no route", ("rail0:down1",), "no route"),
-        (Words(), None, ("rail0:down1",), "port without carrier"),
-        (None, None, ("rail0:down1",), "port without carrier"),
+        (Words(), "no route", [DEAD], "no route"),
+        (Words(), None, [DEAD], "port without carrier"),
+        (None, None, [DEAD], "port without carrier"),
     ],
 )
 def test_a_frame_that_never_comes_out_has_its_cause(
-    words: Words | None, reason: str | None, dead_ports: Sequence[str], cause: str
+    words: Words | None, reason: str | None, dead_ports: Sequence[CableEnd], cause: str
 ) -> None:
     outlets = LateOutlets(0, 0)
-    crossing(outlets, words, reason=reason, dead_ports=dead_ports).arrive(UNICAST)
+    crossing(outlets, words, reason=reason, dead_ports=dead_ports).enter(UNICAST, 0)
     assert outlets.account.dropped == {f"rail0: {cause}": 1}
     assert outlets.finished == (cause == "port without carrier")  # what is known needs no barrier
 
@@ -166,7 +158,7 @@ def test_a_frame_that_never_comes_out_has_its_cause(
 @pytest.mark.parametrize(
     ("words", "late", "message"),
     [
-        (None, 0, "went into rail0 at 0.000 ns and neither came out nor was counted"),
+        (None, 0, "went into rail0 at 0 ns and neither came out nor was counted"),
         (Words(passed=3), 2, "2 came out, of 3 that its ports let go: the kernel had no room"),
         (Words(passed=1), 2, "one frame went into rail0 and 2 came out"),
     ],
@@ -176,5 +168,5 @@ def test_a_frame_without_a_trace_ends_the_run_once_softirqs_have_run(
 ) -> None:
     outlets = LateOutlets(0, late)
     with pytest.raises(Astray, match=message):
-        crossing(outlets, words).arrive(UNICAST)
+        crossing(outlets, words).enter(UNICAST, 0)
     assert outlets.finished == 1

@@ -1,19 +1,13 @@
-"""The sockets of one GPU in its own network namespace, and the lines behind them.
-
-A frame that leaves crosses eth0 of the namespace before its line serialises it. An arriving frame
-crosses it on its way in. So taps, filters and counters there see all frames.
-"""
+"""The ports of one GPU's NIC, and the lines behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from emulator.dataplane.kernel.frame_filter import TransportFrames
-from emulator.dataplane.kernel.frames.line import Line
-from emulator.dataplane.kernel.frames.packet_ring import FrameRing, PacketRing
-from emulator.dataplane.kernel.programs.classic_bpf import WHOLE_FRAME, attach
+from emulator.dataplane.dataplane import HostPort
 from emulator.sim.endpoint.agent_spec import PortSpec
+from emulator.sim.line import Line
 from uet.congestion.spraying.port_entropy import remaining
 from uet.transport import Frame
 
@@ -22,8 +16,6 @@ _VERSION_AT = 14
 _MACS = 12
 #: Where the entropy value stands in a frame: behind the IP header, which has no options.
 _ENTROPY4_AT, _ENTROPY6_AT = 34, 54
-#: Frames that come in one at a time wait in few slots.
-_SLOTS = 8
 
 
 def hash_of(header: bytes) -> int:
@@ -37,7 +29,7 @@ def hash_of(header: bytes) -> int:
 
 @dataclass(slots=True)
 class NicCounts:
-    """Frames and octets that one socket has sent and received.
+    """Frames and octets that one port has sent and received.
 
     ``gpu_dead`` are those received that the NIC dropped, since its GPU is dead.
     """
@@ -52,31 +44,12 @@ class NicCounts:
 
 @dataclass
 class GpuPort:
-    """One interface of a GPU: its socket, and the lines (several of a bond) that frames leave by.
-
-    ``macs`` is what a frame that leaves here begins with.  Make it in the GPU's namespace.
-    """
+    """One ``interface`` of a GPU, and the lines (several of a bond) that frames leave by."""
 
     spec: PortSpec
-    ring: FrameRing
+    interface: HostPort
     lines: Sequence[Line]
-    #: puts a frame on the interface
-    send: Callable[[Frame], int]
     counts: NicCounts = field(default_factory=NicCounts)
-
-    @classmethod
-    def open(
-        cls, spec: PortSpec, frames: TransportFrames, *, frame_octets: int, lines: Sequence[Line]
-    ) -> GpuPort:
-        """The port of ``spec`` in the current network namespace."""
-        program = frames.program(matching=WHOLE_FRAME, other=0, only_for_us=True)
-        ring = PacketRing(
-            lambda raw: attach(raw, program),
-            interface=spec.interface,
-            frame_octets=frame_octets,
-            slots=_SLOTS,
-        )
-        return cls(spec, ring, lines, ring.socket.sendmsg)
 
     @property
     def carrier(self) -> bool:
@@ -97,17 +70,13 @@ class GpuPort:
         return {
             "frames_in": counts.frames_in,
             "octets_in": counts.octets_in,
-            "socket_drops": self.ring.lost,
+            "socket_drops": self.interface.lost,
             "frames_out": counts.frames_out,
             "octets_out": counts.octets_out,
             "link_down": counts.link_down,
             "gpu_dead": counts.gpu_dead,
             "pending": sum(line.queued for line in self.lines),
         }
-
-    def close(self) -> None:
-        """Give up the socket."""
-        self.ring.close()
 
 
 class PortChoice:

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.dataplane.dilation import Dilation
+from emulator.dataplane.clock import Dilation
 
 FACTORS = st.floats(min_value=1e-3, max_value=1e9)
 

@@ -1,1 +1,0 @@
-"""The frames of a fabric whose nodes are a model in this process."""
