@@ -42,7 +42,7 @@ import numpy as np
 from emulator import plugins
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
-from emulator.run.latest_schedules import LatestSchedules, takes_wanted
+from emulator.run.latest_schedules import LatestSchedules
 from emulator.run.measures.gpu_execution import GpuExecution
 from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.message_times import Iteration
@@ -90,7 +90,7 @@ class Resumption:
     """The continuation of a :class:`Trial` after GPUs were lost, over the memories as they are.
 
     Buffers that ``expected`` names are spoiled before, but for those that are ``kept``: all others
-    are as in a new process.  ``compile`` may have a parameter ``wanted``, as that of a trial.
+    are as in a new process.
     """
 
     compile: Callable[..., Sequence[Schedule]]
@@ -103,9 +103,7 @@ class Resumption:
 class Trial:
     """One line of the table: a collective of one size, run ``warmups`` + ``iterations`` times.
 
-    ``compile`` makes the schedules of all ranks.  If it has a parameter ``wanted``, that is the
-    :class:`~emulator.sim.endpoint.operations.schedule.WantedSchedules` of this process: the
-    schedules of others may have their buffers alone.  ``inputs(rank)`` is what a rank's buffers
+    ``compile`` makes the schedules of all ranks.  ``inputs(rank)`` is what a rank's buffers
     hold at the start of every iteration, ``expected(rank)`` what they must hold, octet for octet,
     at its end; buffers named by ``expected`` are poisoned before each iteration, so that a transfer
     that never happened cannot pass for one that did.  Both are called for one rank at a time, and
@@ -335,7 +333,6 @@ class Scenario:
                 trial,
                 compile=latest.of(
                     self._guarded("compile", trial.compile),
-                    asks=takes_wanted(trial.compile),
                     source=trial.compile,
                 ),
                 inputs=self._guarded("inputs", trial.inputs),

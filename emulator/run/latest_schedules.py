@@ -1,42 +1,31 @@
-"""The schedules that a scenario compiled last, which are kept, and whose of them are wanted."""
+"""The schedules that a scenario compiled last, which are kept."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 
-from emulator.sim.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, WantedSchedules
+from emulator.sim.endpoint.operations.schedule import Schedule, compiled_ranks, without_others
 
 
 class LatestSchedules:
     """Keeps what was compiled last: a large program takes longer to compile than to read."""
 
     def __init__(self) -> None:
-        self._kept: tuple[object, WantedSchedules, Sequence[Schedule]] | None = None
+        self._kept: tuple[object, frozenset[int] | None, Sequence[Schedule]] | None = None
 
     def of(
-        self, compile_one: Callable[..., Sequence[Schedule]], *, asks: bool, source: object
-    ) -> Callable[..., Sequence[Schedule]]:
+        self, compile_one: Callable[[], Sequence[Schedule]], *, source: object
+    ) -> Callable[[], Sequence[Schedule]]:
         """``compile_one``, which is not called if the last one called was of the same ``source``.
 
-        ``asks``: it takes the schedules that are ``wanted``.  Where these are not all, others have
-        no operations.
+        Ranks that are not compiled have no operations.
         """
 
-        def compiled(wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
-            kept = self._kept
-            if kept is None or kept[0] is not source or kept[1] != wanted:
+        def compiled() -> Sequence[Schedule]:
+            kept, ranks = self._kept, compiled_ranks()
+            if kept is None or kept[0] is not source or kept[1] != ranks:
                 self._kept = kept = None  # there is no room for two
-                made = compile_one(wanted=wanted) if asks else compile_one()
-                self._kept = kept = source, wanted, wanted.of(made)
+                self._kept = kept = source, ranks, without_others(compile_one())
             return kept[2]
 
         return compiled
-
-
-def takes_wanted(compile_one: Callable[..., Sequence[Schedule]]) -> bool:
-    """Return whether ``compile_one`` has a parameter ``wanted``."""
-    try:
-        return "wanted" in inspect.signature(compile_one).parameters
-    except ValueError:  # a callable of C has none that can be read
-        return False

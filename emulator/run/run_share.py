@@ -8,13 +8,13 @@ has of its own GPUs (:class:`GpuOwners`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
 from emulator.errors import UserError
-from emulator.run.latest_schedules import takes_wanted
 from emulator.scenario import Trial
-from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.sim.endpoint.operations.schedule import Schedule, only_operations_of, without_others
 from emulator.workers.ranks.gpu_owners import Alone, GpuOwners
 from emulator.workers.ranks.rank_exchange import Ranks
 
@@ -70,12 +70,8 @@ def compiled_for(trial: Trial, owners: GpuOwners) -> Sequence[Schedule]:
     compiled: Sequence[Schedule] = ()
     refusal: tuple[object, str] | None = None
     try:
-        if owners.peers.count == 1:
-            compiled = trial.compile()
-        elif takes_wanted(trial.compile):
-            compiled = trial.compile(wanted=owners.wanted)
-        else:
-            compiled = owners.wanted.of(trial.compile())
+        with nullcontext() if owners.peers.count == 1 else only_operations_of(owners.own):
+            compiled = without_others(trial.compile())
         if [schedule.rank for schedule in compiled] != list(range(len(owners.owner))):
             raise UserError(
                 f"{trial.collective} of {trial.size_bytes} B has {len(compiled)} schedules and "

@@ -16,10 +16,8 @@ from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, Table
 from emulator.scenario import Contents, Outcome, Trial, refuse_idle
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
     Region,
     Schedule,
-    WantedSchedules,
 )
 from scenarios.collectives import ring
 from scenarios.collectives.algorithm_registry import algorithm_of
@@ -286,10 +284,8 @@ class _Run:
     def _channels(self, group: Communicator) -> int:
         return self.parameters.channel_count or len(group.rings)
 
-    def _compiled(
-        self, topology: Topology, wanted: WantedSchedules = ALL_SCHEDULES
-    ) -> Sequence[Schedule]:
-        program = Program.on(topology, wanted)
+    def _compiled(self, topology: Topology) -> Sequence[Schedule]:
+        program = Program.on(topology)
         for number, group in enumerate(self.groups):
             for position, rank in enumerate(group.ranks):
                 for name, octets in self._buffers(number, position).items():

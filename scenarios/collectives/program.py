@@ -23,7 +23,6 @@ from emulator.sim.endpoint.operations.operation_table import (
     OperationTable,
 )
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
     Copy,
     Operation,
     Receive,
@@ -31,8 +30,8 @@ from emulator.sim.endpoint.operations.schedule import (
     Region,
     Schedule,
     ScheduleSpan,
-    WantedSchedules,
     Write,
+    has_operations,
 )
 from topologies.model import Topology
 from topologies.parts.scale_up import ScaleUpDomains
@@ -42,7 +41,8 @@ class Program:
     """Collects the operations of ranks; ``servers[rank]`` names the server of a rank.
 
     ``joins`` returns whether a scale-up network joins two ranks, by default those of one server.
-    Operations of ranks that are not ``wanted`` are counted and not kept; their buffers are.
+    Operations of ranks that are not compiled (:func:`only_operations_of`) are counted and not kept;
+    their buffers are.
     """
 
     def __init__(
@@ -50,12 +50,11 @@ class Program:
         servers: Sequence[object],
         *,
         joins: Callable[[int, int], bool] | None = None,
-        wanted: WantedSchedules = ALL_SCHEDULES,
     ) -> None:
         self.servers = tuple(servers)
         self._joins = joins or self._same_server
-        self._wanted = [rank in wanted for rank in range(len(self.servers))]
-        self._kept = frozenset(rank for rank, kept in enumerate(self._wanted) if kept)
+        self._compiled = [has_operations(rank) for rank in range(len(self.servers))]
+        self._kept = frozenset(rank for rank, kept in enumerate(self._compiled) if kept)
         #: of what :meth:`extend` takes
         self.names = Names()
         self._tables: list[list[OperationTable]] = [[] for _ in self.servers]
@@ -67,13 +66,12 @@ class Program:
         self._tags: dict[tuple[int, int], int] = {}
 
     @classmethod
-    def on(cls, topology: Topology, wanted: WantedSchedules = ALL_SCHEDULES) -> Self:
-        """A program for all GPUs of ``topology`` in rank order, of which some are ``wanted``."""
+    def on(cls, topology: Topology) -> Self:
+        """A program for all GPUs of ``topology`` in rank order."""
         gpus, domains = topology.gpus, ScaleUpDomains(topology)
         return cls(
             [gpu.server for gpu in gpus],
             joins=lambda one, other: domains.joins(gpus[one].name, gpus[other].name),
-            wanted=wanted,
         )
 
     @property
@@ -107,7 +105,7 @@ class Program:
         """
         if local.length != remote.length:
             raise ValueError(f"cannot move {local.length} octets into {remote.length}")
-        sends, receives = self._wanted[source], self._wanted[destination]
+        sends, receives = self._compiled[source], self._compiled[destination]
         if not (sends or receives):
             return self.count(source), self.count(destination)
         tag = self.take_tags(source, destination, 1)
@@ -134,7 +132,7 @@ class Program:
         after: Iterable[int] = (),
     ) -> int:
         """Add ``source`` to ``into`` at ``rank``; return the operation's index."""
-        if not self._wanted[rank]:
+        if not self._compiled[rank]:
             return self.count(rank)
         return self._append(
             rank,
@@ -148,12 +146,12 @@ class Program:
 
     def append(self, rank: int, operation: Operation) -> int:
         """Append ``operation`` at ``rank``; returns its index."""
-        return self._append(rank, operation) if self._wanted[rank] else self.count(rank)
+        return self._append(rank, operation) if self._compiled[rank] else self.count(rank)
 
     def take_tags(self, source: int, destination: int, count: int) -> int:
         """Use ``count`` tags for what goes from one to the other; returns the first.
 
-        Between two ranks that are not wanted nobody asks for them.
+        Between two ranks that are not compiled nobody asks for them.
         """
         tag = self._tags.get((source, destination), 0)
         self._tags[source, destination] = tag + count
@@ -173,7 +171,7 @@ class Program:
         before = [
             (rank, self._counts[rank])
             for rank in (self._kept if ranks is None else ranks)
-            if self._wanted[rank]
+            if self._compiled[rank]
         ]
         self._blocks.append(name)
         yield
@@ -184,7 +182,7 @@ class Program:
 
     def name(self, rank: int, first: int, name: str) -> None:
         """Give ``name`` to the operations of ``rank`` from ``first`` on, as :meth:`named` does."""
-        if self._wanted[rank] and self._counts[rank] > first:
+        if self._compiled[rank] and self._counts[rank] > first:
             self._spans[rank].append(ScheduleSpan(name, first, self._counts[rank]))
 
     def operations(self, rank: int) -> int:
@@ -194,7 +192,7 @@ class Program:
     def extend(self, rank: int, table: OperationTable) -> None:
         """Append the operations of ``table``, whose names have the numbers of :attr:`names`."""
         self._counts[rank] += len(table)
-        if self._wanted[rank]:
+        if self._compiled[rank]:
             self._flush(rank)
             self._tables[rank].append(table)
 
@@ -218,7 +216,7 @@ class Program:
         return self._buffers[rank]
 
     def schedules(self) -> tuple[Schedule, ...]:
-        """Return the schedule of each rank, without operations where they are not wanted."""
+        """Return the schedule of each rank, without operations where they are not compiled."""
         made = []
         for rank, buffers in enumerate(self._buffers):
             operations: Sequence[Operation] = tuple(self._operations[rank])

@@ -18,11 +18,9 @@ from emulator.errors import UserError
 from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Contents
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
-    NO_SCHEDULES,
     Compute,
     Schedule,
-    WantedSchedules,
+    only_operations_of,
 )
 from scenarios.collectives import ring
 from scenarios.collectives.blocks import Ring
@@ -150,9 +148,9 @@ class Replay:
 
     # -- schedules and data ----------------------------------------------------------------------
 
-    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+    def compile(self) -> Sequence[Schedule]:
         """Return the schedule of each GPU, also of those that the trace has no rank for."""
-        return self._written(wanted)[0]
+        return self._written()[0]
 
     def inputs(self, rank: int) -> Contents:
         """Return what the buffers of ``rank`` hold at the start."""
@@ -183,7 +181,8 @@ class Replay:
 
     def runs(self, iteration: Iteration) -> list[CollectiveRun]:
         """Return when each collective was under way in ``iteration``."""
-        _, spans = self._written(NO_SCHEDULES)
+        with only_operations_of(()):
+            _, spans = self._written()
         begins: list[dict[int, int]] = [{} for _ in spans]
         ends: list[dict[int, int]] = [{} for _ in spans]
         starts = {
@@ -230,7 +229,8 @@ class Replay:
         Messages of collectives are not among them.
         """
         of_collective = np.zeros(len(iteration), bool)
-        spans = self._written(NO_SCHEDULES)[1] if self.collectives else []
+        with only_operations_of(()):
+            spans = self._written()[1] if self.collectives else []
         by_rank: dict[int, list[tuple[int, int]]] = {}
         for span in spans:
             for rank, ends in span.spans.items():
@@ -245,8 +245,8 @@ class Replay:
 
     # -- how it is made --------------------------------------------------------------------------
 
-    def _written(self, wanted: WantedSchedules) -> tuple[Sequence[Schedule], list[_Span]]:
-        program = Program.on(self.topology, wanted)
+    def _written(self) -> tuple[Sequence[Schedule], list[_Span]]:
+        program = Program.on(self.topology)
         done: list[dict[int, tuple[int, ...]]] = [{} for _ in self.trace.operations]
         spans: list[_Span] = []
         counts: dict[str, int] = {}

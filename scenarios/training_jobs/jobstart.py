@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
-from emulator.sim.endpoint.operations.schedule import NO_SCHEDULES
+from emulator.sim.endpoint.operations.schedule import only_operations_of
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.workloads.recovery.replica_parameters import ReplicaParameters
 from scenarios.workloads.recovery.starting_job import StartingJob, phases_ns
@@ -104,7 +104,8 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 
 def _trial(parameters: Parameters, job: StartingJob) -> Trial:
-    counted = job.compile(NO_SCHEDULES)
+    with only_operations_of(()):
+        counted = job.compile()
     octets = 4 * job.learning.weight_count
     return Trial(
         collective="jobstart",

@@ -54,7 +54,7 @@ import numpy as np
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
-from emulator.sim.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, WantedSchedules
+from emulator.sim.endpoint.operations.schedule import Schedule
 from scenarios.collectives.collective_parameters import EXPONENT, FLAG, PEERS
 from scenarios.collectives.communicators import ALL, Communicator, communicators
 from scenarios.collectives.program import Program
@@ -298,8 +298,8 @@ class _Step:
             "imbalance": float(into.max() / into[members].mean()) if into.any() else None,
         }
 
-    def _compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
-        program = Program.on(self.topology, wanted)
+    def _compile(self) -> Sequence[Schedule]:
+        program = Program.on(self.topology)
         for training in self.trainings:
             training.write(program)
         return program.schedules()

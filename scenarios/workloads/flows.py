@@ -16,14 +16,13 @@ import numpy as np
 from emulator.errors import UserError
 from emulator.scenario import Contents, FaultAt, Trial, parameter
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
     Compute,
     Operation,
     Receive,
     Region,
     Schedule,
-    WantedSchedules,
     Write,
+    has_operations,
 )
 from scenarios.workloads.places import scale_up_domains
 from topologies.model import Topology
@@ -149,10 +148,10 @@ class Traffic:
             held[flow.destination] = held.get(flow.destination, 0) + flow.length
         return max(held.values(), default=0)
 
-    def schedules(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+    def schedules(self) -> Sequence[Schedule]:
         """One for each rank of the fabric, also for those that take no part.
 
-        Only those that are ``wanted`` have operations.
+        Only ranks that are compiled have operations.
         """
         ranks = range(len(self.topology.gpus))
         operations: list[list[Operation]] = [[] for _ in ranks]
@@ -160,9 +159,9 @@ class Traffic:
         for flow in self.flows:
             buffers[flow.source][_to(flow)] = flow.length
             buffers[flow.destination][_from(flow)] = flow.length
-            if flow.source in wanted:
+            if has_operations(flow.source):
                 self._write(flow, operations[flow.source])
-            if flow.destination in wanted:
+            if has_operations(flow.destination):
                 operations[flow.destination] += [
                     Receive(peer=flow.source, tag=tag, into=Region(_from(flow), offset, length))
                     for tag, (offset, length) in enumerate(self._messages(flow))

@@ -24,13 +24,12 @@ import numpy as np
 
 from emulator.scenario import Contents
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
     Operation,
     Receive,
     Region,
     Schedule,
-    WantedSchedules,
     Write,
+    has_operations,
 )
 
 #: A submission queue entry and a completion queue entry (NVM Express Base 2.0, 3.3.3), and the RETH
@@ -81,12 +80,12 @@ class StorageCommands:
         filled = [len(one) for one in self._filled().values()]
         return max([len(one) for one in self.memories.values()] + filled, default=0)
 
-    def schedules(self, wanted: WantedSchedules = ALL_SCHEDULES) -> list[Schedule]:
+    def schedules(self) -> list[Schedule]:
         """Return one schedule for each rank, also for those that take no part.
 
-        Only those that are ``wanted`` have operations.
+        Only ranks that are compiled have operations.
         """
-        build = _CommandSchedules(self, wanted)
+        build = _CommandSchedules(self)
         for command in self.commands:
             build.add(command)
         return [
@@ -165,8 +164,8 @@ class _Message:
 class _CommandSchedules:
     """Schedules of all ranks while commands are added."""
 
-    def __init__(self, commands: StorageCommands, wanted: WantedSchedules) -> None:
-        self.commands, self._wanted = commands, wanted
+    def __init__(self, commands: StorageCommands) -> None:
+        self.commands = commands
         ranks = range(commands.ranks)
         self.operations: list[list[Operation]] = [[] for _ in ranks]
         self.buffers: list[dict[str, int]] = [{} for _ in ranks]
@@ -218,9 +217,9 @@ class _CommandSchedules:
     ) -> int:
         """Append ``message`` to its sender's schedule, and return its index in the receiver's.
 
-        The index of a receiver that is not wanted stands for nothing.
+        The index of a receiver that is not compiled stands for nothing.
         """
-        if message.sender in self._wanted:
+        if has_operations(message.sender):
             write = Write(
                 peer=message.receiver,
                 tag=message.tag,
@@ -231,7 +230,7 @@ class _CommandSchedules:
             self.operations[message.sender].append(write)
         received = self.operations[message.receiver]
         index = len(received)
-        if message.receiver in self._wanted:
+        if has_operations(message.receiver):
             into = message.remote
             received.append(
                 Receive(peer=message.sender, tag=message.tag, into=into, after=receive_after)

@@ -11,7 +11,7 @@ import pytest
 from emulator import scenario
 from emulator.run.measures.ideal import WireCost
 from emulator.scenario import Outcome
-from emulator.sim.endpoint.operations.schedule import ALL_SCHEDULES, Schedule, WantedSchedules
+from emulator.sim.endpoint.operations.schedule import Schedule
 from scenarios.collectives.program import Program
 from tests.harness.runs.observed_messages import iteration_of, observed_in
 from tests.scenarios.test_scenarios_in_part import made, of_default
@@ -19,7 +19,7 @@ from tests.scenarios.test_scenarios_in_part import made, of_default
 WIRE = WireCost(around_bytes=122, payload_mtu=4096)
 
 
-def refused(wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
+def refused() -> Sequence[Schedule]:
     """Compile nothing."""
     raise AssertionError("measures compiles")
 

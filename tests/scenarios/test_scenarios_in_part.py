@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from emulator import scenario
-from emulator.run.latest_schedules import takes_wanted
 from emulator.scenario import Trial
-from emulator.sim.endpoint.operations.schedule import Schedule, WantedSchedules
+from emulator.sim.endpoint.operations.schedule import Schedule, only_operations_of
 from tests.harness.runs.wanted_parts import assert_parts
 from topologies.catalogue import load
 from topologies.model import Topology
@@ -74,16 +73,14 @@ def assert_compiled_in_part(name: str, given: dict[str, str]) -> None:
     for trial in trials:
         whole = trial.compile()
         for some in ({0}, {len(ranks) - 1}, set(ranks[1::2]), set(ranks[: len(ranks) // 2])):
-            wanted = WantedSchedules(frozenset(some))
-            assert_parts(trial.compile(wanted=wanted), whole, wanted.ranks)
+            with only_operations_of(some):
+                part = trial.compile()
+            assert_parts(part, whole, frozenset(some))
 
 
 @pytest.mark.parametrize("name", scenario.names())
 def test_a_wanted_schedule_is_that_of_the_whole(name: str, tmp_path: Path) -> None:
-    given = of_default(name, tmp_path)
-    _, trials = made(name, given)
-    assert all(takes_wanted(one.compile) for one in trials)
-    assert_compiled_in_part(name, given)
+    assert_compiled_in_part(name, of_default(name, tmp_path))
 
 
 @pytest.mark.parametrize(("name", "given"), SHAPES)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from emulator.sim.endpoint.operations.schedule import WantedSchedules
-
 
 class RunProcesses(Protocol):
     """All processes of a run, as the one of them with ``number`` sees them."""
@@ -79,11 +77,6 @@ class GpuOwners:
         return frozenset(
             rank for rank, owner in enumerate(self.owner) if owner == self.peers.number
         )
-
-    @property
-    def wanted(self) -> WantedSchedules:
-        """The schedules that this process compiles: those of its own GPUs."""
-        return WantedSchedules(self.own)
 
     def first_failure(self, what: str, failure: tuple[object, str] | None) -> str | None:
         """Return the sentence of the failure with the lowest place, of all that processes have.

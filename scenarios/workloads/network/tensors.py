@@ -16,14 +16,12 @@ from functools import cached_property
 
 from emulator.sim.endpoint.operations.gpu_functions import name_of
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
-    NO_SCHEDULES,
     Apply,
     Compute,
     Reduce,
     Region,
     Schedule,
-    WantedSchedules,
+    only_operations_of,
 )
 from scenarios.collectives.program import Program
 from scenarios.collectives.ring import split
@@ -239,14 +237,15 @@ class TensorWork:
     topology: Topology
     write: Callable[[TensorProgram], object]
 
-    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
-        """Return the schedules of all GPUs, with the operations of those that are ``wanted``."""
-        return self._written(wanted).program.schedules()
+    def compile(self) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs, with the operations of those that are compiled now."""
+        return self._written().program.schedules()
 
     @cached_property
     def size(self) -> WorkSize:
         """Return what is counted while no operation is kept."""
-        tensors = self._written(NO_SCHEDULES)
+        with only_operations_of(()):
+            tensors = self._written()
         program = tensors.program
         ranks = range(program.ranks)
         return WorkSize(
@@ -258,13 +257,12 @@ class TensorWork:
     def transfers(self) -> list[Exchange]:
         """Return all transfers in the order in which they are written down."""
         listed: list[Exchange] = []
-        self._written(NO_SCHEDULES, listed)
+        with only_operations_of(()):
+            self._written(listed)
         return listed
 
-    def _written(
-        self, wanted: WantedSchedules, listed: list[Exchange] | None = None
-    ) -> TensorProgram:
-        tensors = TensorProgram(Program.on(self.topology, wanted), listed)
+    def _written(self, listed: list[Exchange] | None = None) -> TensorProgram:
+        tensors = TensorProgram(Program.on(self.topology), listed)
         self.write(tensors)
         return tensors
 

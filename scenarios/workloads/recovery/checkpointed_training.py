@@ -23,10 +23,8 @@ from emulator.scenario import Contents, Resumption
 from emulator.sim.endpoint.interruption import JobExecution
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
-    NO_SCHEDULES,
     Schedule,
-    WantedSchedules,
+    only_operations_of,
 )
 from scenarios.collectives.program import Program
 from scenarios.workloads.network import gpu_layers
@@ -182,16 +180,17 @@ class CheckpointedTraining:
 
     # -- operations ----------------------------------------------------------------------------
 
-    def compile(self, part: JobPart, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
-        """Return the schedules of all GPUs in ``part``, with the operations that are ``wanted``."""
-        writer = _PartWriter(self, JobPart(part.placed, part.checkpoint), wanted)
+    def compile(self, part: JobPart) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs in ``part``, with operations that are compiled now."""
+        writer = _PartWriter(self, JobPart(part.placed, part.checkpoint))
         writer.write()
         return writer.program.schedules()
 
     def _part(self, placed: tuple[int, ...], checkpoint: int) -> JobPart:
         part = JobPart(placed, checkpoint)
-        writer = _PartWriter(self, part, NO_SCHEDULES)
-        writer.write()
+        with only_operations_of(()):
+            writer = _PartWriter(self, part)
+            writer.write()
         program = writer.program
         part.exchanges = writer.tensors.exchanges
         part.memory_bytes = max(
@@ -216,14 +215,12 @@ class _JobTensors(TensorProgram):
 
 
 class _PartWriter:
-    """Writes ``part`` of ``training``: its operations that are ``wanted``, and where they are."""
+    """Writes ``part`` of ``training``: its operations, and where they are."""
 
-    def __init__(
-        self, training: CheckpointedTraining, part: JobPart, wanted: WantedSchedules
-    ) -> None:
+    def __init__(self, training: CheckpointedTraining, part: JobPart) -> None:
         self._training, self._part = training, part
         learning = training.learning
-        self.program = Program.on(training.topology, wanted)
+        self.program = Program.on(training.topology)
         self.tensors = _JobTensors(self.program, part.writes)
         self._count = learning.weight_count
         size = self._count + learning.epochs

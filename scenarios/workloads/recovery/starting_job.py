@@ -20,11 +20,9 @@ import numpy as np
 from emulator.run.measures.gpu_execution import GpuExecution
 from emulator.scenario import Contents, Outcome
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
-    NO_SCHEDULES,
     Region,
     Schedule,
-    WantedSchedules,
+    only_operations_of,
 )
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
@@ -71,13 +69,13 @@ class StartingJob:
     slice_bytes: int
     gradient_ns: int
 
-    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> Sequence[Schedule]:
-        """Return the schedules of all GPUs, with the operations of those that are ``wanted``."""
-        return self.started(wanted).schedules
+    def compile(self) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs, with the operations of those that are compiled now."""
+        return self.started().schedules
 
-    def started(self, wanted: WantedSchedules = ALL_SCHEDULES) -> StartedJob:
-        """Return the operations, of which those that are ``wanted`` are kept."""
-        program = Program.on(self.topology, wanted)
+    def started(self) -> StartedJob:
+        """Return the operations, of which those that are compiled are kept."""
+        program = Program.on(self.topology)
         tensors = TensorProgram(program)
         job = StartedJob()
         with program.named("communicator id"):
@@ -95,7 +93,8 @@ class StartingJob:
     @cached_property
     def _phases(self) -> Mapping[int, Mapping[str, Sequence[int]]]:
         """By rank and by the name of each phase the operations that end it there."""
-        started = self.started(NO_SCHEDULES)
+        with only_operations_of(()):
+            started = self.started()
         found: dict[int, dict[str, list[int]]] = {}
         for name in PHASES:
             for rank, index in getattr(started, name):

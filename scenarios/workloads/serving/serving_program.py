@@ -13,11 +13,9 @@ import numpy as np
 
 from emulator.scenario import Contents
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
     Compute,
     Region,
     Schedule,
-    WantedSchedules,
 )
 from scenarios.collectives.program import Program
 from scenarios.workloads.serving.serving_job import ServingJob
@@ -80,9 +78,9 @@ class ServingProgram:
 
     # -- schedules -------------------------------------------------------------------------------
 
-    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> tuple[Schedule, ...]:
-        """Return the schedules of all GPUs; those that are not ``wanted`` have buffers alone."""
-        program = Program.on(self.topology, wanted)
+    def compile(self) -> tuple[Schedule, ...]:
+        """Return the schedules of all GPUs; those that are not compiled have buffers alone."""
+        program = Program.on(self.topology)
         prefilled: list[dict[int, int]] = []
         decoded: list[dict[int, tuple[int, ...]]] = []
         for one in self.requests:
@@ -168,7 +166,7 @@ class ServingProgram:
         return current
 
     def _reserve(self, program: Program, one: Served) -> None:
-        """Allocate what the tokens exchange, where no GPU that decodes is wanted."""
+        """Allocate what the tokens exchange, where no GPU that decodes is compiled."""
         for source, target in self._step_messages(one):
             program.allocate(source, _STATES, self.job.output * self._step_bytes)
             program.allocate(target, _GATHERED, self.job.output * self._step_bytes)

@@ -14,10 +14,8 @@ from emulator.errors import UserError
 from emulator.run.measures.gpu_execution import GpuExecution
 from emulator.scenario import Contents, Outcome, Trial
 from emulator.sim.endpoint.operations.schedule import (
-    ALL_SCHEDULES,
-    NO_SCHEDULES,
     Schedule,
-    WantedSchedules,
+    only_operations_of,
 )
 from scenarios.workloads.transformer.parallel_layout import CP, DP, EP, EXPERT_DP, TP
 from scenarios.workloads.transformer.step_operations.compute_stream import (
@@ -120,7 +118,7 @@ class StepRun:
     """Jobs that run at the same time on ``topology``.
 
     It keeps no operations: a compile writes them anew.  ``compiled`` is what those of the latest
-    compile are for, at GPUs that were wanted and compute.
+    compile are for, at GPUs that were compiled and compute.
     """
 
     topology: Topology
@@ -138,11 +136,9 @@ class StepRun:
                 "add hosts, or leave --topology out"
             )
 
-    def _written(
-        self, wanted: WantedSchedules, scale: StepScale
-    ) -> tuple[DependentProgram, list[ComputeStream]]:
-        """Write the operations of ``wanted`` GPUs; ``scale`` counts the exchanges of all."""
-        program, computing = DependentProgram.on(self.topology, wanted), []
+    def _written(self, scale: StepScale) -> tuple[DependentProgram, list[ComputeStream]]:
+        """Write the operations; ``scale`` counts the exchanges of all."""
+        program, computing = DependentProgram.on(self.topology), []
         for job in self.jobs:
             step = TrainingStep(program, self.topology, job.step, job.gpus, scale, self.choices)
             with program.named(job.name) if job.name else nullcontext():
@@ -150,9 +146,9 @@ class StepRun:
             computing.append(step.computing)
         return program, computing
 
-    def compile(self, wanted: WantedSchedules = ALL_SCHEDULES) -> StepSchedules:
-        """Return the schedules of all GPUs; those that are not ``wanted`` have buffers alone."""
-        program, computing = self._written(wanted, replace(self.scale))
+    def compile(self) -> StepSchedules:
+        """Return the schedules of all GPUs; those that are not compiled have buffers alone."""
+        program, computing = self._written(replace(self.scale))
         streams = {gpu: stream for one in computing for gpu, stream in one.stream.items()}
         self.compiled = {
             gpu: GpuOperations(program.labels[gpu], frozenset(stream))
@@ -169,7 +165,8 @@ class StepRun:
     def sizes(self) -> StepSizes:
         """Return what all GPUs have together, from a walk that keeps no operation."""
         scale = replace(self.scale)
-        program, computing = self._written(NO_SCHEDULES, scale)
+        with only_operations_of(()):
+            program, computing = self._written(scale)
         inside = {pair for pair in program.sent if program.joins(*pair)}
         return StepSizes(
             written={pair: sent for pair, sent in program.sent.items() if pair not in inside},

@@ -25,8 +25,9 @@ from emulator.sim.endpoint.operations.schedule import (
     Region,
     Schedule,
     ScheduleSpan,
-    WantedSchedules,
     Write,
+    only_operations_of,
+    without_others,
 )
 from emulator.workers.ranks.gpu_owners import GpuOwners
 from emulator.workers.ranks.rank_exchange import Ranks
@@ -98,7 +99,8 @@ def in_parts(pxn: Pxn, schedules: Sequence[Schedule], owner: Sequence[int]) -> l
 
     def part(ranks: Ranks) -> list[Schedule]:
         process = GpuOwners(ranks, owner)
-        own = WantedSchedules(process.own).of(schedules)
+        with only_operations_of(process.own):
+            own = without_others(schedules)
         relayed = pxn.relayed(own, process)
         counts.append(changed(own, relayed))
         return relayed
@@ -204,8 +206,10 @@ def test_all_processes_state_the_lowest_pair_that_nobody_can_relay() -> None:
 
     def stated(ranks: Ranks) -> str:
         process = GpuOwners(ranks, [0, 1, 0, 0, 2, 2])
+        with only_operations_of(process.own):
+            own = without_others(schedules)
         with pytest.raises(UserError) as failure:
-            Pxn(topology).relayed(WantedSchedules(process.own).of(schedules), process)
+            Pxn(topology).relayed(own, process)
         return str(failure.value)
 
     assert in_ranks(3, stated) == [str(alone.value)] * 3

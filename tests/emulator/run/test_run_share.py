@@ -15,7 +15,7 @@ from emulator.run.measures import message_graph
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, weighed
 from emulator.run.run_share import RunShare, compiled_for
-from emulator.sim.endpoint.operations.schedule import Schedule, WantedSchedules
+from emulator.sim.endpoint.operations.schedule import Schedule, has_operations
 from emulator.workers.ranks.gpu_owners import GpuOwners
 from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
@@ -108,10 +108,10 @@ def test_ranks_have_the_operations_of_their_own_in_each_row(name: str, spec: str
 def test_what_one_rank_cannot_compile_all_refuse() -> None:
     (trial,) = plan().trials
 
-    def compiled(wanted: WantedSchedules) -> Sequence[Schedule]:
-        if 0 in wanted:
+    def compiled() -> Sequence[Schedule]:
+        if has_operations(0):
             raise UserError("rank 0 has no schedule")
-        return trial.compile(wanted=wanted)
+        return trial.compile()
 
     broken = dataclasses.replace(trial, compile=compiled)
 

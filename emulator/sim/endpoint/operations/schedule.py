@@ -7,7 +7,9 @@ decides.  Regions are (buffer, offset, length) in octets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 
@@ -126,29 +128,40 @@ class Schedule:
     spans: tuple[ScheduleSpan, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WantedSchedules:
-    """The ranks whose operations a compile has to make; None: those of all.
+#: The ranks whose operations are compiled now; None: those of all.
+_compiled: ContextVar[frozenset[int] | None] = ContextVar("_compiled", default=None)
 
-    A process that runs some of the GPUs needs no more of the others than their buffers.
+
+@contextmanager
+def only_operations_of(ranks: Iterable[int] | None) -> Iterator[None]:
+    """Have schedules that are compiled in the block without the operations of other ``ranks``.
+
+    A process that runs some of the GPUs needs no more of the others than their buffers.  None: it
+    needs all; without any rank a compile only counts.
     """
-
-    ranks: frozenset[int] | None = None
-
-    def __contains__(self, rank: int) -> bool:
-        return self.ranks is None or rank in self.ranks
-
-    def of(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
-        """Return ``schedules`` without the operations that are not wanted."""
-        if self.ranks is None:
-            return schedules
-        return tuple(
-            one if one.rank in self.ranks else replace(one, operations=(), spans=())
-            for one in schedules
-        )
+    before = _compiled.set(None if ranks is None else frozenset(ranks))
+    try:
+        yield
+    finally:
+        _compiled.reset(before)
 
 
-#: What a compile has to make where nobody says.
-ALL_SCHEDULES = WantedSchedules()
-#: What a compile has to make that only counts.
-NO_SCHEDULES = WantedSchedules(frozenset())
+def compiled_ranks() -> frozenset[int] | None:
+    """Return the ranks whose operations are compiled now; None: those of all."""
+    return _compiled.get()
+
+
+def has_operations(rank: int) -> bool:
+    """Return whether the operations of ``rank`` are compiled now."""
+    ranks = _compiled.get()
+    return ranks is None or rank in ranks
+
+
+def without_others(schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+    """Return ``schedules`` without operations of ranks that are not compiled now."""
+    ranks = _compiled.get()
+    if ranks is None:
+        return schedules
+    return tuple(
+        one if one.rank in ranks else replace(one, operations=(), spans=()) for one in schedules
+    )

@@ -20,7 +20,7 @@ VERDICTS, VERDICT_OCTETS = "verdicts", 4
 class ComputeStream:
     """Computing of all ranks of ``program``, at each rank one operation after the other.
 
-    ``stream`` has their indices by rank, where these are wanted.  All ranks have the number of
+    ``stream`` has their indices by rank, where these are compiled.  All ranks have the number of
     results that they compare (``verdicts``), and the time that they compute.
     """
 

@@ -21,7 +21,7 @@ from emulator.sim.endpoint.operations.operation_table import (
     WRITE,
     OperationTable,
 )
-from emulator.sim.endpoint.operations.schedule import ALL_SCHEDULES, Region, WantedSchedules
+from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives.collective_call import STAGING
 from scenarios.collectives.program import Program
 from scenarios.workloads.transformer.step_operations.exchange_footprint import (
@@ -81,7 +81,7 @@ class _Exchange:
 class DependentProgram(Program):
     """A program that records what each receive is for (``labels``, by rank and index).
 
-    It does so for ranks that are wanted.  ``sent`` are octets of all, by source and destination.
+    It does so for ranks that are compiled.  ``sent`` are octets of all, by source and destination.
     """
 
     def __init__(
@@ -89,9 +89,8 @@ class DependentProgram(Program):
         servers: Sequence[object],
         *,
         joins: Callable[[int, int], bool] | None = None,
-        wanted: WantedSchedules = ALL_SCHEDULES,
     ) -> None:
-        super().__init__(servers, joins=joins, wanted=wanted)
+        super().__init__(servers, joins=joins)
         self.labels: list[dict[int, str]] = [{} for _ in servers]
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.footprints = ExchangeFootprints(servers)
@@ -111,7 +110,7 @@ class DependentProgram(Program):
             self._exchange = None
 
     def leave(self, footprint: ExchangeFootprint, ranks: Sequence[int]) -> None:
-        """Add up what an exchange of ``ranks`` sends; allocate what it takes if none is wanted."""
+        """Add up what an exchange of ``ranks`` sends; allocate where none is compiled."""
         for (source, destination), octets in footprint.sent.items():
             self.sent[ranks[source], ranks[destination]] += octets
         if not self.wants(*ranks):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from emulator.sim.endpoint.operations.operation_table import COPY, WRITE, OperationTable
-from emulator.sim.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule import Region, only_operations_of
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.collective_call import CollectiveCall
 from scenarios.collectives.program import Program
@@ -96,7 +96,8 @@ class ExchangeFootprints:
         return self._known[shape]
 
     def _made(self, collective: str, algorithm: str, call: CollectiveCall) -> ExchangeFootprint:
-        program = FootprintProgram(self._servers)
+        with only_operations_of(None):
+            program = FootprintProgram(self._servers)
         algorithm_of(collective, algorithm).run(replace(call, program=program))
         place = call.communicator.position
         return ExchangeFootprint(

@@ -129,7 +129,7 @@ class PendingExchange:
     def begin(self, entry: Mapping[int, int]) -> dict[int, CheckedTensor]:
         """Write the operations; a member begins after its operation in ``entry``.
 
-        Of members that are not wanted nothing is written.
+        Of members that are not compiled nothing is written.
         """
         stream, program, ranks = self.stream, self.stream.program, self.stream.communicator.ranks
         waits = {

@@ -21,8 +21,9 @@ from emulator.sim.endpoint.operations.schedule import (
     Receive,
     Region,
     Schedule,
-    WantedSchedules,
     Write,
+    only_operations_of,
+    without_others,
 )
 from emulator.workers.ranks.gpu_owners import GpuOwners
 from emulator.workers.ranks.rank_exchange import Ranks
@@ -88,7 +89,8 @@ def test_the_parts_come_to_the_whole(name: str, division: list[int]) -> None:
 
     def part(ranks: Ranks) -> tuple[float, list[Iteration], tuple[int, int], list[bool]]:
         owners = GpuOwners(ranks, division)
-        own = WantedSchedules(owners.own).of(whole)
+        with only_operations_of(owners.own):
+            own = without_others(whole)
         of_own = [one if one.rank in owners.own else one.brief() for one in results]
         graph = MessageGraph(own, owners)
         bound = ideal_ns(FABRIC, own, WIRE, graph=graph)
@@ -174,6 +176,8 @@ def test_parts_fail_with_the_sentence_of_the_whole(schedules: list[Schedule]) ->
 
     def part(ranks: Ranks) -> str:
         owners = GpuOwners(ranks, [0, 1, 1])
-        return stated(WantedSchedules(owners.own).of(schedules), owners)
+        with only_operations_of(owners.own):
+            own = without_others(schedules)
+        return stated(own, owners)
 
     assert in_ranks(2, part) == [stated(schedules, None)] * 2

@@ -27,8 +27,9 @@ from emulator.sim.endpoint.operations.schedule import (
     Region,
     Schedule,
     ScheduleSpan,
-    WantedSchedules,
     Write,
+    only_operations_of,
+    without_others,
 )
 from emulator.workers.ranks.gpu_owners import GpuOwners, RunProcesses
 from emulator.workers.ranks.rank_exchange import Ranks
@@ -101,7 +102,8 @@ def own_part(execution: Execution, own: frozenset[int]) -> Execution:
     """Return the part of an execution that a process has which knows its ``own`` GPUs alone."""
     schedules, results = execution
     brief = [one if one.rank in own else one.brief() for one in results]
-    return WantedSchedules(own).of(schedules), brief
+    with only_operations_of(own):
+        return without_others(schedules), brief
 
 
 def everything(execution: Execution, own: frozenset[int]) -> Execution:

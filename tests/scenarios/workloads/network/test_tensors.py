@@ -8,11 +8,11 @@ import pytest
 
 from emulator.sim.endpoint.operations.schedule import Copy, Write
 from scenarios.workloads.network.tensors import (
-    NO_SCHEDULES,
     Exchange,
     TensorProgram,
     TensorWork,
     octets_of,
+    only_operations_of,
 )
 from topologies.catalogue import load
 
@@ -62,7 +62,8 @@ def test_octets_are_counted_as_often_as_they_travel(nvlink: bool | None, octets:
 
 
 def test_nothing_is_wanted_to_count() -> None:
-    schedules = TensorWork(FABRIC, write).compile(NO_SCHEDULES)
+    with only_operations_of(()):
+        schedules = TensorWork(FABRIC, write).compile()
     assert [len(one.operations) for one in schedules] == [0] * len(FABRIC.gpus)
     assert all(schedules[rank].buffers for rank in RANKS)
 

@@ -11,7 +11,7 @@ import pytest
 from emulator.errors import UserError
 from emulator.sim.endpoint.interruption import Interruption, JobExecution
 from emulator.sim.endpoint.operations.rank_result import RankResult
-from emulator.sim.endpoint.operations.schedule import WantedSchedules, Write
+from emulator.sim.endpoint.operations.schedule import Write, only_operations_of
 from scenarios.workloads.network.recurrence import RecurrentModel
 from scenarios.workloads.network.replica_learning import ReplicaLearning
 from scenarios.workloads.network.tensors import octets_of
@@ -131,7 +131,8 @@ def test_all_parts_are_compiled_for_some_of_the_gpus(wanted: set[int]) -> None:
         (job.first, partial(job.compile, job.first)),
         (job.part_after([interruption]), job.recover([interruption]).compile),
     ):
-        some = compile_part(wanted=WantedSchedules(frozenset(wanted)))
+        with only_operations_of(wanted):
+            some = compile_part()
         assert_parts(some, job.compile(part), frozenset(wanted))
 
 

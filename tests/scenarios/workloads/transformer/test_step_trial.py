@@ -9,7 +9,7 @@ import pytest
 
 from emulator import scenario
 from emulator.sim.endpoint.operations.operation_table import APPLY, COPY, WRITE, OperationTable
-from emulator.sim.endpoint.operations.schedule import WantedSchedules
+from emulator.sim.endpoint.operations.schedule import only_operations_of
 from scenarios.workloads.transformer.step_operations.compute_stream import VERDICTS
 from scenarios.workloads.transformer.step_operations.training_step import Handover
 from scenarios.workloads.transformer.step_trial import StepRun, StepTrial
@@ -41,7 +41,8 @@ def _assert_written_in_part(one: StepRun) -> None:
     assert len(whole.labels) == len(whole)
     alone = [frozenset({rank}) for rank in range(len(whole))]
     for ranks in (*alone, *WANTED, frozenset[int]()):
-        some = one.compile(WantedSchedules(ranks))
+        with only_operations_of(ranks):
+            some = one.compile()
         assert_parts(some, whole, ranks)
         for rank in range(len(whole)):
             wanted = rank in ranks
@@ -69,7 +70,8 @@ def test_rows_of_scenarios_are_written_in_part(name: str, given: dict[str, str])
         assert isinstance(trial, StepTrial)
         assert set(vars(trial.run)) <= {"topology", "jobs", "scale", "choices", "compiled", *KEPT}
         _assert_written_in_part(trial.run)
-        some = trial.compile(wanted=WantedSchedules(frozenset({1})))
+        with only_operations_of({1}):
+            some = trial.compile()
         busy = any(1 in job.touched for job in trial.run.jobs)
         assert [len(one.operations) > 0 for one in some] == [
             busy and rank == 1 for rank in range(len(some))
