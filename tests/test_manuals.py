@@ -75,7 +75,8 @@ def test_what_is_public_can_be_imported(module: str) -> None:
 
 
 def test_examples_import_what_is_public() -> None:
-    text = "\n".join(page.read_text() for page in PAGES)
+    examples = (*PAGES, *(CHECKOUT / "tests" / "examples").glob("*.py"))
+    text = "\n".join(example.read_text() for example in examples)
     imported = [
         (module, name) for module, names in IMPORT.findall(text) for name in names.split(", ")
     ]
