@@ -5,7 +5,6 @@ A manual holds a table between the lines ``<!-- generated: NAME -->`` and ``<!--
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -45,11 +44,6 @@ _LINK = re.compile(r"\]\(#([a-z-]+)\)")
 _TABLE = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def verbs() -> str:
-    """List every verb of ``uetemu`` with its line of help."""
-    return _list((name, verb.help) for name, verb in VERBS.items())
-
-
 #: Verbs whose options stand in the manual of labs and endpoints.
 _OF_LABS = (
     "up",
@@ -66,25 +60,28 @@ _OF_LABS = (
 _OF_ENDPOINTS = ("fep", "hca", "nvme")
 
 
-def options_of_runs() -> str:
-    """List the options of verbs that run something, or read what a run has left."""
+def verbs_of_runs() -> str:
+    """List the verbs that run something, or read what a run has left, with their options."""
     others = (_options_of(name) for name in VERBS if name not in _OF_LABS + _OF_ENDPOINTS)
     return "\n\n".join((_lists({"uetemu": cli}), *others))
 
 
-def options_of_labs() -> str:
-    """List the options of verbs that build, watch and change labs."""
-    return "\n\n".join(filter(None, (_options_of(name) for name in _OF_LABS)))
+def verbs_of_labs() -> str:
+    """List the verbs that build, watch and change labs, with their options."""
+    return "\n\n".join(_options_of(name) for name in _OF_LABS)
 
 
-def options_of_endpoints() -> str:
-    """List the options of verbs that are one endpoint, those of ``fep`` and ``hca`` together."""
+def verbs_of_endpoints() -> str:
+    """List the verbs that are one endpoint, with their options, those of two together."""
     return "\n\n".join((_options_of("fep", "hca"), _options_of("nvme")))
 
 
 def _options_of(*names: str) -> str:
-    """List the options of verbs and of the commands below them."""
-    return _lists({path: each for name in names for path, each in _commands(name).items()})
+    """List verbs with their meaning, and the options of them and of the commands below them."""
+    meanings = "\n\n".join(f"**`{name}`**: {VERBS[name].help}" for name in names)
+    options = _lists({path: each for name in names for path, each in _commands(name).items()})
+    alone = f"**`{names[0]}`**\n\n"
+    return f"{meanings}\n\n{options.removeprefix(alone)}".rstrip()
 
 
 def _lists(commands: Mapping[str, click.Command]) -> str:
@@ -166,21 +163,10 @@ def scenarios() -> str:
     )
 
 
-def rooms() -> str:
-    """List the rooms of each floor with the first sentence of their package."""
-    found = []
-    for floor in FLOORS:
-        for package in sorted((CHECKOUT / floor).glob("*/__init__.py")):
-            text = ast.get_docstring(ast.parse(package.read_text())) or ""
-            found.append((f"{package.parent.relative_to(CHECKOUT)}/", text.splitlines()[0]))
-    return _list(found)
-
-
 TABLES: Mapping[str, Callable[[], str]] = {
-    "verbs": verbs,
-    "options_of_runs": options_of_runs,
-    "options_of_labs": options_of_labs,
-    "options_of_endpoints": options_of_endpoints,
+    "verbs_of_runs": verbs_of_runs,
+    "verbs_of_labs": verbs_of_labs,
+    "verbs_of_endpoints": verbs_of_endpoints,
     "transports": transports,
     "switches": switches,
     "control_planes": control_planes,
@@ -199,7 +185,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "pause_counters": _explained(result_keys.PAUSE),
     "link_counters": _explained(result_keys.LINK),
     "scenarios": scenarios,
-    "rooms": rooms,
 }
 
 
