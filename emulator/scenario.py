@@ -44,12 +44,12 @@ from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
 from emulator.run.latest_schedules import LatestSchedules
 from emulator.run.measures.gpu_execution import GpuExecution
-from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.message_times import Iteration
 from emulator.run.measures.port_record import PortRecord
 from emulator.run.measures.queue_depths import QueueSeries
 from emulator.sim.endpoint.interruption import JobExecution
 from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.transports.wire_cost import WireCost
 from topologies.advice import meant
 from topologies.model import Topology, TopologyError
 

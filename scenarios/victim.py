@@ -43,10 +43,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
+from emulator.transports.wire_cost import WireCost
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import (
     Shares,

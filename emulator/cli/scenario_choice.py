@@ -7,12 +7,13 @@ its ``work`` set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 
 from emulator import scenario as scenarios
-from emulator.cluster.run import cluster_scenario
 from emulator.errors import UserError
 
+_OF_CLUSTERS = "scenarios.cluster_tests"
 #: Names by which users mean TCP, which is no transport of runs.
 TCP_NAMES = ("tcp", "nvme", "nvme-tcp", "nvme_tcp")
 
@@ -26,7 +27,7 @@ def chosen(
     storage over TCP; where another command is right, the sentence has it.
     """
     plain = name.replace("-", "_")
-    if plain in cluster_scenario.names():
+    if plain.isidentifier() and find_spec(f"{_OF_CLUSTERS}.{plain}"):
         loaded, parameters = _by_rdma(plain, given)
     else:
         loaded, parameters = _as_given(name, given)
@@ -38,6 +39,8 @@ def chosen(
 
 def _by_rdma(name: str, given: Mapping[str, str]) -> tuple[scenarios.Scenario, dict[str, str]]:
     """Return the run that does by RDMA what the scenario ``name`` of a cluster does."""
+    from emulator.cluster.run import cluster_scenario
+
     by_rdma = cluster_scenario.load(name).by_rdma
     if by_rdma is None:
         raise UserError(f"{name} is a scenario of a whole cluster; run uetemu cluster {name}")
@@ -46,8 +49,7 @@ def _by_rdma(name: str, given: Mapping[str, str]) -> tuple[scenarios.Scenario, d
 
 def _as_given(name: str, given: Mapping[str, str]) -> tuple[scenarios.Scenario, dict[str, str]]:
     """Return the scenario ``name``, or the one that it has for a value of a parameter."""
-    by_rdma = (one for one in cluster_scenario.names() if cluster_scenario.load(one).by_rdma)
-    loaded = scenarios.load(name, by_rdma)
+    loaded = scenarios.load(name, _with_rdma())
     for parameter, instead in getattr(loaded.module, "INSTEAD", {}).items():
         chosen_value = given.get(parameter, "")
         if variant := instead.get(chosen_value):
@@ -58,6 +60,13 @@ def _as_given(name: str, given: Mapping[str, str]) -> tuple[scenarios.Scenario, 
             for key in (key for key in given if other.takes(key) and not loaded.takes(key)):
                 raise UserError(f"{key} is for {name} with {parameter}={value}; add that --param")
     return loaded, dict(given)
+
+
+def _with_rdma() -> Iterator[str]:
+    """Yield the scenarios of clusters that a run can do by RDMA, for a hint to a wrong name."""
+    from emulator.cluster.run import cluster_scenario
+
+    yield from (one for one in cluster_scenario.names() if cluster_scenario.load(one).by_rdma)
 
 
 def _varied(

@@ -13,7 +13,6 @@ from emulator.run.continuation import POISON, Continued, play
 from emulator.run.faults.condition import Condition
 from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.run.measures.gpu_execution import GpuExecution
-from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.message_times import Recorder
 from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
@@ -23,6 +22,7 @@ from emulator.sim.endpoint.counting import add, is_extreme
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.transports.wire_cost import WireCost
 from emulator.workers.ranks.gpu_owners import GpuOwners
 from emulator.workers.virtual_pool import VirtualPool
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from emulator.rocev2.connections import MeshAddresses
 from emulator.run.environment import version_of
 from emulator.run.plan.run_plan import RunPlan
 from topologies.exports import mermaid as export
@@ -73,8 +72,9 @@ def _text(plan: RunPlan, life: int, *, brief: bool = False) -> bytes:
     def plain(value: object) -> object:
         if isinstance(value, Neighbours):
             return [value.own, digest(value.table, dict(value.table.macs))]
-        if isinstance(value, MeshAddresses):
-            return digest(value, value.addresses) if brief else value.addresses
+        # Of a mesh of connections, the class of which a run without RoCEv2 does not load.
+        if (addresses := getattr(value, "addresses", None)) is not None:
+            return digest(value, addresses) if brief else addresses
         return repr(value)
 
     determined = _determined(plan, life)

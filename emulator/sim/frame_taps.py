@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from google_crc32c import extend
 
-from emulator.rocev2.wire import rocev2_codes
-from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, OPERATION_MASK, BthOperation
 from emulator.sim.line import Line, PortWatch
 from emulator.sim.network import Network
 from topologies.model import CableEnd, Topology
@@ -34,20 +32,17 @@ _TAGGED_OCTETS = 16
 #: The type of a PDS header is the first five bits (UES Table 3-32).
 _TYPE_SHIFT = 3
 _UET_DATA = {*REQUEST_TYPES, PacketType.RUDI_REQ, PacketType.UUD_REQ, PacketType.TSS}
-_NO_DATA = {
-    BthOperation.ACKNOWLEDGE,
-    BthOperation.ATOMIC_ACKNOWLEDGE,
-    BthOperation.READ_REQUEST,
-}
+#: Of a BTH's opcode (IBA Table 38): that of a CNP, the bits of the operation, and the operations
+#: without data: acknowledgements, one of an atomic, the request of a read.
+_CNP, _OPERATION, _NO_DATA = 0x81, 0x1F, {0x11, 0x12, 0x0C}
+_ROCEV2_PORT = 4791
 
 #: Whether a packet is one of data, by the first octet of its transport header.
 _UET = bytes(first >> _TYPE_SHIFT in _UET_DATA for first in range(_OCTET))
-_ROCEV2 = bytes(
-    first != CNP_OPCODE and first & OPERATION_MASK not in _NO_DATA for first in range(_OCTET)
-)
+_ROCEV2 = bytes(first != _CNP and first & _OPERATION not in _NO_DATA for first in range(_OCTET))
 _BY_PORT: Mapping[bytes, bytes] = {
     codes.UDP_PORT.to_bytes(2, "big"): _UET,
-    rocev2_codes.UDP_PORT.to_bytes(2, "big"): _ROCEV2,
+    _ROCEV2_PORT.to_bytes(2, "big"): _ROCEV2,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.switch.code_points import rocev2_fields
@@ -13,9 +13,7 @@ from emulator.errors import UserError
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED, PERIODIC
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.rocev2.connections import MeshAddresses, full_mesh
-from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import ConfigurationError, HcaConfig
-from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import (
     ICRC_SIZE,
     MAX_TIMEOUT_EXPONENT,
@@ -23,7 +21,6 @@ from emulator.rocev2.wire.rocev2_codes import (
     UDP_PORT,
     timeout_ns,
 )
-from emulator.run.measures.ideal import WireCost
 from emulator.transports.rocev2_switch import customary, marks
 from emulator.transports.shared_neighbours import shared_neighbours
 from emulator.transports.transport_choice import (
@@ -38,12 +35,15 @@ from emulator.transports.transport_choice import (
     path_window,
     rto_ns,
 )
+from emulator.transports.wire_cost import WireCost
 from topologies.addressing import gpu_address
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
-from uet.wire import headers as below
+
+if TYPE_CHECKING:
+    from emulator.rocev2.hca import HostChannelAdapter
 
 #: The parameters of ``--transport rocev2:...``, with the values of each; the first is the default.
 _WORDS: Mapping[str, Words] = {
@@ -97,11 +97,6 @@ PRESETS: Mapping[str, Preset] = {
 }
 _TUNING = re.compile(r"dcqcn\.(\w+)")
 _MOST_QPS = 64
-#: Headers around the payload, Ethernet's included: of every packet, and of the largest.
-_AROUND = (
-    below.ETHERNET.size + below.IPV4.size + below.UDP_HEADER.size + headers.BTH.size + ICRC_SIZE
-)
-_EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
 
 
 def rocev2_endpoint(
@@ -113,6 +108,8 @@ def rocev2_endpoint(
     connections, ``mesh`` are the arguments of :func:`~emulator.rocev2.connections.full_mesh`. Each
     ``life`` of the endpoints in a row has other queue pairs, whatever came before the row.
     """
+    from emulator.rocev2.hca import HostChannelAdapter
+
     return HostChannelAdapter(_hca_config(config, life), seed=seed)
 
 
@@ -131,6 +128,8 @@ def _fit(
     seed: int,
     switch: SwitchChoice | None,
 ) -> TransportChoice:
+    from emulator.rocev2.wire import rocev2_headers as headers
+
     chosen = ROCEV2.chosen(options)
     if "pfc" in options and switch is not None:
         paused = switch.pausing is not None
@@ -150,7 +149,7 @@ def _fit(
     qps = _whole(requested, options, "qps", 1, _MOST_QPS, 1)
     mtu = _mtu(requested, options, topology)
     each = headers.RETH.size if chosen["placement"] == "direct" else 0
-    wire = WireCost(around_bytes=_AROUND + each + FRAMING_OCTETS, payload_mtu=mtu)
+    wire = WireCost(around_bytes=_around() + each + FRAMING_OCTETS, payload_mtu=mtu)
     packet = mtu + wire.around_bytes
     base_rtt = base_rtt_ns(topology, packet)
     fields: dict[str, object] = {
@@ -217,6 +216,15 @@ def _traits(chosen: Options, qps: int, timeout: int) -> dict[str, str]:
     }
 
 
+def _around() -> int:
+    """Return the octets of headers around the payload of every packet, Ethernet's included."""
+    from emulator.rocev2.wire import rocev2_headers as headers
+    from uet.wire import headers as below
+
+    carrier = below.ETHERNET.size + below.IPV4.size + below.UDP_HEADER.size
+    return carrier + headers.BTH.size + ICRC_SIZE
+
+
 def _check(requested: str, config: Mapping[str, object]) -> None:
     try:
         _hca_config(config)
@@ -226,8 +234,12 @@ def _check(requested: str, config: Mapping[str, object]) -> None:
 
 def _mtu(requested: str, options: Options, topology: Topology) -> int:
     """Return the path MTU: the user's, or the largest that fits."""
+    from emulator.rocev2.wire import rocev2_headers as headers
+    from uet.wire import headers as below
+
     smallest = min(link.mtu for link in topology.links)
-    room = smallest + below.ETHERNET.size - _AROUND - _EXTENSIONS
+    largest = _around() + headers.RETH.size + headers.IMM_DT.size
+    room = smallest + below.ETHERNET.size - largest
     fitting = [mtu for mtu in PATH_MTUS if mtu <= room]
     if "mtu" in options:
         mtu = number(requested, "mtu", options["mtu"])

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.switch.switch_choice import DEFAULT, SwitchChoice
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost
 from emulator.transports.one_time_keys import OneTimeKeys
+from emulator.transports.wire_cost import WireCost
 from topologies.advice import near
 from topologies.model import CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps

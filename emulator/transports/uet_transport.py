@@ -6,13 +6,12 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.switch.code_points import LAB, endpoint_fields
 from emulator.dataplane.switch.switch_choice import DEFAULT, SwitchChoice
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost
 from emulator.sim.endpoint.endpoint_fitting import PREFERRED_PAYLOAD
 from emulator.transports.one_time_keys import OneTimeKeys
 from emulator.transports.shared_neighbours import shared_neighbours
@@ -27,6 +26,7 @@ from emulator.transports.transport_choice import (
     path_window,
     rto_ns,
 )
+from emulator.transports.wire_cost import WireCost
 from topologies.addressing import gpu_address
 from topologies.advice import meant
 from topologies.analysis.round_trip import base_rtt_ns
@@ -39,15 +39,12 @@ from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.congestion.congestion_parameters import PathParameters
 from uet.congestion.congestion_profile import SPRAYING
 from uet.congestion.control_registry import CONTROLS, tuned_controls
-from uet.eventlog.logging_endpoint import create
-from uet.eventlog.sequence import JsonSequence
-from uet.fep import FabricEndpoint
-from uet.planes.fabric_interface import FabricInterface
-from uet.planes.numbered_writes import REGION_BITS
-from uet.planes.sharing import InterfaceConfig
 from uet.tss.secure_domain import Mode, domain_from_data
-from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
+
+if TYPE_CHECKING:  # what only a run needs is imported where it begins
+    from uet.fep import FabricEndpoint
+    from uet.planes.fabric_interface import FabricInterface
 
 #: The parameters of ``--transport uet:...``, with the values of each; the first is the default.
 _WORDS: Mapping[str, Words] = {
@@ -97,6 +94,8 @@ def uet_endpoint(
     time zero, if the caller has it. A later ``life`` of the endpoint has a log of its own, with
     that number in its name.
     """
+    from uet.fep import FabricEndpoint
+
     life += lives_before
     domains = config.get("domains")
     if isinstance(domains, list):
@@ -104,6 +103,9 @@ def uet_endpoint(
     fields = FepConfig(**config)  # type: ignore[arg-type]
     if event_log is None:
         return FabricEndpoint(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE)
+    from uet.eventlog.logging_endpoint import create
+    from uet.eventlog.sequence import JsonSequence
+
     # Line by line, and kept open for the life of the agent: killed, it loses one event at most.
     path = Path(event_log)
     if life:
@@ -136,6 +138,9 @@ def fabric_interface(
     ``names`` are theirs; see :class:`~uet.planes.fabric_interface.InterfaceConfig` for the others.
     Each writes an event log of its own, its name appended to that of the file.
     """
+    from uet.planes.fabric_interface import FabricInterface
+    from uet.planes.sharing import InterfaceConfig
+
     rng = random.Random(seed)
     made = []
     for fep, config in zip(names, feps, strict=True):
@@ -166,6 +171,8 @@ def _fit_uet(
     seed: int,
     switch: SwitchChoice | None,
 ) -> TransportChoice:
+    from uet.wire import headers
+
     chosen = UET.chosen(options)
     if chosen["reorder"] == "on" and chosen["delivery"] != "rod":
         raise UserError(
@@ -263,6 +270,8 @@ def _fit_uet(
 
 def _trimmed_octets(chosen: Mapping[str, str]) -> int:
     """Octets of IP payload through the PDS header of a request (UES 4.1)."""
+    from uet.wire import headers
+
     kept = [headers.ENTROPY if chosen["encapsulation"] == "native" else headers.UDP_HEADER]
     if chosen["tss"] != "off":
         kept.append(headers.TSS)
@@ -288,6 +297,8 @@ def _endpoints(
     topology: Topology, gpu: Node, packet_octets: int, fields: Mapping[str, object]
 ) -> list[dict[str, object]]:
     """Return the configuration of each fabric endpoint of ``gpu``."""
+    from uet.planes.numbered_writes import REGION_BITS
+
     found = []
     ports: list[str | None] = [fep.name for fep in gpu.feps]
     for port in ports or [None]:

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.run.measures.gpu_execution import GpuExecution
-from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Outcome
 from emulator.sim.endpoint.operations.schedule import ScheduleSpan
+from emulator.transports.wire_cost import WireCost
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.metrics import max_min, payload_rate
+from emulator.transports.wire_cost import WireCost
 from topologies.model import VXLAN_OVERHEAD, CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, switch_ends
 from topologies.stretch import stretch_of

@@ -28,13 +28,15 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emulator import scenario as scenarios
-from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.errors import UserError
 from emulator.scenario import parameter_values
 from topologies.advice import meant, near
+
+if TYPE_CHECKING:
+    from emulator.cluster.run.cluster_context import ClusterContext
 
 Row = Mapping[str, object]
 ROOM = "scenarios.cluster_tests"

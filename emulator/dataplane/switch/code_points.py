@@ -7,7 +7,6 @@ default to; :func:`endpoint_fields` configures endpoints for what switches write
 from __future__ import annotations
 
 from emulator.dataplane.switch.switch_profile import CodePoints
-from emulator.rocev2.hca_config import HcaConfig
 from uet.config import FepConfig
 
 #: Of a lab: trimmed packets are AF11, those of the last hop AF12 (RFC 2597).
@@ -43,4 +42,6 @@ def rocev2_fields(points: CodePoints = LAB) -> dict[str, int]:
     Data keep the code point that NICs come with: one that belongs to no role, so that switches
     never trim them.  CNPs have the class of control packets, as NICs give them one of their own.
     """
+    from emulator.rocev2.hca_config import HcaConfig
+
     return {"dscp_data": HcaConfig.dscp_data, "dscp_cnp": points.control}

@@ -17,10 +17,11 @@ from emulator.run.faults.episodes import Episode
 from emulator.run.faults.grammar import Moment
 from emulator.run.faults.reach import Cut, Pair, Reach
 from emulator.run.measures.cuts import Change, share_left
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.sim.endpoint.agent_spec import AgentError
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
+from emulator.transports.wire_cost import WireCost
 from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import SHORTEST, Topology
 

@@ -44,37 +44,13 @@ from emulator.run.measures.message_graph import MessageGraph
 from emulator.sim.endpoint.operations.operation_table import APPLY, COMPUTE
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.endpoint.operations.schedule_program import describe
+from emulator.transports.wire_cost import WireCost
 from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import SWITCH, Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from
 from topologies.spans import NOWHERE
-
-
-@dataclass(frozen=True)
-class WireCost:
-    """Octets around the payload of every data packet, and the payload it carries at most."""
-
-    around_bytes: int
-    payload_mtu: int
-
-    def octets(self, length: int) -> int:
-        """Return what a message of ``length`` octets puts on the wire."""
-        return length + self.packets(length) * self.around_bytes
-
-    @property
-    def full_octets(self) -> int:
-        """Return what a full packet takes on the wire."""
-        return self.payload_mtu + self.around_bytes
-
-    @property
-    def payload_share(self) -> float:
-        """Payload over all octets of a full packet."""
-        return self.payload_mtu / self.full_octets
-
-    def packets(self, length: int) -> int:
-        return max(1, math.ceil(length / self.payload_mtu))
 
 
 def ideal_ns(

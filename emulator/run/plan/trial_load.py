@@ -10,7 +10,7 @@ import numpy as np
 from emulator.errors import UserError
 from emulator.run.faults.fault_timeline import link_changes
 from emulator.run.measures.cuts import Change
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.run.measures.message_graph import MessageGraph
 from emulator.run.pxn import Pxn, changed
 from emulator.run.run_share import compiled_for
@@ -18,6 +18,7 @@ from emulator.scenario import Trial
 from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import WRITE
 from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.transports.wire_cost import WireCost
 from emulator.workers.partition import ExpectedTraffic
 from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import Topology

@@ -7,7 +7,6 @@ from typing import Final
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.errors import UserError
 from uet.config import FepConfig
-from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, PAYLOAD_MTUS
 
 #: What differs from FepConfig's own defaults, which are for a fabric's time: an endpoint in
@@ -21,7 +20,6 @@ REAL_TIME: Final[dict[str, object]] = {
 }
 #: Payload octets (UES 3.4.1.11) that every implementation has.
 PREFERRED_PAYLOAD = 4096
-_LARGEST_EXTENSION = max(headers.SES_RENDEZVOUS.size, headers.SES_CSWAP.size)
 
 
 def frames_of(config: FepConfig) -> TransportFrames:
@@ -40,9 +38,12 @@ def payload_for(
     ``version`` is that of IP; all sizes are octets.  Raises :class:`UserError` where packets
     would not fit.
     """
+    from uet.wire import headers
+
     ip = headers.IPV4.size if version == 4 else headers.IPV6.size
     carrier = headers.ENTROPY.size if native else headers.UDP_HEADER.size
-    around = ip + carrier + headers.RUD_REQ.size + headers.SES_STD_SOM.size + _LARGEST_EXTENSION
+    extension = max(headers.SES_RENDEZVOUS.size, headers.SES_CSWAP.size)
+    around = ip + carrier + headers.RUD_REQ.size + headers.SES_STD_SOM.size + extension
     if secure:
         around += headers.TSS_SSI.size + ICV_SIZE
     elif crc:

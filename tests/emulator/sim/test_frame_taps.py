@@ -8,7 +8,13 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
 
-from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE
+from emulator.rocev2.wire.rocev2_codes import (
+    CNP_OPCODE,
+    EXTENSIONS,
+    OPERATION_MASK,
+    UDP_PORT,
+    BthOperation,
+)
 from emulator.rocev2.wire.rocev2_layers import BTH
 from emulator.sim.frame_taps import boundary, tag_of
 from topologies import catalogue
@@ -44,6 +50,18 @@ def test_psns_have_tags_of_their_own() -> None:
     assert tag_of(frame(DATA)) != tag_of(frame(other))
     one, two = (BTH(opcode=6, dqpn=3, psn=psn) / (b"x" * 200) for psn in (1, 2))
     assert tag_of(frame(one, port=4791)) != tag_of(frame(two, port=4791))
+
+
+@pytest.mark.parametrize("opcode", EXTENSIONS)
+def test_numbers_of_rocev2_are_those_of_its_headers(opcode: int) -> None:
+    without = {
+        BthOperation.ACKNOWLEDGE,
+        BthOperation.ATOMIC_ACKNOWLEDGE,
+        BthOperation.READ_REQUEST,
+    }
+    data = opcode != CNP_OPCODE and opcode & OPERATION_MASK not in without
+    sent = frame(BTH(opcode=opcode, dqpn=3, psn=1) / (b"x" * 200), port=UDP_PORT)
+    assert (tag_of(sent) is not None) == data
 
 
 def test_a_tag_is_found_behind_a_vlan_in_ipv6_and_without_udp() -> None:

@@ -9,7 +9,6 @@ import struct
 from typing import NamedTuple
 
 from emulator.dataplane.kernel.kernel_objects import VXLAN_UDP_PORT
-from emulator.rocev2.wire.rocev2_codes import UDP_PORT as ROCEV2_UDP_PORT
 from uet.wire.codes import UDP_PORT as UET_UDP_PORT
 
 ETHERNET = 14
@@ -20,7 +19,7 @@ _word = struct.Struct("!H")
 _IPV4, _IPV6 = b"\x08\x00", b"\x86\xdd"
 _IP_IN_IP, _UDP, _PORTS, _VXLAN = 4, 17, 4, 8 + 8
 _LATER_FRAGMENT = 0x1FFF
-_TRANSPORT_PORTS = frozenset({UET_UDP_PORT, ROCEV2_UDP_PORT})
+_TRANSPORT_PORTS = frozenset({UET_UDP_PORT, 4791})  # that of RoCEv2, as IANA has it
 
 
 class ModelPacket(NamedTuple):

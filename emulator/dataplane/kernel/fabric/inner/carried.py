@@ -34,11 +34,10 @@ from emulator.dataplane.kernel.programs.classic_bpf import (
     Assembler,
 )
 from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE as MAC_CONTROL
-from emulator.rocev2.wire.rocev2_codes import UDP_PORT as ROCEV2_UDP_PORT
 from uet.wire.codes import NATIVE_PROTOCOL
 from uet.wire.codes import UDP_PORT as UET_UDP_PORT
 
-UDP_PORTS = (UET_UDP_PORT, ROCEV2_UDP_PORT)
+UDP_PORTS = (UET_UDP_PORT, 4791)  # the second is that of RoCEv2, as IANA has it
 IPV4, IPV6 = 0x0800, 0x86DD
 IP_IN_IP, UDP = 4, 17  # RFC 2003
 LATER_FRAGMENT = 0x1FFF  # bits of the offset: only the first fragment has the ports
