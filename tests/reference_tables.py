@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import click
 
+from emulator import result_keys
 from emulator.cli.main import VERBS, cli
 from emulator.dataplane.control_plane import control_plane_choice
 from emulator.dataplane.switch import switch_choice
 from emulator.rocev2 import rocev2_counters
-from emulator.run import result_keys
-from emulator.run.results import UNITS
+from emulator.run_files import UNITS
 from emulator.scenario import load, names
 from emulator.transports import TRANSPORTS
 from tests import CHECKOUT

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from emulator import scenario
+from emulator import result_keys, scenario
 from emulator.cli.predict import prediction
 from emulator.errors import UserError
+from emulator.result_rows import NCCL_COLUMNS
 from emulator.rocev2 import rocev2_counters
-from emulator.run import result_keys
 from emulator.run.report import comparison
-from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
+from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
 from topologies.advice import near
 from uet import counter_meanings
 

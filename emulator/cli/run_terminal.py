@@ -17,9 +17,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.kernel import launcher
+from emulator.result_rows import settings, summary
 from emulator.run.plan.effort import effort
 from emulator.run.rank_folder import RankFolder
-from emulator.run.report import comparison, differences, outcome_sentence
+from emulator.run.report import differences, outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
@@ -240,9 +241,9 @@ class Terminal:
         else:
             if self._compares:
                 lines = (
-                    *comparison.settings(result.rows),
+                    *settings(result.rows),
                     *self._differences,
-                    *comparison.summary(result.rows),
+                    *summary(result.rows),
                 )
                 self._print(*(part for line in lines for part in table.wrapped("Comparison", line)))
             elif rows := result.summary or result.rows:

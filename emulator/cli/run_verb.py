@@ -30,6 +30,7 @@ from emulator.dataplane.kernel import launcher
 from emulator.dataplane.switch import switch_choice as choice
 from emulator.errors import UserError
 from emulator.report.run.page import write_report
+from emulator.result_rows import NCCL_COLUMNS
 from emulator.run.faults import grammar
 from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
@@ -301,7 +302,7 @@ def _run(
         bar.show(PLANNING, None)
         plan = rank_runs.planned(request, ranks)
         columns: Sequence[table.TableColumn] = getattr(
-            loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
+            loaded.module, "COLUMNS", (*NCCL_COLUMNS, *table.FABRIC_COLUMNS)
         )
         labels = [stage.stage.label for stage in plan.stages]
         if plan.compares:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from emulator.errors import UserError
 from emulator.report.compare.fail_condition import COMPARED, Statement, parse_statement
-from emulator.report.run.observation_points import BY_KEY
+from emulator.report.observation_points import BY_KEY
 
 
 @dataclass(frozen=True)

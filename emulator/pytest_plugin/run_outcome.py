@@ -14,7 +14,7 @@ from emulator.report.compare.comparison_report import as_text
 from emulator.report.compare.fail_condition import failures, parse_condition
 from emulator.report.compare.source_comparison import compare
 from emulator.report.compare.source_reading import read_source
-from emulator.report.run.row_labels import labels
+from emulator.report.run_folder import labels
 
 #: Characters of a run's output, and of a comparison, that a failure shows at most.
 MOST_SHOWN = 12_000

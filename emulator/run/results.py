@@ -4,10 +4,8 @@
 ``result.json``       what was measured (below); written anew after each row, and until the run has
                       ended its ``errors`` state it
 ``events.jsonl``      one JSON object per line, flushed as things happen: what was finished before
-                      a crash is there; for each row also what every port saw of it
-                      (:mod:`emulator.run.report.row_ports`), how long its messages took
-                      (:mod:`emulator.run.report.row_messages`), and what endpoints counted
-                      (:mod:`emulator.run.report.row_endpoints`)
+                      a crash is there; for each row also what every port saw of it, how long its
+                      messages took, and what endpoints counted (:mod:`emulator.run_files`)
 ``fabric.json``       the topology as built
 ``environment.json``  machine, kernel, versions, seed, dilation and how it was chosen
 ``timeline.json``     one iteration of the largest size in Chrome's trace format
@@ -25,7 +23,7 @@
                       time (:mod:`emulator.sim.line_telemetry`)
 ====================  ============================================================================
 
-Keys of ``result.json`` are explained in :mod:`emulator.run.result_keys`.  Keys may be added under
+Keys of ``result.json`` are explained in :mod:`emulator.result_keys`.  Keys may be added under
 the same schema number; a key that changes its meaning or goes away raises it.
 """
 
@@ -40,9 +38,9 @@ from pathlib import Path
 from typing import Literal
 
 from emulator.errors import UserError
+from emulator.run_files import EVENTS, SCHEMA, UNITS
 from emulator.whole_file import MEND, whole_file
 
-SCHEMA = "uetemu.result/1"
 _MEND = f"{MEND} with --output"
 #: The nodes of a run's fabric: namespaces of the kernel, or a model of them in the run's process.
 FabricKind = Literal["kernel", "model"]
@@ -57,19 +55,6 @@ ROW_KEYS = (
     "busbw_gbps",
     "wrong",
 )
-UNITS = {
-    "_bytes": "octets",
-    "_us": "microseconds of fabric time",
-    "_ns": "nanoseconds of fabric time",
-    "_s": "seconds of the machine's own time",
-    "_gbps": "gigabytes per second of fabric time, 10^9 octets/s, as nccl-tests prints them",
-    "efficiency": "ideal_us / time_us",
-    "jain": "Jain's fairness index, 1/n to 1",
-    "max_mean": "load of the busiest link over the mean of its like",
-    "_packets": "packets",
-    "_share": "1 is all that is fair, or possible",
-    "dilation": "seconds of the machine's time for one second of fabric time",
-}
 
 
 @dataclass
@@ -128,7 +113,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._events = (path / "events.jsonl").open("a", encoding="utf-8")
+        self._events = (path / EVENTS).open("a", encoding="utf-8")
 
     @classmethod
     def create(cls, scenario: str, output: Path | None = None) -> RunFolder:
@@ -168,7 +153,7 @@ class RunFolder:
     def event(self, kind: str, **details: object) -> None:
         """Append one line to ``events.jsonl`` and hand it to the kernel at once."""
         now = datetime.now(UTC).isoformat(timespec="microseconds")
-        with self._written(self.path / "events.jsonl"):
+        with self._written(self.path / EVENTS):
             self._events.write(json.dumps({"time": now, "event": kind, **details}) + "\n")
             self._events.flush()
 
@@ -187,7 +172,7 @@ class RunFolder:
             raise UserError(f"cannot write {path}: {error.strerror}; {_MEND}") from error
 
     def close(self) -> None:
-        with self._written(self.path / "events.jsonl"):
+        with self._written(self.path / EVENTS):
             self._events.close()
 
 

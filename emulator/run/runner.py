@@ -21,6 +21,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
+from emulator import run_files
 from emulator.dataplane import lab_record
 from emulator.dataplane.build import build
 from emulator.dataplane.cleanup import kept, uninterrupted
@@ -41,7 +42,7 @@ from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.rank_folder import RankFolder, bring_logs
-from emulator.run.report import row_endpoints, row_messages, row_ports
+from emulator.run.report import row_events
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
@@ -51,6 +52,7 @@ from emulator.run.run_secret import run_secret
 from emulator.run.run_share import RunShare
 from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
 from emulator.run.virtual_time import VirtualTime
+from emulator.run_files import EVENT_LOGS
 from emulator.scenario import Outcome, Trial
 from emulator.sim.endpoint.agent_spec import AgentError
 from emulator.sim.endpoint.counting import add
@@ -62,7 +64,6 @@ from topologies.exports import mermaid as export
 __all__ = ["Observer", "RunPlan", "RunRequest", "default_capture", "execute", "prepare"]
 
 #: Folder of the endpoints' event logs in a run folder.
-EVENT_LOGS = "event-logs"
 
 
 def execute(
@@ -356,11 +357,11 @@ class _Run:
         self.folder.event("row", **row)
         name = f"{label}, seed {stage.seed}" if len(self.plan.stages) > 1 else ""
         self._nccl.add(row, outcome.times_ns, name)
-        self.folder.event(row_ports.EVENT, **row_ports.ports_of(number, outcome))
+        self.folder.event(run_files.PORTS, **row_events.ports_of(number, outcome))
         self.folder.event(
-            row_messages.EVENT, **row_messages.messages_of(number, outcome, self.plan.topology)
+            run_files.MESSAGES, **row_events.messages_of(number, outcome, self.plan.topology)
         )
-        self.folder.event(row_endpoints.EVENT, **row_endpoints.endpoints_of(number, label, outcome))
+        self.folder.event(run_files.ENDPOINTS, **row_events.endpoints_of(number, label, outcome))
 
     def _report(self, stage: PlannedStage, place: int, row: Mapping[str, object]) -> None:
         """Show a row, or when it is there with all seeds what stands for all of them."""

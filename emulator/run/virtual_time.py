@@ -20,6 +20,7 @@ from emulator.run.measures.frame_latency import FrameTimes, LatencyFile
 from emulator.run.plan.run_plan import RunPlan, partition_of
 from emulator.run.rank_folder import RankFolder
 from emulator.run.results import Result, RunFolder
+from emulator.run_files import CAPTURE
 from emulator.sim import line_telemetry
 from emulator.sim.endpoint.agent_spec import AgentSpec
 from emulator.sim.event_queue import PS, EventQueue
@@ -40,7 +41,6 @@ from topologies.routing.static_routes import static_routes
 
 #: The capture of a run folder, and what it states of itself: no name of a lab, so that the files of
 #: equal runs are equal.
-CAPTURE = "capture.pcapng"
 CAPTURE_COMMENT = (
     f"uetemu, virtual clock: times are fabric time, and {EPOCH:%Y-%m-%dT%H:%M:%SZ} is the time 0 "
     "of the run; outgoing frames have the time of their first octet, incoming ones of their last"

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from emulator import result_keys
 from emulator.cli.explain_verb import explained, headed, table_columns
 from emulator.cli.main import cli
-from emulator.run import result_keys
-from emulator.run.report.result_table import NCCL_COLUMNS, WIDTH
+from emulator.result_rows import NCCL_COLUMNS
+from emulator.run.report.result_table import WIDTH
 from tests.harness.runs.model_comparisons import SCENARIOS, TRACE
 
 #: Comments that may be longer: a path is not parted.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from emulator.cli.plain_tables import page, plain_table
-from emulator.run.report.row_heat import MEASURES, busiest, describe
-from emulator.run.report.row_ports import RecordedRun
+from emulator.report.row_heat import MEASURES, busiest, describe
+from emulator.report.run_folder import RunRecord
 from topologies.analysis.capacity import (
     TIERS,
     bisection_bandwidth,
@@ -94,11 +94,11 @@ def addresses(topology: Topology, *, to_terminal: bool = False) -> str:
     return page([table], to_terminal=to_terminal)
 
 
-def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: bool = False) -> str:
+def links_of(run: RunRecord, row: int | None, colour: str, *, to_terminal: bool = False) -> str:
     """The directions of links that saw the most of ``colour`` in one row of a run."""
     found = busiest(run, row, colour)
     shown = [one for one in found if one.utilisation][:MOST_LINKS]
-    title = f"{MEASURES[colour].title}: {describe(run, run.row(row))}"
+    title = f"{MEASURES[colour].title}: {describe(run, run.ports_of(row))}"
     table = plain_table(
         None,  # which would be broken at the table's width
         *("from", "to", "used (%)", "marked", "trimmed", "dropped", "paused (us)"),

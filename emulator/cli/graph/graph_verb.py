@@ -12,8 +12,8 @@ import click
 from emulator.dataplane import lab_record
 from emulator.dataplane.fabric_choice import choose, is_file
 from emulator.errors import UserError
-from emulator.run.report.row_heat import MEASURES, heat
-from emulator.run.report.row_ports import RecordedRun, is_run_folder
+from emulator.report.row_heat import MEASURES, heat
+from emulator.report.run_folder import RunRecord, is_run_folder
 from emulator.whole_file import write_whole
 from emulator.workers import MOST_WORKERS
 from topologies import catalogue, exports
@@ -170,7 +170,7 @@ def command(
         return
     if run is None and asked:
         raise UserError(f"--colour and --row need the folder of a run, which {what} is not")
-    topology = find_topology(what) if run is None else run.topology
+    topology = find_topology(what) if run is None else run.fabric
     if topology.network != network:
         topology = topology.network_named(network)
     if form == "text":
@@ -225,12 +225,12 @@ def _form_of(output: str) -> str:
     )
 
 
-def _run(what: str) -> RecordedRun | None:
+def _run(what: str) -> RunRecord | None:
     """The run whose folder ``what`` is, if it is one."""
     if what.partition(":")[0].strip() in catalogue.DESIGNS or what in lab_record.recorded():
         return None
     path = Path(what)
-    return RecordedRun.read(path) if is_run_folder(path) else None
+    return RunRecord.read(path) if is_run_folder(path) else None
 
 
 def find_topology(what: str) -> Topology:
@@ -284,14 +284,14 @@ def _billed(whats: Sequence[str], form: str, prices: str | None, *, to_terminal:
     topologies = []
     for what in whats:
         run = _run(what)
-        topologies.append(find_topology(what) if run is None else run.topology)
+        topologies.append(find_topology(what) if run is None else run.fabric)
     if form == "bom-json":
         return bill_tables.as_json(topologies, priced)
     return bill_tables.text(topologies, priced, to_terminal=to_terminal)
 
 
 def _rendered_run(
-    run: RecordedRun,
+    run: RunRecord,
     form: str,
     full: bool,
     colour: str | None,
@@ -304,7 +304,7 @@ def _rendered_run(
         from emulator.cli.graph import graph_tables
 
         return graph_tables.links_of(run, row, colour, to_terminal=to_terminal)
-    return _drawn(run.topology, form, full=full, heat=heat(run, row, colour))
+    return _drawn(run.fabric, form, full=full, heat=heat(run, row, colour))
 
 
 def _drawn(topology: Topology, form: str, *, full: bool = False, heat: Heat | None = None) -> str:

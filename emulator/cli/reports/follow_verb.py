@@ -15,8 +15,8 @@ from emulator.report.follow.packet_search import PacketWish, addresses_of
 from emulator.report.follow.packet_story import PacketStory, StoryChoice, tell
 from emulator.report.follow.story_data import COLUMNS, as_data, heading, story_rows
 from emulator.report.run.page import write_files
-from emulator.report.run.port_series import CAPTURE
-from emulator.report.run.run_record import RunRecord
+from emulator.report.run_folder import RunRecord
+from emulator.run_files import CAPTURE
 from topologies.model import Topology
 
 #: Characters of a line of the table.

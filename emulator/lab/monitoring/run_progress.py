@@ -7,16 +7,14 @@ kept, so that memory does not grow with the run.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emulator.run.report import row_endpoints, row_messages, row_ports
+from emulator.run_files import ENDPOINTS, EVENTS, MESSAGES, PORTS, ROW, Event, events_of
 
-FILE = "events.jsonl"
 MOST_OCTETS = 1 << 24
 #: Rows that are kept, each the latest of its transport, switch, pattern and size.
 MOST_ROWS = 64
@@ -57,7 +55,7 @@ class RunProgress:
     def read(self) -> None:
         """Take in what the run has written since the last call."""
         try:
-            with (self.folder / FILE).open("rb") as stream:
+            with (self.folder / EVENTS).open("rb") as stream:
                 stream.seek(self._at)
                 found = stream.read(MOST_OCTETS)
         except OSError:  # the folder was moved or removed: what is known stays
@@ -66,25 +64,24 @@ class RunProgress:
         if not whole and len(found) == MOST_OCTETS:
             whole = len(found)  # a line of that length is none of ours
         self._at += whole
-        for line in found[:whole].splitlines():
+        for event in events_of(found[:whole].splitlines()):
             try:
-                event = json.loads(line)
                 self._take(event)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                continue  # the rest of a line that was too long, or of another version
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # of another version
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _take(self, event: Event) -> None:
         kind = event["event"]
         if kind == "begin":
             self.scenario = str(event["scenario"])
-        elif kind == "row":
+        elif kind == ROW:
             self._take_row(event)
-        elif kind == row_ports.EVENT:
+        elif kind == PORTS:
             for counts in event["ports"].values():
                 self.ports.update({name: int(count) for name, count in counts.items()})
-        elif kind == row_messages.EVENT:
+        elif kind == MESSAGES:
             self.flows = tuple(event["flows"][:MOST_FLOWS])
-        elif kind == row_endpoints.EVENT:
+        elif kind == ENDPOINTS:
             name = str(event["transport"])
             if name in self.transports or len(self.transports) < MOST_TRANSPORTS:
                 counters = self.transports.setdefault(name, Counter())
@@ -92,7 +89,7 @@ class RunProgress:
         elif kind == "end":
             self.errors = len(event["errors"])
 
-    def _take_row(self, event: Mapping[str, Any]) -> None:
+    def _take_row(self, event: Event) -> None:
         name = RowName(
             transport=str(event["transport"]),
             switch=str(event["switch"] or "none"),

@@ -16,9 +16,9 @@ from emulator.report.compare.source_comparison import (
     SourceComparison,
     ValueDifference,
 )
+from emulator.report.observation_points import BY_KEY
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
-from emulator.report.run.observation_points import BY_KEY
 from emulator.report.run.page import rendered
 from emulator.report.run.report_tables import ReportTable
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from emulator.report.compare.measured_source import MeasuredSource, Place, Samples
 from emulator.report.compare.source_reading import MEASURED, point_of
-from emulator.report.run.observation_points import MODEL
+from emulator.report.observation_points import MODEL
 
 #: What a difference is: none at all, within the spread, more than it, or not to be judged.
 SAME, WITHIN, BEYOND = "same", "within spread", "more than spread"

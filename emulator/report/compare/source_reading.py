@@ -22,9 +22,9 @@ from emulator.report.compare.measured_source import (
     Samples,
     pattern,
 )
-from emulator.report.run.observation_points import CLUSTER, ENDPOINT, VALUES
-from emulator.report.run.row_labels import labels
-from emulator.report.run.run_record import RunRecord
+from emulator.report.observation_points import CLUSTER, ENDPOINT, VALUES
+from emulator.report.run_folder import RunRecord, labels
+from emulator.run_files import RESULT
 
 RUN, NCCL_TESTS, INSPECTOR = "run", "nccl-tests log", "NCCL Inspector file"
 #: Inputs that ``result.json`` has by these keys.
@@ -50,7 +50,7 @@ def read_source(path: Path, collective: str | None = None) -> MeasuredSource:
         return _run(path)
     if not path.exists():
         raise UserError(f"there is no {path}; name run folders, or files of a cluster's tests")
-    if path.name == "result.json":
+    if path.name == RESULT:
         return _run(path.parent)
     if path.name.endswith(_INSPECTOR_ENDS) and _is_inspector(path):
         return _inspector(path)
@@ -76,10 +76,8 @@ def _run(path: Path) -> MeasuredSource:
         str(fault.get("said")) for row in record.rows for fault in row.get("faults") or ()
     )
     asked |= {"clock": clock, "faults": "; ".join(faults) or "none"}
-    asked |= _options(environment.get("command"))
-    parameters = result.get("parameters")
-    for name, value in parameters.items() if isinstance(parameters, Mapping) else ():
-        asked[f"parameter {name}"] = str(value)
+    asked |= _options(record.command)
+    asked |= {f"parameter {name}": str(value) for name, value in record.parameters.items()}
     made_on = {
         name: str(environment.get(name))
         for name in ("kernel", "python", "packages", "processor", "processors")
@@ -92,17 +90,16 @@ def _run(path: Path) -> MeasuredSource:
         made_on=made_on,
         places=_places(record),
         digest=result.get("digest") if isinstance(result.get("digest"), str) else None,
-        errors=[str(error) for error in result["errors"]],
-        verdict=str(result["fidelity"].get("verdict")),
+        errors=record.errors,
+        verdict=record.verdict,
     )
 
 
-def _options(command: object) -> dict[str, str]:
+def _options(words: Sequence[str]) -> dict[str, str]:
     """Return options of ``uetemu run`` that ``result.json`` does not have, from the run's command.
 
     An option that was given several times has its last value, as for the run.
     """
-    words = [str(word) for word in command] if isinstance(command, list) else []
     found = dict.fromkeys(_OPTIONS, "default")
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from emulator.dataplane.switch.switch_choice import requested
 from emulator.errors import UserError
-from emulator.report.run.port_series import EPOCH_S
-from emulator.report.run.run_record import RunRecord
+from emulator.report.run_folder import RunRecord
+from emulator.run_files import EPOCH_S
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CaptureClock:
         else:
             for number, row in enumerate(self._record.rows, 1):
                 times = self._record.times_us(number)
-                for count, at_us in enumerate(row.get("began_us") or (), 1):
+                for count, at_us in enumerate(self._record.began_us(number), 1):
                     length = times[count - 1] if count <= len(times) else row.get("time_us") or 0
                     begun, end = (epoch_ns + round(at * 1000) for at in (at_us, at_us + length))
                     begins[begun] = RunPeriod(number, count, begun)

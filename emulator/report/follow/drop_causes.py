@@ -15,7 +15,7 @@ from emulator.dataplane.switch.code_points import LAB
 from emulator.dataplane.switch.telemetry import FILE
 from emulator.report.run.figures.loss_table import REASONS
 from emulator.report.run.port_series import PortSeries, read_series
-from emulator.report.run.run_record import RunRecord
+from emulator.report.run_folder import RunRecord
 
 _PART = "dropped_"
 _CLASSES = LAB.classes()
@@ -87,8 +87,7 @@ class DropCauses:
 
     def _by_account(self, node: str) -> str:
         """Return what the account has of drops in ``node`` itself, such as a lack of routes."""
-        account = self._record.result["fidelity"].get("account")
-        dropped = account.get("dropped") if isinstance(account, dict) else None
+        dropped = self._record.account.get("dropped")
         causes = [
             f"{cause.partition(': ')[2]} ({count})"
             for cause, count in (dropped.items() if isinstance(dropped, dict) else ())

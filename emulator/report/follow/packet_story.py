@@ -25,8 +25,8 @@ from emulator.report.follow.packet_view import RUDI, SIGNALS, UET, UUD, FlowKey,
 from emulator.report.follow.pause_times import PauseTimes
 from emulator.report.follow.repeat_causes import RepeatCause, repeat_causes
 from emulator.report.follow.trail_steps import DELIVERED, UNSEEN, Journey, StepReader
-from emulator.report.run.port_series import CAPTURE
-from emulator.report.run.run_record import RunRecord
+from emulator.report.run_folder import RunRecord
+from emulator.run_files import CAPTURE
 from topologies.model import Topology
 from uet.wire.frame import OpenSecure
 
@@ -61,9 +61,7 @@ class PacketStory:
 def tell(folder: Path, choice: StoryChoice, open_secure: OpenSecure | None) -> PacketStory:
     """Return the story; UserError where there is no such packet, or more than one."""
     record = RunRecord.read(folder)
-    topology = record.topology
-    if topology is None:
-        raise UserError(f"{record.missing['fabric.json']}; name the folder of a whole run")
+    topology = record.fabric
     stream, clock = CaptureStream(folder / CAPTURE, topology), CaptureClock(record)
     found = find_flows(stream, choice.wish, clock.period, open_secure)
     names = owners(topology)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from emulator.report.follow.packet_view import FlowKey
-from emulator.report.run.port_series import EPOCH_S
+from emulator.run_files import EPOCH_S, EVENT_LOGS
 
-FOLDER = "event-logs"
 #: Characters of a line that is read, and events that are kept, at most.
 _LONGEST_LINE, _MOST_EVENTS = 1 << 20, 256
 _TRIGGERS = {
@@ -35,7 +34,7 @@ def repeat_causes(folder: Path, node: str, flow: FlowKey, psn: int) -> list[Repe
     """Return the retransmissions that ``node`` logged; None if it wrote no event log."""
     files = [
         path
-        for path in sorted((folder / FOLDER).glob("*.sqlog"))
+        for path in sorted((folder / EVENT_LOGS).glob("*.sqlog"))
         if path.name.partition(".")[0] == node
     ]
     if not files:

@@ -11,7 +11,7 @@ from emulator.report.follow.packet_search import Followed
 from emulator.report.follow.packet_trail import SendAttempt, Sighting
 from emulator.report.follow.packet_view import CE, PacketKind
 from emulator.report.follow.pause_times import PauseTimes
-from emulator.report.run.port_series import EPOCH_S
+from emulator.run_files import EPOCH_S
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import CableEnd
 

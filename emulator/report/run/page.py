@@ -9,6 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from emulator.html_page import page_environment, policy_hash, source_of
+from emulator.report.observation_points import MEANINGS
 from emulator.report.run.figures import vega_lite
 from emulator.report.run.figures.fabric_drawing import drawing_figure
 from emulator.report.run.figures.figure import Figure
@@ -18,9 +20,6 @@ from emulator.report.run.figures.message_figures import message_figures
 from emulator.report.run.figures.packet_figures import packet_figures
 from emulator.report.run.figures.result_figures import result_figures
 from emulator.report.run.figures.time_figures import fault_records, time_figures
-from emulator.report.run.html_template import page_environment, policy_hash, source_of
-from emulator.report.run.observation_points import MEANINGS
-from emulator.report.run.port_series import CAPTURE
 from emulator.report.run.report_tables import (
     ReportTable,
     command_of,
@@ -31,9 +30,9 @@ from emulator.report.run.report_tables import (
     nccl_table,
     row_table,
 )
-from emulator.report.run.row_labels import drawn_rows, labels
-from emulator.report.run.run_record import RunRecord
 from emulator.report.run.verdict import verdict_of
+from emulator.report.run_folder import RunRecord, drawn_rows, labels
+from emulator.run_files import CAPTURE, EVENTS
 from emulator.whole_file import MEND, write_whole
 
 PAGE, FIGURES = "report.html", "report-figures"
@@ -81,9 +80,7 @@ def sections_of(record: RunRecord) -> list[Section]:
 
 
 def _faults(record: RunRecord) -> ReportTable:
-    reason = (
-        record.missing.get("events.jsonl") or "no fault was asked for, by --fault or a scenario"
-    )
+    reason = record.missing.get(EVENTS) or "no fault was asked for, by --fault or a scenario"
     figure = Figure(
         name="faults",
         title="Faults and other events",

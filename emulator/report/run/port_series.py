@@ -12,12 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.dataplane.switch.telemetry import COLUMNS, FILE
-from emulator.report.run.row_labels import drawn_rows
-from emulator.report.run.run_record import RunRecord
+from emulator.report.run_folder import RunRecord, drawn_rows
+from emulator.run_files import CAPTURE, EPOCH_S
 
-CAPTURE = "capture.pcapng"
-#: 2000-01-01T00:00:00Z, the time 0 of a run on the virtual clock (s since 1970).
-EPOCH_S = 946_684_800
 #: Lines that are read at most.
 MOST_SAMPLES = 4_000_000
 
@@ -63,13 +60,9 @@ class IterationWindow:
 
 def window_of(record: RunRecord, number: int) -> IterationWindow | None:
     """Return the time of the row's last iteration; None where the run has no record of it."""
-    row = record.rows[number - 1]
-    began = row.get("began_us")
-    if not isinstance(began, list) or not began:
-        return None
-    times = record.times_us(number)
-    length = times[-1] if times else row.get("time_us")
-    if not isinstance(length, int | float) or not isinstance(began[-1], int | float):
+    began, times = record.began_us(number), record.times_us(number)
+    length = times[-1] if times else record.rows[number - 1].get("time_us")
+    if not began or not isinstance(length, int | float):
         return None
     return IterationWindow(float(began[-1]), float(began[-1] + length))
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from emulator.report.run.figures.figure import Figure
-from emulator.report.run.observation_points import (
+from emulator.report.observation_points import (
     BOUNDARY,
     ENDPOINT,
     INPUT,
@@ -21,9 +20,9 @@ from emulator.report.run.observation_points import (
     text,
     value_of,
 )
-from emulator.report.run.row_labels import labels, parting_facts
-from emulator.report.run.run_record import RunRecord
-from emulator.run.report.result_table import NCCL_COLUMNS
+from emulator.report.run.figures.figure import Figure
+from emulator.report.run_folder import RunRecord, labels, parting_facts
+from emulator.result_rows import NCCL_COLUMNS
 
 #: Rows of one table that a page shows; result.json has all.
 MOST_SHOWN = 500
@@ -222,7 +221,7 @@ def fact_table(record: RunRecord) -> list[tuple[str, str]]:
         ("dilation", result.get("dilation")),
         ("cable delay", environment.get("cable_delay")),
         ("digest", result.get("digest") or f"none: {_no_digest(record)}"),
-        *((f"parameter {name}", value) for name, value in _items(result.get("parameters"))),
+        *((f"parameter {name}", value) for name, value in record.parameters.items()),
         *((f"package {name}", value) for name, value in _items(environment.get("packages"))),
         ("Python", environment.get("python")),
         ("kernel", dict(_items(environment.get("kernel"))).get("release")),
@@ -249,12 +248,11 @@ def _fact(value: object) -> str:
 
 def command_of(record: RunRecord) -> str | None:
     """Return the command that repeats the run, without its folder; None if unknown."""
-    words = record.environment.get("command")
-    if not isinstance(words, list) or not words:
+    if not record.command:
         return None
     kept: list[str] = ["uetemu"]
     skipped = False
-    for word in map(str, words[1:]):
+    for word in record.command[1:]:
         if skipped or word.startswith("--output="):
             skipped = False
         elif word == "--output":

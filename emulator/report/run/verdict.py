@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.report.run.row_labels import labels
-from emulator.report.run.run_record import RunRecord
-from emulator.run.report import comparison
+from emulator.report.run_folder import RunRecord, labels
+from emulator.result_rows import summary
 
 GOOD, LIMITED, BAD = "good", "limited", "bad"
 #: Characters of one fact of an unfinished trial.
@@ -30,8 +29,7 @@ class Verdict:
 
 def verdict_of(record: RunRecord) -> Verdict:
     """Judge the run by its errors, its wrong elements and its fidelity, in this order."""
-    rows, errors = record.rows, record.result["errors"]
-    fidelity = record.result["fidelity"]
+    rows, errors = record.rows, record.errors
     wrong = sum(row["wrong"] for row in rows if isinstance(row.get("wrong"), int))
     lines = _headlines(record)
     unfinished = record.result.get("unfinished")
@@ -41,20 +39,19 @@ def verdict_of(record: RunRecord) -> Verdict:
             + "; ".join(f"{name} {_short(value)}" for name, value in unfinished.items())
         )
     if errors:
-        lines += [str(error) for error in errors[1:]]
+        lines += errors[1:]
         word = "Failed" if rows else "Failed before the first row"
-        return Verdict(BAD, word, str(errors[0]), lines)
+        return Verdict(BAD, word, errors[0], lines)
     if not rows:
         return Verdict(BAD, "Nothing measured", "The run ended without a row and without an error.")
     if wrong:
         sentence = f"{wrong} elements are not what numpy computes; see the column #wrong."
         return Verdict(BAD, "Wrong data", sentence, lines)
-    told = fidelity.get("reasons")
+    told = record.fidelity.get("reasons")
     reasons = "; ".join(map(str, told)) if isinstance(told, list) else ""
-    word = str(fidelity.get("verdict"))
+    word = record.verdict
     if word == "exact":
-        account = fidelity.get("account")
-        account = account if isinstance(account, Mapping) else {}
+        account = record.account
         modelled = record.result.get("fabric") == "model"
         nodes = "the nodes of a model, which no kernel ran" if modelled else "namespaces"
         sentence = (
@@ -108,7 +105,7 @@ def _headlines(record: RunRecord) -> list[str]:
     if len({str(row.get("transport")) for row in rows}) > 1:
         timed = [row for row in rows if isinstance(row.get("time_us"), int | float)]
         if len(timed) == len(rows):
-            lines = [*comparison.summary(rows), *lines]
+            lines = [*summary(rows), *lines]
     return lines
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from emulator.dataplane.switch import switch_choice
 from emulator.dataplane.switch.switch_profile import PROFILES
 from emulator.errors import UserError
-from emulator.report.run.observation_points import BOUNDARY, ENDPOINT, MEANINGS, MODEL, SWITCH
+from emulator.report.observation_points import BOUNDARY, ENDPOINT, MEANINGS, MODEL, SWITCH
 from emulator.report.run.report_tables import ReportTable
 from emulator.report.suite.suite_folder import SuiteFolder, TrialRun
 from emulator.report.suite.trial_facts import fabric_facts, joined

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from emulator.errors import UserError
+from emulator.result_rows import ON
 from emulator.transports import TRANSPORTS
 
 #: The word for UET beside RoCEv2 as each of its advocates would set it up.
@@ -14,7 +15,6 @@ COMPARED = ("uet", "rocev2:classic", "rocev2:nccl", "rocev2:adaptive")
 #: Seeds of a comparison, unless the user says how many: one has no spread.
 COMPARED_SEEDS = 3
 #: Between a transport and the switch that it is run on.
-ON = "@"
 
 
 @dataclass(frozen=True)

@@ -19,21 +19,17 @@ and those of :mod:`emulator.run.report.traffic`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import chain
 
-from emulator.run import result_keys
+from emulator.result_rows import NCCL_COLUMNS, short_names
 from emulator.run.measures.metrics import percentile
-from emulator.run.plan.variants import ON
 from emulator.run.report import spread, traffic
 from emulator.run.report.result_table import (
     FABRIC_COLUMNS,
-    NCCL_COLUMNS,
     TRAFFIC_COLUMNS,
     TableColumn,
 )
-from emulator.run.report.spread import Range
 from emulator.scenario import Outcome
 from topologies.model import Topology
 
@@ -71,13 +67,6 @@ FIRST = (
     *("cnps", "marked_packets", "paused_us", OWN, "message_p999_us", "busbw_gbps", "jain"),
     *("links_max_mean", "message_p50_us", "pauses", "reordered_packets", *[OWN] * 9),
 )
-#: Keys that a comparison adds.
-MEASURED = ("payload_bytes", "message_p999_us", "retransmitted_bytes", "cnps")
-#: Times that differ by less are the same to a reader.
-CLOSE = 0.005
-#: Characters of a transport's name in the table; a longer one gets a number.
-LONGEST_NAME = 24
-
 
 #: What other tables show and this one does not, or in its own place.
 _ELSEWHERE = {column.key for column in (*NCCL_COLUMNS, *FABRIC_COLUMNS, *TRAFFIC_COLUMNS)}
@@ -109,18 +98,6 @@ def columns(
     return (name, *parting, *ranked)
 
 
-def short_names(transports: Sequence[str]) -> dict[str, str]:
-    """Return what the table calls each transport.
-
-    Its name, or with a number in place of parameters.
-    """
-    found: dict[str, str] = {}
-    for number, name in enumerate(dict.fromkeys(transports), 1):
-        short = name.partition(":")[0].partition(ON)[0]
-        found[name] = name if len(name) <= LONGEST_NAME else f"{short}[{number}]"
-    return found
-
-
 def measured(topology: Topology, outcome: Outcome) -> dict[str, object]:
     """The values described above."""
     iterations = outcome.iterations
@@ -139,89 +116,3 @@ def measured(topology: Topology, outcome: Outcome) -> dict[str, object]:
         # Endpoints count what has happened; all of these here count this.
         "reordered_packets": measured["reordered_packets"] or 0,
     }
-
-
-def summary(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return who was fastest, and how many times as long the others took, a sentence a place.
-
-    ``rows`` are of all seeds.  Who took longer with every seed than the fastest did with any, and
-    by :data:`CLOSE` or more, gets a ratio with its spread; others cannot be told from it.
-    """
-    times: dict[str, dict[object, list[Mapping[str, object]]]] = {}
-    for row in rows:
-        times.setdefault(str(row["transport"]), {}).setdefault(row["seed"], []).append(row)
-    if len(times) < 2:
-        return []
-    seeds = len({row["seed"] for row in rows})
-    if seeds < 2:
-        return ["one seed has no spread, and so nothing says who is faster; --seeds 3 does"]
-    names = short_names(list(times))
-    places = _places([seed for of_seed in times.values() for seed in of_seed.values()])
-    lines = []
-    for number, place in enumerate(places):
-        ranges = {
-            names[name]: Range.of([_time(seed[number]) for seed in of_seed.values()])
-            for name, of_seed in times.items()
-            if all(len(seed) > number for seed in of_seed.values())
-        }
-        if len(ranges) > 1:
-            lines.append(f"{place}{_judged(ranges)} ({seeds} seeds)")
-    return lines
-
-
-def _time(row: Mapping[str, object]) -> float:
-    time = row["time_us"]
-    assert isinstance(time, float | int)
-    return time
-
-
-def _places(tables: Sequence[Sequence[Mapping[str, object]]]) -> list[str]:
-    """Return what parts the rows of a table, as the beginning of a sentence.
-
-    ``tables`` are those of each transport and seed; what parts them is the same in all.
-    """
-    rows = min(tables, key=len)
-    known = {*result_keys.ROW, *result_keys.COLLECTIVE_ROW, *result_keys.TRAFFIC_ROW}
-    parting: list[str] = []
-    kinds = 1
-    for key in ("size_bytes", *(key for key in rows[0] if key not in {*known, *MEASURED})):
-        if any(
-            one[place].get(key) != row.get(key) for one in tables for place, row in enumerate(rows)
-        ):
-            continue
-        more = len({tuple(str(row.get(one)) for one in (*parting, key)) for row in rows})
-        if more > kinds:
-            parting, kinds = [*parting, key], more
-    words = [", ".join(f"{key}={row.get(key)}" for key in parting) for row in rows]
-    return [f"{place}: " if place else "" for place in words]
-
-
-def _judged(ranges: Mapping[str, Range]) -> str:
-    """Return who is fastest, and by how much."""
-    (first, best), *others = sorted(ranges.items(), key=lambda one: one[1].middle)
-    tied = [
-        name for name, one in others if one.overlaps(best) or one.middle < (1 + CLOSE) * best.middle
-    ]
-    if len(tied) == len(others):
-        told = (f"{name} {one.middle:.1f} us ({one})" for name, one in ((first, best), *others))
-        return f"it cannot be told who is faster: {', '.join(told)}"
-    words = [f"{first} is fastest with {best.middle:.1f} us ({best})"]
-    if tied:
-        words.append(f"{', '.join(tied)} cannot be told from it")
-    words += [f"{name} takes {one.over(best)}" for name, one in others if name not in tied]
-    return "; ".join(words)
-
-
-def settings(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return a line for each transport with another label, or with switches of its own."""
-    used: dict[str, list[str]] = {}
-    for row in rows:
-        used.setdefault(str(row["transport"]), []).append(str(row["switch"]))
-    names = short_names(list(used))
-    lines = [f"{short} is {name}" for name, short in names.items() if short != name]
-    if len({tuple(dict.fromkeys(switches)) for switches in used.values()}) < 2:
-        return lines
-    on: dict[str, list[str]] = {}
-    for name, switches in used.items():
-        on.setdefault(", ".join(dict.fromkeys(chain(switches))), []).append(names[name])
-    return [*lines, *(f"{', '.join(whose)} on {switch}" for switch, whose in on.items())]

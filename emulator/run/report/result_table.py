@@ -10,70 +10,18 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from emulator.result_rows import TableColumn
 from emulator.run.faults import disturbance, unfinished
 from emulator.run.report.link_footer import link_lines
 from emulator.run.report.waiting_footer import held_line, last_lines, resent_lines
 
-_ABSENT = "N/A"
 _NO_BLANK = "\0"  # before a blank that is only there for a line to end
 #: Characters that lines of a comparison have at most.
 WIDTH = 120
 
 
-@dataclass(frozen=True)
-class TableColumn:
-    """One column: the row's key, its heading, unit, width, and decimals for a fraction.
-
-    ``percent`` shows a ratio as per cent, ``divisor`` a value in a larger unit.  With ``digits`` a
-    fraction has so many significant digits instead of ``decimals``, however small it is.
-
-    Where a line would be longer than :data:`WIDTH`, columns with a ``rank`` leave it, those with
-    the largest first.  A ``fixed`` one stays even where it is N/A in every row.  The first one with
-    ``words`` is what the sentence below the table is about: ``{}`` is the range of its values,
-    ``{most}`` the largest.
-    """
-
-    key: str
-    heading: str
-    unit: str = ""
-    width: int = 9
-    decimals: int = 2
-    percent: bool = False
-    divisor: float = 1
-    digits: int = 0
-    rank: int = 0
-    fixed: bool = False
-    words: str = ""
-
-    def cell(self, row: Mapping[str, object]) -> str:
-        value = row.get(self.key)
-        if isinstance(value, int | float) and self.percent:
-            text = f"{100 * value:.{self.decimals}f}"
-        elif isinstance(value, int | float) and self.divisor != 1:
-            text = f"{value / self.divisor:.{self.decimals}f}"
-        elif isinstance(value, float) and self.digits:
-            text = f"{value:.{self.digits}g}"
-        elif isinstance(value, float):
-            text = f"{value:.{self.decimals}f}"
-        else:
-            text = _ABSENT if value is None else str(value)
-        return f" {text:>{self.width}}"
-
-
-#: Readers of nccl-tests' output know these by their places.
-NCCL_COLUMNS = (
-    TableColumn("size_bytes", "size", "(B)", 11, fixed=True),
-    TableColumn("count", "count", "(elements)", 11, fixed=True),
-    TableColumn("type", "type", "", 7, fixed=True),
-    TableColumn("redop", "redop", "", 6, fixed=True),
-    TableColumn("root", "root", "", 5, fixed=True),
-    TableColumn("time_us", "time", "(us)", fixed=True),
-    TableColumn("algbw_gbps", "algbw", "(GB/s)", 8, fixed=True),
-    TableColumn("busbw_gbps", "busbw", "(GB/s)", 8, fixed=True),
-    TableColumn("wrong", "#wrong", "", 7, fixed=True),
-)
 FABRIC_COLUMNS = (
     TableColumn("ideal_us", "ideal", "(us)", rank=2),
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
@@ -215,7 +163,7 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     wrong = sum(compared)
     verdict = "OK" if not wrong else "FAILED"
     unchecked = rows and not compared
-    yield f"# Out of bounds values : {_ABSENT if unchecked else f'{wrong} {verdict}'}"
+    yield f"# Out of bounds values : {'N/A' if unchecked else f'{wrong} {verdict}'}"
     rates = [row["busbw_gbps"] for row in rows if row.get("busbw_gbps") is not None]
     if rates:
         yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):.4f}"

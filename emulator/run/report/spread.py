@@ -9,7 +9,7 @@ which the machine limited, if there is one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from emulator.run.report.result_table import TableColumn
@@ -82,27 +82,3 @@ def columns(own: Sequence[TableColumn]) -> list[TableColumn]:
                 replace(column, key="time_max_us", heading="most"),
             ]
     return shown
-
-
-@dataclass(frozen=True)
-class Range:
-    """The least and the most of a time over seeds, and its median (us)."""
-
-    least: float
-    middle: float
-    most: float
-
-    @classmethod
-    def of(cls, times: Sequence[float]) -> Range:
-        return cls(min(times), median(times), max(times))
-
-    def overlaps(self, other: Range) -> bool:
-        return self.least <= other.most and other.least <= self.most
-
-    def over(self, other: Range) -> str:
-        """Return the ratio of this range to ``other``, with the least and the most possible."""
-        least, most = self.least / other.most, self.most / other.least
-        return f"{self.middle / other.middle:.2f} times as long ({least:.2f} to {most:.2f})"
-
-    def __str__(self) -> str:
-        return f"{self.least:.1f} to {self.most:.1f} us"

@@ -16,16 +16,16 @@ from emulator.dataplane.switch.link.link_counters import LARGEST_OF_LINKS
 from emulator.dataplane.switch.pfc.pause_counters import LARGEST
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.run.plan.run_plan import RunPlan
-from emulator.run.report import row_endpoints, row_messages, row_ports
 from emulator.run.report.spread import SeedRows
 from emulator.run.results import Result
+from emulator.run_files import ENDPOINTS, EVENTS, MESSAGES, PORTS
 from emulator.sim.endpoint.counting import is_extreme
 from emulator.sim.frame_digest import DigestParts, digest_of_parts
 
 #: The run folder of each seed.
 Folders = Mapping[int, Path]
 #: Events that belong to a row, which they number.
-_OF_ROWS = frozenset({row_ports.EVENT, row_messages.EVENT, row_endpoints.EVENT})
+_OF_ROWS = frozenset({PORTS, MESSAGES, ENDPOINTS})
 #: When a row began in its run.
 _WITHIN = frozenset({"began_us"})
 #: Values that are the same in all runs.
@@ -78,7 +78,7 @@ def merged_events(rows: Sequence[Mapping[str, Any]], folders: Folders) -> Iterat
     for number, row in enumerate(rows, 1):
         numbers.setdefault(row["seed"], []).append(number)
     for seed, folder in folders.items():
-        with (folder / "events.jsonl").open(encoding="utf-8") as stream:
+        with (folder / EVENTS).open(encoding="utf-8") as stream:
             for event in map(json.loads, stream):
                 if event["event"] in _OF_ROWS:
                     yield {**event, "row": numbers[seed][event["row"] - 1]}

@@ -18,7 +18,7 @@ from emulator.dataplane.capture.pcapng import (
     section,
 )
 from emulator.dataplane.switch.telemetry import COLUMNS
-from emulator.run.results import SCHEMA
+from emulator.run_files import SCHEMA
 from emulator.sim.line_telemetry import COLUMNS as LINE_COLUMNS
 from topologies import catalogue
 from topologies.exports.mermaid import as_data

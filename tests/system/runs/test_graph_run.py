@@ -15,8 +15,9 @@ from click.testing import CliRunner, Result
 from emulator.cli.graph import graph_verb
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_factory import RunFactory
-from emulator.run.report.row_heat import MEASURES, busiest, heat
-from emulator.run.report.row_ports import PAUSES, RecordedRun
+from emulator.report.row_heat import MEASURES, busiest, heat
+from emulator.report.run_folder import RunRecord
+from emulator.run_files import PAUSES
 from emulator.topology_file import from_record
 from tests.system.runs.test_traffic_runs import TINY, run
 from topologies import catalogue
@@ -45,13 +46,13 @@ def graph(*arguments: str | Path) -> Result:
 
 
 def test_rows_have_what_their_own_iterations_sent(folder: Path) -> None:
-    recorded = RecordedRun.read(folder)
+    recorded = RunRecord.read(folder)
     assert recorded.topology == catalogue.load(SPEC)
-    assert [recorded.row(n).row for n in (1, 2, -1, None)] == [1, 2, 2, 2]
+    assert [recorded.ports_of(n).row for n in (1, 2, -1, None)] == [1, 2, 2, 2]
     into = "rail0:down0"
     payload = [row["total_bytes"] for row in recorded.rows]
     for number, row in enumerate(recorded.rows, start=1):
-        ports = recorded.row(number)
+        ports = recorded.ports_of(number)
         assert PAUSES in ports.observes
         assert ports.span_us == pytest.approx(row["time_us"] * row["iterations"])
         sent = ports.ports[into]["tx_bytes"]
@@ -66,7 +67,7 @@ def test_rows_have_what_their_own_iterations_sent(folder: Path) -> None:
 
 
 def test_the_drawing_has_the_colours_of_the_row(folder: Path) -> None:
-    recorded = RecordedRun.read(folder)
+    recorded = RunRecord.read(folder)
     for colour in MEASURES:
         done = graph(folder, "--colour", colour, "--format", "dot")
         assert done.exit_code == 0, done.exception

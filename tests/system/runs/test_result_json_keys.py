@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from emulator import result_keys
 from emulator.pytest_plugin.run_process import RunProcess
 from emulator.rocev2 import rocev2_counters
-from emulator.run import result_keys
 from uet import counter_meanings
 
 pytestmark = pytest.mark.root

@@ -15,6 +15,7 @@ from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.result_rows import NCCL_COLUMNS, settings, short_names, summary
 from emulator.run.plan.stages import stages
 from emulator.run.plan.variants import COMPARED, variants
 from emulator.run.report import comparison
@@ -173,7 +174,7 @@ def test_the_table_keeps_what_only_the_scenario_tells() -> None:
     assert keys[:3] == ["name", "senders", "size_bytes"]
     assert len(keys) == len(set(keys))
     assert {"cnps", "paused_us", "retransmitted_bytes", "message_p99_us", "wrong"} <= set(keys)
-    plain = comparison.columns((*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS), ["uet"])
+    plain = comparison.columns((*NCCL_COLUMNS, *table.FABRIC_COLUMNS), ["uet"])
     assert [column.key for column in plain][:2] == ["name", "size_bytes"]
 
 
@@ -196,13 +197,13 @@ def test_the_table_fits_into_120_columns(name: str, seeds: int) -> None:
 
 def test_a_long_name_has_a_number_in_the_table() -> None:
     long = "rocev2:recovery=selective_repeat,qps=4@lossless:balance=packet"
-    assert comparison.short_names(["uet", long, "rocev2:classic"]) == {
+    assert short_names(["uet", long, "rocev2:classic"]) == {
         "uet": "uet",
         long: "rocev2[2]",
         "rocev2:classic": "rocev2:classic",
     }
     rows = [{"transport": name, "switch": "deep"} for name in ("uet", long)]
-    assert comparison.settings(rows) == [f"rocev2[2] is {long}"]
+    assert settings(rows) == [f"rocev2[2] is {long}"]
 
 
 def timed(transport: str, *seeds: Sequence[float]) -> list[dict[str, object]]:
@@ -223,7 +224,7 @@ def timed(transport: str, *seeds: Sequence[float]) -> list[dict[str, object]]:
 def test_who_is_faster_is_told_with_its_spread_or_not_at_all() -> None:
     uet = timed("uet", [10, 40], [11, 42], [12, 44])
     rocev2 = timed("rocev2", [15, 43], [18, 38], [24, 39])
-    assert comparison.summary([*uet, *rocev2]) == [
+    assert summary([*uet, *rocev2]) == [
         "size_bytes=0: uet is fastest with 11.0 us (10.0 to 12.0 us); rocev2 takes 1.64 times as "
         "long (1.25 to 2.40) (3 seeds)",
         "size_bytes=1: it cannot be told who is faster: rocev2 39.0 us (38.0 to 43.0 us), uet "
@@ -231,27 +232,27 @@ def test_who_is_faster_is_told_with_its_spread_or_not_at_all() -> None:
     ]
     # Who is first in the list is not who is held to be better.
     faster = timed("rocev2", [5, 20], [5, 20], [6, 20])
-    line, _ = comparison.summary([*uet, *faster])
+    line, _ = summary([*uet, *faster])
     assert line.startswith("size_bytes=0: rocev2 is fastest with 5.0 us (5.0 to 6.0 us); uet takes")
 
 
 def test_a_tie_with_the_fastest_is_told_beside_who_is_slower() -> None:
     rows = [*timed("a", [100], [101]), *timed("b", [100.6], [101.2]), *timed("c", [150], [150])]
-    (line,) = comparison.summary(rows)
+    (line,) = summary(rows)
     assert "b cannot be told from it; c takes 1.49 times as long" in line
     # Nor is what nobody can see a difference, however small the spread.
-    near = comparison.summary([*timed("a", [100], [100]), *timed("b", [100.3], [100.3])])
+    near = summary([*timed("a", [100], [100]), *timed("b", [100.3], [100.3])])
     assert near[0].startswith("it cannot be told who is faster")
 
 
 def test_one_seed_has_no_verdict() -> None:
     rows = [*timed("uet", [10, 40]), *timed("rocev2", [15, 30])]
-    (line,) = comparison.summary(rows)
+    (line,) = summary(rows)
     assert "nothing says who is faster" in line
     assert "--seeds" in line
-    assert comparison.settings(rows) == ["uet on uet", "rocev2 on rocev2"]
+    assert settings(rows) == ["uet on uet", "rocev2 on rocev2"]
     same = [{**row, "switch": "deep"} for row in rows]
-    assert comparison.settings(same) == []
+    assert settings(same) == []
 
 
 def test_lines_below_the_table_name_the_transport_where_there_are_several() -> None:

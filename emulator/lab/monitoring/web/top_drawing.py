@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Mapping
-from xml.etree import ElementTree
+from contextlib import suppress
 
+from emulator.html_page import DrawingError, drawn_by_graphviz
 from emulator.lab.live.rates import Activity
 from emulator.lab.live.sampler import LabSample
-from emulator.report.run.figures.fabric_drawing import LONGEST_S, only_shapes
 from topologies.exports.dot import source
 from topologies.exports.picture import picture
 from topologies.model import Topology
@@ -35,7 +34,9 @@ class TopDrawing:
         self._ports = [
             tuple(str(end) for link in line.links for end in link.ends) for line in drawn.lines
         ]
-        self.svg = _svg(source(drawn, topology.name, numbered=True))
+        self.svg: str | None = None
+        with suppress(DrawingError):
+            self.svg = drawn_by_graphviz(source(drawn, topology.name, numbered=True))
 
     def values(self, seen: LabSample) -> dict[str, list[float]]:
         """Return the share of each line, by what it is coloured by: of its busiest direction."""
@@ -55,18 +56,3 @@ class TopDrawing:
             round(max((by_port.get(port, 0.0) for port in ports), default=0.0), 4)
             for ports in self._ports
         ]
-
-
-def _svg(text: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["dot", "-Tsvg"],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=LONGEST_S,
-        )
-        return only_shapes(done.stdout)
-    except (OSError, subprocess.SubprocessError, ElementTree.ParseError):
-        return None

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 
 from markupsafe import Markup
 
+from emulator.html_page import page_environment, policy_hash, source_of
 from emulator.lab.monitoring.lab_watch import Watched
 from emulator.lab.monitoring.local_server import HttpAnswer, Route
 from emulator.lab.monitoring.web.top_drawing import COLOURED_BY, TopDrawing
 from emulator.lab.monitoring.web.top_state import LINK_COLUMNS, state_of
-from emulator.report.run.html_template import page_environment, policy_hash, source_of
 from topologies.exports.heat import STEPS
 from topologies.model import Topology
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE
+from emulator.report.observation_points import ENDPOINT
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.figures.port_heat import PortHeat, Records
-from emulator.report.run.observation_points import ENDPOINT
 from emulator.report.run.port_series import capture_filters, cut_series, read_series
-from emulator.report.run.run_record import NO_ROW, RunRecord
-from emulator.run.report.row_ports import PAUSES
+from emulator.report.run_folder import NO_ROW, RunRecord
+from emulator.run_files import PAUSES
 from emulator.sim import line_telemetry
 
 PAUSED_PORT = "port that was paused: switch or NIC"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from emulator.report.observation_points import SWITCH as AT_SWITCH
 from emulator.report.run.figures.figure import Figure
-from emulator.report.run.observation_points import SWITCH as AT_SWITCH
-from emulator.report.run.row_labels import labels
-from emulator.report.run.run_record import NO_ROW, RunRecord
-from emulator.run.report.row_ports import SWITCH
+from emulator.report.run_folder import NO_ROW, RunRecord, labels
+from emulator.run_files import SWITCH
 
 #: Why packets are lost, in words, by the reason's name in ``result.json``.
 REASONS: Mapping[str, str] = {

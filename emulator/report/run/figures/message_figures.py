@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from emulator.report.observation_points import ENDPOINT
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
-from emulator.report.run.observation_points import ENDPOINT
-from emulator.report.run.row_labels import drawn_rows, labels
-from emulator.report.run.run_record import NO_ROW, RunRecord
+from emulator.report.run_folder import NO_ROW, RunRecord, drawn_rows, labels
 
 #: Flows of a row that are drawn; the CSV beside the report has the same.
 MOST_BARS = 48

@@ -19,9 +19,9 @@ from scapy.utils import RawPcapNgReader
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.figures.packet_words import packet_words
-from emulator.report.run.port_series import CAPTURE, EPOCH_S, capture_filter, window_of
-from emulator.report.run.row_labels import drawn_rows
-from emulator.report.run.run_record import NO_ROW, RunRecord
+from emulator.report.run.port_series import capture_filter, window_of
+from emulator.report.run_folder import NO_ROW, RunRecord, drawn_rows
+from emulator.run_files import CAPTURE, EPOCH_S
 
 #: Packets that are read at most, and packets of a ladder.
 MOST_READ, LADDER = 400_000, 24

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from emulator.report.observation_points import ENDPOINT, MODEL
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
-from emulator.report.run.observation_points import ENDPOINT, MODEL
-from emulator.report.run.row_labels import labels, parting_facts
-from emulator.report.run.run_record import NO_ROW, RunRecord
-from emulator.run.report.comparison import short_names
+from emulator.report.run_folder import NO_ROW, RunRecord, labels, parting_facts
+from emulator.result_rows import short_names
 from topologies.units import format_size
 
 #: Slices of the timeline that are drawn: what a page still bears.

@@ -8,6 +8,7 @@ import numpy as np
 
 from emulator.dataplane.switch.code_points import LAB
 from emulator.dataplane.switch.telemetry import FILE
+from emulator.report.observation_points import SWITCH
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.figures.port_heat import (
@@ -21,9 +22,8 @@ from emulator.report.run.figures.port_heat import (
     edges_of,
     spans_of,
 )
-from emulator.report.run.observation_points import SWITCH
 from emulator.report.run.port_series import capture_filters, cut_series, read_series
-from emulator.report.run.run_record import NO_ROW, RunRecord
+from emulator.report.run_folder import NO_ROW, RunRecord
 
 #: Lines of the figure of queues: the deepest ones; and points of a line at most.
 MOST_QUEUES, MOST_POINTS = 8, 400

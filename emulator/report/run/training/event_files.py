@@ -14,8 +14,8 @@ import re
 from pathlib import Path
 
 from emulator.errors import UserError
-from emulator.report.run.run_record import RunRecord
 from emulator.report.run.training.training_curves import TrainingCourse, training_courses
+from emulator.report.run_folder import RunRecord
 from emulator.whole_file import MEND, whole_file
 
 try:

@@ -25,8 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.report.run.row_labels import labels
-from emulator.report.run.run_record import Row, RunRecord
+from emulator.report.run_folder import Row, RunRecord, labels
 
 _EPOCH = re.compile(r"epoch (\d{1,9})\b")
 _SHARES = {
@@ -75,7 +74,7 @@ def training_courses(record: RunRecord) -> list[TrainingCourse]:
 
 def _epochs(record: RunRecord, number: int, row: Row) -> Iterator[TrainingPoint]:
     losses = [loss for loss in _list(row.get("losses")) if isinstance(loss, int | float)]
-    began = _numbers(row.get("began_us"))
+    began = record.began_us(number)
     if not losses or not began:
         return
     end = began[-1] + float(row.get("time_us") or 0)
@@ -98,7 +97,7 @@ def _epochs(record: RunRecord, number: int, row: Row) -> Iterator[TrainingPoint]
 def _steps(record: RunRecord, number: int, row: Row) -> Iterator[TrainingPoint]:
     if not isinstance(row.get("exposed"), int | float):
         return
-    times, began = record.times_us(number), _numbers(row.get("began_us"))
+    times, began = record.times_us(number), record.began_us(number)
     end = 0.0
     for step, (start, time_us) in enumerate(zip(began, times, strict=False), start=1):
         end = start + time_us
@@ -153,7 +152,3 @@ def _is_operation(one: object) -> bool:
 
 def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else []
-
-
-def _numbers(value: Any) -> list[float]:
-    return [float(one) for one in _list(value) if isinstance(one, int | float)]

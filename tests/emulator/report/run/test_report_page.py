@@ -18,8 +18,8 @@ from emulator.cli.reports import report_verb
 from emulator.errors import UserError
 from emulator.report.run.page import FIGURES, PAGE, html_of, sections_of, write_report
 from emulator.report.run.report_tables import command_of, row_table
-from emulator.report.run.run_record import RunRecord
 from emulator.report.run.verdict import BAD, GOOD, LIMITED, verdict_of
+from emulator.report.run_folder import RunRecord
 from tests.harness.examples import examples
 from tests.harness.runs.written_folder import SPEC, messages, ports, result, row, write_folder
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import UserError
+from emulator.result_rows import NCCL_COLUMNS
 from emulator.run.report import outcome_sentence
 from emulator.run.report import result_table as table
-from emulator.run.results import ROW_KEYS, SCHEMA, Result, RunFolder
+from emulator.run.results import ROW_KEYS, Result, RunFolder
+from emulator.run_files import SCHEMA
 
 
 def result() -> Result:
@@ -106,9 +108,9 @@ def test_a_used_or_impossible_output_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_table_reads_like_that_of_the_nccl_tests() -> None:
-    fields = table.line(table.NCCL_COLUMNS, row()).split()
+    fields = table.line(NCCL_COLUMNS, row()).split()
     assert fields == ["65536", "16384", "float", "sum", "-1", "10.00", "6.55", "9.83", "0"]
-    columns = (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
+    columns = (*NCCL_COLUMNS, *table.FABRIC_COLUMNS)
     titles, units = table.heading(columns)
     assert titles.startswith("#")
     assert units.startswith("#")
@@ -137,7 +139,7 @@ def test_columns_of_the_largest_rank_leave_a_full_line() -> None:
 
 def test_the_sentence_states_the_fastest_and_what_was_lost() -> None:
     columns = (
-        *table.NCCL_COLUMNS,
+        *NCCL_COLUMNS,
         *table.FABRIC_COLUMNS,
         table.TableColumn("algorithm", "algorithm"),
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from emulator.result_rows import Range
 from emulator.run.report import spread
 from emulator.run.report.result_table import TableColumn
-from emulator.run.report.spread import Range
 
 
 def row(seed: int, time: float, **more: object) -> dict[str, object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulator.report.run.figures.line_figures import line_figures
-from emulator.report.run.run_record import RunRecord
+from emulator.report.run_folder import RunRecord
 from tests.harness.runs.written_folder import BEGAN_US, result, row, write_folder
 
 

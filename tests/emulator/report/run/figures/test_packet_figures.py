@@ -10,7 +10,7 @@ from scapy.layers.l2 import Ether
 
 from emulator.report.run.figures.packet_figures import LADDER, packet_figures
 from emulator.report.run.figures.packet_words import packet_words
-from emulator.report.run.run_record import RunRecord
+from emulator.report.run_folder import RunRecord
 from tests.harness.runs.written_folder import BEGAN_US, capture, result, row, write_folder
 from uet.wire import pds, ses
 

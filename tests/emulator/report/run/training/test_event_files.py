@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from emulator.cli.reports.tensorboard_verb import command
 from emulator.errors import UserError
-from emulator.report.run.run_record import RunRecord
 from emulator.report.run.training import event_files
 from emulator.report.run.training.event_files import write_event_files
 from emulator.report.run.training.training_curves import training_courses
+from emulator.report.run_folder import RunRecord
 from tests.harness.runs.event_records import scalars
 from tests.harness.runs.written_folder import messages, result, row, write_folder
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run.report.row_ports import PAUSES, SWITCH, TRAFFIC, RecordedRun, RowPorts
+from emulator.report.run_folder import RunRecord
+from emulator.run_files import PAUSES, SWITCH, TRAFFIC, RowPorts
 from topologies.exports.heat import Heat
 from topologies.model import CableEnd, Link
 from topologies.units import format_size
@@ -65,15 +66,15 @@ class HeatDirection:
     paused_us: float | None
 
 
-def heat(run: RecordedRun, number: int | None, colour: str) -> Heat:
-    """The colours of a row (:meth:`RecordedRun.row`) by one of MEASURES.
+def heat(run: RunRecord, number: int | None, colour: str) -> Heat:
+    """The colours of a row (:meth:`RunRecord.ports_of`) by one of MEASURES.
 
     Raises UserError where the row has no record of it.
     """
-    row, measure = run.row(number), _measure(run, number, colour)
+    row, measure = run.ports_of(number), _measure(run, number, colour)
     values = {
         str(end): measure.value(row, str(end), link)
-        for link in run.topology.links
+        for link in run.fabric.links
         for end in link.ends
     }
     return Heat(
@@ -84,11 +85,11 @@ def heat(run: RecordedRun, number: int | None, colour: str) -> Heat:
     )
 
 
-def busiest(run: RecordedRun, number: int | None, colour: str) -> list[HeatDirection]:
+def busiest(run: RunRecord, number: int | None, colour: str) -> list[HeatDirection]:
     """All directions of links, those with the most of ``colour`` first; raises as :func:`heat`."""
-    row, measure = run.row(number), _measure(run, number, colour)
+    row, measure = run.ports_of(number), _measure(run, number, colour)
     found = []
-    for link in run.topology.links:
+    for link in run.fabric.links:
         for port, to in (link.ends, link.ends[::-1]):
             order = (
                 -measure.value(row, str(port), link),
@@ -98,13 +99,13 @@ def busiest(run: RecordedRun, number: int | None, colour: str) -> list[HeatDirec
     return [direction for _, direction in sorted(found, key=lambda item: item[0])]
 
 
-def describe(run: RecordedRun, row: RowPorts) -> str:
+def describe(run: RunRecord, row: RowPorts) -> str:
     """Return which row it is, as the title of a drawing."""
     facts = run.rows[row.row - 1]
     size = facts.get("size_bytes")
     what = [
         f"row {row.row} of {len(run.rows)}",
-        str(facts.get("collective") or run.scenario),
+        str(facts.get("collective") or run.result["scenario"]),
         *([format_size(size)] if isinstance(size, int) else []),
         str(facts.get("transport") or ""),
         str(facts.get("switch") or ""),
@@ -113,8 +114,8 @@ def describe(run: RecordedRun, row: RowPorts) -> str:
     return ", ".join(filter(None, what))
 
 
-def _measure(run: RecordedRun, number: int | None, colour: str) -> Measure:
-    measure, row = MEASURES[colour], run.row(number)
+def _measure(run: RunRecord, number: int | None, colour: str) -> Measure:
+    measure, row = MEASURES[colour], run.ports_of(number)
     if measure.needs not in row.observes:
         raise UserError(
             f"--colour {colour}: row {row.row} of {run.path} has none: {measure.missing}"

@@ -9,12 +9,12 @@ from dataclasses import fields
 
 import pytest
 
+from emulator import result_keys
 from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
 from emulator.dataplane.switch.link.link_counters import LinkCounters
 from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
 from emulator.dataplane.switch.switch_counters import ClassCounters, QueueDepth
 from emulator.rocev2 import rocev2_counters
-from emulator.run import result_keys
 from emulator.run.results import ROW_KEYS, Result
 from tests import CHECKOUT
 from uet import counter_meanings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.report.run.figures.fabric_drawing import only_shapes
+from emulator.html_page import only_shapes
 
 
 def test_links_scripts_and_handlers_go() -> None:

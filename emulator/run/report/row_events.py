@@ -1,17 +1,6 @@
-"""The messages of each row of a run, in short: how long they took, and what each flow delivered.
+"""What ``events.jsonl`` has of each row: its ports, messages and endpoints.
 
-``events.jsonl`` has a line for each row, behind what its ports counted::
-
-    {"event": "messages", "row": 2, "times_us": [46.8], "count": 64,
-     "latency_us": [[0.0, 3.1], [0.01, 3.2], ..., [1.0, 19.4]],
-     "flows": [{"from": "h1g0", "to": "h0g0", "bytes": 524288, "messages": 32,
-                "time_us": 44.1, "goodput_gbps": 11.9}, ...], "flows_left_out": 0}
-
-``row`` counts from 1.  ``times_us`` are the iterations that count.  ``latency_us`` has pairs of a
-share of the messages and the time that these took at most (nearest rank), from a message's start
-until its receiver has verified it.  ``bytes`` and ``messages`` of a flow are sums over the
-iterations; ``time_us`` is the mean from its first start to its last end, and ``goodput_gbps`` the
-payload over the sum of these times.  Victims stand under ``victims`` in the same form.
+:mod:`emulator.run_files` describes these events.
 """
 
 from __future__ import annotations
@@ -21,14 +10,35 @@ from collections.abc import Sequence
 import numpy as np
 
 from emulator.run.measures.message_times import Iteration
+from emulator.run_files import PAUSES, SWITCH, TRAFFIC
 from emulator.scenario import Outcome
 from topologies.model import Topology
 
-EVENT = "messages"
 #: Shares of messages: a hundred steps, and the tail finer.
 SHARES = (*(number / 100 for number in range(100)), 0.995, 0.999, 0.9999, 1.0)
 #: Flows of a row at most: those with the most octets are kept.
 MOST_FLOWS = 1024
+
+
+def ports_of(row: int, outcome: Outcome) -> dict[str, object]:
+    """The event of the ``row``-th row (from 1)."""
+    records = outcome.ports.values()
+    observes = [TRAFFIC]
+    if any(port.asic is not None for port in records):
+        observes.append(SWITCH)
+    if any(port.pause is not None for port in records):
+        observes.append(PAUSES)
+    return {
+        "row": row,
+        "span_us": sum(outcome.times_ns) / 1000,
+        "observes": observes,
+        "ports": {name: port.as_dict() for name, port in outcome.ports.items()},
+    }
+
+
+def endpoints_of(row: int, transport: str, outcome: Outcome) -> dict[str, object]:
+    """Return the event of the ``row``-th row (from 1), which ran with ``transport``."""
+    return {"row": row, "transport": transport, "counters": dict(sorted(outcome.counters.items()))}
 
 
 def messages_of(row: int, outcome: Outcome, topology: Topology) -> dict[str, object]:
