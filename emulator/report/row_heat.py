@@ -71,10 +71,11 @@ def heat(run: RunRecord, number: int | None, colour: str) -> Heat:
 
     Raises UserError where the row has no record of it.
     """
+    links = run.fabric.links
     row, measure = run.ports_of(number), _measure(run, number, colour)
     values = {
         str(end): measure.value(row, str(end), link)
-        for link in run.fabric.links
+        for link in links
         for end in link.ends
     }
     return Heat(
@@ -87,9 +88,10 @@ def heat(run: RunRecord, number: int | None, colour: str) -> Heat:
 
 def busiest(run: RunRecord, number: int | None, colour: str) -> list[HeatDirection]:
     """All directions of links, those with the most of ``colour`` first; raises as :func:`heat`."""
+    links = run.fabric.links
     row, measure = run.ports_of(number), _measure(run, number, colour)
     found = []
-    for link in run.fabric.links:
+    for link in links:
         for port, to in (link.ends, link.ends[::-1]):
             order = (
                 -measure.value(row, str(port), link),
