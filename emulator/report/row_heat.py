@@ -73,11 +73,7 @@ def heat(run: RunRecord, number: int | None, colour: str) -> Heat:
     """
     links = run.fabric.links
     row, measure = run.ports_of(number), _measure(run, number, colour)
-    values = {
-        str(end): measure.value(row, str(end), link)
-        for link in links
-        for end in link.ends
-    }
+    values = {str(end): measure.value(row, str(end), link) for link in links for end in link.ends}
     return Heat(
         title=f"{measure.title}, {describe(run, row)}",
         unit=measure.unit,
