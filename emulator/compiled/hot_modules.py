@@ -24,7 +24,6 @@ RECORD = Path(__file__).with_name("compiled_sources.json")
 HOT = (
     "emulator/dataplane/kernel/frames/kernel_switch.py",
     "emulator/dataplane/kernel/frames/packet_ring.py",
-    "emulator/dataplane/model/model_frames.py",
     "emulator/sim/endpoint/operations/executor.py",
     "emulator/sim/event_queue.py",
     "emulator/sim/gpu_endpoint.py",

@@ -26,7 +26,6 @@ from emulator.dataplane.switch.balancing import PRELOADED_METHODS, LoadBalancing
 from emulator.dataplane.switch.bpf.layout import HOPS, Queue, TrafficClass
 from emulator.dataplane.switch.bpf.switch_program import Size
 from emulator.dataplane.switch.code_points import LAB
-from emulator.dataplane.switch.link.link_choice import CBFC, LLR
 from emulator.dataplane.switch.link.link_fitting import (
     LinkRules,
     fit_link,
@@ -36,7 +35,7 @@ from emulator.dataplane.switch.link.link_fitting import (
 from emulator.dataplane.switch.pfc import pause_fitting as pausing
 from emulator.dataplane.switch.pfc.pause_fitting import LOSSLESS_CLASSES, CableKind, kind_of
 from emulator.dataplane.switch.pfc.pause_state import PauseRules
-from emulator.dataplane.switch.switch_choice import LATENCY, OfBdp, SwitchChoice
+from emulator.dataplane.switch.switch_choice import CBFC, LATENCY, LLR, OfBdp, SwitchChoice
 from emulator.dataplane.switch.switch_profile import (
     CLASS_NAMES,
     LARGEST_HOST_RATE,

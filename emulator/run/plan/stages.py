@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from emulator.dataplane.switch.link.link_choice import CBFC
-from emulator.dataplane.switch.switch_choice import DEFAULT, LATENCY, PAUSING, parse_latency
+from emulator.dataplane.switch.switch_choice import CBFC, DEFAULT, LATENCY, PFC, parse_latency
 from emulator.errors import UserError
 from emulator.scenario import Trial
 
@@ -92,7 +91,7 @@ def with_customary(switch: str, customary: str) -> str:
         return switch
     given = dict(chosen.options)
     unpaused = given.get("pfc") == "off" or given.get(CBFC) == "on"
-    closed = {*given, *(PAUSING if unpaused else ())}
+    closed = {*given, *(PFC if unpaused else ())}
     more = [(key, value) for key, value in usual.options if key not in closed]
     return str(StageChoice(chosen.name, (*chosen.options, *more)))
 

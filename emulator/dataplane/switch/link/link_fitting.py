@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from emulator.dataplane.switch.link.link_choice import CbfcChoice, LlrChoice
+from emulator.dataplane.switch.switch_choice import CbfcChoice, LlrChoice
 from emulator.errors import Misfit
 from topologies.ethernet import (
     FCS_OCTETS,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.dataplane.switch.link.link_choice import CbfcChoice, LlrChoice
-from emulator.dataplane.switch.switch_choice import parse
+from emulator.dataplane.switch.switch_choice import CbfcChoice, LlrChoice, parse
 from emulator.dataplane.switch.switch_fitting import FittedSwitch, fit
 from emulator.errors import UserError
 from topologies import catalogue

@@ -18,8 +18,7 @@ import pytest
 from emulator import scenario
 from emulator.dataplane.switch import switch_fitting
 from emulator.dataplane.switch.balancing import METHODS
-from emulator.dataplane.switch.link.link_choice import OF_CBFC, OF_LLR
-from emulator.dataplane.switch.switch_choice import DESCRIBED, DSCP, parse
+from emulator.dataplane.switch.switch_choice import DESCRIBED, DSCP, OF_CBFC, OF_LLR, parse
 from emulator.dataplane.switch.switch_profile import CLASS_NAMES
 from emulator.errors import UserError
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED
