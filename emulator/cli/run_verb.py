@@ -6,47 +6,30 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from emulator.cli import rank_runs
 from emulator.cli.rank_command import RankCommand, given_words
-from emulator.cli.run_options import (
-    files_text,
-    parameter_texts,
-    parse_digest,
-    parse_gap,
-    parse_parts,
-    parse_workers,
-    refuse_host_clock,
-)
-from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
-from emulator.cli.scenario_choice import chosen
-from emulator.dataplane.capture.fabric_capture import parse_snaplen
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
-from emulator.dataplane.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.dataplane.kernel import launcher
 from emulator.dataplane.switch import switch_choice as choice
 from emulator.errors import UserError
-from emulator.report.run.page import write_report
-from emulator.result_rows import NCCL_COLUMNS
 from emulator.run.faults import grammar
-from emulator.run.interrupts import Interrupted
-from emulator.run.measurement import Start
-from emulator.run.plan.run_plan import DEFAULT_SEED
-from emulator.run.plan.stages import DEFAULT_TRANSPORT
-from emulator.run.plan.variants import COMPARE, COMPARED, COMPARED_SEEDS, variants
-from emulator.run.pxn import DEFAULT as pxn_default
-from emulator.run.pxn import MODES as pxn_modes
-from emulator.run.report import comparison, spread
-from emulator.run.report import result_table as table
-from emulator.run.results import FabricKind
-from emulator.run.runner import RunRequest, execute
-from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
-from emulator.suite.farm.farmed_seeds import execute_farmed
-from emulator.suite.farm.trial_farm import TrialFarm
+from emulator.run.plan.variants import (
+    COMPARE,
+    COMPARED,
+    COMPARED_SEEDS,
+    DEFAULT_SEED,
+    DEFAULT_TRANSPORT,
+    PXN_MODES,
+    variants,
+)
 from emulator.transports import describe_options, is_secured
+
+if TYPE_CHECKING:  # what --help does not need is imported where a run begins
+    from emulator.run.results import FabricKind
+    from emulator.suite.farm.trial_farm import TrialFarm
 
 
 @click.command(
@@ -124,9 +107,9 @@ from emulator.transports import describe_options, is_secured
 )
 @click.option(
     "--convergence",
-    default=COMPUTED,
+    default=control_plane.COMPUTED,
     show_default=True,
-    metavar=f"{COMPUTED}|{MEASURED}|TIME",
+    metavar=f"{control_plane.COMPUTED}|{control_plane.MEASURED}|TIME",
     help="fabric time from a fault to the control plane's new routes: from its "
     "timers and the hops, what this machine takes (not repeatable), or a time such as 10ms",
 )
@@ -183,8 +166,8 @@ from emulator.transports import describe_options, is_secured
 )
 @click.option(
     "--pxn",
-    type=click.Choice(pxn_modes),
-    default=pxn_default,
+    type=click.Choice(PXN_MODES),
+    default=PXN_MODES[0],
     show_default=True,
     help="writes to another rail go over NVLink to the GPU that stands on it, which sends them on: "
     "where the fabric has no other way, wherever that is shorter, or never",
@@ -216,7 +199,10 @@ def command(context: click.Context, seeds: int | None, **given: Any) -> None:
         seeds = COMPARED_SEEDS if compared else 1
     if place is None or seeds == 1:
         _run(context, None, seeds=seeds, **given)
-    elif place.number:
+        return
+    from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
+
+    if place.number:
         serve_rank(place)
     else:
         with farm_of(place, GOES_ON) as farm:
@@ -260,13 +246,26 @@ def _run(
     iterations: str | None,
     wide: bool,
 ) -> None:
-    refuse_host_clock(clock, dilation)
+    from emulator.cli import rank_runs
+    from emulator.cli import run_options as parse
+    from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
+    from emulator.cli.scenario_choice import chosen
+    from emulator.dataplane.capture.fabric_capture import parse_snaplen
+    from emulator.dataplane.control_plane.charged_time import Convergence
+    from emulator.result_rows import NCCL_COLUMNS
+    from emulator.run.interrupts import Interrupted
+    from emulator.run.measurement import Start
+    from emulator.run.report import comparison, spread
+    from emulator.run.report import result_table as table
+    from emulator.run.runner import RunRequest, execute
+
+    parse.refuse_host_clock(clock, dilation)
     if wide and form == "json":
         raise UserError("--wide is about the table, and --format json shows none: leave one out")
-    given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
+    given = parse.parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
     loaded, given = chosen(scenario, given, transport)
     if files:
-        given["files"] = files_text(loaded, files, given)
+        given["files"] = parse.files_text(loaded, files, given)
     if capture == "none" and snaplen not in (None, "headers"):
         raise UserError("--snaplen is about captured frames, and --capture none keeps none")
     if snaplen is None:
@@ -283,17 +282,17 @@ def _run(
         seed=seed,
         seeds=seeds,
         fabric=fabric,
-        workers=parse_workers(workers),
-        parts=parse_parts(parts, workers),
+        workers=parse.parse_workers(workers),
+        parts=parse.parse_parts(parts, workers),
         convergence=Convergence.parse(convergence),
-        digest=parse_digest(digest),
+        digest=parse.parse_digest(digest),
         digest_parts=digest_parts,
         capture=capture,
         snaplen=parse_snaplen(snaplen),
         frame_latency=frame_latency or 0,
         event_log=event_log,
         faults=faults,
-        start=Start(fresh=endpoints == "fresh", gap_ns=parse_gap(gap)),
+        start=Start(fresh=endpoints == "fresh", gap_ns=parse.parse_gap(gap)),
         pxn=pxn,
         output=output,
         lab=name,
@@ -317,6 +316,8 @@ def _run(
             if farm is None:
                 result, folder = execute(plan, terminal, ranks)
             else:
+                from emulator.suite.farm.farmed_seeds import execute_farmed
+
                 words = partial(_words_of_seed, context, name, workers)
                 result, folder = execute_farmed(plan, farm, words, terminal)
         except Interrupted as stop:
@@ -329,6 +330,8 @@ def _run(
             sys.exit(stop.exit_status)
     terminal.close(folder, result)
     if report and (ranks is None or ranks.number == 0):
+        from emulator.report.run.page import write_report
+
         click.echo(f"uetemu: wrote {write_report(folder.path)}", err=True)
     if result.errors:
         raise UserError(result.errors[0])

@@ -14,7 +14,7 @@ from emulator.dataplane.switch import switch_choice as choice
 from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
 from emulator.run.plan.run_plan import usual_switch
-from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from topologies.exports.mermaid import inventory
 from topologies.model import TopologyError
 from topologies.profile.fabric_schema import schema

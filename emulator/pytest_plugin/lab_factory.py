@@ -16,7 +16,7 @@ from emulator.errors import UserError
 from emulator.pytest_plugin.kept_labs import LABS
 from emulator.pytest_plugin.lab_life import built
 from emulator.run.plan.run_plan import usual_switch
-from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from topologies.model import Topology
 
 

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.errors import UserError
+from emulator.run.plan.variants import PXN_MODES
 from emulator.run.relayed_writes import Pair, RelayedWrites
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import Operation, Schedule, Write
@@ -38,16 +39,13 @@ from topologies.model import Node, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from
 
-MODES = ("auto", "always", "off")
-DEFAULT = "auto"
-
 
 @dataclass(frozen=True)
 class Pxn:
     """The writes that are relayed on ``topology`` by the ``mode`` of ``--pxn``."""
 
     topology: Topology
-    mode: str = DEFAULT
+    mode: str = PXN_MODES[0]
 
     def relayed(
         self, schedules: Sequence[Schedule], owners: GpuOwners | None = None

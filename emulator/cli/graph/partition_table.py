@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from emulator.cli.plain_tables import plain_table
-from emulator.run.plan.run_plan import DEFAULT_SEED
+from emulator.run.plan.variants import DEFAULT_SEED
 from emulator.scenario import Scenario
 from emulator.sim.endpoint.operations.operation_table import OperationTable
 from emulator.sim.event_queue import PS

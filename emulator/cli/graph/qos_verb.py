@@ -15,7 +15,7 @@ from emulator.lab.qos import FORMATS
 from emulator.lab.qos.emulated_qos import EmulatedQos, emulated_qos
 from emulator.report.run.page import write_files
 from emulator.run.plan.run_plan import usual_switch
-from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.transports import fit as fit_transport
 from topologies import catalogue
 from topologies.advice import question

@@ -26,7 +26,7 @@ from emulator.dataplane.fabric_choice import choose
 from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
 from emulator.dataplane.switch import switch_choice as choice
 from emulator.run.plan.run_plan import usual_switch
-from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from topologies import catalogue
 from topologies.exports.mermaid import inventory
 from topologies.model import Topology

@@ -26,7 +26,7 @@ from emulator.errors import UserError
 from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import COLLECTIVES
 from emulator.run.interrupts import Interrupted
-from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.run.report import result_table as table
 from emulator.run.results import Result
 from emulator.run.runner import RunPlan, RunRequest, execute, prepare

@@ -23,7 +23,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from emulator.dataplane.control_plane.control_plane_choice import ControlPlane
+from emulator.dataplane.control_plane.control_plane_choice import COMPUTED, MEASURED, ControlPlane
 from emulator.dataplane.control_plane.convergence import ConvergedState
 from emulator.dataplane.control_plane.failure import without
 from emulator.errors import UserError
@@ -32,7 +32,6 @@ from topologies.units import UnitError, format_time, parse_time_ns
 
 HOP_NS = 1_000_000
 NS_PER_S = 10**9
-COMPUTED, MEASURED = "computed", "measured"
 
 
 @dataclass(frozen=True, slots=True)

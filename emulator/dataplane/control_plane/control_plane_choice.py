@@ -30,6 +30,8 @@ MULTIPLIER = range(BFD_MULTIPLIER.minimum, BFD_MULTIPLIER.maximum + 1)
 HOLD_S = range(3, 65_536)
 OF_BFD = frozenset({"interval", "multiplier"})
 PER_SWITCH, PER_TIER = "switch", "tier"
+#: Of ``--convergence``: where the time of new routes comes from.
+COMPUTED, MEASURED = "computed", "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,10 @@ from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.dataplane.switch.switch_choice import requested as requested_switch
 from emulator.errors import UserError
 from emulator.logs import plain_logger
-from emulator.run import pxn
 from emulator.run.faults.grammar import Moment, timeline
 from emulator.run.measurement import Start
 from emulator.run.plan import preflight
 from emulator.run.plan.stages import (
-    DEFAULT_TRANSPORT,
     Stage,
     asked_latency_ns,
     stages,
@@ -38,7 +36,7 @@ from emulator.run.plan.stages import (
 )
 from emulator.run.plan.switch_use import check_use
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.plan.variants import variants
+from emulator.run.plan.variants import DEFAULT_SEED, DEFAULT_TRANSPORT, PXN_MODES, variants
 from emulator.run.pxn import Pxn
 from emulator.run.results import FabricKind
 from emulator.run.run_share import RunShare
@@ -49,10 +47,6 @@ from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
 
 _log = plain_logger(__name__)
-
-
-#: The seed of a run that names none.
-DEFAULT_SEED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +93,7 @@ class RunRequest:
     #: what iterations that count begin with
     start: Start = field(default_factory=Start)
     #: whose writes another GPU of the server sends (:mod:`emulator.run.pxn`)
-    pxn: str = pxn.DEFAULT
+    pxn: str = PXN_MODES[0]
 
 
 @dataclass(frozen=True, kw_only=True)

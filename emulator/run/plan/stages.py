@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from emulator.dataplane.switch.switch_choice import CBFC, DEFAULT, LATENCY, PFC, parse_latency
 from emulator.errors import UserError
+from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.scenario import Trial
-
-DEFAULT_TRANSPORT = "uet"
 
 
 @dataclass(frozen=True)

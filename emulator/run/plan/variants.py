@@ -9,6 +9,10 @@ from emulator.errors import UserError
 from emulator.result_rows import ON
 from emulator.transports import TRANSPORTS
 
+DEFAULT_SEED = 1
+DEFAULT_TRANSPORT = "uet"
+#: Whether writes to another rail go over NVLink (:mod:`emulator.run.pxn`), the default first.
+PXN_MODES = ("auto", "always", "off")
 #: The word for UET beside RoCEv2 as each of its advocates would set it up.
 COMPARE = "compare"
 COMPARED = ("uet", "rocev2:classic", "rocev2:nccl", "rocev2:adaptive")
@@ -43,7 +47,7 @@ def variants(requested: str | None) -> list[Variant]:
     found: list[str] = []
     for part in _parts(requested):
         name, colon, _ = part.partition(ON)[0].partition(":")
-        begins = name in TRANSPORTS or (bool(colon) and "=" not in name)
+        begins = "=" not in name and (bool(colon) or name in TRANSPORTS)
         if begins or not found:
             found.append(part)
         else:

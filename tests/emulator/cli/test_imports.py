@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,20 @@ def test_graph_loads_no_run(form: str) -> None:
     modules = imported_by("graph", "rail_clos", "--format", form)
     unused = ("emulator.sim", "emulator.workers.worker", "emulator.transports", "emulator.cluster")
     assert not within(modules, *LARGE, *unused, "emulator.rocev2", "emulator.scenario", "uet.fep")
+
+
+def test_help_of_run_loads_no_run() -> None:
+    modules = imported_by("run", "--help")
+    unused = ("rich", "uet.fep", "emulator.scenario", "emulator.workers", "emulator.rocev2.hca")
+    assert not within(modules, *LARGE, *unused, "emulator.cluster", "emulator.report")
+
+
+def test_run_of_uet_loads_no_other_stack(tmp_path: Path) -> None:
+    small = ("--fabric", "model", "--sizes", "1k", "--iterations", "1")
+    transport = ("--transport", "uet:crc=on,cc=rccc")
+    output = ("--output", str(tmp_path / "run"))
+    modules = imported_by("run", "allreduce", *small, *transport, *output)
+    others = ("rocev2", "cluster", "report", "suite", "lab")
+    assert not within(modules, "mpi4py", "vl_convert", "pyroute2", "jinja2")
+    assert not within(modules, *(f"emulator.{room}" for room in others))
+    assert "uet.fep" in modules
