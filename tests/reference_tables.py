@@ -219,8 +219,11 @@ def _option_records(path: str, command: click.Command) -> list[tuple[str, str]]:
         for parameter in command.params
         if isinstance(parameter, click.Option)
     )
-    return [
+    words = (
         (" ".join(record[0].split()), " ".join(record[1].split())) for record in records if record
+    )
+    return [
+        (re.sub(r" (?:INTEGER|FLOAT)(?: RANGE)?$", " N", option), text) for option, text in words
     ]
 
 
