@@ -14,7 +14,7 @@ from emulator import result_keys
 from emulator.cli.main import VERBS, cli
 from emulator.dataplane.control_plane import control_plane_choice
 from emulator.dataplane.switch import switch_choice
-from emulator.rocev2 import rocev2_counters
+from emulator.rocev2 import counters
 from emulator.run_files import UNITS
 from emulator.scenario import load, names
 from emulator.transports import TRANSPORTS
@@ -178,7 +178,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "fault_row_keys": _explained(result_keys.FAULT_ROW),
     "endpoint_counters": _explained(result_keys.ENDPOINT),
     "uet_counters": _explained(counter_meanings.COUNTERS),
-    "rocev2_counters": _explained(rocev2_counters.COUNTERS),
+    "rocev2_counters": _explained(counters.COUNTERS),
     "port_counters": _explained(result_keys.PORT),
     "switch_class_counters": _explained(result_keys.SWITCH_CLASS),
     "switch_queue_counters": _explained(result_keys.SWITCH_QUEUE),

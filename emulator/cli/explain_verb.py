@@ -11,7 +11,7 @@ from emulator import result_keys, scenario
 from emulator.cli.predict import prediction
 from emulator.errors import UserError
 from emulator.result_rows import NCCL_COLUMNS
-from emulator.rocev2 import rocev2_counters
+from emulator.rocev2 import counters
 from emulator.run.report import comparison
 from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
 from topologies.advice import near
@@ -32,7 +32,7 @@ PLACES: Sequence[tuple[str, Mapping[str, str]]] = (
     ("key of result.json", result_keys.RESULT),
     ("counter of a GPU", result_keys.ENDPOINT),
     ("counter of UET", counter_meanings.COUNTERS),
-    ("counter of RoCEv2", rocev2_counters.COUNTERS),
+    ("counter of RoCEv2", counters.COUNTERS),
     ("counter of a port", result_keys.PORT),
     ("counter of a traffic class", result_keys.SWITCH_CLASS),
     ("depth of a queue", result_keys.SWITCH_QUEUE),

@@ -1,7 +1,7 @@
-"""The queue pairs between GPUs, computed alike at every end, as nobody exchanges them.
+"""What two ends agree on about queue pairs; a mesh of them, computed alike at every end.
 
-Stands for the exchange that connection managers, or a job's launcher, do out of band.  All ends are
-given the same list of addresses and the same seed.  Each QP number says whom it is for::
+The mesh stands for the exchange that connection managers, or a job's launcher, do out of band.  All
+ends are given the same list of addresses and the same seed.  Each QP number says whom it is for::
 
     base of this end | place 0: qps numbers | place 1: qps numbers | ...
 
@@ -13,20 +13,56 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from emulator.rocev2.connection_agreement import Connection
-from emulator.rocev2.wire.rocev2_codes import PSN_MASK, QPN_MASK
+from emulator.rocev2.wire.codes import GSI_QPN, PSN_MASK, QPN_MASK
 from uet.addresses import ip_of
 from uet.config_checks import ConfigurationError
 from uet.neighbours import Neighbours, NeighbourTable
 
+SERVICES = ("rc", "uc")
+#: The service of a mesh's connections.
+_OF_MESH = "rc"
 #: QP numbers start behind those of special meaning, each endpoint's somewhere else.
 _FIRST_QPN, _FIRST_QPN_BITS = 0x100, 20
 #: Numbers that every endpoint has, wherever its own start.
 _ROOM = QPN_MASK - _FIRST_QPN - 2**_FIRST_QPN_BITS
 #: Seeds of people are below this many bits.
 _LIFE_SHIFT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """The agreement of two ends about one pair of queue pairs, as seen from one end.
+
+    ``first_psn`` is that of the first request sent from here, ``expected_psn`` that of the first
+    one to arrive.
+    """
+
+    local_qpn: int
+    remote_qpn: int
+    first_psn: int = 0
+    expected_psn: int = 0
+    service: str = "rc"
+
+    def __post_init__(self) -> None:
+        for name in ("local_qpn", "remote_qpn"):
+            number = getattr(self, name)
+            if not GSI_QPN < number < QPN_MASK:
+                raise ConfigurationError(
+                    f"connections: {name} is {number}; it must lie in {GSI_QPN + 1}..{QPN_MASK - 1}"
+                )
+        for name in ("first_psn", "expected_psn"):
+            number = getattr(self, name)
+            if not 0 <= number <= PSN_MASK:
+                raise ConfigurationError(
+                    f"connections: {name} is {number}; it must lie in 0..{PSN_MASK}"
+                )
+        if self.service not in SERVICES:
+            raise ConfigurationError(
+                f"connections: service is {self.service!r}; choose one of {', '.join(SERVICES)}"
+            )
 
 
 class MeshAddresses:
@@ -164,3 +200,50 @@ def _base(place: int, seed: int) -> int:
 
 def _psn(seed: int, source: int, destination: int, number: int) -> int:
     return zlib.crc32(b"%d %d %d %d" % (seed, source, destination, number)) & PSN_MASK
+
+
+class ConnectionBook:
+    """The connections of an adapter, by local QP number and by peer (its packed address).
+
+    Those of a mesh are computed; only those added one by one are kept.
+    """
+
+    def __init__(self, connections: Mapping[str, tuple[Connection, ...]]) -> None:
+        self._mesh = connections if isinstance(connections, FullMesh) else None
+        self._added: dict[int, tuple[bytes, Connection]] = {}
+        self._numbers: dict[tuple[bytes, str], list[int]] = {}  # of those added
+        if self._mesh is None:
+            for address, several in connections.items():
+                for connection in several:
+                    self.add(address, connection)
+
+    def add(self, address: str, connection: Connection) -> None:
+        """Add a connection to ``address``, whose messages take turns with those there are."""
+        key = ip_of(address).packed
+        self._added[connection.local_qpn] = key, connection
+        self._numbers.setdefault((key, connection.service), []).append(connection.local_qpn)
+
+    def __contains__(self, qpn: int) -> bool:
+        return qpn in self._added or (self._mesh is not None and self._mesh.holds(qpn))
+
+    def find(self, qpn: int) -> tuple[bytes, Connection] | None:
+        """Return the peer and the connection that has ``qpn`` here, if there is one."""
+        found = self._added.get(qpn)
+        if found is None and self._mesh is not None:
+            return self._mesh.find(qpn)
+        return found
+
+    def numbers(self, key: bytes, service: str) -> Sequence[int]:
+        """Return the QP numbers toward a peer, in the order in which messages take turns."""
+        added = self._numbers.get((key, service), ())
+        if self._mesh is None or service != _OF_MESH:
+            return added
+        computed = self._mesh.numbers(key)
+        return [*computed, *added] if added else computed
+
+    def services(self, key: bytes) -> list[str]:
+        """Return the services that there are connections of to a peer, sorted."""
+        services = {service for at, service in self._numbers if at == key}
+        if self._mesh is not None and self._mesh.numbers(key):
+            services.add(_OF_MESH)
+        return sorted(services)

@@ -6,12 +6,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.connection.work import WorkError, encoded, message_length
-from emulator.rocev2.hca_config import HcaConfig
-from emulator.rocev2.hca_peer import HcaPeer
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import GRH_SIZE, QPN_MASK, BthOperation, Service
-from emulator.rocev2.wire.rocev2_frames import Frames
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import GRH_SIZE, QPN_MASK, BthOperation, Service
+from emulator.rocev2.wire.packets import Frames, HcaPeer
 from uet.peer import traffic_class
 from uet.transport import Completion, Frame, ReceiveRequest, SendRequest
 

@@ -12,21 +12,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from emulator.rocev2.arrivals import HcaArrivals
+from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.rocev2.connection.queue_pair import QueuePair
-from emulator.rocev2.connection.receives import QpReceiveQueue
-from emulator.rocev2.connection.work import WorkError
-from emulator.rocev2.connection_agreement import Connection
-from emulator.rocev2.connection_book import ConnectionBook
+from emulator.rocev2.connection.work import QpReceiveQueue, WorkError
+from emulator.rocev2.connections import Connection, ConnectionBook
 from emulator.rocev2.datagrams import Datagrams
-from emulator.rocev2.hca_arrivals import HcaArrivals
-from emulator.rocev2.hca_config import HcaConfig
-from emulator.rocev2.hca_memory import HcaMemoryRegion, RKeyTable
-from emulator.rocev2.hca_peer import HcaPeer
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, CNP_RESERVED, Service
-from emulator.rocev2.wire.rocev2_packets import encapsulation
+from emulator.rocev2.memory import HcaMemoryRegion, RKeyTable
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import CNP_OPCODE, CNP_RESERVED, Service
+from emulator.rocev2.wire.packets import HcaPeer, encapsulation
 from uet.addresses import ip_of
 from uet.peer import Peers, traffic_class
 from uet.transport import Completion, Frame, ReceiveRequest, Request, SendRequest

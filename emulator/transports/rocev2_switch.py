@@ -16,7 +16,7 @@ from __future__ import annotations
 from emulator.dataplane.switch.pfc.headroom import headroom_bytes
 from emulator.dataplane.switch.pfc.pause_fitting import priority_of
 from emulator.dataplane.switch.switch_choice import LOSSLESS
-from emulator.rocev2.hca_config import HcaConfig
+from emulator.rocev2.config import HcaConfig
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import Link, Topology
 

@@ -10,11 +10,11 @@ from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.switch.code_points import rocev2_fields
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
+from emulator.rocev2.config import ConfigurationError, HcaConfig
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED, PERIODIC
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.rocev2.connections import MeshAddresses, full_mesh
-from emulator.rocev2.hca_config import ConfigurationError, HcaConfig
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.wire.codes import (
     ICRC_SIZE,
     MAX_TIMEOUT_EXPONENT,
     PATH_MTUS,
@@ -104,7 +104,7 @@ def rocev2_endpoint(
 ) -> HostChannelAdapter:
     """A RoCEv2 endpoint.
 
-    ``config`` are the fields of :class:`~emulator.rocev2.hca_config.HcaConfig`; in place of its
+    ``config`` are the fields of :class:`~emulator.rocev2.config.HcaConfig`; in place of its
     connections, ``mesh`` are the arguments of :func:`~emulator.rocev2.connections.full_mesh`. Each
     ``life`` of the endpoints in a row has other queue pairs, whatever came before the row.
     """
@@ -128,7 +128,7 @@ def _fit(
     seed: int,
     switch: SwitchChoice | None,
 ) -> TransportChoice:
-    from emulator.rocev2.wire import rocev2_headers as headers
+    from emulator.rocev2.wire import headers
 
     chosen = ROCEV2.chosen(options)
     if "pfc" in options and switch is not None:
@@ -218,7 +218,7 @@ def _traits(chosen: Options, qps: int, timeout: int) -> dict[str, str]:
 
 def _around() -> int:
     """Return the octets of headers around the payload of every packet, Ethernet's included."""
-    from emulator.rocev2.wire import rocev2_headers as headers
+    from emulator.rocev2.wire import headers
     from uet.wire import headers as below
 
     carrier = below.ETHERNET.size + below.IPV4.size + below.UDP_HEADER.size
@@ -234,7 +234,7 @@ def _check(requested: str, config: Mapping[str, object]) -> None:
 
 def _mtu(requested: str, options: Options, topology: Topology) -> int:
     """Return the path MTU: the user's, or the largest that fits."""
-    from emulator.rocev2.wire import rocev2_headers as headers
+    from emulator.rocev2.wire import headers
     from uet.wire import headers as below
 
     smallest = min(link.mtu for link in topology.links)

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from emulator.rocev2.connection_agreement import Connection
+from emulator.rocev2.config import HcaConfig
+from emulator.rocev2.connections import Connection
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.hca_config import HcaConfig
 from tests.bench import endpoint
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint

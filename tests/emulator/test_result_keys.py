@@ -14,7 +14,7 @@ from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
 from emulator.dataplane.switch.link.link_counters import LinkCounters
 from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
 from emulator.dataplane.switch.switch_counters import ClassCounters, QueueDepth
-from emulator.rocev2 import rocev2_counters
+from emulator.rocev2 import counters
 from emulator.run.results import ROW_KEYS, Result
 from tests import CHECKOUT
 from uet import counter_meanings
@@ -25,7 +25,7 @@ STACKS = {
     # Parsing of carriers, with its reasons to drop, is that of Ultra Ethernet.
     "rocev2": (
         ("emulator/rocev2", "uet/carrier_codec.py"),
-        rocev2_counters.COUNTERS,
+        counters.COUNTERS,
         {"rx_drop_not_uet", "rx_drop_bad_crc"},
     ),
 }
@@ -68,7 +68,7 @@ def counted(places: tuple[str, ...]) -> tuple[set[str], set[str]]:
     for place in places:
         path = CHECKOUT / place
         for file in [path] if path.is_file() else path.rglob("*.py"):
-            if file.name in ("counter_meanings.py", "rocev2_counters.py"):
+            if file.name in ("counter_meanings.py", "counters.py"):
                 continue
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

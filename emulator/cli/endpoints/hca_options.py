@@ -15,8 +15,8 @@ from emulator.lab.standalone.hca.configuration import ELSEWHERE
 from emulator.lab.standalone.hca.exchange import DEFAULT_PORT, CardExchange, meeting
 from emulator.lab.standalone.script.endpoint_parameters import describe_settings
 from emulator.lab.standalone.script.phrases import ip
-from emulator.rocev2.hca_config import HcaConfig
-from emulator.rocev2.wire.rocev2_codes import PATH_MTUS
+from emulator.rocev2.config import HcaConfig
+from emulator.rocev2.wire.codes import PATH_MTUS
 
 #: Options that are a field of HcaConfig each: parameter name -> field.
 _FIELDS = {"mtu": "mtu", "dscp": "dscp_data", "ecn": "ecn_capable"}

@@ -11,7 +11,7 @@ from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.cluster.run.packet_survey import survey
 from emulator.cluster.services.kinds.rendezvous import PORT
 from emulator.cluster.services.service_registry import service_kinds
-from emulator.rocev2.wire import rocev2_codes
+from emulator.rocev2.wire import codes as rocev2_codes
 from topologies.addressing import NETWORK_BLOCKS
 from topologies.cluster.machine_networks import MANAGEMENT_SWITCH
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE

@@ -37,11 +37,11 @@ def endpoint_fields(points: CodePoints = LAB) -> dict[str, int | None]:
 def rocev2_fields(points: CodePoints = LAB) -> dict[str, int]:
     """Return the fields of ``HcaConfig`` that an endpoint in the same lab must have.
 
-    See :class:`emulator.rocev2.hca_config.HcaConfig`.
+    See :class:`emulator.rocev2.config.HcaConfig`.
 
     Data keep the code point that NICs come with: one that belongs to no role, so that switches
     never trim them.  CNPs have the class of control packets, as NICs give them one of their own.
     """
-    from emulator.rocev2.hca_config import HcaConfig
+    from emulator.rocev2.config import HcaConfig
 
     return {"dscp_data": HcaConfig.dscp_data, "dscp_cnp": points.control}

@@ -12,8 +12,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.rocev2.wire import psn24, rocev2_headers
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.wire import codes as rocev2_codes
+from emulator.rocev2.wire import headers as rocev2_headers
+from emulator.rocev2.wire.codes import (
     CNP_OPCODE,
     OPERATION_MASK,
     SYNDROME_KIND,
@@ -129,7 +130,7 @@ class PacketView:
             return self.peer == flow.context and self._settles_uet(number)
         if self.port != port or not (self.answers or self.kind is not PacketKind.DATA):
             return False
-        ahead = psn24.distance(self.psn, number)
+        ahead = rocev2_codes.distance(self.psn, number)
         return ahead == 0 if self.kind is PacketKind.NACK else ahead >= 0
 
     def _settles_uet(self, number: int) -> bool:

@@ -18,7 +18,7 @@ from topologies.registry import Registry
 class RateControl:
     """A congestion control by its ``name``; ``meaning`` is for people.
 
-    ``tuned`` makes its parameters from an :class:`~emulator.rocev2.hca_config.HcaConfig`, and
+    ``tuned`` makes its parameters from an :class:`~emulator.rocev2.config.HcaConfig`, and
     raises :class:`~uet.congestion.congestion_parameters.ParameterError` for what cannot be.
     ``open`` makes the sender's and the receiver's side of a new queue pair from them, the config
     and the time (ns); ``None`` does nothing.

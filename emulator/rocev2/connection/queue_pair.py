@@ -9,19 +9,21 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
-from emulator.rocev2.connection.connection_end import Host
 from emulator.rocev2.connection.requester import Requester
 from emulator.rocev2.connection.responder import Responder
 from emulator.rocev2.connection.unreliable import UnreliableRequester, UnreliableResponder
 from emulator.rocev2.connection.work import FLUSHED, WorkError, WorkRequest, Workshop
-from emulator.rocev2.connection_agreement import Connection
-from emulator.rocev2.hca_peer import HcaPeer
-from emulator.rocev2.wire.rocev2_codes import Service, pkeys_match
-from emulator.rocev2.wire.rocev2_frames import Frames
+from emulator.rocev2.connections import Connection
+from emulator.rocev2.wire.codes import Service, pkeys_match
+from emulator.rocev2.wire.packets import Frames, HcaPeer
 from uet.peer import traffic_class
 from uet.transport import Frame, Request
+
+if TYPE_CHECKING:
+    from emulator.rocev2.hca import HostChannelAdapter
 
 
 class QpState(Enum):
@@ -55,7 +57,7 @@ class QueuePair:
 
     def __init__(
         self,
-        host: Host[QueuePair],
+        host: HostChannelAdapter,
         qpn: int,
         service: Service,
         *,

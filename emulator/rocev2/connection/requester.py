@@ -1,15 +1,15 @@
-"""The requester of a reliable connection handles its peer's answers and its timers (IBA 9.7).
-
-The :class:`~emulator.rocev2.connection.send_queue.SendQueue` that it has holds and sends the work.
-"""
+"""The requester of a reliable connection (IBA 9.7): send queue, answers of its peer, timers."""
 
 from __future__ import annotations
 
-from emulator.rocev2.connection.connection_end import ConnectionEnd
-from emulator.rocev2.connection.send_queue import SendQueue
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.psn24 import unwrap
-from emulator.rocev2.wire.rocev2_codes import (
+from collections import deque
+from typing import TYPE_CHECKING
+
+from emulator.rocev2.connection.work import FLUSHED, WorkRequest, packet_extension, read_extension
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import (
+    MAX_OUTSTANDING,
+    PSN_MASK,
     RNR_MICROSECONDS,
     RNR_RETRY_FOREVER,
     SYNDROME_KIND,
@@ -17,7 +17,276 @@ from emulator.rocev2.wire.rocev2_codes import (
     BthOperation,
     Syndrome,
     timeout_ns,
+    unwrap,
 )
+from emulator.rocev2.wire.packets import ACK_REQUEST
+from uet.transport import Frame
+
+if TYPE_CHECKING:
+    from emulator.rocev2.connection.queue_pair import QueuePair
+
+
+class SendQueue:
+    """Holds work in PSN order, and sends it as far as window, rate and outstanding READs allow.
+
+    IBA 9.7.2, 9.7.3.  Work has its PSNs from the moment it is posted.  ``una`` is the oldest PSN
+    that is not acknowledged, ``next`` the one to send now, ``high`` one behind the newest ever
+    sent; going back means no more than lowering ``next``.  Work that has been sent completely waits
+    in one queue for its acknowledgement, all other in a second one.  The :class:`Requester` decides
+    what an answer or a timer means.
+
+    PSNs here are integers that do not wrap; 24 bits of them are on the wire.
+
+    ``deadline`` is when the retry timer expires (ns), None while it is stopped.  While the queue is
+    ``held`` nothing leaves.  ``fetches`` are the READs and atomics whose responses are awaited.
+    """
+
+    def __init__(self, qp: QueuePair, first_psn: int) -> None:
+        config = qp.host.config
+        self._qp = qp
+        self._frames = qp.frames
+        self._counts = qp.host.counts
+        self._complete = qp.host.complete
+        self._mtu = config.mtu
+        self._class = qp.data_class
+        self._window = config.window
+        self._ack_interval = config.ack_interval
+        self._timeout = timeout_ns(config.timeout)
+        self._max_fetches = config.max_rd_atomic
+        self.una = self.next = self.high = self._end = first_psn
+        self._todo: deque[WorkRequest] = deque()
+        self._sent: deque[WorkRequest] = deque()
+        self.fetches: deque[WorkRequest] = deque()
+        self._ask_at = first_psn + config.ack_interval  # from this PSN on AckReq is due
+        self._asked = first_psn - 1  # the newest PSN whose answer was requested
+        self._lost: dict[int, None] = {}  # to retransmit by themselves, in this order
+        self._repeated: dict[int, None] = {}  # PSNs that were
+        self.held = False
+        self.deadline: int | None = None
+
+    def post(self, work: WorkRequest) -> None:
+        """Queue work behind all other."""
+        work.first = work.next = self._end
+        self._end = work.end = work.first + work.packets(self._mtu)
+        self._todo.append(work)
+
+    @property
+    def idle(self) -> bool:
+        """Return whether everything posted has been carried out."""
+        return not self._todo and not self._sent
+
+    def transmit(self, out: list[Frame], now: int, limit: int) -> None:
+        """Send what may leave now, until ``out`` has ``limit`` frames."""
+        if self.held:
+            return
+        if self._lost:
+            self._retransmit(out, now, limit)
+        todo, pacer = self._todo, self._qp.pacer
+        horizon = self.una + self._window
+        while todo and len(out) < limit and self.next < horizon:
+            if pacer is not None and now < pacer.next:
+                return
+            work = todo[0]
+            start, already = self.next, len(out)
+            if not work.fetch:
+                stop = min(work.end, horizon, start + limit - len(out))
+                end = self._send_data(work, start, stop, horizon, out, now)
+            elif len(self.fetches) < self._max_fetches and (
+                work.end - self.una <= MAX_OUTSTANDING or start == self.una
+            ):
+                self._send_fetch(work, out, now)
+                self.fetches.append(work)
+                end = work.end
+            else:
+                return
+            self.next = end
+            sent = end - start if not work.fetch else 1
+            if end > self.high:
+                again = max(0, self.high - start)
+                self.high = end
+            else:
+                again = sent
+            if again:
+                self._count_again(out[already : already + again])
+            self._counts["tx_data_packets"] += sent - again
+            if end == work.end:
+                self._sent.append(todo.popleft())
+
+    def _send_data(
+        self, work: WorkRequest, psn: int, stop: int, horizon: int, out: list[Frame], now: int
+    ) -> int:
+        """Send packets of a SEND or WRITE from ``psn`` up to ``stop``; return the next PSN."""
+        mtu, pacer, make = self._mtu, self._qp.pacer, self._frames.frame
+        traffic_class = self._class
+        last = work.end - 1
+        at = (psn - work.first) * mtu
+        payload = work.payload
+        _, _, middle, _ = work.words
+        direct = work.direct
+        while psn < stop:
+            asks = psn == last or psn >= self._ask_at or psn == horizon - 1
+            if asks:
+                self._ask(psn, now)
+            number = psn & PSN_MASK | (ACK_REQUEST if asks else 0)
+            if work.first < psn < last:
+                data = payload[at : at + mtu]
+                extension = packet_extension(work, at, len(data), b"") if direct else b""
+                frame = make(traffic_class, middle, number, extension, data)
+            else:
+                place = 0 if work.first == last else 1 if psn == work.first else 3
+                data, extension = payload[at : at + mtu], work.extensions[place]
+                if direct:
+                    extension = packet_extension(work, at, len(data), extension)
+                frame = make(traffic_class, work.words[place], number, extension, data)
+            out.append(frame)
+            psn += 1
+            at += mtu
+            if pacer is not None:
+                pacer.sent(len(frame[0]) + len(frame[1]), now)
+                if now < pacer.next:
+                    break
+        return psn
+
+    def _send_fetch(self, work: WorkRequest, out: list[Frame], now: int) -> None:
+        """Send the request of an atomic, or of a READ for what has not come yet."""
+        extension = read_extension(work, self._mtu) if work.kind == "read" else work.extensions[0]
+        frame = self._frames.frame(self._class, work.words[0], work.next & PSN_MASK, extension)
+        out.append(frame)
+        self._ask(work.end - 1, now)
+        if self._qp.pacer is not None:
+            self._qp.pacer.sent(len(frame[0]) + len(frame[1]), now)
+
+    def _ask(self, psn: int, now: int) -> None:
+        """Note that packet ``psn``, which the peer must answer, leaves."""
+        self._ask_at = psn + self._ack_interval
+        if psn > self._asked:
+            self._asked = psn
+        if self.deadline is None and self._timeout:
+            self.deadline = now + self._timeout
+
+    def acknowledge(self, upto: int, now: int) -> bool:
+        """Complete everything before ``upto``, except READs and atomics that lack a response.
+
+        Return whether a response is missing: an answer to what is behind it came first
+        (IBA 9.7.5.1.2).
+        """
+        missing = False
+        while works := self._sent or self._todo:
+            work = works[0]
+            if work.fetch and work.next < work.end:
+                if upto > work.next:
+                    upto = work.next
+                    missing = True
+                break
+            if work.end > upto:
+                break
+            works.popleft()
+            self._complete(work.completion(None))
+        if upto > self.una:
+            for psn in range(self.una, upto) if self._lost or self._repeated else ():
+                self._lost.pop(psn, None)
+                self._repeated.pop(psn, None)
+            self.una = upto
+            if self.next < upto:
+                self.next = upto
+            self.restart_timer(now)
+        return missing
+
+    def retransmit(self, psn: int, now: int) -> None:
+        """Retransmit the single packet ``psn``, which is lost, when there is room."""
+        work = self._find(psn)
+        if work is not None and work.fetch:
+            # The responder misses every PSN of a READ, which are one packet.
+            psn = work.next
+            work = None if psn in self._repeated else work
+        if work is not None:
+            self._lost[psn] = None
+            self.restart_timer(now)
+
+    def retransmit_unanswered(self) -> None:
+        """Retransmit the oldest packet, all that were retransmitted in vain, and the newest.
+
+        The newest one shows the responder what else is missing.
+        """
+        for psn in (self.una, *self._repeated, self.next - 1):
+            self._lost[psn] = None
+
+    def restart_timer(self, now: int) -> None:
+        """Restart the retry timer if something that has left must be answered, else stop it.
+
+        What is to be retransmitted and has not left yet, because the rate does not allow it, awaits
+        no answer.
+        """
+        waits = self.una <= self._asked and self.una < self.high and not self._lost
+        self.deadline = now + self._timeout if waits and self._timeout else None
+
+    def _retransmit(self, out: list[Frame], now: int, limit: int) -> None:
+        """Retransmit single packets."""
+        pacer = self._qp.pacer
+        while self._lost and len(out) < limit and (pacer is None or now >= pacer.next):
+            psn = next(iter(self._lost))
+            del self._lost[psn]
+            work = self._find(psn)
+            if work is None or psn < self.una:
+                continue
+            self._repeated[psn] = None
+            already = len(out)
+            if work.fetch:
+                self._send_fetch(work, out, now)
+            else:
+                self._ask_at = psn
+                self._send_data(work, psn, psn + 1, psn + 1, out, now)
+                self._ask_at = self.next
+            self._count_again(out[already:])
+        self.restart_timer(now)
+
+    def _count_again(self, frames: list[Frame]) -> None:
+        self._counts["tx_retransmitted_packets"] += len(frames)
+        self._counts["tx_retransmitted_octets"] += sum(len(a) + len(b) for a, b in frames)
+
+    def _find(self, psn: int) -> WorkRequest | None:
+        """Return the work that packet ``psn`` belongs to, None if it has not been sent."""
+        for work in self._sent:
+            if psn < work.end:
+                return work
+        return self._todo[0] if self._todo and psn < self.next else None
+
+    def go_back(self, psn: int) -> None:
+        """Continue sending with ``psn``, which is not acknowledged (go-back-N)."""
+        if psn >= self.next:
+            return
+        while self._sent and self._sent[-1].end > psn:
+            self._todo.appendleft(self._sent.pop())
+        while self.fetches and self.fetches[-1].end > psn:
+            self.fetches.pop()
+        self.next = self._ask_at = psn
+        self._lost.clear()
+        if self._todo and self._todo[0].fetch:
+            self.next = self._todo[0].next
+        self._asked = min(self._asked, self.next - 1)
+
+    def fail(self, error: str, psn: int | None) -> None:
+        """End the work of ``psn``, else the oldest, with ``error``.
+
+        Those before it that lack an answer, READs whose data got lost, end as flushed.
+        """
+        while works := self._sent or self._todo:
+            work = works.popleft()
+            if psn is None or psn < work.end:
+                self._complete(work.completion(error))
+                break
+            self._complete(work.completion(FLUSHED))
+
+    def flush(self) -> None:
+        """End all work that is still to be done as flushed, and stop the retry timer."""
+        for works in (self._sent, self._todo):
+            while works:
+                self._complete(works.popleft().completion(FLUSHED))
+        self.fetches.clear()
+        self._lost.clear()
+        self._repeated.clear()
+        self.deadline = None
+
 
 #: Completion errors, as verbs name them.
 RETRY_EXCEEDED, RNR_RETRY_EXCEEDED = "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR"
@@ -34,7 +303,7 @@ _MSN_BITS = 24
 class Requester:
     """A requester sends the work of one queue pair and makes sure that it is carried out."""
 
-    def __init__(self, qp: ConnectionEnd, first_psn: int) -> None:
+    def __init__(self, qp: QueuePair, first_psn: int) -> None:
         config = qp.host.config
         self._qp = qp
         self._queue = queue = SendQueue(qp, first_psn)

@@ -1,33 +1,296 @@
 """The answering side of a reliable connection (IBA 9.7.4, 9.7.5).
 
-Requests are carried out in the order of their PSNs; :mod:`emulator.rocev2.connection.answers` leave
-in the same order.
+In order: the answers that leave, the packets that came early, the responder.  Requests are carried
+out in the order of their PSNs; answers leave in the same order.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from emulator.rocev2.connection.answers import Answers, ReadJob, ResponderAnswer
-from emulator.rocev2.connection.connection_end import ConnectionEnd
-from emulator.rocev2.connection.inbound_message import Inbound
-from emulator.rocev2.connection.selective_repeat import Early
+from emulator.rocev2.connection.inbound import Inbound
 from emulator.rocev2.connection.work import FLUSHED
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.psn24 import unwrap
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import (
     ACK_UNLIMITED,
     MAX_MESSAGE,
     PSN_MASK,
     SHAPES,
     BthOperation,
+    Service,
     Syndrome,
+    unwrap,
 )
 from uet.transport import Frame
 
+if TYPE_CHECKING:
+    from emulator.rocev2.connection.queue_pair import QueuePair
+
 _O = BthOperation
 _MSN_SHIFT = headers.AETH.shift("syndrome")
+_OPCODE_SHIFT = headers.BTH.shift("opcode")
+_MIGREQ = headers.BTH.mask("migreq")
+#: Answers that may wait behind the data of a READ, all a selectively repeating responder's window
+#: can draw; one more is as if it had got lost.
+_MOST_WAITING = 4_096
+
+
+@dataclass(slots=True)
+class ResponderAnswer:
+    """An ACK, NAK or atomic acknowledge: one packet; ``again`` if it has left before."""
+
+    psn: int
+    aeth: int
+    original: int | None = None
+    again: bool = False
+
+
+@dataclass(slots=True)
+class ReadJob:
+    """Responses of a READ, from PSN ``psn`` up to ``end``, that are still to be sent.
+
+    ``again`` if all of them have left before.
+    """
+
+    psn: int
+    first: int
+    end: int
+    data: memoryview
+    msn: int
+    again: bool = False
+
+
+def _is_atomic(answer: ResponderAnswer | ReadJob) -> bool:
+    return isinstance(answer, ResponderAnswer) and answer.original is not None
+
+
+class Answers:
+    """The answers of one queue pair, in the order of the requests.
+
+    So the ACK of a WRITE cannot overtake the data of an earlier READ.  Acknowledgements that wait
+    one behind the other are one: the newest.
+    """
+
+    def __init__(self, qp: QueuePair) -> None:
+        config = qp.host.config
+        self._qp = qp
+        self._counts = qp.host.counts
+        self._mtu = config.mtu
+        self._queue: deque[ResponderAnswer | ReadJob] = deque()
+        #: READs that are not answered to their end
+        self.reads = 0
+        #: READs and atomics that have never been answered to their end: what the requester must
+        #: have outstanding, whatever it or the network has repeated besides
+        self.owed = 0
+        self._repeated = 0  # READs to be answered once more
+        base = int(Service.RC) << _OPCODE_SHIFT | (_MIGREQ if config.migreq else 0)
+        self._ack_word = base | _O.ACKNOWLEDGE << _OPCODE_SHIFT
+        self._atomic_word = base | _O.ATOMIC_ACKNOWLEDGE << _OPCODE_SHIFT
+        self._read_words = tuple(
+            base | operation << _OPCODE_SHIFT
+            for operation in (
+                _O.READ_RESPONSE_ONLY,
+                _O.READ_RESPONSE_FIRST,
+                _O.READ_RESPONSE_MIDDLE,
+                _O.READ_RESPONSE_LAST,
+            )
+        )
+
+    def acknowledge(self, psn: int, msn: int) -> None:
+        """Acknowledge everything up to ``psn``; one that waits already does that as well."""
+        answers = self._queue
+        aeth = ACK_UNLIMITED << _MSN_SHIFT | msn & PSN_MASK
+        if answers:
+            last = answers[-1]
+            if isinstance(last, ResponderAnswer) and last.original is None and (
+                last.aeth >> _MSN_SHIFT == ACK_UNLIMITED
+            ):  # fmt: skip
+                last.psn, last.aeth = psn, aeth
+                return
+        self.add(ResponderAnswer(psn, aeth))
+
+    def add(self, answer: ResponderAnswer) -> None:
+        if answer.original is not None:
+            self.owed += 1
+        elif len(self._queue) >= _MOST_WAITING:
+            self._counts["tx_drop_answers"] += 1
+            return
+        self._queue.append(answer)
+        self._qp.host.answers(self._qp)
+
+    def read(self, first: int, end: int, data: memoryview, msn: int) -> None:
+        """Send ``data`` with the PSNs from ``first`` up to ``end``."""
+        self._queue.append(ReadJob(first, first, end, data, msn))
+        self.reads += 1
+        self.owed += 1
+        self._qp.host.activate(self._qp)
+
+    def repeat(self, again: ResponderAnswer | ReadJob, limit: int) -> bool:
+        """Answer once more, before all that belongs behind it.
+
+        False if ``limit`` READs wait to be answered once more already.
+        """
+        queue = self._queue
+        for place, waiting in enumerate(queue):
+            if isinstance(again, ReadJob) and isinstance(waiting, ReadJob):
+                if waiting.first <= again.first < waiting.end:
+                    again.again = waiting.again
+                    queue[place] = again
+                    return True
+            elif _is_atomic(waiting) and _is_atomic(again) and waiting.psn == again.psn:
+                return True  # it has not left yet
+            if waiting.psn >= again.psn:
+                break
+        else:
+            place = len(queue)
+        again.again = True
+        if isinstance(again, ReadJob):
+            if self._repeated >= limit:
+                return False
+            self._repeated += 1
+            self.reads += 1
+        queue.insert(place, again)
+        self._qp.host.answers(self._qp)
+        self._qp.host.activate(self._qp)
+        return True
+
+    def forget_reads(self) -> None:
+        """Send no more data; acknowledgements still leave."""
+        self._queue = deque(answer for answer in self._queue if isinstance(answer, ResponderAnswer))
+        self.reads = self._repeated = 0
+        self.owed = sum(_is_atomic(answer) and not answer.again for answer in self._queue)
+
+    def transmit(self, out: list[Frame]) -> None:
+        """Everything that is not behind a READ's data."""
+        answers, make, traffic_class = self._queue, self._qp.frames.frame, self._qp.ack_class
+        while answers and isinstance(answer := answers[0], ResponderAnswer):
+            answers.popleft()
+            extensions = answer.aeth.to_bytes(headers.AETH.size, "big")
+            word = self._ack_word
+            if answer.original is not None:
+                if not answer.again:
+                    self.owed -= 1
+                word = self._atomic_word
+                extensions += headers.ATOMIC_ACK_ETH.pack(answer.original)
+            elif answer.aeth >> _MSN_SHIFT == ACK_UNLIMITED:
+                self._counts["tx_acks"] += 1
+            out.append(make(traffic_class, word, answer.psn & PSN_MASK, extensions))
+
+    def transmit_reads(self, out: list[Frame], now: int, limit: int) -> None:
+        """Data of READs, and the answers behind it, until ``out`` has ``limit`` frames."""
+        pacer = self._qp.pacer
+        mtu, make, traffic_class = self._mtu, self._qp.frames.frame, self._qp.data_class
+        self.transmit(out)
+        while self._queue:
+            job = self._queue[0]
+            assert isinstance(job, ReadJob)
+            aeth = (ACK_UNLIMITED << _MSN_SHIFT | job.msn & PSN_MASK).to_bytes(4, "big")
+            while job.psn < job.end:
+                if len(out) >= limit or (pacer is not None and now < pacer.next):
+                    return
+                psn, last = job.psn, job.end - 1
+                at = (psn - job.first) * mtu
+                if job.first < psn < last:
+                    word, extensions = self._read_words[2], b""
+                else:
+                    place = 0 if job.first == last else 1 if psn == job.first else 3
+                    word, extensions = self._read_words[place], aeth
+                frame = make(
+                    traffic_class, word, psn & PSN_MASK, extensions, job.data[at : at + mtu]
+                )
+                out.append(frame)
+                self._counts["tx_data_packets"] += 1
+                if pacer is not None:
+                    pacer.sent(len(frame[0]) + len(frame[1]), now)
+                job.psn = psn + 1
+            self._queue.popleft()
+            self.reads -= 1
+            if job.again:
+                self._repeated -= 1
+            else:
+                self.owed -= 1
+            self.transmit(out)
+
+
+#: Operation, whether it requests an ACK, octets from the extension headers on, payload in them;
+#: and whether the payload has been placed already, and is not among them.
+Kept = tuple[int, bool, bytes, int, bool]
+
+
+class Early:
+    """Selective repeat at the responder: packets that came early, and gaps; PSNs do not wrap here.
+
+    Newer NICs resend single packets, in ways that their makers do not publish.  This model stays
+    within the format of RC: NAK 0x60 names one missing PSN, and for both ends it means this one
+    only, not all behind it.  A missing packet is named once a packet ``tolerance`` PSNs behind it
+    has arrived, since paths may reorder; and again if one that was named later arrives before it,
+    and then another ``tolerance`` PSNs.
+    """
+
+    __slots__ = ("_kept", "_named", "_next", "_overtaken", "_tolerance", "_window", "highest")
+
+    def __init__(self, window: int, tolerance: int) -> None:
+        self._window = window
+        self._tolerance = tolerance
+        self._kept: dict[int, Kept] = {}
+        self._named: dict[int, None] = {}  # missing ones, in the order they were named
+        self._overtaken: dict[int, int] = {}  # of these: the newest PSN when that was seen
+        self._next = 0  # all below are here or named
+        #: the newest PSN that has arrived early
+        self.highest = -1
+
+    def fits(self, expected: int, psn: int) -> bool:
+        """Return whether a packet lies in the window."""
+        return psn < expected + self._window
+
+    def keep(self, psn: int, packet: Kept) -> None:
+        """Keep a packet that fits."""
+        self._kept[psn] = packet
+        if psn > self.highest:
+            self.highest = psn
+
+    def lost(self, expected: int) -> list[int]:
+        """The PSNs that now count as lost."""
+        found = []
+        end = self.highest - self._tolerance
+        if self._overtaken:
+            found = [psn for psn, seen in self._overtaken.items() if seen <= end]
+            for psn in found:
+                del self._overtaken[psn], self._named[psn]
+                self._named[psn] = None
+        psn = max(self._next, expected)
+        while psn < end:
+            if psn not in self._kept:
+                found.append(psn)
+                self._named[psn] = None
+            psn += 1
+        self._next = psn
+        return found
+
+    def filled(self, psn: int) -> None:
+        """A missing packet has arrived: those named before it may have been lost again."""
+        if psn not in self._named:
+            return
+        for named in takewhile(lambda named: named != psn, self._named):
+            self._overtaken.setdefault(named, self.highest)
+        del self._named[psn]
+        self._overtaken.pop(psn, None)
+
+    def skip(self, first: int, end: int) -> None:
+        """A READ stood for the PSNs from ``first`` up to ``end`` too: no packet will have them."""
+        for psn in range(first, min(end, self.highest + 1)):
+            self._kept.pop(psn, None)
+            self._named.pop(psn, None)
+            self._overtaken.pop(psn, None)
+
+    def pop(self, psn: int) -> Kept | None:
+        """The packet with this PSN, if it is here."""
+        return self._kept.pop(psn, None)
+
+
 _ATOMICS = frozenset({_O.COMPARE_SWAP, _O.FETCH_ADD})
 _ATOMIC_OCTETS = 8
 _UINT64 = (1 << 64) - 1
@@ -50,7 +313,7 @@ class _Executed:
 class Responder:
     """Carries out the requests that arrive on one queue pair, and answers them."""
 
-    def __init__(self, qp: ConnectionEnd, expected_psn: int) -> None:
+    def __init__(self, qp: QueuePair, expected_psn: int) -> None:
         config = qp.host.config
         self._qp = qp
         self._host = qp.host

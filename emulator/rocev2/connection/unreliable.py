@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
-from emulator.rocev2.connection.connection_end import ConnectionEnd
-from emulator.rocev2.connection.inbound_message import Inbound
+from emulator.rocev2.connection.inbound import Inbound
 from emulator.rocev2.connection.work import FLUSHED, WorkRequest
-from emulator.rocev2.wire.rocev2_codes import PSN_MASK, SHAPES
+from emulator.rocev2.wire.codes import PSN_MASK, SHAPES
 from uet.transport import Frame
+
+if TYPE_CHECKING:
+    from emulator.rocev2.connection.queue_pair import QueuePair
 
 #: There is no SEND with Invalidate on an unreliable connection.
 _SHAPES = {operation: shape for operation, shape in SHAPES.items() if not shape.invalidate}
@@ -17,7 +20,7 @@ _SHAPES = {operation: shape for operation, shape in SHAPES.items() if not shape.
 class UnreliableRequester:
     """An unreliable requester sends messages; each completes when its last packet has left."""
 
-    def __init__(self, qp: ConnectionEnd, first_psn: int) -> None:
+    def __init__(self, qp: QueuePair, first_psn: int) -> None:
         self._qp = qp
         self._mtu = qp.host.config.mtu
         self._next = self._end = first_psn
@@ -76,7 +79,7 @@ class UnreliableRequester:
 class UnreliableResponder:
     """An unreliable responder receives messages that arrive whole, and drops all others."""
 
-    def __init__(self, qp: ConnectionEnd, expected_psn: int) -> None:
+    def __init__(self, qp: QueuePair, expected_psn: int) -> None:
         self._qp = qp
         self._counts = qp.host.counts
         self._inbound = Inbound(qp)

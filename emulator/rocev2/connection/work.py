@@ -1,4 +1,4 @@
-"""Work requests of a queue pair, cut into packets (IBA 9.7.2, 10.8).
+"""Work requests of a queue pair, cut into packets, and receives (IBA 9.7.2, 10.2.9, 10.8).
 
 Header data of a write becomes a WRITE with Immediate, which has 32 bits.  Under direct placement
 each packet of a WRITE is a WRITE Only by itself, and the last of them brings the immediate.
@@ -6,13 +6,22 @@ each packet of a WRITE is a WRITE Only by itself, and the last of them brings th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from emulator.rocev2.hca_memory import ADDRESS_BITS
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, BthOperation, Service
-from uet.transport import AtomicRequest, Completion, ReadRequest, Request, SendRequest, WriteRequest
+from emulator.rocev2.memory import ADDRESS_BITS
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import MAX_MESSAGE, BthOperation, Service
+from uet.transport import (
+    AtomicRequest,
+    Completion,
+    ReadRequest,
+    ReceiveRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire.codec import Header
 
 _O = BthOperation
@@ -21,17 +30,14 @@ _SOLICITED = headers.BTH.mask("solicited")
 _MIGREQ = headers.BTH.mask("migreq")
 _UINT64 = 8
 _IMMEDIATE_BITS = 32
-
 #: The completion error, as verbs name it, of work that ends without being carried out.
 FLUSHED = "WR_FLUSH_ERR"
-
 #: Operations of the only, first, middle and last packet; with immediate, with invalidate.
 _WRITE = (_O.WRITE_ONLY, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST)
 _WRITE_IMM = (_O.WRITE_ONLY_IMM, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST_IMM)
 _SEND = (_O.SEND_ONLY, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST)
 _SEND_IMM = (_O.SEND_ONLY_IMM, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_IMM)
 _SEND_INV = (_O.SEND_ONLY_INVALIDATE, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_INVALIDATE)
-
 #: Atomics by the number that a request names them with.
 ATOMICS: Mapping[int, BthOperation] = {
     int(_O.COMPARE_SWAP): _O.COMPARE_SWAP,
@@ -253,3 +259,51 @@ def message_length(memory: memoryview | bytes) -> int:
     if len(view) > MAX_MESSAGE:
         raise WorkError(f"a message of {len(view)} octets is longer than {MAX_MESSAGE}")
     return len(view)
+
+
+class QpReceiveQueue:
+    """Receives in the order they were posted.
+
+    ``endless``: a write with immediate needs none of them, as under a library that keeps the queue
+    filled with receives of no memory.
+    """
+
+    def __init__(self, complete: Callable[[Completion], None], *, endless: bool) -> None:
+        self._complete = complete
+        self._endless = endless
+        self._queue: deque[ReceiveRequest] = deque()
+
+    def post(self, receive: ReceiveRequest) -> None:
+        """Offer memory; ``WorkError`` for what RoCEv2 does not have."""
+        matching = receive.tag, receive.initiator, receive.peer, receive.least_space
+        if any(part is not None for part in matching):
+            raise WorkError(
+                "receives of RoCEv2 are taken in the order they were posted: leave out tag,"
+                " initiator, peer and least_space"
+            )
+        memory = receive.memory
+        if memory.ndim != 1 or memory.itemsize != 1 or not memory.contiguous or memory.readonly:
+            raise WorkError(
+                "a receive needs a flat view of octets that can be written: use .cast('B')"
+            )
+        self._queue.append(receive)
+
+    def take(self) -> ReceiveRequest | None:
+        """The oldest one."""
+        return self._queue.popleft() if self._queue else None
+
+    def put_back(self, receive: ReceiveRequest) -> None:
+        """Put back a receive that was not used as the oldest."""
+        self._queue.appendleft(receive)
+
+    def take_immediate(self) -> bool:
+        """Return whether there is one for a write with immediate; its memory is not touched."""
+        if self._endless:
+            return True
+        if not self._queue:
+            return False
+        receive = self._queue.popleft()
+        self._complete(
+            Completion(kind="receive", peer="", length=0, context=receive.context, offset=0)
+        )
+        return True

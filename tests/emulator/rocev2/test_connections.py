@@ -6,10 +6,10 @@ import pytest
 
 from emulator.dataplane.switch.code_points import LAB
 from emulator.errors import UserError
+from emulator.rocev2.config import ConfigurationError, Connection, HcaConfig
 from emulator.rocev2.connections import full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.hca_config import ConfigurationError, Connection, HcaConfig
-from emulator.rocev2.wire.rocev2_codes import FIRST_SOURCE_PORT, flow_label, source_port, timeout_ns
+from emulator.rocev2.wire.codes import FIRST_SOURCE_PORT, flow_label, source_port, timeout_ns
 from emulator.transports import describe_options, fit
 from emulator.transports.rocev2_transport import FREE, ROCEV2, rocev2_endpoint
 from emulator.transports.transport_choice import RTO_BASE_RTTS

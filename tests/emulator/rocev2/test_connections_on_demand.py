@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from emulator.rocev2.connection_agreement import Connection
-from emulator.rocev2.connections import FullMesh, MeshAddresses, full_mesh
+from emulator.rocev2.config import ConfigurationError, HcaConfig
+from emulator.rocev2.connections import Connection, FullMesh, MeshAddresses, full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.hca_config import ConfigurationError, HcaConfig
 from tests.harness.uet.network import MACS, Network
 from uet.addresses import ip_of
 from uet.neighbours import Neighbours, NeighbourTable

@@ -6,7 +6,7 @@ import pytest
 
 from emulator.rocev2.connection.work import WorkError
 from emulator.rocev2.datagrams import UdAddress
-from emulator.rocev2.wire.rocev2_codes import GRH_SIZE
+from emulator.rocev2.wire.codes import GRH_SIZE
 from tests.harness.rocev2.ends import HERE, KEY, THERE, THERE6, done, ends, pair
 from tests.harness.rocev2.lone import PSN_MASK, Lone
 from uet.transport import ReceiveRequest, SendRequest, WriteRequest

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from emulator.rocev2.wire.rocev2_codes import BthOperation
+from emulator.rocev2.wire.codes import BthOperation
 from tests.harness.rocev2.ends import KEY, done, ends, pair
 from tests.harness.uet.network import Impairment, Network
 from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, SendRequest, WriteRequest

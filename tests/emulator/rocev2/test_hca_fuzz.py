@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import EXTENSIONS
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import EXTENSIONS
 from tests.harness.examples import examples
 from tests.harness.rocev2.ends import FIRST_PSN, KEY, THERE, qpn
 from tests.harness.rocev2.lone import Lone

@@ -8,14 +8,14 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
 
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.wire.codes import (
     CNP_OPCODE,
     EXTENSIONS,
     OPERATION_MASK,
     UDP_PORT,
     BthOperation,
 )
-from emulator.rocev2.wire.rocev2_layers import BTH
+from emulator.rocev2.wire.layers import BTH
 from emulator.sim.frame_taps import boundary, tag_of
 from topologies import catalogue
 from uet.wire import pds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from emulator.rocev2.connection_agreement import Connection
+from emulator.rocev2.config import HcaConfig
+from emulator.rocev2.connections import Connection
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.hca_config import HcaConfig
 from tests.harness.uet.network import MACS, MACS6, Impairment, Network
 from uet.transport import Completion
 

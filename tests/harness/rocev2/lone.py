@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import EXTENSIONS, Extension, flow_label, source_port
-from emulator.rocev2.wire.rocev2_frames import ACK_REQUEST, Frames
-from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator, encapsulation
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import EXTENSIONS, Extension, flow_label, source_port
+from emulator.rocev2.wire.packets import ACK_REQUEST, Frames, PacketDecapsulator, encapsulation
 from tests.harness.rocev2.ends import FIRST_PSN, HERE, THERE, adapter, qpn
 from tests.harness.uet.network import MACS, joined
 from uet.carrier_codec import PeerEnvelope

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from emulator.rocev2.wire.rocev2_codes import Extension
+from emulator.rocev2.wire.codes import Extension
 
 X = Extension
 

@@ -8,13 +8,13 @@ import pytest
 
 from emulator import result_keys
 from emulator.pytest_plugin.run_process import RunProcess
-from emulator.rocev2 import rocev2_counters
+from emulator.rocev2 import counters
 from uet import counter_meanings
 
 pytestmark = pytest.mark.root
 
 TINY = ("--topology", "rail_clos:hosts=3,gpus_per_host=1,spines=1", "--capture", "none")
-COUNTERS = {"uet": counter_meanings.COUNTERS, "rocev2": rocev2_counters.COUNTERS}
+COUNTERS = {"uet": counter_meanings.COUNTERS, "rocev2": counters.COUNTERS}
 
 
 @pytest.mark.parametrize("transport", COUNTERS)
@@ -46,8 +46,8 @@ def test_every_key_has_a_meaning(
     for row in result["rows"]:
         assert set(row) <= {*result_keys.ROW, *own}
     stack = {f"transport.{name}" for name in COUNTERS[transport]}
-    for counters in result["endpoints"].values():
-        assert set(counters) <= stack | set(result_keys.ENDPOINT)
+    for counted in result["endpoints"].values():
+        assert set(counted) <= stack | set(result_keys.ENDPOINT)
     for port in result["ports"].values():
         assert {name for name in port if name not in ("control", "data", "asic", "pfc")} <= set(
             result_keys.PORT

@@ -14,7 +14,7 @@ from scapy.utils import RawPcapNgReader
 
 from emulator.dataplane.switch.code_points import LAB
 from emulator.pytest_plugin.run_process import RunProcess
-from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator, PacketFlow, encapsulation
+from emulator.rocev2.wire.packets import PacketDecapsulator, PacketFlow, encapsulation
 from tests.harness.runs.processes import SMALL, uetemu
 
 TSHARK = shutil.which("tshark")

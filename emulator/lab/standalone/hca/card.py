@@ -21,7 +21,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.rocev2.wire.rocev2_codes import GSI_QPN, PATH_MTUS, PSN_MASK, QPN_MASK
+from emulator.rocev2.wire.codes import GSI_QPN, PATH_MTUS, PSN_MASK, QPN_MASK
 
 _BITS32, _BITS64 = (1 << 32) - 1, (1 << 64) - 1
 _LIMITS: Mapping[str, tuple[int, int]] = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from emulator.errors import UserError
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import ICRC_SIZE, PATH_MTUS
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import ICRC_SIZE, PATH_MTUS
 from uet.wire import headers as below
 
 #: Fields of HcaConfig that something else than ``--set`` sets.

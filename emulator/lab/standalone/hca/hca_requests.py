@@ -9,8 +9,8 @@ from typing import Final
 from emulator.errors import UserError
 from emulator.lab.standalone.hca.card import Card
 from emulator.lab.standalone.script.requested_operations import Message
-from emulator.rocev2.hca_memory import ADDRESS_BITS, KEY_BITS
-from emulator.rocev2.wire.rocev2_codes import BthOperation
+from emulator.rocev2.memory import ADDRESS_BITS, KEY_BITS
+from emulator.rocev2.wire.codes import BthOperation
 from topologies.advice import question
 from uet.transport import AtomicRequest, ReadRequest, Request, SendRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, Datatype

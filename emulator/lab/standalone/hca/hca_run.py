@@ -32,10 +32,10 @@ from emulator.lab.standalone.script.phrases import ip, number
 from emulator.lab.standalone.script.requested_operations import Around, Message, messages_of
 from emulator.lab.standalone.session import Manners, Stop
 from emulator.lab.standalone.stand_alone import StandAlone, StandAloneWork, serve
-from emulator.rocev2.connection_agreement import Connection
+from emulator.rocev2.config import HcaConfig
+from emulator.rocev2.connections import Connection
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.hca_config import HcaConfig
-from emulator.rocev2.wire.rocev2_codes import GSI_QPN, MAX_MESSAGE, PSN_MASK, QPN_MASK, UDP_PORT
+from emulator.rocev2.wire.codes import GSI_QPN, MAX_MESSAGE, PSN_MASK, QPN_MASK, UDP_PORT
 from emulator.sim.endpoint.nic.interface import NetworkInterface, interface, mac_of, own_address
 from uet.ses.address import Address
 

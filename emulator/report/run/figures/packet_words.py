@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from emulator.rocev2.wire import rocev2_headers
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.wire import headers as rocev2_headers
+from emulator.rocev2.wire.codes import (
     CNP_OPCODE,
     OPERATION_MASK,
     UDP_PORT,

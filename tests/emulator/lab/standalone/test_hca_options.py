@@ -28,7 +28,7 @@ from emulator.lab.standalone.hca.hca_requests import (
 )
 from emulator.lab.standalone.script.requested_operations import Around, Message, messages_of
 from emulator.lab.standalone.session import Stop
-from emulator.rocev2.wire.rocev2_codes import BthOperation
+from emulator.rocev2.wire.codes import BthOperation
 from uet.ses.address import Address
 from uet.transport import AtomicRequest, WriteRequest
 

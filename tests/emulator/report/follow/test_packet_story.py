@@ -22,8 +22,8 @@ from emulator.report.follow.ladder_drawing import ladder_spec, ladder_svg
 from emulator.report.follow.packet_search import PacketWish
 from emulator.report.follow.packet_story import PacketStory, StoryChoice, tell
 from emulator.report.follow.story_data import as_data, heading, story_rows
-from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE
-from emulator.rocev2.wire.rocev2_layers import AETH, BTH
+from emulator.rocev2.wire.codes import CNP_OPCODE
+from emulator.rocev2.wire.layers import AETH, BTH
 from tests.harness.runs.written_folder import (
     BEGAN_US,
     SPEC,

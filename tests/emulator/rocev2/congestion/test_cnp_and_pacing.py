@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
+from emulator.rocev2.config import RECOVERIES, ConfigurationError
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
 from emulator.rocev2.congestion.pacing import Pacer
-from emulator.rocev2.hca_config import RECOVERIES, ConfigurationError
-from emulator.rocev2.wire.rocev2_codes import timeout_ns
+from emulator.rocev2.wire.codes import timeout_ns
 from tests.harness.rocev2.ends import KEY, THERE, adapter, qpn
 from tests.harness.rocev2.lone import Lone
 from topologies.ethernet import FRAMING_OCTETS

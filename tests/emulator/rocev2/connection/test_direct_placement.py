@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from emulator.rocev2.hca_config import ConfigurationError
+from emulator.rocev2.config import ConfigurationError
 from tests.harness.rocev2.ends import KEY, THERE, adapter, done, ends, pair
 from tests.harness.rocev2.lone import Lone
 from tests.harness.uet.network import Impairment

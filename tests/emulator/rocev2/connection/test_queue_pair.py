@@ -8,9 +8,9 @@ import pytest
 
 from emulator.rocev2.connection.queue_pair import QpState, QueuePair, QueuePairError
 from emulator.rocev2.connection.work import WorkError
-from emulator.rocev2.connection_agreement import Connection
-from emulator.rocev2.hca_memory import HcaMemoryRegion, HcaMemoryRegionError, RKeyTable
-from emulator.rocev2.hca_peer import HcaPeer
+from emulator.rocev2.connections import Connection
+from emulator.rocev2.memory import HcaMemoryRegion, HcaMemoryRegionError, RKeyTable
+from emulator.rocev2.wire.packets import HcaPeer
 from tests.harness.rocev2.ends import KEY, THERE, qpn
 from tests.harness.rocev2.lone import Lone
 from tests.harness.uet.network import MACS

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from emulator.rocev2.connection.work import SendInvalidate, WorkError
 from emulator.rocev2.datagrams import UdAddress
-from emulator.rocev2.wire import psn24 as psn
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.wire import codes as psn
+from emulator.rocev2.wire.codes import (
     PATH_MTUS,
     RNR_MICROSECONDS,
     BthOperation,

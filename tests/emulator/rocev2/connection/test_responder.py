@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.rocev2.connection.responder import Responder
-from emulator.rocev2.wire.rocev2_codes import RNR_MICROSECONDS, pkeys_match
+from emulator.rocev2.wire.codes import RNR_MICROSECONDS, pkeys_match
 from tests.harness.rocev2.ends import KEY, qpn
 from tests.harness.rocev2.lone import PSN_MASK, Lone
 from tests.harness.uet.network import flip

@@ -10,12 +10,10 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire import rocev2_layers as wire
-from emulator.rocev2.wire.icrc import icrc
-from emulator.rocev2.wire.rocev2_codes import EXTENSIONS, Extension
-from emulator.rocev2.wire.rocev2_frames import Frames
-from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator, encapsulation
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire import layers as wire
+from emulator.rocev2.wire.codes import EXTENSIONS, Extension
+from emulator.rocev2.wire.packets import Frames, PacketDecapsulator, encapsulation, icrc
 from tests.harness.rocev2.rocev2_golden import CONNECTX, GOLDEN, Golden
 from uet.carrier_codec import PeerEnvelope
 

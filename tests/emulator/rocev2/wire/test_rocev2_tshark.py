@@ -10,7 +10,7 @@ import pytest
 
 from emulator.rocev2.connection.work import SendInvalidate
 from emulator.rocev2.datagrams import UdAddress
-from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, BthOperation, Extension
+from emulator.rocev2.wire.codes import CNP_OPCODE, BthOperation, Extension
 from tests.harness.rocev2.ends import HERE, HERE6, KEY, THERE, THERE6, ends, pair
 from tests.harness.rocev2.rocev2_golden import GOLDEN
 from tests.harness.uet.network import Impairment

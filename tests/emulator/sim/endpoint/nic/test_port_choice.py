@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from emulator.rocev2.connections import full_mesh
-from emulator.rocev2.wire.rocev2_codes import flow_label, source_port
+from emulator.rocev2.wire.codes import flow_label, source_port
 from emulator.sim.gpu_port import hash_of
 from uet.carrier_codec import PeerEnvelope
 from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST

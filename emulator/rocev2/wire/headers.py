@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from emulator.rocev2.wire import rocev2_layers as wire
-from emulator.rocev2.wire.rocev2_codes import EXTENSIONS, Extension
+from emulator.rocev2.wire import layers as wire
+from emulator.rocev2.wire.codes import EXTENSIONS, Extension
 from uet.wire.codec import Header, compile_header
 
 #: Without the ICRC, which scapy keeps among its fields though it ends the packet.

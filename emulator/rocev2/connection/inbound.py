@@ -6,10 +6,14 @@ lengths, then the memory.
 
 from __future__ import annotations
 
-from emulator.rocev2.connection.connection_end import ConnectionEnd
-from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, Shape, Syndrome
+from typing import TYPE_CHECKING
+
+from emulator.rocev2.wire import headers
+from emulator.rocev2.wire.codes import MAX_MESSAGE, Shape, Syndrome
 from uet.transport import Completion, ReceiveRequest
+
+if TYPE_CHECKING:
+    from emulator.rocev2.connection.queue_pair import QueuePair
 
 _INVALID = int(Syndrome.NAK_INVALID_REQUEST)
 _ACCESS = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
@@ -28,7 +32,7 @@ class Inbound:
         "_offset", "_qp", "_receive", "_send", "_target", "_writes", "open",
     )  # fmt: skip
 
-    def __init__(self, qp: ConnectionEnd) -> None:
+    def __init__(self, qp: QueuePair) -> None:
         self._qp = qp
         self._host = qp.host
         self._counts = qp.host.counts

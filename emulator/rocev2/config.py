@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
-from emulator.rocev2.connection_agreement import Connection
-from emulator.rocev2.connections import FullMesh
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.connections import Connection, FullMesh
+from emulator.rocev2.wire.codes import (
     DEFAULT_PKEY,
     GSI_QPN,
     MAX_OUTSTANDING,
@@ -79,7 +78,7 @@ class HcaConfig:
     window_packets: int = MAX_OUTSTANDING - 1
 
     # Loss recovery of RC: what every NIC does, or what newer ones do between each other (see
-    # emulator.rocev2.connection.selective_repeat): the responder keeps `reorder_window` packets
+    # emulator.rocev2.connection.responder): the responder keeps `reorder_window` packets
     # that come early, and takes a packet for lost once one `reorder_tolerance` PSNs later has
     # arrived.
     recovery: str = "go_back_n"

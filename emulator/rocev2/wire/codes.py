@@ -12,7 +12,6 @@ from enum import IntEnum
 UDP_PORT = 4791
 #: Source ports that RoCEv2 senders use: 14 bits of entropy below two ones.
 FIRST_SOURCE_PORT, SOURCE_PORT_BITS = 0xC000, 14
-
 ICRC_SIZE = 4
 PSN_MASK = 0xFF_FFFF
 QPN_MASK = 0xFF_FFFF
@@ -21,7 +20,6 @@ GSI_QPN, GSI_QKEY = 1, 0x8001_0000
 DEFAULT_PKEY = 0xFFFF
 #: P_Key of a full member rather than a limited one.
 FULL_MEMBER = 0x8000
-
 #: What a path MTU can be; it counts payload only.
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 #: RETH DMALen has 32 bits, but no message is longer than this.
@@ -31,7 +29,6 @@ MAX_OUTSTANDING = 1 << 23
 #: Octets in front of a datagram in its receive buffer: room for a GRH.
 GRH_SIZE = 40
 CNP_RESERVED = 16
-
 #: What ``TIMEOUT_UNIT * 2^exponent`` ns a requester waits for an answer; exponent 0: forever.
 TIMEOUT_UNIT = 4_096
 MAX_TIMEOUT_EXPONENT = 31
@@ -121,7 +118,6 @@ _UD_EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
     _O.SEND_ONLY: (_X.DETH,),
     _O.SEND_ONLY_IMM: (_X.DETH, _X.IMM_DT),
 }
-
 #: Extension headers by opcode, of every opcode that this stack supports.
 EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
     **{Service.RC | o: _EXTENSIONS.get(o, ()) for o in BthOperation},
@@ -179,7 +175,6 @@ class Syndrome(IntEnum):
 SYNDROME_KIND, SYNDROME_VALUE = 0xE0, 0x1F
 #: An ACK without end-to-end credits: the requester may send as it likes.
 ACK_UNLIMITED = Syndrome.ACK | 0x1F
-
 #: RNR timer codes in microseconds (IBA table 45).
 RNR_MICROSECONDS = (
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920,
@@ -213,3 +208,32 @@ def pkeys_match(one: int, other: int) -> bool:
 def timeout_ns(exponent: int) -> int:
     """The transport timeout of an exponent in ns; 0 is none."""
     return TIMEOUT_UNIT << exponent if exponent else 0
+
+
+_HALF = 0x80_0000
+_SPACE = PSN_MASK + 1
+
+
+def add(psn: int, n: int) -> int:
+    """``psn + n`` modulo 2^24."""
+    return (psn + n) & PSN_MASK
+
+
+def distance(a: int, b: int) -> int:
+    """Return how far ``a`` lies after ``b``: signed, -2^23 .. 2^23 - 1.
+
+    Half of the space is behind.
+    """
+    d = (a - b) & PSN_MASK
+    return d - _SPACE if d & _HALF else d
+
+
+def after(a: int, b: int) -> bool:
+    """Return whether ``a`` is newer than ``b``."""
+    return 0 < ((a - b) & PSN_MASK) < _HALF
+
+
+def unwrap(psn: int, near: int) -> int:
+    """The integer nearest to ``near`` whose 24 lower bits are ``psn``; may be negative."""
+    d = (psn - near) & PSN_MASK
+    return near + d - _SPACE if d & _HALF else near + d

@@ -6,26 +6,25 @@ dropped from another peer than the queue pair's, of another partition or of anot
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from emulator.rocev2.connection.queue_pair import QueuePair
 from emulator.rocev2.connection.requester import Requester
 from emulator.rocev2.datagrams import Datagrams
-from emulator.rocev2.hca_config import HcaConfig
-from emulator.rocev2.hca_peer import HcaPeer
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.wire.codes import (
     CNP_OPCODE,
     OPERATION_MASK,
     SERVICE_MASK,
     BthOperation,
     pkeys_match,
 )
-from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator
+from emulator.rocev2.wire.packets import PacketDecapsulator
 from uet.encapsulation_choice import Encapsulation
-from uet.peer import Peers
 from uet.wire.codes import ECN_CE
+
+if TYPE_CHECKING:
+    from emulator.rocev2.hca import HostChannelAdapter
 
 _ACKREQ = 0x80
 _RESPONSES = frozenset(
@@ -41,31 +40,11 @@ _ACKNOWLEDGE = int(BthOperation.ACKNOWLEDGE)
 _ACKNOWLEDGEMENTS = frozenset({BthOperation.ACKNOWLEDGE, BthOperation.ATOMIC_ACKNOWLEDGE})
 
 
-class ArrivalHost(Protocol):
-    """The adapter, as far as what arrives at it needs it."""
-
-    config: HcaConfig
-    counts: Counter[str]
-    peers: Peers[HcaPeer]
-
-    def queue_pair(self, qpn: int) -> QueuePair | None:
-        """Return the queue pair of that number, if there is one."""
-        ...
-
-    def activate(self, qp: QueuePair) -> None:
-        """Note that ``qp`` has, or may have, something to send."""
-        ...
-
-    def owe_cnp(self, qp: QueuePair) -> None:
-        """Note that the peer of ``qp`` is to get a CNP."""
-        ...
-
-
 class HcaArrivals:
     """Takes the frames of one endpoint."""
 
     def __init__(
-        self, hca: ArrivalHost, encapsulation: Encapsulation, datagrams: Datagrams
+        self, hca: HostChannelAdapter, encapsulation: Encapsulation, datagrams: Datagrams
     ) -> None:
         self._hca = hca
         self._config = hca.config

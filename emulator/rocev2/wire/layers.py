@@ -6,8 +6,8 @@
     IP() / UDP(sport=0xC123, chksum=0) / BTH(opcode=0x0A, ...) / RETH(...) / payload
 
 Which extension headers follow is decided by the opcode alone, for building by the caller and for
-dissecting by :data:`~emulator.rocev2.wire.rocev2_codes.EXTENSIONS`.  Scapy leaves PadCnt and the
-pad octets to the caller, and checks no ICRC; :mod:`emulator.rocev2.wire.icrc` does.
+dissecting by :data:`~emulator.rocev2.wire.codes.EXTENSIONS`.  Scapy leaves PadCnt and the
+pad octets to the caller, and checks no ICRC; :mod:`emulator.rocev2.wire.packets` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scapy.contrib.roce import BTH, CNPPadding
 from scapy.fields import BitField, XBitField, XIntField, XLongField
 from scapy.packet import Packet, Raw, bind_layers, split_layers
 
-from emulator.rocev2.wire.rocev2_codes import (
+from emulator.rocev2.wire.codes import (
     CNP_OPCODE,
     EXTENSIONS,
     BthOperation,
