@@ -156,6 +156,11 @@ class Trial:
     observe: Callable[[GpuExecution], object] | None = None
     warnings: Sequence[str] = ()
 
+    @property
+    def name(self) -> str:
+        """The row in a sentence."""
+        return f"{self.collective} of {self.size_bytes} B"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:

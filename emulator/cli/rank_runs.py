@@ -25,7 +25,6 @@ from emulator.errors import UserError
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, prepare, weighed
 from emulator.run.run_secret import plan_digest
-from emulator.run.run_share import RunShare
 from emulator.run.run_start import note_end
 from emulator.workers.partition import Partition
 from emulator.workers.ranks.rank_exchange import (
@@ -158,7 +157,7 @@ def planned(request: RunRequest, ranks: Ranks | None) -> RunPlan:
         return prepare(request)
     plan = drafted(share_of(request, ranks))
     agree(plan, ranks)
-    return weighed(plan, RunShare(ranks))
+    return weighed(plan, ranks)
 
 
 def agree(plan: RunPlan, ranks: Ranks) -> None:

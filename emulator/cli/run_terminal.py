@@ -19,11 +19,11 @@ from emulator.dataplane.control_plane import control_plane_choice as control_pla
 from emulator.dataplane.kernel import launcher
 from emulator.result_rows import settings, summary
 from emulator.run.plan.effort import effort
-from emulator.run.rank_folder import RankFolder
 from emulator.run.report import differences, outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
+from emulator.workers.ranks.rank_folder import RankFolder
 
 #: What the table says of a fabric that is a model.
 MODELLED = "model: switches are computed in this process, no frame passes a kernel"

@@ -26,6 +26,7 @@ from emulator.run.plan.variants import (
     variants,
 )
 from emulator.transports import describe_options, is_secured
+from emulator.workers.division import ALONE
 
 if TYPE_CHECKING:  # what --help does not need is imported where a run begins
     from emulator.run.results import FabricKind
@@ -314,7 +315,7 @@ def _run(
         terminal = Terminal(rows, bar, names)
         try:
             if farm is None:
-                result, folder = execute(plan, terminal, ranks)
+                result, folder = execute(plan, terminal, ranks or ALONE)
             else:
                 from emulator.suite.farm.farmed_seeds import execute_farmed
 

@@ -23,11 +23,10 @@ from emulator.run.observation import PortObserver
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
 from emulator.run.plan.time_limits import time_limit_s
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.run_share import RunShare, compiled_for
 from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Outcome, Trial
 from emulator.sim.endpoint.agent_spec import AgentError
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import Division
 from emulator.workers.virtual_pool import VirtualPool
 from topologies.analysis.round_trip import base_rtt_ns
 
@@ -51,8 +50,7 @@ class Attempt:
     time: VirtualTime
     notify: Notify
     progress: Callable[[], None]
-    share: RunShare
-    owners: GpuOwners
+    division: Division
     warnings: list[str] = field(default_factory=list)
     _expected: FaultExpectation | None = None
     _faulted_ns: int = 0  # when the last of them strikes
@@ -71,7 +69,7 @@ class Attempt:
         topology, wire = self.stage.topology, self.stage.transport.wire
         limits = self._limits()
         bound_ns = limits.ideal_ns
-        expected = limits if self.share.reports else None  # the first MPI rank speaks for all
+        expected = limits if self.division.processes.reports else None  # the first speaks for all
         once = dataclasses.replace(self.trial, iterations=1)
         undisturbed = self._measure(once, self.load.ideal_ns, self._player())
         self._expected, self._faulted_ns = expected, self.moments[-1].at_ns
@@ -107,10 +105,9 @@ class Attempt:
         return FaultExpectation.of(
             self.moments,
             self.stage.topology,
-            self.plan.pxn.relayed(compiled_for(self.trial, self.owners), self.owners),
+            self.plan.pxn.relayed(self.division.compiled(self.trial.compile, self.trial.name)),
             self.stage.transport.wire,
             link_changes(self.trial.faults, self.stage.topology),
-            self.owners,
         )
 
     def sentence(self, error: AgentError) -> str:
@@ -132,9 +129,7 @@ class Attempt:
         reported = {
             "transport": self.stage.stage.label,
             "seed": self.stage.seed,
-            **unfinished(
-                self.trial, error.results, self._messages, self.owners, together=not error.died
-            ),
+            **unfinished(self.trial, error.results, self._messages, together=not error.died),
         }
         if self._expected is None or self._undisturbed is None:
             return reported
@@ -221,7 +216,7 @@ class Attempt:
                 start=self.plan.request.start,
                 progress=self.progress,
                 cut=self._cut,
-                owners=self.owners,
+                division=self.division,
                 begun=self._begun,
             )
         finally:

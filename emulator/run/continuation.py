@@ -18,13 +18,12 @@ import numpy as np
 from emulator.run.faults.condition import Condition
 from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.run.pxn import Pxn
-from emulator.run.run_share import compiled_for
 from emulator.scenario import Contents, Trial
 from emulator.sim.endpoint.interruption import Interruption, JobExecution, JobInterrupted
 from emulator.sim.endpoint.operations.joined_execution import joined
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import JobSchedules
 from emulator.workers.virtual_pool import VirtualPool
 
 #: All ones: in every floating-point type this is not a number, which equals nothing.
@@ -45,30 +44,32 @@ class Continued:
         """Return whether anything was lost."""
         return len(self.executions) > 1
 
-    def whole(self, owners: GpuOwners) -> tuple[Sequence[Schedule], Sequence[RankResult]]:
-        """Return the schedules and results of all executions as one; all ``owners`` call it."""
-        return joined(
+    def whole(self) -> tuple[JobSchedules, Sequence[RankResult]]:
+        """Return the schedules and results of all executions as one; all processes call it."""
+        first = JobSchedules.of(self.executions[0].schedules)
+        gather = first.division.processes.gather
+        schedules, results = joined(
             [(one.schedules, one.results) for one in self.executions],
-            largest=lambda tag: max(owners.peers.gather("largest tag", tag)),
+            largest=lambda tag: max(gather("largest tag", tag)),
         )
+        return first.changed(schedules), results
 
 
 def play(
     trial: Trial,
-    schedules: Sequence[Schedule],
+    schedules: JobSchedules,
     pool: VirtualPool,
     *,
     run: Callable[..., list[RankResult]],
     faults: FaultPlayer,
     fill: Fill,
     pxn: Pxn,
-    owners: GpuOwners,
     cut: Callable[[Condition], Sequence[int]],
 ) -> Continued:
     """Run the loaded ``schedules`` of ``trial``, and whatever follows after interruptions.
 
     ``run`` runs what is loaded; from the second time on it gets ``started=None`` and ``gap_ns=0``.
-    ``cut`` returns the ranks that a condition of the fabric cuts off.  Each of ``owners`` has the
+    ``cut`` returns the ranks that a condition of the fabric cuts off.  Each process has the
     schedules of its GPUs.
     """
     executions: list[JobExecution] = []
@@ -95,7 +96,7 @@ def play(
                 inputs=following.inputs,
                 expected=following.expected,
             )
-            schedules = pxn.relayed(compiled_for(trial, owners), owners)
+            schedules = pxn.relayed(schedules.division.compiled(trial.compile, trial.name))
             pool.renew()
             pool.load(schedules)
             _prepare(trial, schedules, pool, fill, following.kept)

@@ -16,14 +16,13 @@ from emulator.run.measures.gpu_execution import GpuExecution
 from emulator.run.measures.message_times import Recorder
 from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
-from emulator.run.run_share import compiled_for
 from emulator.scenario import Contents, Outcome, Trial
 from emulator.sim.endpoint.counting import add, is_extreme
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.transports.wire_cost import WireCost
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import Division
 from emulator.workers.virtual_pool import VirtualPool
 
 #: So many elements are compared at a time: numpy's answer for each takes an octet.
@@ -80,7 +79,7 @@ def measure(
     start: Start,
     progress: Callable[[], None],
     cut: Callable[[Condition], Sequence[int]],
-    owners: GpuOwners,
+    division: Division,
     begun: Callable[[Recorder], None],
 ) -> Measured:
     """Run ``trial``'s warm-ups and iterations; those that count begin as ``start`` defines.
@@ -88,15 +87,16 @@ def measure(
     ``ports`` are read around those that count and ``faults`` applied to them; ``progress`` is
     called after each.  ``pxn`` relays writes; messages are reported as they were before. ``cut``
     returns the ranks that a condition of the fabric cuts off.  Every iteration is verified,
-    warm-ups too.  Each of ``owners`` compiles, fills and compares what it has, and the first one
-    gets the messages.  ``begun`` is called with the recorder of these before anything runs.
+    warm-ups too.  Each process of the ``division`` compiles, fills and compares what it has, and
+    the first one gets the messages.  ``begun`` is called with the recorder of these before anything
+    runs.
 
     Raises :class:`~emulator.sim.endpoint.agent_spec.AgentError` if a rank fails.
     """
     memories = pool.memories
-    compiled = compiled_for(trial, owners)
-    schedules = pxn.relayed(compiled, owners)
-    messages = Recorder(compiled, owners)  # takes much for a moment, which the endpoints take next
+    compiled = division.compiled(trial.compile, trial.name)
+    schedules = pxn.relayed(compiled)
+    messages = Recorder(compiled)  # takes much for a moment, which the endpoints take next
     begun(messages)
     pool.load(schedules)
     own = [schedule for schedule in schedules if schedule.rank in memories]
@@ -139,10 +139,9 @@ def measure(
                 faults=faults,
                 fill=lambda rank, contents: _fill(memories[rank], contents),
                 pxn=pxn,
-                owners=owners,
                 cut=cut,
             )
-            whole = latest.whole(owners)
+            whole = latest.whole()
         finally:
             faults.end()
         wrong += sum(
@@ -152,11 +151,11 @@ def measure(
         )
         if iteration >= 0:
             times.append(duration_ns(whole[1]))
-            _record(messages, latest, whole, owners)
+            _record(messages, latest, whole)
             if trial.observe is not None and not latest.interrupted:
-                here = [one for one in whole[1] if one.rank in owners.own]
+                here = [one for one in whole[1] if one.rank in division.own]
                 seen = _observed(trial.observe, compiled, here, messages)
-                observed.append(_joined(owners.peers.to_first("observed", seen)))
+                observed.append(_joined(division.processes.to_first("observed", seen)))
         progress()
     endpoints = differences(before, pool.counters())
     outcome = Outcome(
@@ -180,14 +179,13 @@ def _record(
     messages: Recorder,
     latest: Continued,
     whole: tuple[Sequence[Schedule], Sequence[RankResult]],
-    owners: GpuOwners,
 ) -> None:
     """Record the messages of an iteration; those of an interrupted one go by its own schedules."""
     schedules, results = whole
     if not latest.interrupted:
         messages.add(results)
         return
-    own = Recorder(schedules, owners)
+    own = Recorder(schedules)
     own.add(results)
     messages.take(own)
 

@@ -34,7 +34,7 @@ from emulator.run.plan.variants import PXN_MODES
 from emulator.run.relayed_writes import Pair, RelayedWrites
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import Operation, Schedule, Write
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import Division, JobSchedules
 from topologies.model import Node, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from
@@ -47,32 +47,29 @@ class Pxn:
     topology: Topology
     mode: str = PXN_MODES[0]
 
-    def relayed(
-        self, schedules: Sequence[Schedule], owners: GpuOwners | None = None
-    ) -> list[Schedule]:
+    def relayed(self, schedules: Sequence[Schedule]) -> JobSchedules:
         """The schedules of all ranks, in rank order, with writes relayed where they have to be.
 
-        ``owners`` are the processes that share them, by default this one alone.  All call it, and
-        each has the operations of its own GPUs.  Of others' it gets and returns the buffers.
+        All processes call it, and each has the operations of its own GPUs.  Of others' it gets and
+        returns the buffers.
         Raises :class:`UserError` in all of them for a write to a GPU that neither its source
         reaches, nor anybody who may relay it.
         """
-        owners = owners or GpuOwners.alone(len(schedules))
-        tables = {
-            rank: OperationTable.of(schedules[rank].operations) for rank in sorted(owners.own)
-        }
-        relays = self._relays(tables, owners)
-        return RelayedWrites(schedules, tables, relays, owners).schedules()
+        job = JobSchedules.of(schedules)
+        own = sorted(job.division.own)
+        tables = {rank: OperationTable.of(job[rank].operations) for rank in own}
+        relays = self._relays(tables, job.division)
+        return job.changed(RelayedWrites(job, tables, relays).schedules())
 
     def _relays(
-        self, tables: Mapping[int, OperationTable], owners: GpuOwners
+        self, tables: Mapping[int, OperationTable], division: Division
     ) -> Mapping[Pair, int]:
         """Return the relay of each pair that has one, for writes in ``tables``."""
         pairs = [
             (rank, peer)
             for rank, table in tables.items()
             for peer in table.peers(WRITE)
-            if 0 <= peer < len(owners.owner)
+            if 0 <= peer < len(division.home)
         ]
         relays: dict[Pair, int] = {}
         failure: tuple[Pair, str] | None = None
@@ -84,7 +81,7 @@ class Pxn:
                 break
             if relay is not None:
                 relays[pair] = relay
-        if (sentence := owners.first_failure("relays of writes", failure)) is not None:
+        if (sentence := division.first_failure("relays of writes", failure)) is not None:
             raise UserError(sentence)
         return relays
 

@@ -34,7 +34,7 @@ from emulator.sim.endpoint.operations.operation_table import (
     OperationTable,
 )
 from emulator.sim.endpoint.operations.schedule import Schedule
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import JobSchedules
 
 #: The buffer that is the stage.
 BUFFER = "pxn"
@@ -80,13 +80,13 @@ class RelayedWrites:
 
     def __init__(
         self,
-        schedules: Sequence[Schedule],
+        schedules: JobSchedules,
         tables: Mapping[int, OperationTable],
         relays: Mapping[Pair, int],
-        owners: GpuOwners,
     ) -> None:
         self._before, self._tables, self._relays = schedules, tables, relays
-        self._peers, self._owner = owners.peers, np.asarray(owners.owner, np.int32)
+        self._processes = schedules.division.processes
+        self._home = np.asarray(schedules.division.home, np.int32)
         self._names = Names()  # of buffers that relays write to
         self._buffer = BUFFER
         while any(self._buffer in schedule.buffers for schedule in schedules):
@@ -156,7 +156,7 @@ class RelayedWrites:
     def _asked(self, own: Records) -> tuple[Records, Numbers]:
         """Return the writes of all processes that own GPUs relay, and whose each is."""
         names = self._names.all()
-        asked: list[tuple[Records, Sequence[str]]] = self._peers.trade(
+        asked: list[tuple[Records, Sequence[str]]] = self._processes.trade(
             "writes to relay", [(own[one], names) for one in self._of_each(own["relay"])]
         )
         for records, theirs in asked:
@@ -175,8 +175,8 @@ class RelayedWrites:
         The writes of one process that another relays are in the same order at both.
         """
         to_relay, arriving = self._of_each(own["relay"]), self._of_each(here["destination"])
-        asked = [np.flatnonzero(sender == process) for process in range(self._peers.count)]
-        answers: list[_Answer] = self._peers.trade(
+        asked = [np.flatnonzero(sender == process) for process in range(self._processes.count)]
+        answers: list[_Answer] = self._processes.trade(
             "places of relayed writes",
             [
                 _Answer(own["inside"][ours], here["offset"][theirs], here[ends], staged)
@@ -191,14 +191,14 @@ class RelayedWrites:
 
     def _of_each(self, ranks: Numbers) -> list[Numbers]:
         """Return the places of each process's GPUs in ``ranks``."""
-        owner = self._owner[ranks]
-        return [np.flatnonzero(owner == process) for process in range(self._peers.count)]
+        owner = self._home[ranks]
+        return [np.flatnonzero(owner == process) for process in range(self._processes.count)]
 
     # -- tags ----------------------------------------------------------------------------------
 
     def _tags(self, own: Records, here: Records) -> tuple[Numbers, Numbers]:
         """Return the tags of the copies of ``own`` writes, and of the writes ``here``."""
-        count = len(self._owner)
+        count = len(self._home)
         sender = np.concatenate([own["source"], here["relay"]]).astype(np.int64)
         receiver = np.concatenate([own["relay"], here["destination"]])
         # No GPU relays its own writes: those of one pair and source are all copies, or all writes.

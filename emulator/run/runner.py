@@ -41,7 +41,6 @@ from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.rank_folder import RankFolder, bring_logs
 from emulator.run.report import row_events
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
@@ -49,7 +48,6 @@ from emulator.run.report.timeline import Surroundings, timeline
 from emulator.run.results import Result, RunFolder
 from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
-from emulator.run.run_share import RunShare
 from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
 from emulator.run.virtual_time import VirtualTime
 from emulator.run_files import EVENT_LOGS
@@ -57,7 +55,8 @@ from emulator.scenario import Outcome, Trial
 from emulator.sim.endpoint.agent_spec import AgentError
 from emulator.sim.endpoint.counting import add
 from emulator.transports.one_time_keys import KEY_FILE
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.division import ALONE, Division, Processes
+from emulator.workers.ranks.rank_folder import RankFolder, bring_logs
 from emulator.workers.virtual_pool import VirtualPool
 from topologies.exports import mermaid as export
 
@@ -67,39 +66,37 @@ __all__ = ["Observer", "RunPlan", "RunRequest", "default_capture", "execute", "p
 
 
 def execute(
-    plan: RunPlan, observer: Observer, ranks: Ranks | None = None
+    plan: RunPlan, observer: Observer, processes: Processes = ALONE
 ) -> tuple[Result, RunFolder | RankFolder]:
     """Run ``plan``.  Failures of the run stand in ``Result.errors``; :class:`Interrupted` passes.
 
-    With ``ranks`` others run it, too, each its own part of the fabric.
+    All ``processes`` run it, each its own part of the fabric.
 
     Whatever happens, the run folder is complete when this returns or raises, and no kernel object
     of the lab is left.  If this process is killed, a keeper removes those of a rank, or of a trial.
     """
-    has_keeper = ranks is not None or KEPT in os.environ
+    has_keeper = processes.count > 1 or KEPT in os.environ
     with kept(plan.lab) if has_keeper else nullcontext():
-        return _execute(plan, observer, ranks)
+        return _execute(plan, observer, processes)
 
 
 def _execute(
-    plan: RunPlan, observer: Observer, ranks: Ranks | None
+    plan: RunPlan, observer: Observer, processes: Processes
 ) -> tuple[Result, RunFolder | RankFolder]:
     request = plan.request
     result = blank_result(plan)
     folder: RunFolder | RankFolder
-    if ranks is None or ranks.number == 0:
+    if processes.reports:
         folder = RunFolder.create(request.scenario.name, request.output)
-        if ranks is not None:
-            ranks.holds(folder=str(folder.path.absolute()))
+        processes.holds(folder=str(folder.path.absolute()))
     else:
         folder = RankFolder(plan.lab)
     with interruptible():
-        run = _Run(plan, result, folder, observer, ranks)
+        run = _Run(plan, result, folder, observer, processes)
         try:
             run.work()
         except Interrupted as stop:
-            if ranks is not None:
-                stop.explain(ranks.obituary())
+            stop.explain(processes.obituary())
             result.errors.append(str(stop))
             raise
         except AgentError as error:
@@ -127,18 +124,18 @@ class _Run:
         result: Result,
         folder: RunFolder | RankFolder,
         observer: Observer,
-        ranks: Ranks | None,
+        processes: Processes,
     ) -> None:
         self.plan, self.result, self.folder, self.observer = plan, result, folder, observer
-        self._ranks, self._share = ranks, RunShare(ranks)
+        self._processes = processes
         self.environment: dict[str, object] = {
             **environment_of(plan),
             "lab": plan.lab,
             "seed": plan.request.seed,
         }
-        self.time = VirtualTime(plan, result, folder, self.environment, ranks)
+        self.time = VirtualTime(plan, result, folder, self.environment, processes)
         gpus = [gpu.name for gpu in plan.topology.gpus]
-        self._owners = self._share.owners(self.time.worker_of(), gpus)
+        self._division = Division.by_worker(processes, self.time.worker_of(), gpus)
         self.pool: VirtualPool | None = None
         self.lab: Dataplane | None = None
         self.ports: PortObserver | None = None
@@ -164,7 +161,7 @@ class _Run:
         self.folder.write("environment.json", self.environment)
         self._save()
         self.observer.began(self.plan, self.result)
-        with ExitStack() as stack, nullcontext() if self._ranks is None else self._ranks.warned():
+        with ExitStack() as stack, self._processes.warned():
             self._build(stack)
             for agents in self._by_agents():
                 with ExitStack() as lives:
@@ -172,8 +169,8 @@ class _Run:
                     for number in agents:
                         self._run_stage(number)
                     self._take_endpoints(self._pool.close())
-            if self._ranks is not None and self.plan.logged:
-                bring_logs(self._ranks, self.folder.path / EVENT_LOGS)
+            if self.plan.logged:
+                bring_logs(self._processes, self.folder.path / EVENT_LOGS)
             self._count()
 
     def _by_agents(self) -> list[list[int]]:
@@ -225,7 +222,7 @@ class _Run:
         self.time.begin(lab, stack)
         self.folder.write("environment.json", self.environment)
         self.injector = FaultInjector(lab, self.time.cabling)
-        queues = self.time.telemetry if self._share.reports else None
+        queues = self.time.telemetry if self._processes.reports else None
         self.ports = PortObserver(lab, queues, self.time.counters, self.time.forget_tagged_frames)
 
     def _make_lab(self) -> Dataplane:
@@ -238,7 +235,7 @@ class _Run:
             spec=plan.spec,
             switch=plan.stages[0].switch,
             worker_of=self.time.worker_of(),
-            worker=None if self._ranks is None else self._ranks.number,
+            worker=None if self._processes.count == 1 else self._processes.number,
             progress=lambda done, total, what: observer.progress(f"building {what}", None),
         )
 
@@ -322,13 +319,13 @@ class _Run:
             own = partial(measured_row, plan, stage, trial, measured.outcome)
             row = self.result.add_row(
                 {
-                    **self._share.from_first("row", own),
+                    **self._processes.from_first("row", own),
                     "relayed_messages": load.relayed,
                     **timed,
                     **reported,
                 }
             )
-            if self._share.reports:
+            if self._processes.reports:
                 self._tell(stage, row, measured.outcome)
             beaten = violation(measured.outcome.times_ns, measured.outcome.ideal_ns)
             if beaten is not None:
@@ -347,7 +344,7 @@ class _Run:
             faults=measured.faults,
             row=len(self.result.rows),
         )
-        trace = timeline(names, measured.schedules, measured.results, self._owners, around)
+        trace = timeline(names, measured.schedules, measured.results, around)
         if trace is not None:
             self.folder.write("timeline.json", trace)
 
@@ -391,8 +388,7 @@ class _Run:
             time=self.time,
             notify=self.folder.event,
             progress=partial(self._settle, trial, progress),
-            share=self._share,
-            owners=self._owners,
+            division=self._division,
         )
 
     def _settle(self, trial: Trial, progress: Callable[[], None]) -> None:

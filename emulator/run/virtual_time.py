@@ -18,7 +18,6 @@ from emulator.dataplane.switch.telemetry import Telemetry
 from emulator.run.measures import frame_latency
 from emulator.run.measures.frame_latency import FrameTimes, LatencyFile
 from emulator.run.plan.run_plan import RunPlan, partition_of
-from emulator.run.rank_folder import RankFolder
 from emulator.run.results import Result, RunFolder
 from emulator.run_files import CAPTURE
 from emulator.sim import line_telemetry
@@ -32,7 +31,8 @@ from emulator.sim.line_telemetry import LineTelemetry
 from emulator.sim.port_capture import PortCapture
 from emulator.sim.sampling import Sampling
 from emulator.sim.virtual_clock import EPOCH, VirtualClock
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.division import ALONE, Processes
+from emulator.workers.ranks.rank_folder import RankFolder
 from emulator.workers.virtual_fabric import VirtualFabric
 from emulator.workers.virtual_pool import VirtualPool
 from emulator.workers.worker import WorkerPart
@@ -60,10 +60,10 @@ class VirtualTime:
         result: Result,
         folder: RunFolder | RankFolder,
         environment: dict[str, object],
-        ranks: Ranks | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         self._plan, self._result, self._folder = plan, result, folder
-        self._environment, self._ranks = environment, ranks
+        self._environment, self._processes = environment, processes
         self._events = EventQueue()
         self._fabric: VirtualFabric | None = None
         self._routes: HeldRoutes | ComputedRouting | None = None
@@ -90,7 +90,7 @@ class VirtualTime:
 
     def begin(self, lab: Dataplane, stack: ExitStack) -> None:
         """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
-        self._fabric = VirtualFabric(lab, self._events, self._ranks)
+        self._fabric = VirtualFabric(lab, self._events, self._processes)
         stack.callback(self._fabric.close)
         if lab.routing is not None:
             self._hold(lab.routing, stack)
@@ -258,11 +258,9 @@ class VirtualTime:
         return self._from_first("digest of row", digest_of_row)
 
     def _from_first(self, what: str, summary: Callable[[LineStates], str]) -> str:
-        """Return ``summary`` of all lines, which of several MPI ranks the first one knows."""
+        """Return ``summary`` of all lines, which the first process knows."""
         states = self.fabric.states()
-        if self._ranks is None:
-            return summary(states)
-        return self._ranks.from_first(what, lambda: summary(states))
+        return self._processes.from_first(what, lambda: summary(states))
 
     def switches_changed(self, seed: int) -> None:
         """Let the lines follow the switches' new settings, with draws from ``seed``."""

@@ -34,6 +34,7 @@ from emulator.sim.pfc.pause_watch import PauseWatch
 from emulator.sim.pfc.priority_flow_control import PriorityFlowControl
 from emulator.sim.port_capture import PortCapture
 from emulator.sim.port_settings import LineChange
+from emulator.workers.division import ALONE, Processes
 from emulator.workers.forked_worker import ForkedWorker
 from emulator.workers.partition import lookahead_ps
 from emulator.workers.ranks.rank_exchange import Ranks
@@ -54,10 +55,10 @@ END_SECONDS = 20.0
 class VirtualFabric:
     """The fabric of ``lab`` with as many workers as its wires name; ``events`` are the run's.
 
-    Others than the first are forked here, unless they are ``ranks``, each on its own machine.
+    Others than the first are forked here, unless ``processes`` are ranks, each on its own machine.
     """
 
-    def __init__(self, lab: Dataplane, events: EventQueue, ranks: Ranks | None = None) -> None:
+    def __init__(self, lab: Dataplane, events: EventQueue, processes: Processes = ALONE) -> None:
         wires = lab.wires
         self.lab, self.events = lab, events
         self.lookahead_ps = lookahead_ps(lab.topology)
@@ -75,7 +76,7 @@ class VirtualFabric:
         self.exchanges = 0
         #: what NICs have sent, and how long pauses stopped ports
         self.record = LineRecord.of(lab.topology)
-        self.ranks = ranks
+        self.ranks = ranks = processes if isinstance(processes, Ranks) else None
         own = 0 if ranks is None else ranks.number
         self.workers: list[Worker] = []
         try:

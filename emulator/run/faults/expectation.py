@@ -22,7 +22,7 @@ from emulator.sim.endpoint.agent_spec import AgentError
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
 from emulator.transports.wire_cost import WireCost
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import JobSchedules
 from topologies.model import SHORTEST, Topology
 
 T = TypeVar("T")
@@ -82,22 +82,21 @@ class FaultExpectation:
         schedules: Sequence[Schedule],
         wire: WireCost,
         others: Sequence[Change] = (),
-        owners: GpuOwners | None = None,
     ) -> FaultExpectation:
         """Return the limits; ``others`` are changes that the scenario itself makes.
 
-        All processes of ``owners`` call it, with the schedules of their GPUs.
+        All processes of a division call it, with the schedules of their GPUs.
         """
-        owners = owners or GpuOwners.alone(len(topology.gpus))
+        job = JobSchedules.of(schedules)
 
-        def bound(changes: Sequence[Change], schedules: Sequence[Schedule] = schedules) -> float:
+        def bound(changes: Sequence[Change], schedules: Sequence[Schedule] = job) -> float:
             try:
-                return ideal_ns(topology, schedules, wire, [*changes, *others], owners=owners)
+                return ideal_ns(topology, schedules, wire, [*changes, *others])
             except ValueError:  # the schedules are known to be sound: some traffic has no way
                 return math.inf
 
         whole = bound(())
-        parts = owners.peers.gather("senders", _senders(topology, schedules))
+        parts = job.division.processes.gather("senders", _senders(topology, schedules))
         reach, needed = Reach(topology), frozenset[Pair]().union(*parts)
         shares: dict[Condition, float] = {}  # a flap has a thousand moments and two conditions
         cuts: dict[Condition, Cut] = {}
@@ -105,7 +104,7 @@ class FaultExpectation:
         # in their order, so that all processes do the same
         for condition in dict.fromkeys(moment.condition for moment in moments):
             lost = lacking[condition] = _lacking(reach, needed, condition)
-            rest = _without(topology, schedules, lost) if lost else schedules
+            rest = job.changed(_without(topology, schedules, lost)) if lost else job
             usual = bound((), rest) if lost else whole
             least = bound(changes_of([Moment(0, "", condition)], topology), rest)
             shares[condition] = usual / least if least else 1.0

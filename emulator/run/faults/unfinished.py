@@ -22,26 +22,25 @@ from emulator.run.faults.disturbance import stated_pairs
 from emulator.run.measures.message_times import Recorder
 from emulator.scenario import Trial
 from emulator.sim.endpoint.operations.rank_result import RankResult
-from emulator.workers.ranks.gpu_owners import GpuOwners
 
 
 def unfinished(
     trial: Trial,
     results: Sequence[RankResult],
     messages: Recorder,
-    owners: GpuOwners,
     *,
     together: bool,
 ) -> Mapping[str, object]:
     """The values described above; ``results`` are those of the ranks that still answered.
 
-    ``messages`` are those of the trial.  ``together``: all processes of ``owners`` call it; else
+    ``messages`` are those of the trial.  ``together``: all processes call it; else
     this one says what it knows by itself.
     """
-    own = [one for one in results if one.rank in owners.own]
+    division = messages.division
+    own = [one for one in results if one.rank in division.own]
     waiting = [(one.rank, one.node) for one in own if (one.operation_end < 0).any()]
     mine = (*messages.delivered(own), waiting)
-    parts = owners.peers.gather("unfinished", mine) if together else [mine]
+    parts = division.processes.gather("unfinished", mine) if together else [mine]
     return {
         "collective": trial.collective,
         "size_bytes": trial.size_bytes,

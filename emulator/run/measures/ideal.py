@@ -45,7 +45,6 @@ from emulator.sim.endpoint.operations.operation_table import APPLY, COMPUTE
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.endpoint.operations.schedule_program import describe
 from emulator.transports.wire_cost import WireCost
-from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import SWITCH, Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.scale_up import ScaleUpDomains
@@ -59,16 +58,14 @@ def ideal_ns(
     wire: WireCost,
     changes: Sequence[Change] = (),
     *,
-    owners: GpuOwners | None = None,
     graph: MessageGraph | None = None,
 ) -> float:
     """The bound described above, in ns of fabric time; ``changes`` are those of the links.
 
-    ``owners`` have the operations of their GPUs, and all processes call it (None: this process has
-    all). ``graph`` is that of ``schedules``, for whom has it.  Raises ValueError if the schedules
-    wait for what never happens.
+    All processes of a division call it.  ``graph`` is that of ``schedules``, for whom has it.
+    Raises ValueError if the schedules wait for what never happens.
     """
-    graph = MessageGraph(schedules, owners) if graph is None else graph
+    graph = MessageGraph(schedules) if graph is None else graph
     bound = _Bound(topology, graph, wire, changes).value()
     if math.isinf(bound):
         raise ValueError("its faults leave a part of the fabric without any link; heal one of them")
@@ -134,7 +131,7 @@ class _Bound:
         self.graph = graph
         self.wire = wire
         self.gpus = topology.gpus
-        self.owners = graph.owners or GpuOwners.alone(len(self.gpus))
+        self.division = graph.division
         self.scale_up = ScaleUpDomains(topology)
         self._check()
         self.messages = graph.messages
@@ -160,7 +157,7 @@ class _Bound:
 
     def _refuse(self, what: str, failure: tuple[object, str] | None) -> None:
         """Raise ValueError in all processes if one of them has a ``failure``."""
-        sentence = self.owners.first_failure(what, failure)
+        sentence = self.division.first_failure(what, failure)
         if sentence is not None:
             raise ValueError(sentence)
 
@@ -173,7 +170,7 @@ class _Bound:
         rests = self._remaining()
         busiest = self._busiest(begins, rests)
         fabric = self._fabric(begins, rests)
-        return max(self.owners.peers.gather("bound", max(longest, busiest, fabric)))
+        return max(self.division.processes.gather("bound", max(longest, busiest, fabric)))
 
     def _flight(self, which: Numbers | slice = slice(None)) -> Floats:
         """Return how long what ``which`` messages carry is on its way (ns)."""
@@ -261,10 +258,10 @@ class _Bound:
 
         The first process alone reckons it, and the others take it from there.
         """
-        peers = self.owners.peers
-        parts = peers.to_first("pairs", self._crossings(begins, rests))
-        bound = 0.0 if peers.number else self._cut(parts)
-        return max(peers.gather("bound of the fabric", bound))
+        processes = self.division.processes
+        parts = processes.to_first("pairs", self._crossings(begins, rests))
+        bound = self._cut(parts) if processes.reports else 0.0
+        return max(processes.gather("bound of the fabric", bound))
 
     def _crossings(self, begins: Floats, rests: Floats) -> _Crossings:
         """Return the pairs that write to destinations which this process has.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from emulator.sim.endpoint.operations.operation_table import RECEIVE, WRITE, Column
 from emulator.sim.endpoint.operations.schedule_program import TAG_BITS
-from emulator.workers.ranks.gpu_owners import Alone, GpuOwners, RunProcesses
+from emulator.workers.division import Division, Processes
 
 Numbers = npt.NDArray[np.integer]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -109,20 +109,20 @@ class Messages:
     unmatched: Numbers
     outgoing: Sequence[FarEnds]
     incoming: Sequence[FarEnds]
-    peers: RunProcesses
+    processes: Processes
 
     def __len__(self) -> int:
         return len(self.source)
 
     @classmethod
-    def of(cls, operations: NumberedOperations, owners: GpuOwners | None) -> Messages:
+    def of(cls, operations: NumberedOperations, division: Division) -> Messages:
         """Match the sends and receives of ``operations``; all processes call it."""
-        peers: RunProcesses = Alone() if owners is None else owners.peers
+        processes = division.processes
         numbers = operations.sends
         own = _Sends.of(operations, numbers)
-        leaving = _leaving(own, owners)
+        leaving = _leaving(own, division)
         offered = [(own.chosen(which), operations.index(numbers[which])) for which in leaving]
-        heard: list[tuple[_Sends, Numbers]] = peers.trade("sends", offered)
+        heard: list[tuple[_Sends, Numbers]] = processes.trade("sends", offered)
         sends = own.followed([part for part, _ in heard])
         receives = np.flatnonzero(operations.kind == RECEIVE).astype(np.int32)
         found = _matches(operations, sends, receives)
@@ -138,7 +138,7 @@ class Messages:
         ]
 
         # Senders get to know where what they send is received.
-        answers: list[Numbers] = peers.trade(
+        answers: list[Numbers] = processes.trade(
             "receives", [_where(operations, receive, which) for which in of_each]
         )
         gone = [which[places >= 0] for which, places in zip(leaving, answers, strict=True)]
@@ -171,7 +171,7 @@ class Messages:
                 for (begin, end), places in zip(bounds, landed, strict=True)
             ],
             incoming=[FarEnds(number[which], places) for which, places in arrived],
-            peers=peers,
+            processes=processes,
         )
 
     def send_places(self, operations: NumberedOperations) -> Numbers:
@@ -197,10 +197,10 @@ class Messages:
         values: npt.NDArray[_Scalar],
     ) -> None:
         """Send each process ``values`` of the messages ``given``; put in those of ``taken``."""
-        if self.peers.count > 1:
-            parts = self.peers.trade("messages", [values[which] for which in given])
+        if self.processes.count > 1:
+            parts = self.processes.trade("messages", [values[which] for which in given])
             for process, (which, part) in enumerate(zip(taken, parts, strict=True)):
-                if process != self.peers.number:
+                if process != self.processes.number:
                     values[which] = part
 
     def tell_receivers(self, values: npt.NDArray[_Scalar]) -> None:
@@ -215,12 +215,12 @@ class Messages:
 
         Returns those sent to each process, those that each has sent to this one, and all states.
         """
-        if self.peers.count == 1:
+        if self.processes.count == 1:
             return [_NONE], [_NONE], [state]
         gone = np.zeros(len(self), bool)
         gone[sent] = True
         flags = [gone[ends.messages] for ends in self.outgoing]
-        heard = self.peers.trade("sent messages", [(np.packbits(one), state) for one in flags])
+        heard = self.processes.trade("sent messages", [(np.packbits(one), state) for one in flags])
         arrived = [
             ends.messages[np.unpackbits(bits, count=len(ends.messages)).astype(bool)]
             for ends, (bits, _) in zip(self.incoming, heard, strict=True)
@@ -248,17 +248,17 @@ def _all_places(
     return found
 
 
-def _leaving(sends: _Sends, owners: GpuOwners | None) -> list[npt.NDArray[np.intp]]:
+def _leaving(sends: _Sends, division: Division) -> list[npt.NDArray[np.intp]]:
     """Return which sends go to each other process, by process; none go nowhere."""
-    if owners is None:
+    if division.count == 1:
         return [np.zeros(0, np.intp)]
-    owner = np.array(owners.owner, np.int32)
+    owner = np.array(division.home, np.int32)
     known = (sends.destination >= 0) & (sends.destination < len(owner))
-    process = np.full(len(known), owners.peers.number, np.int32)
+    process = np.full(len(known), division.number, np.int32)
     process[known] = owner[sends.destination[known]]
     return [
-        np.flatnonzero(process == one) if one != owners.peers.number else np.zeros(0, np.intp)
-        for one in range(owners.peers.count)
+        np.flatnonzero(process == one) if one != division.number else np.zeros(0, np.intp)
+        for one in range(division.count)
     ]
 
 

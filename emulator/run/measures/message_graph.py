@@ -1,8 +1,8 @@
 """The operations of all ranks as one graph: who waits for whom, and which send goes with a receive.
 
 An operation of rank r has the number ``first[r]`` plus its index.  Where several processes share
-the GPUs (:class:`GpuOwners`), each has the graph of its own.  Of the others' operations it knows
-those that its own exchange messages with.
+the GPUs (:class:`~emulator.workers.division.Division`), each has the graph of its own.  Of the
+others' operations it knows those that its own exchange messages with.
 
 Whatever goes through all operations does so a level at a time: the operations of a level wait for
 none of the same or a later one.  Levels that need nothing from other processes in between are a
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from emulator.run.measures.matched_messages import Messages, Numbers
 from emulator.sim.endpoint.operations.operation_table import COPY, WRITE, Column, OperationTable
 from emulator.sim.endpoint.operations.schedule import Operation, Schedule
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import JobSchedules
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -68,13 +68,12 @@ class Wave:
 class MessageGraph:
     """The graph of ``schedules``, which need not be sound.
 
-    Those of GPUs that other processes have (``owners``) are without operations.
+    Those of GPUs that other processes have are without operations.
     """
 
-    def __init__(self, schedules: Sequence[Schedule], owners: GpuOwners | None = None) -> None:
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
         self.schedules = schedules
-        #: None: this process has all GPUs
-        self.owners = owners
+        self.division = JobSchedules.of(schedules).division
         self.tables = [OperationTable.of(schedule.operations) for schedule in schedules]
         sizes = [len(table) for table in self.tables]
         self._firsts = np.concatenate([[0], np.cumsum(sizes)])
@@ -83,7 +82,7 @@ class MessageGraph:
         sends = np.flatnonzero(np.isin(self.kind, (WRITE, COPY)))
         self.sends: Numbers = sends.astype(np.int32)
         #: the messages that have a sender and a receiver, of which one at least is here
-        self.messages = Messages.of(self, owners)
+        self.messages = Messages.of(self, self.division)
         self._waves: list[Wave] | None = None
 
     @property

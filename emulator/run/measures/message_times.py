@@ -19,7 +19,6 @@ from emulator.run.measures.message_graph import MessageGraph
 from emulator.run.measures.metrics import FlowProgress
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
-from emulator.workers.ranks.gpu_owners import GpuOwners
 
 #: Messages kept of one trial; of a longer one the earlier iterations are forgotten.
 KEPT = 1_000_000
@@ -90,14 +89,15 @@ class Iteration:
 class Recorder:
     """Collects the messages of a trial's iterations, at most :data:`KEPT` of them.
 
-    ``owners`` have the schedules, and the times, of their GPUs (None: this process has all).  All
-    processes call it alike, and the first one has the iterations.
+    Processes have the schedules, and the times, of their own GPUs.  All call it alike, and the
+    first one has the iterations.
     """
 
-    def __init__(self, schedules: Sequence[Schedule], owners: GpuOwners | None = None) -> None:
-        graph = MessageGraph(schedules, owners)
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        graph = MessageGraph(schedules)
+        self.division = graph.division
         self._messages = messages = graph.messages
-        self._peers = messages.peers
+        self._processes = self.division.processes
         self._sent = _Ends.of(graph, messages.send)
         self._received = _Ends.of(graph, messages.receive)
         here = np.flatnonzero(messages.receive >= 0)
@@ -110,7 +110,7 @@ class Recorder:
             messages.receive_places(graph),
             messages.writes,
         )
-        parts = self._peers.to_first("messages of all", [one[self._here] for one in columns])
+        parts = self._processes.to_first("messages of all", [one[self._here] for one in columns])
         self._order: npt.NDArray[np.int32] | slice = slice(None)
         self._columns = parts[0] if parts else []
         if len(parts) > 1:
@@ -119,7 +119,7 @@ class Recorder:
             self._order = np.lexsort((place, destination)).astype(np.int32)
             self._columns = [column[self._order] for column in joined]
         octets = int(messages.length[here].sum())
-        totals = self._peers.gather("message totals", (len(here), octets))
+        totals = self._processes.gather("message totals", (len(here), octets))
         #: all messages of an iteration, and their octets
         self.total = sum(number for number, _ in totals)
         self.total_octets = sum(octets for _, octets in totals)
@@ -140,7 +140,7 @@ class Recorder:
         self._messages.tell_receivers(starts)
         self._starts = starts
         here = self._here
-        parts = self._peers.to_first("message times", (starts[here], ends[here]))
+        parts = self._processes.to_first("message times", (starts[here], ends[here]))
         if not parts:
             return
         all_starts, all_ends = (np.concatenate(column) for column in zip(*parts, strict=True))

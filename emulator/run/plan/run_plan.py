@@ -39,9 +39,9 @@ from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.plan.variants import DEFAULT_SEED, DEFAULT_TRANSPORT, PXN_MODES, variants
 from emulator.run.pxn import Pxn
 from emulator.run.results import FabricKind
-from emulator.run.run_share import RunShare
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
+from emulator.workers.division import ALONE, Division, Processes
 from emulator.workers.partition import ExpectedTraffic, Partition, automatic
 from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
@@ -176,7 +176,7 @@ class RunPlan:
 
 def prepare(request: RunRequest) -> RunPlan:
     """Validate everything; raises UserError or TopologyError with one sentence."""
-    return weighed(drafted(request), RunShare())
+    return weighed(drafted(request))
 
 
 def drafted(request: RunRequest) -> RunPlan:
@@ -275,15 +275,16 @@ def drafted(request: RunRequest) -> RunPlan:
     return plan
 
 
-def weighed(plan: RunPlan, share: RunShare) -> RunPlan:
+def weighed(plan: RunPlan, processes: Processes = ALONE) -> RunPlan:
     """Weigh the trials of a :func:`drafted` plan, each process for its block of the GPUs.
 
-    Among MPI ranks the first one also divides the fabric.
+    Of several processes the first one also divides the fabric.
     """
-    stages = [_weighed(stage, plan.pxn, share) for stage in plan.stages]
+    division = Division.in_blocks(processes, len(plan.topology.gpus))
+    stages = [_weighed(stage, plan.pxn, division) for stage in plan.stages]
     plan = replace(plan, stages=stages)
-    if share.ranks is not None:
-        partition = share.from_first("partition", lambda: partition_of(plan))
+    if processes.count > 1:
+        partition = processes.from_first("partition", lambda: partition_of(plan))
         plan = replace(plan, partition=partition)
     for stage in plan.stages:
         _log.info(
@@ -293,15 +294,15 @@ def weighed(plan: RunPlan, share: RunShare) -> RunPlan:
             stage.transport.name,
             None if stage.switch is None else stage.switch.spec,
         )
-    _check_memory(plan, share)
+    _check_memory(plan, processes)
     return plan
 
 
-def _check_memory(plan: RunPlan, share: RunShare) -> None:
+def _check_memory(plan: RunPlan, processes: Processes) -> None:
     """Raise UserError unless what the processes on this machine have of the run fits it."""
     gpus = [gpu.name for gpu in plan.topology.gpus]
     worker_of = {} if plan.partition is None else plan.partition.worker_of
-    here = share.beside(worker_of, gpus)
+    here = Division.by_worker(processes, worker_of, gpus).on_this_machine
     for load in plan.loads:
         preflight.check_memory(
             load.size_bytes,
@@ -372,11 +373,9 @@ def _planned(
     )
 
 
-def _weighed(planned: PlannedStage, relays: Pxn, share: RunShare) -> PlannedStage:
-    wire, owners = planned.transport.wire, share.blocks(len(planned.topology.gpus))
-    loads = [
-        TrialLoad.of(trial, planned.topology, wire, relays, owners) for trial in planned.trials
-    ]
+def _weighed(planned: PlannedStage, relays: Pxn, division: Division) -> PlannedStage:
+    topology, wire = planned.topology, planned.transport.wire
+    loads = [TrialLoad.of(trial, topology, wire, relays, division) for trial in planned.trials]
     return replace(planned, loads=loads)
 
 

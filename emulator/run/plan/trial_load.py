@@ -13,14 +13,13 @@ from emulator.run.measures.cuts import Change
 from emulator.run.measures.ideal import ideal_ns
 from emulator.run.measures.message_graph import MessageGraph
 from emulator.run.pxn import Pxn, changed
-from emulator.run.run_share import compiled_for
 from emulator.scenario import Trial
 from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import WRITE
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.transports.wire_cost import WireCost
+from emulator.workers.division import Division
 from emulator.workers.partition import ExpectedTraffic
-from emulator.workers.ranks.gpu_owners import GpuOwners
 from topologies.model import Topology
 
 
@@ -51,24 +50,24 @@ class TrialLoad:
         topology: Topology,
         wire: WireCost,
         pxn: Pxn | None = None,
-        owners: GpuOwners | None = None,
+        division: Division | None = None,
     ) -> TrialLoad:
         """Compile ``trial`` and weigh it; :class:`UserError` if it could never end.
 
-        Each of the processes of ``owners`` compiles for its own GPUs, and all call it.
+        Each process of the ``division`` compiles for its own GPUs, and all call it.
         """
-        owners = owners or GpuOwners.alone(len(topology.gpus))
-        compiled = compiled_for(trial, owners)
-        schedules = (pxn or Pxn(topology)).relayed(compiled, owners)
+        division = division or Division.alone(len(topology.gpus))
+        compiled = division.compiled(trial.compile, trial.name)
+        schedules = (pxn or Pxn(topology)).relayed(compiled)
         try:
             changes = link_changes(trial.faults, topology)
-            load = cls.weigh(trial.size_bytes, schedules, topology, wire, changes, owners)
+            load = cls.weigh(trial.size_bytes, schedules, topology, wire, changes)
         except ValueError as wrong:
             raise UserError(
                 f"the schedules of {trial.collective} of {trial.size_bytes} B cannot be run: "
                 f"{wrong}; mend the scenario's compile"
             ) from wrong
-        relayed = owners.peers.gather("relayed", changed(compiled, schedules))
+        relayed = division.processes.gather("relayed", changed(compiled, schedules))
         return replace(load, relayed=sum(relayed))
 
     @classmethod
@@ -79,22 +78,21 @@ class TrialLoad:
         topology: Topology,
         wire: WireCost,
         changes: Sequence[Change] = (),
-        owners: GpuOwners | None = None,
     ) -> TrialLoad:
-        """Weigh ``schedules``, of which this process has those of its GPUs by ``owners``.
+        """Weigh ``schedules``, of which this process has those of its own GPUs.
 
         The first process alone has the traffic, which is as large as the square of the GPUs.
         """
-        owners = owners or GpuOwners.alone(len(topology.gpus))
-        graph = MessageGraph(schedules, owners)
+        graph = MessageGraph(schedules)
+        processes = graph.division.processes
         written = graph.column("near_octets")[graph.kind == WRITE]
         packets = int(np.maximum(1, -(-written // wire.payload_mtu)).sum())
         ideal = ideal_ns(topology, schedules, wire, changes, graph=graph)
         traffic = ExpectedTraffic.of(graph.tables)
-        parts = owners.peers.gather(
+        parts = processes.gather(
             "work", (packets, len(graph), int(np.count_nonzero(traffic.written)))
         )
-        all_traffic = owners.peers.to_first("traffic", traffic)
+        all_traffic = processes.to_first("traffic", traffic)
         all_packets, operations, pairs = (sum(column) for column in zip(*parts, strict=True))
         return cls(
             size_bytes=size_bytes,

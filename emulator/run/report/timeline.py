@@ -39,7 +39,7 @@ from emulator.sim.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import JobSchedules
 
 #: Operations beyond which GPUs are left out: what a viewer still opens.
 SHOWN = 250_000
@@ -78,12 +78,11 @@ def timeline(
     names: Sequence[str],
     schedules: Sequence[Schedule],
     results: Sequence[RankResult],
-    owners: GpuOwners,
     around: Surroundings | None = None,
 ) -> dict[str, object] | None:
     """Return the trace of one execution at the first of the processes, and None at the others.
 
-    All ``owners`` call it.  ``names`` are the GPUs' names by rank.  ``schedules`` and ``results``
+    All processes call it.  ``names`` are the GPUs' names by rank.  ``schedules`` and ``results``
     are those of all GPUs in this order; those of others' GPUs need no operations, nor their times.
     Of many operations those of the first GPUs are in the trace, with :data:`SHOWN` at most.
     """
@@ -91,9 +90,10 @@ def timeline(
     facts: dict[str, object] = {"time": "fabric time since the start of the iteration"}
     if around.row is not None:
         facts["row"] = around.row
-    sizes = _sizes(schedules, results, owners)
+    job = JobSchedules.of(schedules)
+    sizes = _sizes(job, results)
     shown = max(1, sum(total <= SHOWN for total in accumulate(sizes)))
-    parts = owners.peers.to_first("timeline", _Shown.own(schedules, results[:shown], owners))
+    parts = job.division.processes.to_first("timeline", _Shown.own(job, results[:shown]))
     if not parts:
         return None
     if shown < len(results):
@@ -114,13 +114,12 @@ def timeline(
     }
 
 
-def _sizes(
-    schedules: Sequence[Schedule], results: Sequence[RankResult], owners: GpuOwners
-) -> list[int]:
+def _sizes(schedules: JobSchedules, results: Sequence[RankResult]) -> list[int]:
     """Return how many operations the GPUs of ``results`` have, whoever has them."""
-    own = [len(schedules[rank].operations) for rank in sorted(owners.own)]
-    parts = [iter(part) for part in owners.peers.gather("sizes of schedules", own)]
-    by_rank = [next(parts[owner]) for owner in owners.owner]
+    division = schedules.division
+    own = [len(schedules[rank].operations) for rank in sorted(division.own)]
+    parts = [iter(part) for part in division.processes.gather("sizes of schedules", own)]
+    by_rank = [next(parts[home]) for home in division.home]
     return [by_rank[result.rank] for result in results]
 
 
@@ -137,20 +136,19 @@ class _Shown:
     fabric: Collection[_Pair]
 
     @classmethod
-    def own(
-        cls, schedules: Sequence[Schedule], shown: Sequence[RankResult], owners: GpuOwners
-    ) -> _Shown:
+    def own(cls, schedules: JobSchedules, shown: Sequence[RankResult]) -> _Shown:
         """Return what this process has of the GPUs of ``shown``, in columns where it is sent."""
-        results = {result.rank: result for result in shown if result.rank in owners.own}
+        division = schedules.division
+        results = {result.rank: result for result in shown if result.rank in division.own}
         ranks = {result.rank for result in shown}
         fabric = [
             (schedule.rank, peer)
             for schedule in schedules
-            if schedule.rank in owners.own
+            if schedule.rank in division.own
             for peer in ranks.intersection(OperationTable.of(schedule.operations).peers(WRITE))
         ]
         found = {rank: schedules[rank] for rank in results}
-        if owners.peers.number:
+        if not division.processes.reports:
             found = {rank: _compact(schedule) for rank, schedule in found.items()}
         return cls(found, results, fabric)
 

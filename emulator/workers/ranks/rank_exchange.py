@@ -207,6 +207,11 @@ class Ranks:
         self.heard: Exception | None = None
 
     @property
+    def reports(self) -> bool:
+        """Return whether this rank, the first one, writes the run folder."""
+        return self.number == 0
+
+    @property
     def others(self) -> Sequence[int]:
         """The numbers of all other ranks."""
         return [peer for peer in range(self.count) if peer != self.number]

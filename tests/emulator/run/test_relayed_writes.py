@@ -29,7 +29,7 @@ from emulator.sim.endpoint.operations.schedule import (
     only_operations_of,
     without_others,
 )
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import Division, JobSchedules
 from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 from tests.harness.runs.relayed_one_by_one import relayed_one_by_one
@@ -98,10 +98,10 @@ def in_parts(pxn: Pxn, schedules: Sequence[Schedule], owner: Sequence[int]) -> l
     count = max(owner) + 1
 
     def part(ranks: Ranks) -> list[Schedule]:
-        process = GpuOwners(ranks, owner)
+        process = Division(ranks, owner)
         with only_operations_of(process.own):
-            own = without_others(schedules)
-        relayed = pxn.relayed(own, process)
+            own = JobSchedules(without_others(schedules), process)
+        relayed = list(pxn.relayed(own))
         counts.append(changed(own, relayed))
         return relayed
 
@@ -115,7 +115,7 @@ def in_parts(pxn: Pxn, schedules: Sequence[Schedule], owner: Sequence[int]) -> l
 def assert_alike(pxn: Pxn, schedules: Sequence[Schedule]) -> None:
     """Assert that one process, and up to four, make of ``schedules`` what a plain walk does."""
     whole = relayed_one_by_one(pxn, schedules)
-    relayed = pxn.relayed(schedules)
+    relayed = list(pxn.relayed(schedules))
     assert relayed == whole
     assert [list(one.buffers.items()) for one in relayed] == [
         list(one.buffers.items()) for one in whole
@@ -183,7 +183,7 @@ def test_a_process_without_gpus_takes_part() -> None:
 def test_schedules_without_a_relayed_write_are_returned_as_they_are() -> None:
     topology = load(SPINES)
     schedules = by_chance(12, 1)
-    relayed = Pxn(topology).relayed(schedules)
+    relayed = list(Pxn(topology).relayed(schedules))
     assert all(one is other for one, other in zip(relayed, schedules, strict=True))
     assert changed(schedules, relayed) == 0
 
@@ -205,11 +205,11 @@ def test_all_processes_state_the_lowest_pair_that_nobody_can_relay() -> None:
     assert str(alone.value).startswith("h0g1 does not reach h1g0 ")
 
     def stated(ranks: Ranks) -> str:
-        process = GpuOwners(ranks, [0, 1, 0, 0, 2, 2])
+        process = Division(ranks, [0, 1, 0, 0, 2, 2])
         with only_operations_of(process.own):
-            own = without_others(schedules)
+            own = JobSchedules(without_others(schedules), process)
         with pytest.raises(UserError) as failure:
-            Pxn(topology).relayed(own, process)
+            Pxn(topology).relayed(own)
         return str(failure.value)
 
     assert in_ranks(3, stated) == [str(alone.value)] * 3

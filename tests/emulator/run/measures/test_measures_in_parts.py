@@ -25,7 +25,7 @@ from emulator.sim.endpoint.operations.schedule import (
     only_operations_of,
     without_others,
 )
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import Division, JobSchedules
 from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 from topologies.catalogue import load
@@ -88,13 +88,13 @@ def test_the_parts_come_to_the_whole(name: str, division: list[int]) -> None:
     recorder.add(results)
 
     def part(ranks: Ranks) -> tuple[float, list[Iteration], tuple[int, int], list[bool]]:
-        owners = GpuOwners(ranks, division)
+        owners = Division(ranks, division)
         with only_operations_of(owners.own):
-            own = without_others(whole)
+            own = JobSchedules(without_others(whole), owners)
         of_own = [one if one.rank in owners.own else one.brief() for one in results]
-        graph = MessageGraph(own, owners)
+        graph = MessageGraph(own)
         bound = ideal_ns(FABRIC, own, WIRE, graph=graph)
-        messages = Recorder(own, owners)
+        messages = Recorder(own)
         messages.add(of_own)
         sent = [
             np.array_equal(
@@ -122,7 +122,7 @@ def test_loads_are_equal_and_the_first_has_the_traffic(name: str) -> None:
     whole = TrialLoad.of(trial_of(name), FABRIC, WIRE)
 
     def part(ranks: Ranks) -> TrialLoad:
-        owners = GpuOwners.in_blocks(ranks, 12)
+        owners = Division.in_blocks(ranks, 12)
         return TrialLoad.of(trial_of(name), FABRIC, WIRE, None, owners)
 
     first, *others = in_ranks(3, part)
@@ -167,17 +167,17 @@ def receive(peer: int, tag: int = 0, after: tuple[int, ...] = ()) -> Receive:
 def test_parts_fail_with_the_sentence_of_the_whole(schedules: list[Schedule]) -> None:
     fabric: Topology = load("rail_clos:hosts=3,gpus_per_host=1")
 
-    def stated(schedules: Sequence[Schedule], owners: GpuOwners | None) -> str:
+    def stated(schedules: Sequence[Schedule]) -> str:
         try:
-            ideal_ns(fabric, schedules, WIRE, owners=owners)
+            ideal_ns(fabric, schedules, WIRE)
         except ValueError as wrong:
             return str(wrong)
         return "sound"
 
     def part(ranks: Ranks) -> str:
-        owners = GpuOwners(ranks, [0, 1, 1])
+        owners = Division(ranks, [0, 1, 1])
         with only_operations_of(owners.own):
             own = without_others(schedules)
-        return stated(own, owners)
+        return stated(JobSchedules(own, owners))
 
-    assert in_ranks(2, part) == [stated(schedules, None)] * 2
+    assert in_ranks(2, part) == [stated(schedules)] * 2

@@ -26,7 +26,6 @@ from emulator.sim.endpoint.operations.schedule import (
     ScheduleSpan,
     Write,
 )
-from emulator.workers.ranks.gpu_owners import GpuOwners
 from scenarios.collectives.program import Program
 from tests.harness.runs.perfetto_rules import Imported, imported
 
@@ -54,8 +53,7 @@ def written(folder: Path) -> dict[str, Any]:
     ]
     names = [result.node for result in results]
     run = RunFolder.create("timeline", folder / "run")
-    owners = GpuOwners.alone(RANKS)
-    path = run.write("timeline.json", timeline.timeline(names, schedules, results, owners))
+    path = run.write("timeline.json", timeline.timeline(names, schedules, results))
     run.close()
     content: dict[str, Any] = json.loads(path.read_text())
     return content
@@ -141,7 +139,7 @@ def drawn(around: timeline.Surroundings | None = None) -> Imported:
         result(2, [(1000, 1290), (1290, 1400)]),
     ]
     names = ["h0g0", "h1g0", "h0g1"]
-    content = timeline.timeline(names, schedules, results, GpuOwners.alone(3), around)
+    content = timeline.timeline(names, schedules, results, around)
     assert content is not None
     events: Any = content["traceEvents"]
     return imported(json.loads(json.dumps({**content, "traceEvents": list(events)})))

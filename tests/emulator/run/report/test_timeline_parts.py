@@ -31,7 +31,7 @@ from emulator.sim.endpoint.operations.schedule import (
     only_operations_of,
     without_others,
 )
-from emulator.workers.ranks.gpu_owners import GpuOwners, RunProcesses
+from emulator.workers.division import Division, JobSchedules, Processes
 from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 
@@ -115,10 +115,12 @@ Known = Callable[[Execution, frozenset[int]], Execution]
 Content = dict[str, Any]
 
 
-def trace_of(execution: Execution, owners: GpuOwners) -> Content | None:
+def trace_of(execution: Execution, division: Division) -> Content | None:
     """The trace as this process gets it, with its events made."""
     around = timeline.Surroundings(collective="alltoall", faults=[(300, "nic h0g0 down")], row=2)
-    content = timeline.timeline(NAMES, *execution, owners, around)
+    schedules, results = execution
+    job = JobSchedules(schedules, division)
+    content = timeline.timeline(NAMES, job, results, around)
     if content is None:
         return None
     events: Any = content["traceEvents"]
@@ -131,7 +133,7 @@ def traces_of(
     """The traces of processes that have the GPUs that ``owner`` gives them."""
 
     def work(ranks: Ranks) -> Content | None:
-        owners = GpuOwners(ranks, owner)
+        owners = Division(ranks, owner)
         return trace_of(known(execution, owners.own), owners)
 
     return in_ranks(1 + max(owner), work)
@@ -156,7 +158,7 @@ def test_parts_make_the_trace_of_the_whole(
 ) -> None:
     monkeypatch.setattr(timeline, "SHOWN", (shown + 1) * OPERATIONS - 1)
     execution = everybody_to_everybody(1, tables=tables)
-    whole = trace_of(execution, GpuOwners.alone(GPUS))
+    whole = trace_of(execution, Division.alone(GPUS))
     assert whole is not None
     assert {one["pid"] for one in whole["traceEvents"]} == {*range(1, shown + 1), GPUS + 1}
     assert ("gpus" in whole["otherData"]) == (shown < GPUS)
@@ -171,7 +173,7 @@ def test_parts_of_an_interrupted_execution_make_the_trace_of_the_whole(
     owner: Sequence[int], known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeline, "SHOWN", 2 * 4 * OPERATIONS)
-    whole = trace_of(interrupted(), GpuOwners.alone(GPUS))
+    whole = trace_of(interrupted(), Division.alone(GPUS))
     assert traces_of(interrupted(), owner, known)[0] == whole
 
 
@@ -193,9 +195,9 @@ def test_a_receive_from_a_gpu_that_is_not_shown_has_its_track(
 class _Listening:
     """Processes of which this one's octets for the first are counted."""
 
-    def __init__(self, peers: RunProcesses) -> None:
+    def __init__(self, peers: Processes) -> None:
         self.peers, self.number, self.count = peers, peers.number, peers.count
-        self.octets = 0
+        self.reports, self.machines, self.octets = peers.reports, peers.machines, 0
 
     def trade(self, what: str, parcels: Sequence[object]) -> list[Any]:
         return self.peers.trade(what, parcels)
@@ -219,7 +221,7 @@ def test_operations_of_gpus_that_are_not_shown_stay_where_they_are(
 
     def octets(ranks: Ranks, execution: Execution) -> int:
         listening = _Listening(ranks)
-        owners = GpuOwners(listening, OWNERS["two"])
+        owners = Division(listening, OWNERS["two"])
         trace_of(own_part(execution, owners.own), owners)
         return listening.octets
 
@@ -231,7 +233,7 @@ def test_operations_of_gpus_that_are_not_shown_stay_where_they_are(
 
 def test_one_process_has_events_made_of_the_results_it_has() -> None:
     schedules, results = everybody_to_everybody(1, tables=True)
-    content = timeline.timeline(NAMES, schedules, results, GpuOwners.alone(GPUS))
+    content = timeline.timeline(NAMES, schedules, results)
     assert content is not None
     events: Any = content["traceEvents"]
     next(events)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from emulator.errors import UserError
 from emulator.sim.endpoint.operations.gpu_memory import memory_path
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.division import Processes
 
 #: The name of the folder, which is none of a node.
 SCRATCH = ".files"
@@ -48,14 +48,14 @@ class RankFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def bring_logs(ranks: Ranks, folder: Path) -> None:
-    """Bring the files of all ranks' ``folder`` into that of the first; all ranks call this."""
-    kept = ranks.number != 0 and folder.is_dir()
+def bring_logs(processes: Processes, folder: Path) -> None:
+    """Bring the files of all processes' ``folder`` into that of the first; all call this."""
+    kept = not processes.reports and folder.is_dir()
     own = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if kept else {}
     brought: dict[str, bytes] = {}
-    for files in ranks.gather("event logs", own):
+    for files in processes.gather("event logs", own):
         brought |= files
-    if ranks.number:
+    if not processes.reports:
         return
     for name, content in brought.items():
         try:

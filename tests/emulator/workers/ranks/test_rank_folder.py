@@ -11,8 +11,8 @@ import pytest
 
 from emulator.dataplane import cleanup
 from emulator.errors import UserError
-from emulator.run.rank_folder import RankFolder, bring_logs
 from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.rank_folder import RankFolder, bring_logs
 from tests.harness.engine.memory_channel import ranks_of
 
 

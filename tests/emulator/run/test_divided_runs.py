@@ -14,9 +14,8 @@ from emulator.errors import UserError
 from emulator.run.measures import message_graph
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, weighed
-from emulator.run.run_share import RunShare, compiled_for
 from emulator.sim.endpoint.operations.schedule import Schedule, has_operations
-from emulator.workers.ranks.gpu_owners import GpuOwners
+from emulator.workers.division import Division
 from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 
@@ -54,12 +53,12 @@ def plan(spec: str = SPEC, name: str = "alltoall") -> RunPlan:
 def weighed_together(name: str = "alltoall", spec: str = SPEC) -> list[RunPlan]:
     """Return the plan as each of two ranks has it."""
     drafts = [plan(spec, name) for _ in range(2)]
-    return in_ranks(2, lambda ranks: weighed(drafts[ranks.number], RunShare(ranks)))
+    return in_ranks(2, lambda ranks: weighed(drafts[ranks.number], ranks))
 
 
 @pytest.mark.parametrize("spec", [SPEC, RAILS])
 def test_ranks_weigh_together_what_one_process_weighs(spec: str) -> None:
-    whole, parts = weighed(plan(spec), RunShare()), weighed_together(spec=spec)
+    whole, parts = weighed(plan(spec)), weighed_together(spec=spec)
     assert (whole.loads[0].relayed > 0) == (spec == RAILS)
     first, second = parts
     assert first.loads == second.loads == whole.loads  # but for the traffic, not compared
@@ -77,7 +76,7 @@ def test_no_rank_has_a_graph_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes.append(len(self))
 
     monkeypatch.setattr(message_graph.MessageGraph, "__init__", counted)
-    whole = weighed(plan(), RunShare()).loads[0].operations
+    whole = weighed(plan()).loads[0].operations
     assert sizes.pop() == whole
     weighed_together()
     assert sizes == [whole // 2] * 2
@@ -90,11 +89,11 @@ def test_ranks_have_the_operations_of_their_own_in_each_row(name: str, spec: str
 
     def part(ranks: Ranks) -> int:
         draft, kept = plan(spec, name), 0
-        owners = GpuOwners(ranks, [0 if rank in OWN else 1 for rank in range(8)])
+        owners = Division(ranks, [0 if rank in OWN else 1 for rank in range(8)])
         for trial, other in zip(whole.trials, draft.trials, strict=True):
             with LOCK:  # both ranks ask the one whole
                 everything = whole.pxn.relayed(trial.compile())
-            some = draft.pxn.relayed(compiled_for(other, owners), owners)
+            some = draft.pxn.relayed(owners.compiled(other.compile, other.name))
             for one, of_all in zip(some, everything, strict=True):
                 assert one.buffers == of_all.buffers
                 own = one.rank in owners.own
@@ -117,7 +116,7 @@ def test_what_one_rank_cannot_compile_all_refuse() -> None:
 
     def part(ranks: Ranks) -> str:
         with pytest.raises(UserError) as refused:
-            compiled_for(broken, RunShare(ranks).blocks(8))
+            Division.in_blocks(ranks, 8).compiled(broken.compile, broken.name)
         return str(refused.value)
 
     assert in_ranks(2, part) == ["rank 0 has no schedule"] * 2
@@ -134,12 +133,12 @@ def test_a_machine_needs_memory_for_the_ranks_on_it(
         "check_memory",
         lambda size, memory, operations, pairs: seen.append((len(memory), operations)),
     )
-    operations = weighed(whole, RunShare()).loads[0].operations
+    operations = weighed(whole).loads[0].operations
     assert seen.pop() == (8, operations)
 
     def part(ranks: Ranks) -> None:
         ranks.machines = machines
-        weighed(drafts[ranks.number], RunShare(ranks))
+        weighed(drafts[ranks.number], ranks)
 
     in_ranks(2, part)
     here = 8 // len(set(machines))
