@@ -26,7 +26,6 @@ from emulator.run.plan.variants import (
     variants,
 )
 from emulator.transports import describe_options, is_secured
-from emulator.workers.division import ALONE
 
 if TYPE_CHECKING:  # what --help does not need is imported where a run begins
     from emulator.run.results import FabricKind
@@ -259,6 +258,7 @@ def _run(
     from emulator.run.report import comparison, spread
     from emulator.run.report import result_table as table
     from emulator.run.runner import RunRequest, execute
+    from emulator.workers.division import ALONE
 
     parse.refuse_host_clock(clock, dilation)
     if wide and form == "json":
