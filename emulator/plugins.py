@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,18 +21,24 @@ from topologies.registry import RegistryError
 
 @dataclass(frozen=True)
 class Plugin:
-    """A file that was loaded: its ``path``, the ``sha256`` of what it held, and its module."""
+    """A file that was loaded: its ``path``, the ``sha256`` of what it held, and its module.
+
+    A scenario that is ``named`` has the name of its file.
+    """
 
     path: Path
     sha256: str
     module: ModuleType
+    named: bool
 
 
 _LOADED: list[Plugin] = []
 
 
-def load(path: Path) -> ModuleType:
+def load(path: Path, *, named: bool = False) -> ModuleType:
     """Return the module of the file at ``path``, which is executed the first time.
+
+    With ``named`` it is a scenario of that name, if it is one.
 
     UserError, with file and line, for a file that is missing or raises.
     """
@@ -56,7 +62,7 @@ def load(path: Path) -> ModuleType:
         return module
 
     module = import_guarded(str(path), execute)
-    _LOADED.append(Plugin(path, digest, module))
+    _LOADED.append(Plugin(path, digest, module, named))
     return module
 
 
@@ -81,6 +87,11 @@ def trouble(origin: str, what: str, error: BaseException) -> str:
     place = f"{own[-1].filename}, line {own[-1].lineno}" if own else origin
     text = " ".join(str(error).split()) or "no further text"
     return f"{place}: {what} failed: {type(error).__name__}: {text}"
+
+
+def loaded() -> Sequence[Plugin]:
+    """Return the files that were loaded."""
+    return _LOADED
 
 
 def facts() -> list[dict[str, str]]:

@@ -52,6 +52,7 @@ from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.transports.wire_cost import WireCost
 from topologies.advice import meant
 from topologies.model import Topology, TopologyError
+from topologies.registry import Registry
 
 #: Buffer contents by buffer name.
 Contents = Mapping[str, np.ndarray]
@@ -220,18 +221,20 @@ def parameter(
     kind: ReadableKind | None = None,
     *,
     help: str,
-    choices: Sequence[str] = (),
+    choices: Sequence[str] | Callable[[], Sequence[str]] = (),
     many: bool = False,
     aliases: Sequence[str] = (),
 ) -> Any:
     """A field of ``Parameters``: a value of ``kind``, or one of the words in ``choices``.
 
+    These may be a function, which is called when they are needed: words that users can add to.
     With ``many`` the field is a tuple, written with commas between its values.  Users may write
     one of ``aliases`` for its name.
     """
     if (kind is None) == (not choices):
         raise TypeError("a parameter has either a kind or choices")
-    metadata = {"kind": kind, "help": help, "choices": tuple(choices), "many": many}
+    metadata: dict[str, object] = {"kind": kind, "help": help, "many": many}
+    metadata["choices"] = choices if callable(choices) else lambda: choices
     metadata["aliases"] = tuple(aliases)
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -266,6 +269,10 @@ def parameter_values(kind: Any, scenario: str, given: Mapping[str, str]) -> dict
     return values
 
 
+#: What a scenario has.
+NEEDED = ("Parameters", "topology", "schedules", "measures")
+
+
 class Scenario:
     """A loaded scenario; every call into it turns an exception into one sentence.
 
@@ -277,9 +284,7 @@ class Scenario:
         self.name = name
         self._file = where = getattr(module, "__file__", None) or file or name
         missing = [
-            requested
-            for requested in ("Parameters", "topology", "schedules", "measures")
-            if not callable(getattr(module, requested, None))
+            requested for requested in NEEDED if not callable(getattr(module, requested, None))
         ]
         if missing:
             raise UserError(
@@ -388,9 +393,46 @@ class Scenario:
         return call
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScenarioEntry:
+    """A scenario of a user's file by ``name``: ``form`` has what a scenario's module has."""
+
+    name: str
+    form: Any
+
+    @property
+    def meaning(self) -> str:
+        """The first line of the form's docstring."""
+        return (self.form.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def parameters(self) -> type | None:
+        """The form's ``Parameters``."""
+        kind: type | None = getattr(self.form, "Parameters", None)
+        return kind
+
+
+#: Scenarios that users' files register; a file that is a scenario has the name of the file.
+SCENARIOS: Registry[ScenarioEntry] = Registry("scenario")
+
+
 def names() -> list[str]:
-    """List the scenarios that come with uetemu."""
-    return sorted(_modules())
+    """List the scenarios, those of users included."""
+    return sorted({*_modules(), *_users()})
+
+
+def _users() -> dict[str, tuple[Any, str]]:
+    """Return the scenarios of users' files by name, each with where it stands."""
+    found = {
+        name: (entry.form, SCENARIOS.place(name).partition(", line ")[0])
+        for name, entry in SCENARIOS.items()
+    }
+    for plugin in plugins.loaded():
+        if plugin.named and all(hasattr(plugin.module, name) for name in NEEDED):
+            found.setdefault(plugin.path.stem, (plugin.module, str(plugin.path)))
+    for name in found.keys() & _modules().keys():
+        raise UserError(f"{found[name][1]}: there already is a scenario {name!r}; rename this one")
+    return found
 
 
 def _modules() -> dict[str, str]:
@@ -433,9 +475,11 @@ def load(name_or_path: str, others: Iterable[str] = ()) -> Scenario:
     if name_or_path.endswith(".py") or "/" in name_or_path:
         return _from_file(Path(name_or_path))
     name = name_or_path.replace("-", "_")
+    if (user := _users().get(name)) is not None:
+        return Scenario(user[0], name, user[1])
     modules = _modules()
     if name not in modules:
-        known = sorted({*modules, *others})
+        known = sorted({*modules, *_users(), *others})
         here = Path(f"{name_or_path}.py")
         hint = f"; for the file in this directory write ./{here}" if here.exists() else ""
         raise UserError(
@@ -462,7 +506,7 @@ def _aliases(item: dataclasses.Field[Any]) -> tuple[str, ...]:
 
 def _read(item: dataclasses.Field[Any], text: str) -> object:
     kind: ReadableKind | None = item.metadata["kind"]
-    choices: tuple[str, ...] = item.metadata["choices"]
+    choices: tuple[str, ...] = tuple(item.metadata["choices"]())
 
     def one(word: str) -> object:
         if kind is not None:

@@ -92,7 +92,7 @@ class Parameters(TrafficParameters):
     )
     cc: tuple[str, ...] = parameter(
         ("none", "nscc", "rccc", "both"),
-        choices=(*CONTROLS, "default"),
+        choices=lambda: (*CONTROLS, "default"),
         many=True,
         help="congestion control; default: that of --transport",
     )

@@ -50,7 +50,7 @@ from topologies.parts.design_parameters import SIZE, TEXT
 
 
 def _algorithm(collective: str, first: str, help: str = "how the data travel") -> Any:
-    return parameter(first, choices=algorithms(collective, first=first), help=help)
+    return parameter(first, choices=lambda: algorithms(collective, first=first), help=help)
 
 
 def _parameters(collective: str, first: str, *groups: type) -> type[CollectiveParameters]:
@@ -70,7 +70,7 @@ class AllReduceParameters(ReductionParameters, InPlaceParameters, ChannelParamet
 
     algorithm: str = parameter(
         "ring",
-        choices=(*algorithms("allreduce", first="ring"), AUTO),
+        choices=lambda: (*algorithms("allreduce", first="ring"), AUTO),
         help="how the data travel; auto: as NCCL's model chooses for each size",
     )
     tuning: str = parameter(

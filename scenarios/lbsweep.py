@@ -39,7 +39,7 @@ from emulator.dataplane.switch.balancing import METHODS
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
-from scenarios.linkfail import SPRAYS
+from scenarios.linkfail import sprays
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, TrafficParameters
 from scenarios.workloads.places import captured_uplinks
@@ -63,8 +63,8 @@ class Parameters(TrafficParameters):
     size: int = parameter(2 * 2**20, SIZE, help="octets of each flow")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     sprays: tuple[str, ...] = parameter(
-        SPRAYS[:-1],
-        choices=SPRAYS,
+        sprays()[:-1],
+        choices=sprays,
         many=True,
         help="spraying policies of endpoints; default: that of --transport",
     )

@@ -60,14 +60,18 @@ from scenarios.workloads.flows import WARMUPS, TrafficParameters
 from scenarios.workloads.places import captured_uplinks, switch_of, uplinks
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
-from uet.congestion.congestion_profile import SPRAYING
+from uet.congestion.spraying.policies import SPRAYING
 
 COLUMNS = (
     TableColumn("fail", "fail", "", 6),
     TableColumn("spray", "spray", "", 11),
     *TRAFFIC_COLUMNS,
 )
-SPRAYS = ("reps", *(name for name in SPRAYING if name != "reps"), "default")
+
+
+def sprays() -> tuple[str, ...]:
+    """Return the ways of spraying, and that of ``--transport``."""
+    return (*SPRAYING.names("reps"), "default")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +88,7 @@ class Parameters(TrafficParameters):
     )
     sprays: tuple[str, ...] = parameter(
         ("reps", "oblivious"),
-        choices=SPRAYS,
+        choices=sprays,
         many=True,
         help="spraying policies; default: that of --transport",
     )

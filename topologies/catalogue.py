@@ -2,72 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from pkgutil import iter_modules
 
-from topologies import designs
 from topologies.advice import question
 from topologies.model import Topology, TopologyError
-from topologies.parts.design import Design
-from topologies.parts.design_parameters import AUTO, ParameterKind, TextKind, WordKind
+from topologies.parts.design import DESIGNS, CatalogueEntry
+from topologies.parts.design_parameters import AUTO
 
 DEFAULT = "rail_clos"
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a design, as its field declares it."""
-
-    name: str
-    kind: ParameterKind | WordKind | TextKind
-    default: str
-    help: str
-
-
-@dataclass(frozen=True)
-class CatalogueEntry:
-    """A design of the catalogue, with its description in one line."""
-
-    name: str
-    design: type[Design]
-    summary: str
-    parameters: Mapping[str, Parameter]
-
-
-def _entry(design: type[Design]) -> CatalogueEntry:
-    parameters = {}
-    for item in dataclasses.fields(design):
-        default = AUTO if item.default is None else str(item.default)
-        parameters[item.name] = Parameter(
-            item.name, item.metadata["kind"], default, item.metadata["help"]
-        )
-    return CatalogueEntry(design.NAME, design, design.summary(), parameters)
-
-
-def _designs() -> list[type[Design]]:
-    """Return all classes with a name of their own in :mod:`topologies.designs`, the default first.
-
-    The others come in the order of their modules, and of their places there.
-    """
-    found: list[type[Design]] = []
-    for module in iter_modules(designs.__path__):
-        name = f"{designs.__name__}.{module.name}"
-        found += [
-            value
-            for value in vars(import_module(name)).values()
-            if isinstance(value, type)
-            and issubclass(value, Design)
-            and value.__module__ == name
-            and "NAME" in vars(value)
-        ]
-    return sorted(found, key=lambda design: design.NAME != DEFAULT)
-
-
-DESIGNS: Mapping[str, CatalogueEntry] = {design.NAME: _entry(design) for design in _designs()}
 
 
 def load(spec: str = DEFAULT) -> Topology:
@@ -94,14 +37,14 @@ def build(name: str, values: Mapping[str, str]) -> Topology:
     design = DESIGNS[name]
     arguments: dict[str, int | str] = {}
     for key, value in values.items():
-        if key not in design.parameters:
-            way_out = _way_out(key, design.parameters)
+        if key not in design.fields:
+            way_out = _way_out(key, design.fields)
             raise TopologyError(f"topology {name} has no parameter {key!r}; {way_out}")
-        parameter = design.parameters[key]
+        parameter = design.fields[key]
         if value == AUTO and parameter.default == AUTO:
             continue
         arguments[key] = parameter.kind.read(key, value)
-    return design.design(**arguments).topology()
+    return design.parameters(**arguments).topology()
 
 
 def rebuilt(topology: Topology, **changes: str) -> Topology:
@@ -121,7 +64,7 @@ def _texts(topology: Topology) -> dict[str, str]:
     if design is None:
         raise TopologyError(f"topology {topology.name} is not of the catalogue")
     texts = {}
-    for name, parameter in design.parameters.items():
+    for name, parameter in design.fields.items():
         value = topology.parameters[name]
         if value is None:
             continue
@@ -137,11 +80,11 @@ def describe() -> str:
     """
     lines = []
     for design in DESIGNS.values():
-        lines.append(f"{design.name}: {design.summary}")
-        base = next((each for each in DESIGNS.values() if each.design in _bases(design)), None)
-        known = {} if base is None else base.parameters
+        lines.append(f"{design.name}: {design.meaning}")
+        base = next((each for each in DESIGNS.values() if each.parameters in _bases(design)), None)
+        known = {} if base is None else base.fields
         changed = []
-        for p in design.parameters.values():
+        for p in design.fields.values():
             if p.name not in known:
                 lines.append(f"  {f'{p.name}={p.default}':<24} {p.help} ({p.kind.name})")
             elif p.default != known[p.name].default:
@@ -157,7 +100,7 @@ def describe() -> str:
 
 
 def _bases(design: CatalogueEntry) -> tuple[type, ...]:
-    return design.design.__mro__[1:]
+    return design.parameters.__mro__[1:]
 
 
 def _way_out(word: str, known: Iterable[str]) -> str:

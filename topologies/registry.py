@@ -46,42 +46,54 @@ E = TypeVar("E", bound=Named)
 class Registry(Mapping[str, E], Generic[E]):
     """The entries of one ``kind``, by name: those of ``package`` in the order of their modules.
 
-    With ``ending`` only modules of the package whose names end in it are imported.
+    With ``ending`` only modules of the package whose names end in it are imported.  ``first`` is
+    the default, which stands before the others.  Of the values that entries have under ``unique``
+    none is that of two.
     """
 
-    def __init__(self, kind: str, package: str = "", ending: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        package: str = "",
+        *,
+        ending: str = "",
+        first: str = "",
+        unique: str = "",
+    ) -> None:
         self.kind = kind
-        self._package, self._ending = package, ending
+        self._package, self._ending, self._first, self._unique = package, ending, first, unique
+        self._one = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
         self._entries: dict[str, E] = {}
         self._places: dict[str, str] = {}
         self._loaded = not package
 
-    def register(self, entry: E) -> E:
+    def register(self, entry: E, level: int = 1) -> E:
         """Enter ``entry`` and return it.
 
         RegistryError where its name is no word or is taken, where it has no meaning, and where one
-        of its parameters has no help or no default.
+        of its parameters has no help or no default.  What calls for its caller has ``level`` 2.
         """
-        caller = sys._getframe(1)
-        while caller.f_globals.get("__name__") == __name__ and caller.f_back is not None:
-            caller = caller.f_back
-        return self.enter(entry, caller.f_code.co_filename, caller.f_lineno)
-
-    def enter(self, entry: E, file: str, line: int) -> E:
-        """Enter ``entry``, which stands at ``line`` of ``file``; see :meth:`register`."""
-        place = f"{file}, line {line}"
+        caller = sys._getframe(level)
+        file = caller.f_code.co_filename
+        place = f"{file}, line {caller.f_lineno}"
         name = entry.name
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise RegistryError(
-                f"{place}: {name!r} is no name of a {self.kind}; take letters, digits and _"
+                f"{place}: {name!r} is no name of {self._one}; take letters, digits and _"
             )
         if not self._comes_along(file):
             self._load()
         if name in self._entries:
             raise RegistryError(
-                f"{place}: there already is a {self.kind} {name!r} ({self._places[name]}); take "
-                "another name"
+                f"{place}: there already is {self._one} {name!r} ({self._places[name]}); "
+                "take another name"
             )
+        for other, known in self._entries.items() if self._unique else ():
+            if both := {*getattr(known, self._unique)} & {*getattr(entry, self._unique)}:
+                raise RegistryError(
+                    f"{place}: there already is {self._one} with {min(both)}, {other} "
+                    f"({self._places[other]}); take another one"
+                )
         if not entry.meaning or not entry.meaning.strip():
             raise RegistryError(
                 f"{place}: the {self.kind} {name} has no meaning; say in a few words what it does"
@@ -112,7 +124,8 @@ class Registry(Mapping[str, E], Generic[E]):
 
     def names(self, first: str = "") -> tuple[str, ...]:
         """Return all names, with ``first``, the default, before the others."""
-        return tuple(sorted(self, key=lambda name: name != first))
+        self._load()
+        return tuple(sorted(self._entries, key=lambda name: name != (first or self._first)))
 
     def meanings(self) -> str:
         """Return each name with its meaning, in a line."""
@@ -130,7 +143,7 @@ class Registry(Mapping[str, E], Generic[E]):
 
     def __iter__(self) -> Iterator[str]:
         self._load()
-        return iter(self._entries)
+        return iter(self.names() if self._first else self._entries)
 
     def __len__(self) -> int:
         self._load()
@@ -160,6 +173,11 @@ class Registry(Mapping[str, E], Generic[E]):
             return True
         folder = Path(str(import_module(self._package).__file__)).parent
         return Path(file).parent == folder
+
+
+def parameter(default: object, *, help: str, **more: object) -> Any:
+    """A field of a dataclass of parameters, and what it means."""
+    return dataclasses.field(default=default, metadata={"help": help, **more})
 
 
 def parameter_fields(kind: type | None) -> list[dataclasses.Field[Any]]:

@@ -84,10 +84,12 @@ class FepConfig:
     network_trims: bool = True
     cc_parameters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    # Load balancing of unordered PDCs (UES 3.6.16): "oblivious", "round_robin", "bitmap" or
-    # "reps", which for `reps_freeze_time` after a loss takes only paths that were good.  EVs choose
-    # among so many `ports` (uet.congestion.spraying.port_entropy).
+    # Load balancing of unordered PDCs (UES 3.6.16), one of uet.congestion.spraying.policies with
+    # its own `spray_parameters`: "oblivious", "round_robin", "bitmap" or "reps", which for
+    # `reps_freeze_time` after a loss takes only paths that were good.  EVs choose among so many
+    # `ports` (uet.congestion.spraying.port_entropy).
     spraying: str = "oblivious"
+    spray_parameters: Mapping[str, float] = field(default_factory=dict)
     reps_freeze_time: int = 10_000_000
     ports: int = 1
 
@@ -281,6 +283,7 @@ class FepConfig:
             freeze_time=self.reps_freeze_time,
             credit_timeout=self.rto_init_time,
             cc_parameters=self.cc_parameters,
+            spray_parameters=self.spray_parameters,
         )
 
     @property

@@ -12,6 +12,7 @@ from types import FrameType
 import click
 
 from emulator.cli.plain_tables import page, plain_table
+from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.progress_bar import progress_bar
 from emulator.cluster.run import cluster_scenario as scenarios
 from emulator.cluster.run.cluster_runner import ClusterRequest, ClusterResult, execute
@@ -25,7 +26,7 @@ WIDTH = 150
 LARGE = 100
 
 
-@click.command("cluster")
+@click.command("cluster", cls=PluginCommand)
 @click.argument("scenario", required=False)
 @click.option("--topology", metavar="SPEC|FILE", help="The cluster; default: the scenario's.")
 @click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="Of the scenario.")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from emulator import scenario
+from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.switch import switch_choice
 from emulator.transports import TRANSPORTS
 from topologies.catalogue import DESIGNS
 
 
-@click.command("list")
+@click.command("list", cls=PluginCommand)
 def command() -> None:
     """List scenarios, topologies, transports and switches, a line for each."""
     kinds = {
@@ -18,7 +19,7 @@ def command() -> None:
             name: scenario.load(name).title.removeprefix(f"{name.capitalize()}: ")
             for name in scenario.names()
         },
-        "topologies (--topology NAME)": {name: one.summary for name, one in DESIGNS.items()},
+        "topologies (--topology NAME)": {name: one.meaning for name, one in DESIGNS.items()},
         "transports (--transport NAME)": {
             name: transport.meaning for name, transport in TRANSPORTS.items()
         },

@@ -13,6 +13,23 @@ from emulator import plugins
 OPTION = "plugin"
 
 
+class Names(click.Choice[str]):
+    """One of names that users can add to: ``names`` returns them when they are needed."""
+
+    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
+        self._names = names
+        super().__init__(())
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Return the names at this moment."""
+        return tuple(self._names())
+
+    @choices.setter
+    def choices(self, names: Sequence[str]) -> None:
+        """Nothing: they are not fixed."""
+
+
 class PluginCommand(click.Command):
     """A command with ``--plugin``, which knows what these files bring, in its help as well.
 
@@ -42,10 +59,11 @@ class PluginCommand(click.Command):
         except click.UsageError:
             values = {}  # which comes again below
         ctx.meta[OPTION] = tuple(values.get(OPTION) or ())
-        scenario = values.get("scenario")
-        own = isinstance(scenario, str) and scenario.endswith(".py") and Path(scenario).is_file()
-        for file in (*ctx.meta[OPTION], *([scenario] if own else [])):
-            plugins.load(Path(file))
+        scenario = str(values.get("scenario"))
+        for file in ctx.meta[OPTION]:
+            plugins.load(Path(file), named=True)
+        if scenario.endswith(".py") and Path(scenario).is_file():
+            plugins.load(Path(scenario))
         return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

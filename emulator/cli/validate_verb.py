@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from emulator.cli.labs.up_verb import DEFAULT_DILATION
+from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.fabric_choice import FabricChoice, choose
 from emulator.dataplane.lab_record import Clock
 from emulator.dataplane.switch import switch_choice as choice
@@ -21,7 +22,7 @@ from topologies.profile.fabric_schema import schema
 from topologies.profile.yaml_lines import TextError
 
 
-@click.command("validate")
+@click.command("validate", cls=PluginCommand)
 @click.argument("what", metavar="[FILE | TOPOLOGY-SPEC]...", nargs=-1)
 @click.option("--schema", "requested", is_flag=True, help="print the JSON Schema of profiles.")
 @click.option("--quiet", "-q", is_flag=True, help="say nothing of what is right.")

@@ -97,6 +97,8 @@ class HcaConfig:
     cc: str = "none"
     dcqcn_set: str = "mlx"
     dcqcn: Mapping[str, object] = field(default_factory=dict)
+    # of any other control, by name
+    cc_parameters: Mapping[str, float] = field(default_factory=dict)
     line_rate: int = 100 * 10**9
     pacing_burst: int = 8_192
 

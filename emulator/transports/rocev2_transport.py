@@ -41,6 +41,8 @@ from topologies.analysis.round_trip import base_rtt_ns
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
+from topologies.registry import describe_parameters
+from uet.congestion.congestion_parameters import Parameters
 
 if TYPE_CHECKING:
     from emulator.rocev2.hca import HostChannelAdapter
@@ -95,7 +97,7 @@ PRESETS: Mapping[str, Preset] = {
         {"balance": "least-loaded"},
     ),
 }
-_TUNING = re.compile(r"dcqcn\.(\w+)")
+_TUNING = re.compile(r"([\w-]+)\.(\w+)")
 _MOST_QPS = 64
 
 
@@ -161,7 +163,7 @@ def _fit(
         "reorder_tolerance": _reorder(requested, chosen, topology, packet),
         "cc": chosen["cc"],
         "dcqcn_set": chosen["dcqcn"],
-        "dcqcn": _tuning(requested, options, chosen),
+        **_tuning(requested, options, chosen),
         # One operation is a write with immediate, which takes a receive that the other side has
         # not posted, from a queue that a library keeps filled.
         "endless_receives": True,
@@ -303,26 +305,35 @@ def _reorder(requested: str, options: Options, topology: Topology, packet: int) 
     return _whole(requested, options, "reorder", 0, most, default)
 
 
-def _tuning(requested: str, options: Options, chosen: Options) -> dict[str, float]:
-    """Return the parameters of DCQCN that the user gave; UserError for those without effect."""
+def _tuning(requested: str, options: Options, chosen: Options) -> dict[str, dict[str, float]]:
+    """Return the control's parameters that the user gave; UserError for those without effect."""
     named = {option: _TUNING.fullmatch(option) for option in options}
+    tunable = ["dcqcn", *_tuned_controls()]
     paper = NAMED[chosen["dcqcn"]][1].variant == "paper"
     for option, match in named.items():
-        if chosen["cc"] == "none" and (match is not None or option == "dcqcn"):
+        control = "dcqcn" if option == "dcqcn" else match and match[1]
+        if control and control not in tunable:
             raise UserError(
-                f"transport {requested!r}: {option} has no effect with cc=none; leave one of them "
-                "out"
+                f"the transport rocev2 has no parameter {option!r}: {', '.join(tunable)} have any"
             )
-        if match is not None and paper and match[1] in PERIODIC:
+        if control not in (None, chosen["cc"]):
+            raise UserError(
+                f"transport {requested!r}: {option} has no effect with cc={chosen['cc']}; leave "
+                "one of them out"
+            )
+        if match is not None and control == "dcqcn" and paper and match[2] in PERIODIC:
             raise UserError(
                 f"transport {requested!r}: {option} has no effect with dcqcn={chosen['dcqcn']}, "
                 "which does as the paper does; leave it out, or take another set"
             )
-    return {
-        match[1]: number(requested, option, options[option])
+    tuned = {
+        match[2]: number(requested, option, options[option])
         for option, match in named.items()
         if match is not None
     }
+    if chosen["cc"] in ("dcqcn", "none"):
+        return {"dcqcn": tuned}
+    return {"cc_parameters": tuned}
 
 
 def _whole(requested: str, options: Options, name: str, low: int, high: int, default: int) -> int:
@@ -349,6 +360,20 @@ def _default_switch(options: Options, topology: Topology) -> str:
     return customary(topology, pfc=options.get("pfc") != "off")
 
 
+def _tuned_controls() -> dict[str, type[Parameters]]:
+    """Return the classes of parameters of controls that have one, by name."""
+    return {
+        name: one.parameters for name, one in RATE_CONTROLS.items() if one.parameters is not None
+    }
+
+
+def _described() -> dict[str, str]:
+    lines = dict(FREE)
+    for name, kind in _tuned_controls().items():
+        lines |= describe_parameters(kind, f"{name}.")
+    return lines
+
+
 ROCEV2 = TRANSPORTS.register(
     RunTransport(
         name="rocev2",
@@ -357,7 +382,7 @@ ROCEV2 = TRANSPORTS.register(
         default_switch=_default_switch,
         words=_WORDS,
         free=re.compile(rf"qps|mtu|timeout|reorder|rto|retry_cnt|{_TUNING.pattern}"),
-        described=lambda: FREE,
+        described=_described,
         presets=PRESETS,
     )
 )

@@ -202,7 +202,9 @@ class RunTransport:
 
 
 #: Those that come along stand in the modules of this room whose names end in ``_transport``.
-TRANSPORTS: Registry[RunTransport] = Registry("transport", "emulator.transports", "_transport")
+TRANSPORTS: Registry[RunTransport] = Registry(
+    "transport", "emulator.transports", ending="_transport"
+)
 
 
 def number(requested: str, option: str, text: str) -> float:

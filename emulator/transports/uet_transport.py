@@ -36,9 +36,9 @@ from topologies.model import CableEnd, Node, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from topologies.registry import describe_parameters, parameter_fields
 from uet.config import PAYLOAD_MTUS, FepConfig
-from uet.congestion.congestion_parameters import PathParameters
-from uet.congestion.congestion_profile import SPRAYING
+from uet.congestion.congestion_parameters import Parameters, PathParameters
 from uet.congestion.control_registry import CONTROLS, tuned_controls
+from uet.congestion.spraying.policies import SPRAYING
 from uet.tss.secure_domain import Mode, domain_from_data
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
 
@@ -55,10 +55,7 @@ _WORDS: Mapping[str, Words] = {
     "crc": Words(("off", "on"), "end-to-end CRC; tss has its tag instead"),
     "ack": Words(("ack_cc", "ack", "ack_ccx"), "format of acknowledgements"),
     "cc": Words(CONTROLS, "congestion control", default="nscc"),
-    "spray": Words(
-        ("reps", *(name for name in SPRAYING if name != "reps")),
-        "how unordered packets choose paths",
-    ),
+    "spray": Words(SPRAYING, "how unordered packets choose paths", default="reps"),
 }
 #: Tail_Loss_Time of a run in base RTTs: the slowest round trips of late show what queues hold from
 #: what is lost.  A NIC that GPUs share holds the windows of all of them, whose ends nobody marks.
@@ -194,9 +191,9 @@ def _fit_uet(
     trims = switch is not None and switch.trims
     fields: dict[str, object] = {
         "cc": chosen["cc"],
-        "spraying": chosen["spray"],
         "network_trims": trims,
         "cc_parameters": _tuning(requested, options),
+        **_spraying(requested, options, chosen),
         **endpoint_fields(),
         "delivery": chosen["delivery"],
         "rod_reorder": chosen["reorder"] == "on",
@@ -331,9 +328,20 @@ def _tuning(requested: str, options: Options) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {"nscc": {"average_stands_in": 1.0}, "rccc": {}}
     for option, value in options.items():
         named = _TUNING.fullmatch(option)
-        if named is not None:
+        if named is not None and named[1] in tuned_controls():
             found.setdefault(named[1], {})[named[2]] = number(requested, option, value)
     return found
+
+
+def _spraying(requested: str, options: Options, chosen: Options) -> dict[str, object]:
+    """Return the way of spraying, with the parameters that the user has set of it."""
+    named = {option: _TUNING.fullmatch(option) for option in options}
+    tuned = {
+        match[2]: number(requested, option, options[option])
+        for option, match in named.items()
+        if match is not None and match[1] == chosen["spray"] and match[1] not in tuned_controls()
+    }
+    return {"spraying": chosen["spray"], **({"spray_parameters": tuned} if tuned else {})}
 
 
 def _refuse_idle(requested: str, options: Options, chosen: Options) -> None:
@@ -345,19 +353,31 @@ def _refuse_idle(requested: str, options: Options, chosen: Options) -> None:
         idle["crc"] = f"tss={chosen['tss']}, whose tag takes its place"
     for option in options:
         tuned = _TUNING.fullmatch(option)
-        if tuned is not None and tuned[1] not in (tunable := tuned_controls()):
+        if tuned is None:
+            continue
+        if tuned[1] in tuned_controls():
+            if not CONTROLS[chosen["cc"]].takes(tuned[1]):
+                idle[option] = f"cc={chosen['cc']}"
+        elif tuned[1] in _tuned_sprays():
+            if tuned[1] != chosen["spray"]:
+                idle[option] = f"spray={chosen['spray']}"
+        else:
+            tunable = [*tuned_controls(), *_tuned_sprays()]
             raise UserError(
-                f"the transport uet has no parameter {option!r}: of congestion controls "
+                f"the transport uet has no parameter {option!r}: "
                 f"{', '.join(tunable)} have any{meant(tuned[1], tunable)}"
             )
-        if tuned is not None and not CONTROLS[chosen["cc"]].takes(tuned[1]):
-            idle[option] = f"cc={chosen['cc']}"
     for option, beside in idle.items():
         if option in options:
             raise UserError(
                 f"transport {requested!r}: {option} has no effect with {beside}; leave one of "
                 "them out"
             )
+
+
+def _tuned_sprays() -> dict[str, type[Parameters]]:
+    """Return the classes of parameters that ways of spraying have, by name."""
+    return {name: one.parameters for name, one in SPRAYING.items() if one.parameters is not None}
 
 
 def _default_switch(options: Options, topology: Topology) -> str:
@@ -380,7 +400,7 @@ def _described() -> dict[str, str]:
         "short=PACKETS": "unordered messages of at most so many have a second PDC while a "
         f"longer one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
     }
-    for name, kind in tuned_controls().items():
+    for name, kind in [*tuned_controls().items(), *_tuned_sprays().items()]:
         lines |= describe_parameters(kind, f"{name}.", without=path)
     return lines
 

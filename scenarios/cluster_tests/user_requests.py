@@ -30,7 +30,7 @@ import numpy as np
 
 from emulator.cluster import border_firewall
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.services.kinds.model_servers import LLM
+from emulator.cluster.services.kinds.model_servers import LLM, AnswerTimes
 from emulator.cluster.services.llm import request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
@@ -92,12 +92,12 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
         "servers": len(servers),
         "ok": not failed,
     }
-    stated = LLM.parameters
+    stated = AnswerTimes()
     for name, values, own in (
-        ("TTFT", [record["token_s"][0] for record in records if record["token_s"]], "ttft"),
-        ("ITL", [gap for record in records for gap in np.diff(record["token_s"])], "itl"),
+        ("TTFT", [record["token_s"][0] for record in records if record["token_s"]], stated.ttft),
+        ("ITL", [gap for record in records for gap in np.diff(record["token_s"])], stated.itl),
     ):
-        yield _latency(name, np.array(values) / dilation * 1e3, stated[own] * 1e3)
+        yield _latency(name, np.array(values) / dilation * 1e3, own * 1e3)
     sent = {port: after[port] - before[port] for port in after}
     flows = {(record["server"], record["port"]) for record in records}
     shares = _uplinks(sent, BORDER)

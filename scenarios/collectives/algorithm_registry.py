@@ -1,27 +1,28 @@
-"""Algorithms of collectives, found by their modules in :mod:`scenarios.collectives.algorithms`.
+"""Algorithms of collectives: those of :mod:`scenarios.collectives.algorithms`, and users' own.
 
-A module registers each of its algorithms with :func:`algorithm`.  Adding one touches its file and
-its test.
+:func:`algorithm` registers one.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from scenarios.collectives.collective_call import Algorithm
+from topologies.registry import Registry
 
 
 @dataclass(frozen=True)
 class RegisteredAlgorithm:
     """``run`` writes a call's operations; ``in_place``: its source and result may be one buffer.
 
-    ``idle`` names parameters that change nothing of it.
+    ``idle`` names parameters that change nothing of it.  ``meaning`` is what its docstring begins
+    with.
     """
 
+    name: str
+    meaning: str
     run: Algorithm
     in_place: bool
     idle: Sequence[str]
@@ -29,7 +30,6 @@ class RegisteredAlgorithm:
 
 #: The ``idle`` of algorithms whose data go neither round rings nor along trees of channels.
 WITHOUT_RINGS = ("channels", "order")
-_REGISTERED: dict[str, dict[str, RegisteredAlgorithm]] = {}
 
 
 def algorithm(
@@ -42,29 +42,25 @@ def algorithm(
     """
 
     def register(function: Algorithm) -> Algorithm:
-        known = _REGISTERED.setdefault(collective, {})
-        if name in known:
-            raise ValueError(f"{collective} has two algorithms {name!r}; rename one of them")
-        known[name] = RegisteredAlgorithm(function, in_place, idle)
+        meaning = (function.__doc__ or "").strip().partition("\n")[0]
+        entry = RegisteredAlgorithm(name, meaning, function, in_place, idle)
+        algorithms_of(collective).register(entry, 2)
         return function
 
     return register
 
 
 @cache
-def _load() -> None:
-    room = importlib.import_module("scenarios.collectives.algorithms")
-    for module in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"{room.__name__}.{module.name}")
+def algorithms_of(collective: str) -> Registry[RegisteredAlgorithm]:
+    """Return the algorithms of ``collective``."""
+    return Registry(f"algorithm of {collective}", "scenarios.collectives.algorithms")
 
 
 def algorithms(collective: str, *, first: str) -> tuple[str, ...]:
     """Return the names of all algorithms of ``collective``; ``first`` is that of the default."""
-    _load()
-    return (first, *sorted(set(_REGISTERED[collective]) - {first}))
+    return (first, *sorted(set(algorithms_of(collective)) - {first}))
 
 
 def algorithm_of(collective: str, name: str) -> RegisteredAlgorithm:
     """Return the algorithm ``name`` of ``collective``."""
-    _load()
-    return _REGISTERED[collective][name]
+    return algorithms_of(collective)[name]

@@ -1,4 +1,4 @@
-"""The registry of trace formats, and the choice of one for a file."""
+"""The trace formats by name, and the choice of one for a file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import Trace, TraceRefusal
 from scenarios.traces.trace_run import TraceRun
 from topologies.advice import meant
+from topologies.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class TraceFormat:
     """
 
     name: str
-    title: str
+    meaning: str
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
     begins: str = "is of any content"
@@ -63,16 +64,7 @@ class TraceFormat:
 
 #: Facts that files of some formats leave to the user.
 FACTS = ("ranks", "groups", "root", "gathered", "ctrl_deps")
-#: The formats by name, in the order of their modules; each registers itself.
-FORMATS: dict[str, TraceFormat] = {}
-
-
-def register(trace_format: TraceFormat) -> TraceFormat:
-    """Enter ``trace_format`` into the registry; ValueError if its name is taken."""
-    if trace_format.name in FORMATS:
-        raise ValueError(f"there are two formats with the name {trace_format.name!r}")
-    FORMATS[trace_format.name] = trace_format
-    return trace_format
+FORMATS: Registry[TraceFormat] = Registry("trace format", "scenarios.traces.formats")
 
 
 def named(name: str) -> TraceFormat:
@@ -103,7 +95,7 @@ def format_of(file: TraceFile) -> TraceFormat:
         raise TraceRefusal(
             f"{file.name} could be any of {names}; say what it is with --param format=NAME"
         )
-    due = ", or ".join(f"{one.title} ({one.begins})" for one in named_so)
+    due = ", or ".join(f"{one.meaning} ({one.begins})" for one in named_so)
     binary = "is binary and " if _is_binary(file.head) else ""
     raise TraceRefusal(
         f"{file.name} {binary}does not begin as its name says: {due}; say what it is with "

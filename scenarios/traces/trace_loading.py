@@ -16,11 +16,8 @@ from scenarios.traces.format_registry import (
     format_of,
     named,
 )
-from scenarios.traces.formats import FORMATS as _ALL
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import Trace, TraceRefusal
-
-assert _ALL is FORMATS  # the formats have registered themselves
 
 
 def load_traces(paths: Sequence[str], form: str, options: ReadOptions) -> list[Trace]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from emulator import plugins
 from emulator.errors import UserError
+from tests import CHECKOUT
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MINE = EXAMPLES / "mine.py"
@@ -79,6 +82,60 @@ def test_a_scenario_of_the_same_file_uses_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "result.json").read_text())["scenario"] == "own"
+
+
+def test_a_way_of_spraying_runs_with_its_parameters(tmp_path: Path) -> None:
+    digests = []
+    for more in ("", ",two.forget=1"):
+        out = tmp_path / f"run{len(digests)}"
+        done = uetemu(
+            *("run", "permutation", "--plugin", EXAMPLES / "weighted.py", "--output", out),
+            *("--transport", f"uet:spray=two{more}", "--fabric", "model"),
+            *("--topology", "rail_clos:hosts=4,gpus_per_host=2", "--param", "sizes=64KiB"),
+        )
+        assert done.returncode == 0, done.stderr
+        digests.append(json.loads((out / "result.json").read_text())["digest"])
+    assert digests[0] != digests[1]
+
+
+@pytest.mark.parametrize("words", [("allreduce", "--param", "algorithm=star"), ("exchange",)])
+def test_a_collective_and_an_algorithm_are_right(tmp_path: Path, words: Sequence[str]) -> None:
+    done = uetemu(
+        *("run", *words, "--plugin", EXAMPLES / "star.py", "--sizes", "4KiB", "--fabric", "model"),
+        *("--topology", "rail_clos:hosts=2,gpus_per_host=2", "--output", tmp_path / "run"),
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "run" / "result.json").read_text())["rows"]
+    assert row["wrong"] == 0
+
+
+@pytest.fixture
+def one_spine(tmp_path: Path) -> Path:
+    """The design of the manual in a file of its own."""
+    (source,) = re.findall(
+        r"```python\n(.*?)```", (CHECKOUT / "topologies" / "README.md").read_text(), flags=re.DOTALL
+    )
+    (tmp_path / "one_spine.py").write_text(source)
+    return tmp_path / "one_spine.py"
+
+
+def test_a_topology_is_drawn_and_run_on(one_spine: Path, tmp_path: Path) -> None:
+    drawn = uetemu("graph", "--plugin", one_spine, "one_spine:leaves=3", "--format", "json")
+    assert len(json.loads(drawn.stdout)["links"]) == 9
+    assert (
+        "one_spine: Leaves under one spine" in uetemu("graph", f"--plugin={one_spine}", "-h").stdout
+    )
+    done = uetemu(
+        *("run", "incast", "--plugin", one_spine, "--topology", "one_spine:hosts=3"),
+        *(*SMALL, "--output", tmp_path / "run"),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_list_has_what_files_bring(one_spine: Path) -> None:
+    shown = uetemu("list", "--plugin", one_spine, "--plugin", EXAMPLES / "star.py").stdout
+    assert re.search(r"^  one_spine +Leaves under one spine", shown, flags=re.MULTILINE)
+    assert re.search(r"^  exchange +each GPU sends its buffer", shown, flags=re.MULTILINE)
 
 
 def line_of(text: str, words: str) -> int:

@@ -187,7 +187,7 @@ def outcome(name: str, changed: tuple[tuple[str, str], ...]) -> str | None:
 
 
 def values_of(item: dataclasses.Field[Any]) -> tuple[str, ...]:
-    kind, choices = item.metadata["kind"], item.metadata["choices"]
+    kind, choices = item.metadata["kind"], item.metadata["choices"]()
     if choices:
         return tuple(reversed(choices))  # the default is mostly the first
     return VALUES.get(getattr(kind, "base", None) or kind.name, ())
@@ -207,7 +207,7 @@ def test_a_parameter_is_not_silent(name: str, item: dataclasses.Field[Any]) -> N
     assert without is not None
     values = OF.get(own, OF.get(item.name, values_of(item)))
     found = (outcome(name, (*beside, (item.name, value))) for value in values)
-    alone = len(item.metadata["choices"]) == 1
+    alone = len(item.metadata["choices"]()) == 1
     assert (
         alone
         or any(one not in (None, without) for one in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
-from topologies import catalogue, designs
+from topologies import catalogue
 from topologies.exports.address_table import rows
 from topologies.model import Role, Topology, TopologyError
 
@@ -20,14 +21,14 @@ ADDRESSING = MANUAL.partition("## Addressing\n")[2].partition("\n## ")[0]
 
 @pytest.fixture
 def with_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The catalogue, with the manual's design as a file of its own in the room of designs."""
+    """The catalogue, with the manual's design from a file of its own."""
     (source,) = re.findall(r"```python\n(.*?)```", MANUAL, flags=re.DOTALL)
     (tmp_path / "one_spine.py").write_text(source)
-    monkeypatch.setattr(designs, "__path__", [*designs.__path__, str(tmp_path)])
-    found = {each.NAME: catalogue._entry(each) for each in catalogue._designs()}
-    monkeypatch.setattr(catalogue, "DESIGNS", found)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("one_spine")
     yield
-    del sys.modules["topologies.designs.one_spine"]
+    catalogue.DESIGNS.remove("one_spine")
+    del sys.modules["one_spine"]
 
 
 @pytest.mark.usefixtures("with_example")

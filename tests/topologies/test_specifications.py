@@ -132,5 +132,5 @@ def test_bad_specs_name_the_way_out(spec: str, message: str) -> None:
 def test_every_parameter_is_described() -> None:
     text = catalogue.describe()
     for design in catalogue.DESIGNS.values():
-        assert design.summary in text
-        assert all(f"{name}=" in text for name in design.parameters)
+        assert design.meaning in text
+        assert all(f"{name}=" in text for name in design.fields)

@@ -18,8 +18,8 @@ from tests.harness.nightly import nightly_beyond
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import MACS, Impairment, Network, endpoint
 from tests.harness.uet.script import ELSEWHERE, HERE, KEY, MS, THERE
-from uet.congestion.congestion_profile import SPRAYING
 from uet.congestion.control_registry import CONTROLS
+from uet.congestion.spraying.policies import SPRAYING
 from uet.fep import FabricEndpoint
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import (
@@ -44,7 +44,7 @@ def parameters(seed: int) -> dict[str, object]:
     return {
         **_COMMON,
         "cc": list(CONTROLS)[seed % len(CONTROLS)],
-        "spraying": SPRAYING[seed // 4 % len(SPRAYING)],
+        "spraying": SPRAYING.names()[seed // 4 % len(SPRAYING)],
     }
 
 

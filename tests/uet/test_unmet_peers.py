@@ -6,8 +6,8 @@ import pytest
 
 from tests.harness.uet.network import MACS, endpoint
 from uet.config import FepConfig
-from uet.congestion.congestion_profile import SPRAYING
 from uet.congestion.spraying.entropy_values import EV_SET_SIZE
+from uet.congestion.spraying.policies import SPRAYING
 from uet.encapsulation_choice import EncapsulationError
 from uet.fep import FabricEndpoint
 from uet.transport import SendRequest

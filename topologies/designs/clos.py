@@ -34,10 +34,11 @@ from topologies.clos.nic_homing import HOMINGS, PATHS, NicHoming
 from topologies.clos.rail_subnets import APART, DIVIDED, SUBNETS, RailSubnets
 from topologies.clos.switch_panel import BY_RAIL, INTERLEAVED, PORT_ORDERS, SwitchPanel
 from topologies.model import VLAN_USES, Topology
-from topologies.parts.design import CabledDesign, parameter
+from topologies.parts.design import CabledDesign, parameter, register
 from topologies.parts.design_parameters import COUNT, NUMBER, PREFIX, RATE, WordKind
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class Clos(CabledDesign):
     """Servers, rail switches, spines and super-spines in any numbers."""

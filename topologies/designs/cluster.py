@@ -30,7 +30,7 @@ from topologies.elements import (
     STORAGE,
 )
 from topologies.model import Topology, TopologyError
-from topologies.parts.design import parameter
+from topologies.parts.design import parameter, register
 from topologies.parts.design_parameters import (
     COUNT,
     NUMBER,
@@ -47,6 +47,7 @@ VNI = ParameterKind("VNI", "", FIRST_VNI, LAST_VNI, parse_count, str)
 HOMES = ParameterKind("count", "", 1, 2, parse_count, str)
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Clos):
     """A cluster with all four of its networks.

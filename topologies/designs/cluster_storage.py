@@ -11,10 +11,11 @@ from topologies.cluster import machine_networks
 from topologies.cluster.machine_networks import LeafSpine, Machines, NetworkCabling
 from topologies.elements import BACKEND, FabricProfile
 from topologies.model import Topology
-from topologies.parts.design import Design, parameter
+from topologies.parts.design import Design, parameter, register
 from topologies.parts.design_parameters import COUNT, MTU, NUMBER, RATE, SIZE, TIME
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class ClusterStorage(Design):
     """The storage network of a cluster alone, for runs: its machines are the end points.

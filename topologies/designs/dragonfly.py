@@ -48,7 +48,7 @@ from topologies.designs.bottom import Servers
 from topologies.designs.global_links import ARRANGEMENTS, global_links
 from topologies.model import FabricProfile, Role, Topology, TopologyError
 from topologies.parts.assembly import Assembly
-from topologies.parts.design import CabledDesign, parameter
+from topologies.parts.design import CabledDesign, parameter, register
 from topologies.parts.design_parameters import COUNT, RATE, TIME, WordKind
 
 ROUTINGS = ("minimal", "valiant", "shortest", "up-down")
@@ -163,6 +163,7 @@ class Grouped(CabledDesign):
         fabric.join(a, b, rate_bps=rate, delay_ns=self.uplink_delay, names=names)
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class Dragonfly(Grouped):
     """Dragonfly: groups of fully meshed routers, every two groups joined by global links."""

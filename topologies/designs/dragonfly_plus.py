@@ -42,10 +42,11 @@ from topologies.designs.bottom import Servers
 from topologies.designs.dragonfly import Grouped
 from topologies.model import Role
 from topologies.parts.assembly import Assembly
-from topologies.parts.design import parameter
+from topologies.parts.design import parameter, register
 from topologies.parts.design_parameters import COUNT
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class DragonflyPlus(Grouped):
     """Dragonfly+: groups of leaves and spines, the spines of every two groups joined."""

@@ -46,12 +46,13 @@ from topologies import addressing as plan
 from topologies.designs.bottom import Servers
 from topologies.model import Role, Topology, TopologyError
 from topologies.parts.assembly import MAX_PORTS, Assembly
-from topologies.parts.design import CabledDesign, parameter, with_defaults
+from topologies.parts.design import CabledDesign, parameter, register, with_defaults
 from topologies.parts.design_parameters import COUNT, RATE
 
 LEVELS = (2, 3)
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class FatTree(CabledDesign):
     """Fat tree of two or three levels, each GPU of a server at a leaf of its own."""
@@ -197,6 +198,7 @@ class FatTree(CabledDesign):
         return fabric.topology(self.NAME, self.parameters())
 
 
+@register
 @with_defaults()
 class TopOfRack(FatTree):
     """Fat tree in which all GPUs of a server stand at one leaf, the top-of-rack switch."""

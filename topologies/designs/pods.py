@@ -6,7 +6,7 @@ Numbers in the docstrings are those of the defaults; a test computes them.
 from __future__ import annotations
 
 from topologies.designs.clos import Clos
-from topologies.parts.design import with_defaults
+from topologies.parts.design import register, with_defaults
 
 POD: dict[str, int | str] = {
     "segments": 2,
@@ -20,6 +20,7 @@ POD: dict[str, int | str] = {
 }
 
 
+@register
 @with_defaults(**POD)
 class Pod(Clos):
     """64 GPUs in two segments under four spines: two tiers, three stages (figure 13-8).
@@ -45,6 +46,7 @@ class Pod(Clos):
     NAME = "pod"
 
 
+@register
 @with_defaults(**POD, pods=2, super_spines=4)
 class MultiPod(Clos):
     """Two pods of 64 GPUs joined by four super-spines: three tiers, five stages (figure 13-9).

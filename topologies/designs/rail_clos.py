@@ -36,10 +36,11 @@ from typing import Any
 
 from topologies.designs.clos import Clos
 from topologies.model import Topology, TopologyError
-from topologies.parts.design import parameter
+from topologies.parts.design import parameter, register
 from topologies.parts.design_parameters import COUNT
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class RailClos(Clos):
     """Rail-optimised two-tier Clos: the 6x4 reference cluster and everything of its shape."""

@@ -10,9 +10,10 @@ Numbers in the docstrings are those of the defaults; a test computes them.
 from __future__ import annotations
 
 from topologies.designs.clos import Clos
-from topologies.parts.design import with_defaults
+from topologies.parts.design import register, with_defaults
 
 
+@register
 @with_defaults(
     segments=2,
     hosts=4,
@@ -48,6 +49,7 @@ class MultiRailPerSwitch(Clos):
     NAME = "multi_rail_per_switch"
 
 
+@register
 @with_defaults(
     hosts=16,
     gpus_per_host=8,
@@ -80,6 +82,7 @@ class DualRailPerSwitch(Clos):
     NAME = "dual_rail_per_switch"
 
 
+@register
 @with_defaults(hosts=32, gpus_per_host=8, spines=4)
 class SingleRailPerSwitch(Clos):
     """One rail a switch: 32 servers, no summaries, the smallest failure domain (figure 13-12).

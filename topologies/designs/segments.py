@@ -6,9 +6,10 @@ Numbers in the docstrings are those of the defaults; a test computes them.
 from __future__ import annotations
 
 from topologies.designs.clos import Clos
-from topologies.parts.design import with_defaults
+from topologies.parts.design import register, with_defaults
 
 
+@register
 @with_defaults(
     hosts=3,
     gpus_per_host=8,
@@ -38,6 +39,7 @@ class SingleRailSwitch(Clos):
     NAME = "single_rail_switch"
 
 
+@register
 @with_defaults(
     hosts=3,
     gpus_per_host=8,
@@ -70,6 +72,7 @@ class DualRailSwitch(Clos):
     NAME = "dual_rail_switch"
 
 
+@register
 @with_defaults(hosts=4, gpus_per_host=8, spines=0)
 class RailOnly(Clos):
     """One switch a rail and no spine: other rails are reached over NVLink (figure 13-6).
@@ -90,6 +93,7 @@ class RailOnly(Clos):
     NAME = "rail_only"
 
 
+@register
 @with_defaults(
     hosts=4,
     gpus_per_host=8,

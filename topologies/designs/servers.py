@@ -6,9 +6,10 @@ Numbers in the docstrings are those of the defaults; a test computes them.
 from __future__ import annotations
 
 from topologies.designs.clos import Clos
-from topologies.parts.design import with_defaults
+from topologies.parts.design import register, with_defaults
 
 
+@register
 @with_defaults(
     hosts=2,
     gpus_per_host=8,
@@ -34,6 +35,7 @@ class NicPerGpu(Clos):
     NAME = "nic_per_gpu"
 
 
+@register
 @with_defaults(
     hosts=2,
     gpus_per_host=8,
@@ -65,6 +67,7 @@ class SharedNic(Clos):
     NAME = "shared_nic"
 
 
+@register
 @with_defaults(
     hosts=2,
     gpus_per_host=2,

@@ -43,13 +43,14 @@ from topologies import addressing as plan
 from topologies.designs.bottom import Servers
 from topologies.model import AXES, FabricProfile, Role, Topology, TopologyError
 from topologies.parts.assembly import Assembly
-from topologies.parts.design import CabledDesign, parameter
+from topologies.parts.design import CabledDesign, parameter, register
 from topologies.parts.design_parameters import COUNT, RATE, WordKind
 
 #: Hops that a packet survives (the TTL of Linux and of the endpoints is 64), with some to spare.
 MAX_HOPS = 60
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class Torus(CabledDesign):
     """Torus of two or three dimensions: each server is joined to its 4 or 6 neighbours."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 
 from topologies.designs.planes import fep_number
-from topologies.exports.export_registry import Export, register
+from topologies.exports.export_registry import EXPORTS, Export
 from topologies.model import CableEnd, Node, Port, Topology
 
 
@@ -114,4 +114,4 @@ def _subnet(node: Node, port: Port) -> str:
     return str(bridge.gateway.network) if bridge.gateway else ""
 
 
-CSV = register(Export("csv", (".csv",), to_csv))
+EXPORTS.register(Export("csv", "table of addresses", (".csv",), to_csv))

@@ -43,7 +43,7 @@ from fractions import Fraction
 from topologies.analysis.capacity import TIERS
 from topologies.analysis.round_trip import mtu_frame_bytes, plane_bdp_bytes
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
-from topologies.exports.export_registry import Export, register
+from topologies.exports.export_registry import EXPORTS, Export
 from topologies.model import Link, Node, Topology, TopologyError
 
 GBPS = 10**9
@@ -301,4 +301,4 @@ def _together(nodes: Iterable[Node], keys: Mapping[str, Hashable]) -> list[list[
     return list(found.values())
 
 
-HTSIM = register(Export("htsim", (".topo",), to_htsim))
+EXPORTS.register(Export("htsim", "topology of htsim", (".topo",), to_htsim))

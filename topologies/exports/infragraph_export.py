@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from topologies.exports.export_registry import Export, register
+from topologies.exports.export_registry import EXPORTS, Export
 from topologies.model import (
     MESH,
     SWITCH,
@@ -210,4 +210,4 @@ def _endpoint(topology: Topology, places: dict[str, tuple[str, int]], end: Cable
     return {"instance": f"{instance}[{place}]", "component": f"{component}[{number}]"}
 
 
-INFRAGRAPH = register(Export("infragraph", (SUFFIX,), to_infragraph))
+EXPORTS.register(Export("infragraph", "InfraGraph's YAML", (SUFFIX,), to_infragraph))

@@ -15,7 +15,7 @@ from topologies.analysis.capacity import (
 )
 from topologies.analysis.failure_domain import failure_domains
 from topologies.designs.planes import fep_number
-from topologies.exports.export_registry import Export, register
+from topologies.exports.export_registry import EXPORTS, Export
 from topologies.model import BACKEND, Link, Node, Role, Topology
 from topologies.units import format_rate
 
@@ -208,5 +208,5 @@ def to_json(topology: Topology) -> str:
     return json.dumps(as_data(topology), indent=2) + "\n"
 
 
-MERMAID = register(Export("mermaid", (".mmd",), to_mermaid))
-JSON = register(Export("json", (".json",), to_json))
+EXPORTS.register(Export("mermaid", "drawing for Markdown", (".mmd",), to_mermaid))
+EXPORTS.register(Export("json", "every node and link", (".json",), to_json))

@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from topologies.model import SCALE_UP_SHAPES, SWITCH, ScaleUp, Topology, TopologyError
@@ -25,6 +26,7 @@ from topologies.parts.design_parameters import (
     TextKind,
     WordKind,
 )
+from topologies.registry import Registry
 
 
 def parameter(
@@ -32,6 +34,49 @@ def parameter(
 ) -> Any:
     """A field of a design; the default None stands for what the design computes (``auto``)."""
     return dataclasses.field(default=default, metadata={"kind": kind, "help": help})
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a design, as its field declares it."""
+
+    name: str
+    kind: ParameterKind | WordKind | TextKind
+    default: str
+    help: str
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A design of the catalogue; ``parameters`` is its class, whose fields they are."""
+
+    parameters: type[Design]
+
+    @property
+    def name(self) -> str:
+        """The design's ``NAME``."""
+        return self.parameters.NAME
+
+    @property
+    def meaning(self) -> str:
+        """The first line of the design's docstring."""
+        return self.parameters.summary()
+
+    @cached_property
+    def fields(self) -> Mapping[str, Parameter]:
+        """The parameters by name."""
+        return {
+            item.name: Parameter(
+                item.name,
+                item.metadata["kind"],
+                AUTO if item.default is None else str(item.default),
+                item.metadata["help"],
+            )
+            for item in dataclasses.fields(self.parameters)
+        }
+
+
+DESIGNS: Registry[CatalogueEntry] = Registry("topology", "topologies.designs", first="rail_clos")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +121,12 @@ class Design:
 
 
 D = TypeVar("D", bound=Design)
+
+
+def register(design: type[D]) -> type[D]:
+    """Enter ``design`` into the catalogue by its ``NAME``; stands above ``@dataclass``."""
+    DESIGNS.register(CatalogueEntry(design), 2)
+    return design
 
 
 def with_defaults(**defaults: int | str) -> Callable[[type[D]], type[D]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from topologies import registry
 from uet.timekeeper import NEVER
 
 #: The network that the gains were made for: 100 Gb/s and 12 us (UES 3.6.13).
@@ -31,12 +32,11 @@ def parameter(
 
     The default None stands for what the class makes of the path.
     """
-    limits = {"least": least, "most": most, "whole": whole}
-    return field(default=default, metadata={"help": help, **limits})
+    return registry.parameter(default, help=help, least=least, most=most, whole=whole)
 
 
 def _switch(default: bool, *, help: str) -> Any:
-    return field(default=default, metadata={"help": f"{help} (0 or 1)"})
+    return registry.parameter(default, help=f"{help} (0 or 1)")
 
 
 def bandwidth_delay_product(link_rate: int, rtt: int) -> int:
@@ -45,11 +45,28 @@ def bandwidth_delay_product(link_rate: int, rtt: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PathParameters:
+class Parameters:
+    """Numbers that users set; those made by :func:`parameter` are within their limits."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name) if "least" in item.metadata else None
+            if value is None:
+                continue
+            least, most = item.metadata["least"], item.metadata["most"]
+            if not least <= value <= most or item.metadata["whole"] > isinstance(value, int):
+                whole = " and be whole" if item.metadata["whole"] else ""
+                raise ParameterError(
+                    f"{item.name} is {value}; it must lie in {least}..{most}{whole}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathParameters(Parameters):
     """Properties of the path to a peer when nobody else uses it.
 
-    A control derives its own from this class, each field made by :func:`parameter`; limits are
-    checked here.  The path's own come from the fabric unless the user says otherwise.
+    A control derives its own from this class, each field made by :func:`parameter`.  The path's own
+    come from the fabric unless the user says otherwise.
     """
 
     #: config_base_rtt
@@ -70,16 +87,7 @@ class PathParameters:
     max_wnd: int = field(init=False)
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name) if "least" in item.metadata else None
-            if value is None:
-                continue
-            least, most = item.metadata["least"], item.metadata["most"]
-            if not least <= value <= most or item.metadata["whole"] > isinstance(value, int):
-                whole = " and be whole" if item.metadata["whole"] else ""
-                raise ParameterError(
-                    f"{item.name} is {value}; it must lie in {least}..{most}{whole}"
-                )
+        super().__post_init__()
         bdp = bandwidth_delay_product(self.link_rate, self.base_rtt)
         _derive(self, "bdp", bdp)
         _derive(self, "max_wnd", max(bdp * 3 // 2, self.mtu))

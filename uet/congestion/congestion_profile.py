@@ -9,25 +9,23 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, TypeVar
 
-from uet.congestion.congestion_parameters import ParameterError, PathParameters, RcccParameters
+from uet.congestion.congestion_parameters import (
+    ParameterError,
+    Parameters,
+    PathParameters,
+    RcccParameters,
+)
 from uet.congestion.context import CongestionContext
 from uet.congestion.control_registry import CONTROLS, CongestionControl, Tuning, tuned_controls
-from uet.congestion.spraying.bitmap import PenaltySpraying
-from uet.congestion.spraying.entropy_values import EV_SET_SIZE, ObliviousSpraying
-from uet.congestion.spraying.paths import PathSelection, RoundRobin, ev_set_size
-from uet.congestion.spraying.port_entropy import PerPort, Ports
-from uet.congestion.spraying.reps import Reps
+from uet.congestion.spraying.policies import SPRAYING, SprayedPeer, Spraying
+from uet.congestion.spraying.port_entropy import Ports
 
 #: The control with whose parameters any endpoint grants credit.
 GRANTING = "rccc"
 
-#: How unordered PDCs choose their paths (UES 3.6.16).
-SPRAYING = ("oblivious", "round_robin", "bitmap", "reps")
-
-P = TypeVar("P", bound=PathParameters)
+P = TypeVar("P", bound=Parameters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +33,14 @@ class CongestionProfile:
     """The congestion control of an endpoint, for all its peers.
 
     A source that has requested credit in vain for ``credit_timeout`` begins anew.  ``freeze_time``
-    is for REPS.
+    is for REPS; ``sprayed`` are the parameters of ``spraying``.
     """
 
     control: CongestionControl
     path: PathParameters
     tuning: Tuning
-    spraying: str
+    spraying: Spraying
+    sprayed: Parameters | None
     freeze_time: int
     credit_timeout: int
 
@@ -61,7 +60,15 @@ class CongestionProfile:
         return CongestionContext(
             window=None if window is None else window(self.tuning, now),
             credit=None if credit is None else credit(self.tuning),
-            paths=self._spray(rng, ports or Ports(1)),
+            paths=self.spraying.selection(
+                SprayedPeer(
+                    rng=rng,
+                    path=self.path,
+                    ports=ports or Ports(1),
+                    freeze_time=self.freeze_time,
+                    tuned=self.sprayed,
+                )
+            ),
             ccc_id=ccc_id,
             adaptive=self.control.adaptive,
             credit_timeout=self.credit_timeout,
@@ -74,21 +81,6 @@ class CongestionProfile:
     def granting(self) -> RcccParameters:
         """The parameters by which the endpoint grants credit to peers that request it."""
         return self.tuning.of(GRANTING, RcccParameters)
-
-    def _spray(self, rng: random.Random, ports: Ports) -> PathSelection:
-        path = self.path
-        if self.spraying == "oblivious":
-            return ports.steer(ObliviousSpraying(rng))
-        if self.spraying == "reps":
-            packets = max(path.bdp // path.mtu // ports.count, 1)
-            reps = partial(Reps, rng, window_packets=packets, freeze_time=self.freeze_time)
-            if ports.count == 1:
-                return reps()
-            return PerPort(rng, ports, lambda evs: reps(evs=evs), size=EV_SET_SIZE)
-        size = ev_set_size(path.bdp, path.mtu)
-        if self.spraying == "bitmap":
-            return ports.steer(PenaltySpraying(rng, size=size, rest=path.base_rtt))
-        return ports.steer(RoundRobin(rng, size))
 
 
 def profile(
@@ -103,13 +95,15 @@ def profile(
     freeze_time: int,
     credit_timeout: int,
     cc_parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    spray_parameters: Mapping[str, Any] | None = None,
 ) -> CongestionProfile:
     """Return the profile of the congestion control ``cc`` on a path.
 
     The path is that of :class:`~uet.congestion.congestion_parameters.PathParameters`;
     ``trimming``: its switches trim.  ``cc_parameters`` override parameters, by the control and
-    their names.  :class:`~uet.congestion.congestion_parameters.ParameterError` for what does not
-    exist or cannot be.
+    their names, ``spray_parameters`` those of the way of spraying.
+    :class:`~uet.congestion.congestion_parameters.ParameterError` for what does not exist or cannot
+    be.
     """
     control = CONTROLS.get(cc)
     if control is None:
@@ -124,6 +118,9 @@ def profile(
             raise ParameterError(
                 f"no congestion control {name!r} has parameters; {', '.join(kinds)} have"
             )
+    policy, sprayed = SPRAYING[spraying], None
+    if policy.parameters is None and spray_parameters:
+        raise ParameterError(f"the way of spraying {spraying} has no parameters")
     path = PathParameters(base_rtt=base_rtt, link_rate=link_rate, mtu=mtu)
     given = {"base_rtt": base_rtt, "link_rate": link_rate, "mtu": mtu, "trimming": trimming}
     made = {
@@ -131,11 +128,14 @@ def profile(
         for name, kind in kinds.items()
         if control.takes(name) or name in overridden or name == GRANTING
     }
+    if policy.parameters is not None:
+        sprayed = _parameters(policy.parameters, spraying, given, spray_parameters or {})
     return CongestionProfile(
         control=control,
         path=path,
         tuning=Tuning(made, fixed_window),
-        spraying=spraying,
+        spraying=policy,
+        sprayed=sprayed,
         freeze_time=freeze_time,
         credit_timeout=credit_timeout,
     )

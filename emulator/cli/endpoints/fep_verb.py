@@ -22,6 +22,7 @@ from emulator.cli.endpoints.fep_options import (
     shared,
 )
 from emulator.cli.endpoints.gpu_choice import place
+from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
 from emulator.lab.standalone.script.requested_operations import DEFAULT_KEY
@@ -49,7 +50,7 @@ def command(context: click.Context) -> None:
         context.exit(2)
 
 
-@command.command("target", short_help="serve memory and receives", epilog=EPILOG)
+@command.command("target", short_help="serve memory and receives", cls=PluginCommand, epilog=EPILOG)
 @shared
 @click.option(
     "--linger",
@@ -82,7 +83,9 @@ def target(linger: int, **options: Any) -> int:
     return _run("target", limits, options)
 
 
-@command.command("initiator", short_help="carry out operations at a target", epilog=EPILOG)
+@command.command(
+    "initiator", short_help="carry out operations at a target", cls=PluginCommand, epilog=EPILOG
+)
 @click.argument("phrases", nargs=-1, metavar="[OPERATION]...")
 @shared
 @SCRIPT

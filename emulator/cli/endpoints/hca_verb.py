@@ -9,6 +9,7 @@ import click
 from emulator.cli.endpoints.endpoint_options import IN_FLIGHT, SCRIPT, SPAN, START_AT, TIMEOUT
 from emulator.cli.endpoints.gpu_choice import place
 from emulator.cli.endpoints.hca_options import EPILOG, config_values, peer_from, shared
+from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
 from emulator.lab.standalone.hca.hca_run import StandAloneHca, run
@@ -36,7 +37,7 @@ def command(context: click.Context) -> None:
         context.exit(2)
 
 
-@command.command("target", short_help="serve memory and receives", epilog=EPILOG)
+@command.command("target", short_help="serve memory and receives", cls=PluginCommand, epilog=EPILOG)
 @shared
 @click.option(
     "--linger",
@@ -64,7 +65,9 @@ def target(linger: int, **options: Any) -> int:
     return _run("target", limits, options)
 
 
-@command.command("initiator", short_help="carry out operations at a target", epilog=EPILOG)
+@command.command(
+    "initiator", short_help="carry out operations at a target", cls=PluginCommand, epilog=EPILOG
+)
 @click.argument("phrases", nargs=-1, metavar="[OPERATION]...")
 @shared
 @SCRIPT

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from emulator.cli.plugin_command import Names, PluginCommand
 from emulator.dataplane import lab_record
 from emulator.dataplane.fabric_choice import choose, is_file
 from emulator.errors import UserError
@@ -16,10 +17,10 @@ from emulator.report.row_heat import MEASURES, heat
 from emulator.report.run_folder import RunRecord, is_run_folder
 from emulator.whole_file import write_whole
 from emulator.workers import MOST_WORKERS
-from topologies import catalogue, exports
+from topologies import catalogue
 from topologies.advice import question
-from topologies.exports import Export
 from topologies.exports.dot import to_dot
+from topologies.exports.export_registry import EXPORTS, Export
 from topologies.exports.heat import Heat
 from topologies.exports.scalable_svg import scalable
 from topologies.model import BACKEND, NETWORKS, Topology
@@ -34,20 +35,24 @@ def _to_containerlab(topology: Topology) -> str:
     return to_containerlab(topology)
 
 
-CONTAINERLAB = Export("containerlab", (".clab.yml", ".clab.yaml"), _to_containerlab)
-#: Formats that are alike on a terminal and in a file, and have neither colours nor collapsing.
-EXPORTS: Mapping[str, Export] = {**exports.EXPORTS, CONTAINERLAB.name: CONTAINERLAB}
-#: The format that a file's suffix chooses.
-SUFFIXES: Mapping[str, str] = {
-    ".dot": "dot",
-    ".gv": "dot",
-    ".svg": "svg",
-    ".txt": "text",
-    **{suffix: export.name for export in EXPORTS.values() for suffix in export.suffixes},
-}
+CONTAINERLAB = EXPORTS.register(
+    Export("containerlab", "containerlab's YAML", (".clab.yml", ".clab.yaml"), _to_containerlab)
+)
+
+
+def suffixes() -> dict[str, str]:
+    """Return the format that a file's suffix chooses, by suffix."""
+    return {
+        ".dot": "dot",
+        ".gv": "dot",
+        ".svg": "svg",
+        ".txt": "text",
+        **{suffix: export.name for export in EXPORTS.values() for suffix in export.suffixes},
+    }
+
+
 #: Formats that show several fabrics side by side.
 BILLS = ("bom", "bom-json")
-FORMATS = ("text", "dot", "svg", "addresses", *BILLS, *EXPORTS)
 DRAWN = ("dot", "svg")
 #: Those that can show what the links of a run saw.
 COLOURED = ("text", *DRAWN)
@@ -56,14 +61,15 @@ DEFAULT_COLOUR = "utilisation"
 
 @click.command(
     "graph",
-    epilog="\b\nTopologies and their parameters:\n\n\b\n" + catalogue.describe(),
+    cls=PluginCommand,
+    sections=(lambda: "Topologies and their parameters:", catalogue.describe),
 )
 @click.argument("fabrics", metavar="[TOPOLOGY-SPEC | FILE | LAB | RUN]...", nargs=-1)
 @click.option(
     "--format",
     "-f",
     "form",
-    type=click.Choice(FORMATS),
+    type=Names(lambda: ("text", "dot", "svg", "addresses", *BILLS, *EXPORTS)),
     help="Default: what the suffix of -o says, text without one.",
 )
 @click.option(
@@ -214,14 +220,14 @@ def _asked_parts(
 def _form_of(output: str) -> str:
     """Return the format that a file's suffix names.  UserError if none is known."""
     name = Path(output).name.lower()
-    for suffix, form in sorted(SUFFIXES.items(), key=lambda one: -len(one[0])):
+    for suffix, form in sorted(suffixes().items(), key=lambda one: -len(one[0])):
         if name.endswith(suffix):
             return form
     if not Path(output).suffix:  # also of -, standard output
         return "text"
     raise UserError(
-        f"{output}: the suffix {Path(output).suffix} is none of {', '.join(SUFFIXES)}; take one of "
-        "them, or say the format with --format"
+        f"{output}: the suffix {Path(output).suffix} is none of {', '.join(suffixes())}; take one "
+        "of them, or say the format with --format"
     )
 
 
@@ -261,7 +267,7 @@ def _stated_switch(what: str) -> str | None:
 
 
 def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bool = False) -> str:
-    """``topology`` in one of FORMATS."""
+    """``topology`` in one of the formats."""
     if form in EXPORTS:
         return EXPORTS[form].write(topology)
     from emulator.cli.graph import graph_tables

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.fabric_choice import choose
 from emulator.dataplane.switch import switch_choice
 from emulator.dataplane.switch.switch_fitting import fit
@@ -25,7 +26,7 @@ from topologies.model import Node, Topology
 _DATA_CLASSES = {"uet": "data"}
 
 
-@click.command("qos")
+@click.command("qos", cls=PluginCommand)
 @click.argument("fabric", metavar="[TOPOLOGY-SPEC | FILE]", default=catalogue.DEFAULT)
 @click.option(
     "--nos", type=click.Choice(list(FORMATS)), required=True, help="operating system of the switch"

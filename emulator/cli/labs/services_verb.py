@@ -7,9 +7,10 @@ import json
 import click
 
 from emulator.cli.plain_tables import page, plain_table
+from emulator.cli.plugin_command import PluginCommand
 from emulator.cluster.services.cabling import cabling
 from emulator.cluster.services.service_plan import missing
-from emulator.cluster.services.service_registry import ServiceKind, service_kinds
+from emulator.cluster.services.service_registry import KINDS, ServiceKind
 from emulator.cluster.services.service_runner import Services
 from emulator.dataplane import lab_record
 from emulator.dataplane.lab import Lab
@@ -17,7 +18,7 @@ from emulator.errors import UserError
 from topologies.model import Topology
 
 
-@click.command("services")
+@click.command("services", cls=PluginCommand)
 @click.argument("lab", required=False)
 @click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
 @click.option(
@@ -32,7 +33,7 @@ def command(lab: str | None, form: str, checked: bool) -> None:
     if checked and lab is None:
         raise UserError("--cabling is for a running cluster: uetemu services LAB --cabling")
     if lab is None:
-        rows = [_kind_facts(kind) for kind in service_kinds().values()]
+        rows = [_kind_facts(kind) for kind in KINDS.values()]
         _show(rows, "Services", form)
         return
     with Lab.attach(lab) as running:
@@ -70,7 +71,7 @@ def _kind_facts(kind: ServiceKind) -> dict[str, object]:
         "service": kind.name,
         "network": kind.network,
         "port": kind.port,
-        "what": kind.summary,
+        "what": kind.meaning,
         "missing": ", ".join(one.package for one in missing(kind)),
     }
 

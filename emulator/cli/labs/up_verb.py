@@ -12,12 +12,13 @@ from types import FrameType
 
 import click
 
+from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.progress_bar import progress_bar
 from emulator.cluster.cluster_lab import ClusterLab, member_name
 from emulator.cluster.network_dilation import DEFAULTS, dilations
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import ALL, NONE, missing, plan_services
-from emulator.cluster.services.service_registry import service_kinds
+from emulator.cluster.services.service_registry import KINDS
 from emulator.cluster.services.service_runner import Services
 from emulator.dataplane import homing
 from emulator.dataplane.cleanup import require_root
@@ -36,12 +37,11 @@ DEFAULT_DILATION = 1000.0
 
 @click.command(
     "up",
-    epilog="\b\nTopologies and their parameters:\n\n\b\n"
-    + catalogue.describe()
-    + "\n\n\b\n"
-    + choice.describe()
-    + "\n\n\b\n"
-    + control_plane.describe(),
+    cls=PluginCommand,
+    sections=(
+        lambda: "Topologies and their parameters:",
+        *(catalogue.describe, choice.describe, control_plane.describe),
+    ),
 )
 @click.argument("topology", metavar="[TOPOLOGY | FILE]", default=catalogue.DEFAULT)
 @click.option("--name", metavar="LAB", help="Name of the lab; default: that of the topology.")
@@ -169,7 +169,7 @@ def command(
 
 def _left_out(services: str) -> Iterator[str]:
     """Yield a line for each kind of service that ``all`` does without."""
-    for kind in service_kinds().values() if services == ALL else ():
+    for kind in KINDS.values() if services == ALL else ():
         for program in missing(kind):
             yield f"service {kind.name}: left out; to have it, {program.advice}"
 

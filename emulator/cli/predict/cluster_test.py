@@ -130,7 +130,7 @@ def parameters_of(
     def choice(names: Sequence[str], words: Sequence[str]) -> dict[str, str] | None:
         """Return the parameter that takes one of ``words``; None if the scenario has none."""
         for name in names:
-            offered = fields[name].metadata["choices"] if name in fields else ()
+            offered = fields[name].metadata["choices"]() if name in fields else ()
             for word in words:
                 if word in offered:
                     return {} if fields[name].default == word else {name: word}

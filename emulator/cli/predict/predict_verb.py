@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.predict import prediction
 from emulator.cli.predict.cluster_test import (
     Limit,
@@ -33,7 +34,7 @@ from emulator.run.runner import RunPlan, RunRequest, execute, prepare
 from topologies.units import UnitError, parse_size
 
 
-@click.command("predict")
+@click.command("predict", cls=PluginCommand)
 @click.option(
     "--nccl-tests",
     "log_path",

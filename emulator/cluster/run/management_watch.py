@@ -10,7 +10,7 @@ from pathlib import Path
 from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.cluster.run.packet_survey import survey
 from emulator.cluster.services.kinds.rendezvous import PORT
-from emulator.cluster.services.service_registry import service_kinds
+from emulator.cluster.services.service_registry import KINDS
 from emulator.rocev2.wire import codes as rocev2_codes
 from topologies.addressing import NETWORK_BLOCKS
 from topologies.cluster.machine_networks import MANAGEMENT_SWITCH
@@ -42,10 +42,8 @@ class ManagementWatch:
 
 def foreign_ports() -> frozenset[int]:
     """Return the TCP and UDP ports of training, and of services of other networks."""
-    own = {kind.port for kind in service_kinds().values() if kind.network == MANAGEMENT}
-    others = {
-        kind.port for kind in service_kinds().values() if kind.network not in (None, MANAGEMENT)
-    }
+    own = {kind.port for kind in KINDS.values() if kind.network == MANAGEMENT}
+    others = {kind.port for kind in KINDS.values() if kind.network not in (None, MANAGEMENT)}
     found = {rocev2_codes.UDP_PORT, codes.UDP_PORT, *others} - own
     return frozenset(port for port in found if port is not None)
 

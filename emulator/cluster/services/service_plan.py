@@ -12,12 +12,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from emulator.cluster.services.machine_map import MachineMap
-from emulator.cluster.services.service_registry import NeededProgram, ServiceKind, service_kinds
+from emulator.cluster.services.service_registry import KINDS, NeededProgram, ServiceKind
 from emulator.errors import UserError
 from topologies.advice import near
 from topologies.model import TopologyError
+from topologies.registry import parameter_fields
 
 ALL, NONE = "all", "none"
 
@@ -47,7 +49,7 @@ def plan_services(
     Raises UserError for a kind, a machine or a parameter that is not there, a machine that is not
     in the service's network, or a program that is missing.
     """
-    kinds = service_kinds()
+    kinds = KINDS
     parameters = _parameters(kinds, changed)
     words = [word.strip() for word in text.split(",") if word.strip()]
     if words == [NONE] or not words:
@@ -90,7 +92,10 @@ def _parameters(
     kinds: Mapping[str, ServiceKind], changed: Iterable[str]
 ) -> dict[str, dict[str, float]]:
     """Return the parameters of every kind, with those that ``changed`` sets."""
-    found = {name: dict(kind.parameters) for name, kind in kinds.items()}
+    found: dict[str, dict[str, Any]] = {
+        name: {item.name: item.default for item in parameter_fields(kind.parameters)}
+        for name, kind in kinds.items()
+    }
     for word in changed:
         where, equals, value = (part.strip() for part in word.partition("="))
         name, _, key = where.partition(".")

@@ -1,19 +1,13 @@
-"""The form of a kind of service, and all kinds by name.
-
-A kind registers itself in a module of :mod:`emulator.cluster.services.kinds`: that is all it takes
-to have a new one.
-"""
+"""The form of a kind of service, and all kinds by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import iter_modules
 
-from emulator.cluster.services import kinds
 from emulator.cluster.services.machine_map import MachineMap
+from topologies.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,33 +54,19 @@ class ServiceKind:
     ``machines`` chooses where it runs unless the user says.  ``command`` writes what the service
     reads into its directory, and returns what to run; the process must stay in the foreground.  A
     kind without a ``network`` listens at no address, and may run on switches too.
-    ``parameters`` are numbers that users may change, with their defaults; times are in seconds of
-    the network.  ``port`` is the TCP port at which it answers once it is ready; None: it is ready
+    ``parameters`` is the dataclass of numbers that users may change; times are in seconds of the
+    network.  ``port`` is the TCP port at which it answers once it is ready; None: it is ready
     when it runs.
     """
 
     name: str
-    summary: str
+    meaning: str
     network: str | None
     machines: Callable[[MachineMap], Sequence[str]]
     command: Callable[[ServicePlace], Sequence[str]]
     port: int | None = None
     programs: tuple[NeededProgram, ...] = ()
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameters: type | None = None
 
 
-_KINDS: dict[str, ServiceKind] = {}
-
-
-def register(kind: ServiceKind) -> ServiceKind:
-    """Make ``kind`` known by its name."""
-    assert kind.name not in _KINDS, kind.name
-    _KINDS[kind.name] = kind
-    return kind
-
-
-def service_kinds() -> Mapping[str, ServiceKind]:
-    """Return all kinds by name, in the order of their modules."""
-    for module in iter_modules(kinds.__path__):
-        import_module(f"{kinds.__name__}.{module.name}")
-    return _KINDS
+KINDS: Registry[ServiceKind] = Registry("service", "emulator.cluster.services.kinds")

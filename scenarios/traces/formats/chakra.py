@@ -21,7 +21,7 @@ from pathlib import Path
 
 from emulator.packed_file import Pace
 from scenarios.traces import protobuf_wire as wire
-from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.group_file import read_groups
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
@@ -446,10 +446,10 @@ def _delimited(message: bytes) -> bytes:
     return wire.varint(len(message)) + message
 
 
-CHAKRA = register(
+FORMATS.register(
     TraceFormat(
         name="chakra",
-        title="execution traces of MLCommons Chakra",
+        meaning="execution traces of MLCommons Chakra",
         suffixes=(".et",),
         recognises=lambda head: True,
         read=_read,

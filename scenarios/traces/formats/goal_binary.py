@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.goal_starts import start_together
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
@@ -164,10 +164,10 @@ def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
     return _BinaryReader(files[0]).read()
 
 
-GOAL_BINARY = register(
+FORMATS.register(
     TraceFormat(
         name="goal-binary",
-        title="GOAL binary of LogGOPSim",
+        meaning="GOAL binary of LogGOPSim",
         suffixes=(".bin", ".goal"),
         recognises=lambda head: head[:_BASE] == MAGIC.to_bytes(_BASE, "little"),
         begins="begins with 4223",

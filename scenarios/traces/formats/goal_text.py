@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emulator.packed_file import Pace
-from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.goal_starts import start_together
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
@@ -274,10 +274,10 @@ def _written(one: TraceOperation) -> str:
     raise TypeError(f"{type(one).__name__} is no message")
 
 
-GOAL = register(
+FORMATS.register(
     TraceFormat(
         name="goal",
-        title="GOAL text of LogGOPSim and ATLAHS",
+        meaning="GOAL text of LogGOPSim and ATLAHS",
         suffixes=(".goal",),
         recognises=lambda head: b"num_ranks" in head,
         begins="begins with 'num_ranks'",

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
@@ -407,10 +407,10 @@ def _write(run: TraceRun) -> Mapping[str, bytes]:
     return {"": "\n".join(_MatrixWriter(run.messages).lines()).encode() + b"\n"}
 
 
-HTSIM_MATRIX = register(
+FORMATS.register(
     TraceFormat(
         name="htsim",
-        title="connection matrix of htsim",
+        meaning="connection matrix of htsim",
         suffixes=(".cm",),
         recognises=lambda head: b"Nodes" in head,
         begins="has 'Nodes'",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.group_file import read_groups
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
@@ -293,10 +293,10 @@ def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
     return Trace(files[0].stem, tuple(lists[rank] for rank in range(world)), groups)
 
 
-KINETO = register(
+FORMATS.register(
     TraceFormat(
         name="kineto",
-        title="Kineto trace of PyTorch with arguments of NCCL",
+        meaning="Kineto trace of PyTorch with arguments of NCCL",
         suffixes=(".json",),
         recognises=lambda head: b'"coll_perf"' not in head and b'"inspector_output' not in head,
         begins="has no 'coll_perf'",

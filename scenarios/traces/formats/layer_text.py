@@ -24,7 +24,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
@@ -406,10 +406,10 @@ def _recognises(head: bytes) -> bool:
     return bool(words) and words[0].decode("ascii", "replace").isupper()
 
 
-LAYER_TEXT = register(
+FORMATS.register(
     TraceFormat(
         name="layers",
-        title="workload text of ASTRA-sim 1.0, SimAI and AICB",
+        meaning="workload text of ASTRA-sim 1.0, SimAI and AICB",
         suffixes=(".txt",),
         recognises=_recognises,
         begins="begins with a policy in capitals",

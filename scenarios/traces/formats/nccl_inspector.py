@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scenarios.traces.bus_factor import bus_factor
-from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
@@ -332,10 +332,10 @@ def _record(run: TraceRun, one: CollectiveRun, rank: int, number: int) -> dict[s
     }
 
 
-NCCL_INSPECTOR = register(
+FORMATS.register(
     TraceFormat(
         name="inspector",
-        title="records of the NCCL Inspector",
+        meaning="records of the NCCL Inspector",
         suffixes=(".jsonl", ".log", ".json"),
         recognises=lambda head: b'"coll_perf"' in head or b'"inspector_output' in head,
         begins="has 'coll_perf'",

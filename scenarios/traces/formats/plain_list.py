@@ -25,7 +25,7 @@ from typing import Any
 
 from ruamel.yaml.comments import CommentedSeq
 
-from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
@@ -305,10 +305,10 @@ def _states_ranks(row: _Row) -> bool:
     return row.fields.get("operation") == "ranks"
 
 
-register(
+FORMATS.register(
     TraceFormat(
         name="yaml",
-        title="plain list of collectives as YAML",
+        meaning="plain list of collectives as YAML",
         suffixes=(".yaml", ".yml"),
         recognises=lambda head: b"operations" in head,
         begins="has 'operations'",
@@ -316,10 +316,10 @@ register(
         facts=("ranks",),
     )
 )
-register(
+FORMATS.register(
     TraceFormat(
         name="csv",
-        title="plain list of collectives as CSV",
+        meaning="plain list of collectives as CSV",
         suffixes=(".csv",),
         recognises=lambda head: (
             head.lstrip(b"\xef\xbb\xbf").startswith(b"operation") or _is_of_aicb(head)

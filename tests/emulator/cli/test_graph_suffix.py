@@ -23,7 +23,7 @@ def test_an_unknown_suffix_is_refused_and_the_known_are_named(tmp_path: Path, na
     assert isinstance(done.exception, UserError | click.ClickException)
     sentence = str(done.exception)
     assert "\n" not in sentence
-    for suffix in graph_verb.SUFFIXES:
+    for suffix in graph_verb.suffixes():
         assert suffix in sentence
     assert not (tmp_path / name).exists()
 

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from emulator.packed_file import ALWAYS
-from scenarios.traces.format_registry import FACTS, ReadOptions
-from scenarios.traces.formats import FORMATS
+from scenarios.traces.format_registry import FACTS, FORMATS, ReadOptions
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import TraceRefusal

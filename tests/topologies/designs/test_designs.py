@@ -56,7 +56,7 @@ def numbers(topology: Topology) -> str:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_the_numbers_in_a_docstring_are_those_of_the_fabric(name: str) -> None:
-    design = catalogue.DESIGNS[name].design
+    design = catalogue.DESIGNS[name].parameters
     words = " ".join((inspect.getdoc(design) or "").split())
     assert numbers(catalogue.load(name)) in words
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from topologies.catalogue import DESIGNS, Parameter, build
+from topologies.catalogue import DESIGNS, build
 from topologies.model import Topology, TopologyError
+from topologies.parts.design import Parameter
 from topologies.parts.design_parameters import AUTO, ParameterKind, WordKind
 
 #: What may change nothing, and why that is right.
@@ -42,7 +43,7 @@ def drawing(topology: Topology) -> Topology:
 def test_a_parameter_of_a_design_is_not_silent(design: str) -> None:
     usual = build(design, {})
     silent = []
-    for parameter in DESIGNS[design].parameters.values():
+    for parameter in DESIGNS[design].fields.values():
         name = parameter.name
         for value in others(parameter):
             given = f"{name}={value}"

@@ -12,7 +12,7 @@ from emulator.dataplane.fabric_choice import FabricChoice, choose
 from emulator.errors import UserError
 from tests import DATA
 from topologies.catalogue import load
-from topologies.exports import EXPORTS
+from topologies.exports.export_registry import EXPORTS
 from topologies.imports.other_tools import told
 from topologies.model import Topology
 

@@ -32,9 +32,9 @@ from tests.harness.uet.script import (
 )
 from tests.harness.uet.script import ack as acknowledge
 from uet.config import ConfigurationError, FepConfig
-from uet.congestion.congestion_profile import SPRAYING
 from uet.congestion.control_registry import CONTROLS
 from uet.congestion.controls.nscc import Nscc
+from uet.congestion.spraying.policies import SPRAYING
 from uet.transport import ReceiveRequest, SendRequest
 from uet.wire.codes import ControlType, NackCode, PacketType
 from uet.wire.frame import decode_frame
@@ -69,7 +69,7 @@ def test_nothing_is_lost_or_stuck(wire: str, algorithm: str, spraying: str) -> N
     """All operations in both directions at once, a long write among them; all is quiet after."""
     exchange = Exchange(
         WIRES[wire],
-        seed=SPRAYING.index(spraying),
+        seed=SPRAYING.names().index(spraying),
         rod_reorder=True,
         cc=algorithm,
         spraying=spraying,

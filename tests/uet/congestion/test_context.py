@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from tests.harness.examples import examples
 from uet.congestion.congestion_parameters import NsccParameters, ParameterError, RcccParameters
-from uet.congestion.congestion_profile import SPRAYING, CongestionProfile, profile
+from uet.congestion.congestion_profile import CongestionProfile, profile
 from uet.congestion.context import CongestionContext
 from uet.congestion.controls.fixed_window import FixedWindow
 from uet.congestion.controls.nscc import Nscc
 from uet.congestion.receiver_credit import CreditSource
 from uet.congestion.signals import NO_SAMPLE, units
 from uet.congestion.spraying.paths import CLEAN, ECN, NACK, TIMEOUT
+from uet.congestion.spraying.policies import SPRAYING
 from uet.wire.codes import NackCode
 
 MTU = 4_096

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from emulator.cluster.nvme_tcp.wire.fabrics_layouts import IO_PORT
-from emulator.cluster.services.service_registry import ServiceKind, ServicePlace, register
+from emulator.cluster.services.service_registry import KINDS, ServiceKind, ServicePlace
 from emulator.errors import UserError
 from topologies.model import STORAGE
+from topologies.registry import parameter
 
 #: The namespace, in the service's directory.
 DISK = "disk.img"
 SIZE_OCTETS, BLOCK_OCTETS = 2**30, 4096
 _UETEMU = (sys.executable, "-P", "-c", "from emulator.cli.main import main; main()")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceSize:
+    size: float = parameter(SIZE_OCTETS, help="octets of the namespace of each storage node")
 
 
 def subsystem_of(machine: str) -> str:
@@ -48,14 +55,14 @@ def _command(place: ServicePlace) -> Sequence[str]:
     )
 
 
-BLOCK_STORAGE = register(
+BLOCK_STORAGE = KINDS.register(
     ServiceKind(
         name="nvme",
-        summary="block storage by NVMe/TCP, a subsystem of each storage node",
+        meaning="block storage by NVMe/TCP, a subsystem of each storage node",
         network=STORAGE,
         machines=lambda machines: machines.named("storage"),
         command=_command,
         port=IO_PORT,
-        parameters={"size": SIZE_OCTETS},
+        parameters=NamespaceSize,
     )
 )

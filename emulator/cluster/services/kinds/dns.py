@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 from topologies.addressing import PORT_PREFIXES
 from topologies.model import MANAGEMENT
@@ -53,10 +53,10 @@ def _reserved(machines: MachineMap) -> Iterator[str]:
         yield f"{port.mac},{machines.address(machine, MANAGEMENT)},{machine}\n"
 
 
-DNS = register(
+DNS = KINDS.register(
     ServiceKind(
         name="dns",
-        summary="names of all machines, and their addresses by DHCP (dnsmasq)",
+        meaning="names of all machines, and their addresses by DHCP (dnsmasq)",
         network=MANAGEMENT,
         machines=lambda machines: machines.named("head"),
         command=_command,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from emulator.cluster.services.service_registry import ServiceKind, ServicePlace, register
+from emulator.cluster.services.service_registry import KINDS, ServiceKind, ServicePlace
 from topologies.model import MANAGEMENT
 
 PORT = 8000
@@ -22,10 +22,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     )
 
 
-FILES = register(
+FILES = KINDS.register(
     ServiceKind(
         name="files",
-        summary="HTTP server of files that are rolled out to all machines",
+        meaning="HTTP server of files that are rolled out to all machines",
         network=MANAGEMENT,
         machines=lambda machines: machines.named("head"),
         command=_command,

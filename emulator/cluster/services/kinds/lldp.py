@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 
 SOCKET = "lldpd.sock"
@@ -31,10 +31,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     )
 
 
-LLDP = register(
+LLDP = KINDS.register(
     ServiceKind(
         name="lldp",
-        summary="who is plugged in where, on machines and switches (lldpd)",
+        meaning="who is plugged in where, on machines and switches (lldpd)",
         network=None,
         machines=lambda machines: machines.nodes(),
         command=_command,

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 from topologies.model import MANAGEMENT
 
@@ -50,20 +50,20 @@ def _prometheus(place: ServicePlace) -> Sequence[str]:
     )
 
 
-METRICS = register(
+METRICS = KINDS.register(
     ServiceKind(
         name="metrics",
-        summary="ports of the backend as OpenMetrics (uetemu metrics)",
+        meaning="ports of the backend as OpenMetrics (uetemu metrics)",
         network=MANAGEMENT,
         machines=lambda machines: machines.named(HEAD),
         command=_metrics,
         port=METRICS_PORT,
     )
 )
-PROMETHEUS = register(
+PROMETHEUS = KINDS.register(
     ServiceKind(
         name="prometheus",
-        summary="Prometheus, which collects the metrics of the head node",
+        meaning="Prometheus, which collects the metrics of the head node",
         network=MANAGEMENT,
         machines=lambda machines: machines.named(TELEMETRY),
         command=_prometheus,

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from emulator.cluster.services.llm import llm_server
-from emulator.cluster.services.service_registry import ServiceKind, ServicePlace, register
+from emulator.cluster.services.service_registry import KINDS, ServiceKind, ServicePlace
 from topologies.cluster.machine_networks import MODEL_PORT
 from topologies.model import FRONTEND
+from topologies.registry import parameter
 
 #: Of the frontend's time, in seconds, unless the user says otherwise.
 TTFT_S, ITL_S = 0.020, 0.005
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerTimes:
+    ttft: float = parameter(TTFT_S, help="time to the first token (s)")
+    itl: float = parameter(ITL_S, help="time between tokens (s)")
 
 
 def _command(place: ServicePlace) -> Sequence[str]:
@@ -23,14 +31,14 @@ def _command(place: ServicePlace) -> Sequence[str]:
     )
 
 
-LLM = register(
+LLM = KINDS.register(
     ServiceKind(
         name="llm",
-        summary="stand-in for a model server, with OpenAI's HTTP API",
+        meaning="stand-in for a model server, with OpenAI's HTTP API",
         network=FRONTEND,
         machines=lambda machines: machines.servers,
         command=_command,
         port=MODEL_PORT,
-        parameters={"ttft": TTFT_S, "itl": ITL_S},
+        parameters=AnswerTimes,
     )
 )

@@ -11,21 +11,28 @@ shell stands between them, and ends with nbdkit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from emulator.cluster.services.kinds.block_storage import BLOCK_OCTETS, DISK, SIZE_OCTETS
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 from emulator.errors import UserError
 from topologies.model import STORAGE
+from topologies.registry import parameter
 
 #: NBD's port, registered at IANA.
 PORT = 10809
 #: Arguments: the server with its arguments.
 _KEEP_PARENT = '"$@" & wait $!'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSize:
+    size: float = parameter(SIZE_OCTETS, help="octets of the export of each storage node")
 
 
 def _command(place: ServicePlace) -> Sequence[str]:
@@ -39,10 +46,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     return ("sh", "-c", _KEEP_PARENT, "nbd", *nbdkit)
 
 
-NBD = register(
+NBD = KINDS.register(
     ServiceKind(
         name="nbd",
-        summary="block storage by NBD (nbdkit), an export of each storage node",
+        meaning="block storage by NBD (nbdkit), an export of each storage node",
         network=STORAGE,
         machines=lambda machines: machines.named("storage"),
         command=_command,
@@ -51,6 +58,6 @@ NBD = register(
             NeededProgram(command="nbdkit", package="nbdkit"),
             NeededProgram(command="nbdcopy", package="libnbd-bin"),
         ),
-        parameters={"size": SIZE_OCTETS},
+        parameters=ExportSize,
     )
 )

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 from topologies.model import STORAGE
 
@@ -78,10 +78,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     )
 
 
-NFS = register(
+NFS = KINDS.register(
     ServiceKind(
         name="nfs",
-        summary="file system that all machines share (nfs-ganesha, NFSv3 and NFSv4)",
+        meaning="file system that all machines share (nfs-ganesha, NFSv3 and NFSv4)",
         network=STORAGE,
         machines=lambda machines: machines.named("storage")[:1],
         command=_command,

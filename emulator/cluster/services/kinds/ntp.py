@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 from topologies.model import MANAGEMENT
 
@@ -40,10 +40,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     return ("chronyd", "-x", "-d", "-u", "root", "-f", str(folder / CONFIGURATION))
 
 
-NTP = register(
+NTP = KINDS.register(
     ServiceKind(
         name="ntp",
-        summary="time: the head node serves it, the others measure theirs (chronyd -x)",
+        meaning="time: the head node serves it, the others measure theirs (chronyd -x)",
         network=MANAGEMENT,
         machines=lambda machines: machines.within(MANAGEMENT),
         command=_command,

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 from topologies.model import STORAGE
 
@@ -27,10 +27,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     return (str(MOTO), "--host", place.address, "--port", str(PORT))
 
 
-OBJECT_STORE = register(
+OBJECT_STORE = KINDS.register(
     ServiceKind(
         name="s3",
-        summary="object store with the interface of S3 (moto)",
+        meaning="object store with the interface of S3 (moto)",
         network=STORAGE,
         machines=lambda machines: machines.named("storage")[:1],
         command=_command,

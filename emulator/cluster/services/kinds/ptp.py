@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 from topologies.model import MANAGEMENT
 
@@ -36,10 +36,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     return ("ptp4l", "-f", str(configuration), "-i", port, "-m", "-q")
 
 
-PTP = register(
+PTP = KINDS.register(
     ServiceKind(
         name="ptp",
-        summary="time by PTP: the head node is the grandmaster, the others measure (ptp4l)",
+        meaning="time by PTP: the head node is the grandmaster, the others measure (ptp4l)",
         network=MANAGEMENT,
         machines=lambda machines: machines.within(MANAGEMENT),
         command=_command,

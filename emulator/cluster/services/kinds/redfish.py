@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from emulator.cluster.services.redfish import redfish_server
-from emulator.cluster.services.service_registry import ServiceKind, ServicePlace, register
+from emulator.cluster.services.service_registry import KINDS, ServiceKind, ServicePlace
 from topologies.model import MANAGEMENT
 
 PORT = 8001
@@ -17,10 +17,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     return (sys.executable, "-m", module, place.cluster, place.address, str(PORT))
 
 
-REDFISH = register(
+REDFISH = KINDS.register(
     ServiceKind(
         name="redfish",
-        summary="power of machines, off and on, which pulls their cables (Redfish)",
+        meaning="power of machines, off and on, which pulls their cables (Redfish)",
         network=MANAGEMENT,
         machines=lambda machines: machines.named("head"),
         command=_command,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from emulator.cluster.services.rendezvous import store_server
-from emulator.cluster.services.service_registry import ServiceKind, ServicePlace, register
+from emulator.cluster.services.service_registry import KINDS, ServiceKind, ServicePlace
 from topologies.model import MANAGEMENT
 
 PORT = 29_500  # as PyTorch has it by default (MASTER_PORT)
@@ -16,10 +16,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     return (sys.executable, "-m", store_server.__name__, place.address, str(PORT))
 
 
-RENDEZVOUS = register(
+RENDEZVOUS = KINDS.register(
     ServiceKind(
         name="rendezvous",
-        summary="keys and values, by which the ranks of a job find each other",
+        meaning="keys and values, by which the ranks of a job find each other",
         network=MANAGEMENT,
         machines=lambda machines: machines.named("head"),
         command=_command,

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emulator.cluster.services.service_registry import (
+    KINDS,
     NeededProgram,
     ServiceKind,
     ServicePlace,
-    register,
 )
 from topologies.model import MANAGEMENT
 
@@ -47,10 +47,10 @@ def _command(place: ServicePlace) -> Sequence[str]:
     return (SSHD, "-D", "-e", "-f", str(configuration))
 
 
-SSH = register(
+SSH = KINDS.register(
     ServiceKind(
         name="ssh",
-        summary="logins with the cluster's own key (sshd)",
+        meaning="logins with the cluster's own key (sshd)",
         network=MANAGEMENT,
         machines=lambda machines: machines.within(MANAGEMENT),
         command=_command,

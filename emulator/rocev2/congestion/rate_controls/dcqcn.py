@@ -259,7 +259,7 @@ RATE_CONTROLS.register(
     RateControl(
         name="dcqcn",
         meaning="a rate by congestion notifications",
-        tuned=_parameters,
+        tune=_parameters,
         open=_open,
         notifies=True,
     )

@@ -7,16 +7,10 @@ from typing import Any
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS, RateControl
 
 
-def _nothing(config: Any) -> None:
-    """Return no parameters."""
-
-
 def _open(parameters: None, config: Any, now: int) -> tuple[None, None]:
     return None, None
 
 
 RATE_CONTROLS.register(
-    RateControl(
-        name="none", meaning="as fast as the port", tuned=_nothing, open=_open, notifies=False
-    )
+    RateControl(name="none", meaning="as fast as the port", open=_open, notifies=False)
 )

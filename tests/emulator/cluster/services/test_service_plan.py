@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.cluster.services import service_registry
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
-from emulator.cluster.services.service_registry import NeededProgram, ServiceKind, service_kinds
+from emulator.cluster.services.service_registry import KINDS, NeededProgram, ServiceKind
 from emulator.errors import UserError
 from topologies import catalogue
 from topologies.model import MANAGEMENT
@@ -51,16 +50,18 @@ def test_a_cluster_without_the_network_has_no_place() -> None:
         plan_services("files", MachineMap(catalogue.load("clos")))
 
 
-def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_named_with_its_package() -> None:
     kind = ServiceKind(
         name="moon",
-        summary="",
+        meaning="the moon's tides",
         network=MANAGEMENT,
         machines=lambda machines: machines.servers,
         command=lambda place: ["moond"],
         programs=(NeededProgram(command="moond-is-nowhere", package="moon"),),
     )
-    service_kinds()
-    monkeypatch.setitem(service_registry._KINDS, "moon", kind)
-    with pytest.raises(UserError, match=r"run vagrant/provision\.sh --with cluster"):
-        plan_services("moon", MACHINES)
+    KINDS.register(kind)
+    try:
+        with pytest.raises(UserError, match=r"run vagrant/provision\.sh --with cluster"):
+            plan_services("moon", MACHINES)
+    finally:
+        KINDS.remove("moon")

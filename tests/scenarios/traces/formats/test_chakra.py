@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.traces import protobuf_wire as wire
-from scenarios.traces.format_registry import ReadOptions
-from scenarios.traces.formats.chakra import CHAKRA
+from scenarios.traces.format_registry import FORMATS, ReadOptions
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
     Collective,
@@ -180,10 +179,10 @@ def test_numbers_have_the_types_that_chakras_feeder_reads() -> None:
     )
     trace = Trace("t", tuple([*own, collective] for own in sends), {"g": (0, 1)})
     run = TraceRun(trace=trace, messages=trace, collectives=(), servers=(), origin_us=0)
-    assert CHAKRA.write is not None
+    assert FORMATS["chakra"].write is not None
     types = {"bool": 27, "int32": 7, "int64": 9, "text": 29}
     found = set()
-    for content in CHAKRA.write(run).values():
+    for content in FORMATS["chakra"].write(run).values():
         for message in list(wire.delimited(memoryview(content)))[1:]:
             for number, _, attribute in wire.fields(message):
                 if number == 10:
@@ -223,8 +222,8 @@ def test_what_is_written_is_read_as_the_same(tmp_path: Path) -> None:
         )
     trace = Trace("t", tuple(lists), {"g": (3, 1, 0, 2)})
     run = TraceRun(trace=trace, messages=trace, collectives=(), servers=(), origin_us=0)
-    assert CHAKRA.write is not None
-    written = CHAKRA.write(run)
+    assert FORMATS["chakra"].write is not None
+    written = FORMATS["chakra"].write(run)
     again = read(tmp_path, *(written[f".{rank}"] for rank in range(4)))
     assert again.groups == {"1": (3, 1, 0, 2)}
     for ours, theirs in zip(trace.operations, again.operations, strict=True):

@@ -1,4 +1,4 @@
-"""GOAL text: what is read, what is written, and what is refused with its line."""
+"""FORMATS["goal"] text: what is read, what is written, and what is refused with its line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scenarios.traces.format_registry import ReadOptions
-from scenarios.traces.formats.goal_text import GOAL
+from scenarios.traces.format_registry import FORMATS, ReadOptions
 from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import Trace, TraceCompute, TraceReceive, TraceRefusal, TraceSend
@@ -59,8 +58,8 @@ def test_what_is_written_is_read_as_the_same(tmp_path: Path) -> None:
     replay = Replay(trace, fabric, ReplayChoice(compute_scale=1, slice_bytes=512, seed=1))
     messages = Trace("list", tuple(map(as_operations, replay.compile())))
     run = TraceRun(trace=trace, messages=messages, collectives=(), servers=(), origin_us=0)
-    assert GOAL.write is not None
-    from_writer = GOAL.write(run)[""].decode()
+    assert FORMATS["goal"].write is not None
+    from_writer = FORMATS["goal"].write(run)[""].decode()
     again = read(tmp_path, from_writer)
     assert [len(one) for one in again.operations] == [len(one) for one in messages.operations]
     for ours, theirs in zip(messages.operations, again.operations, strict=True):

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scenarios.traces.format_registry import ReadOptions
-from scenarios.traces.formats.htsim_matrix import HTSIM_MATRIX
+from scenarios.traces.format_registry import FORMATS, ReadOptions
 from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
@@ -145,8 +144,8 @@ def written(folder: Path, listed: str, ranks: int = 4) -> bytes:
         servers=(),
         origin_us=0,
     )
-    assert HTSIM_MATRIX.write is not None
-    return HTSIM_MATRIX.write(run)[""]
+    assert FORMATS["htsim"].write is not None
+    return FORMATS["htsim"].write(run)[""]
 
 
 @pytest.mark.parametrize(

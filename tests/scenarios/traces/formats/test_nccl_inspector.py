@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scenarios.traces.format_registry import ReadOptions
-from scenarios.traces.formats.nccl_inspector import NCCL_INSPECTOR
+from scenarios.traces.format_registry import FORMATS, ReadOptions
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import Collective, Trace, TraceCollective, TraceRefusal
 from scenarios.traces.trace_order import in_order
@@ -165,8 +164,8 @@ def collective(kind: Collective) -> TraceRun:
 
 
 def test_records_are_written_as_the_inspector_has_them(tmp_path: Path) -> None:
-    assert NCCL_INSPECTOR.write is not None
-    written = NCCL_INSPECTOR.write(collective(Collective.ALL_GATHER))
+    assert FORMATS["inspector"].write is not None
+    written = FORMATS["inspector"].write(collective(Collective.ALL_GATHER))
     assert json.loads(written[".1"]) == {
         "header": {"id": "0x0000000000000001", "rank": 0, "n_ranks": 2, "nnodes": 2},
         "metadata": {
@@ -194,9 +193,9 @@ def test_records_are_written_as_the_inspector_has_them(tmp_path: Path) -> None:
 
 
 def test_what_records_do_not_settle_is_not_written() -> None:
-    assert NCCL_INSPECTOR.write is not None
+    assert FORMATS["inspector"].write is not None
     with pytest.raises(TraceRefusal, match=r"size of a all_to_all; write Chakra"):
-        NCCL_INSPECTOR.write(collective(Collective.ALL_TO_ALL))
+        FORMATS["inspector"].write(collective(Collective.ALL_TO_ALL))
 
 
 PARTS = st.recursive(
