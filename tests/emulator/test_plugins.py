@@ -86,11 +86,11 @@ def test_a_scenario_of_the_same_file_uses_it(tmp_path: Path) -> None:
 
 def test_a_way_of_spraying_runs_with_its_parameters(tmp_path: Path) -> None:
     digests = []
-    for more in ("", ",two.forget=1"):
+    for more in ("", ",best.tried=4"):
         out = tmp_path / f"run{len(digests)}"
         done = uetemu(
-            *("run", "permutation", "--plugin", EXAMPLES / "weighted.py", "--output", out),
-            *("--transport", f"uet:spray=two{more}", "--fabric", "model"),
+            *("run", "permutation", "--plugin", EXAMPLES / "best.py", "--output", out),
+            *("--transport", f"uet:spray=best{more}", "--fabric", "model"),
             *("--topology", "rail_clos:hosts=4,gpus_per_host=2", "--param", "sizes=64KiB"),
         )
         assert done.returncode == 0, done.stderr
