@@ -25,7 +25,7 @@ from emulator.run.plan.time_limits import time_limit_s
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Outcome, Trial
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.workers.division import Division
 from emulator.workers.virtual_pool import VirtualPool
 from topologies.analysis.round_trip import base_rtt_ns
@@ -62,7 +62,7 @@ class Attempt:
         """Return the measurements, and the row's entries on the user's faults.
 
         With such faults an iteration without them comes first.  Raises
-        :class:`~emulator.sim.endpoint.agent_spec.AgentError` if a rank fails.
+        :class:`~emulator.sim.endpoint.endpoint_spec.EndpointError` if a rank fails.
         """
         if not self.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
@@ -79,7 +79,7 @@ class Attempt:
         warm = dataclasses.replace(self.trial, warmups=0)
         try:
             measured = self._measure(warm, bound_ns or self.load.ideal_ns, player)
-        except AgentError:
+        except EndpointError:
             self._lost = disturbance.lost_packets(
                 self.ports.end(), _less(self._uncounted(), before)
             )
@@ -110,7 +110,7 @@ class Attempt:
             link_changes(self.trial.faults, self.stage.topology),
         )
 
-    def sentence(self, error: AgentError) -> str:
+    def sentence(self, error: EndpointError) -> str:
         """Return the sentence on ``error``, which begins with who is cut off, if that may be why.
 
         Where transports are compared, the one that it befell stands in front.
@@ -118,7 +118,7 @@ class Attempt:
         sentence = str(error) if self._expected is None else self._expected.sentence(error)
         return f"{self.stage.stage.label}: {sentence}" if self.plan.compares else sentence
 
-    def unfinished(self, error: AgentError) -> Mapping[str, object] | None:
+    def unfinished(self, error: EndpointError) -> Mapping[str, object] | None:
         """Return what had been done when it failed, by the ranks that still answered.
 
         None: nothing had begun.  All processes call it.  If one of them has died, none asks the

@@ -1,4 +1,4 @@
-"""One trial on running agents: fill the memories, run, compare what came out, count."""
+"""One trial on endpoints: fill the memories, run, compare what came out, count."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def measure(
     the first one gets the messages.  ``begun`` is called with the recorder of these before anything
     runs.
 
-    Raises :class:`~emulator.sim.endpoint.agent_spec.AgentError` if a rank fails.
+    Raises :class:`~emulator.sim.endpoint.endpoint_spec.EndpointError` if a rank fails.
     """
     memories = pool.memories
     compiled = division.compiled(trial.compile, trial.name)

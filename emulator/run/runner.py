@@ -9,7 +9,7 @@ interrupt included, everything that was made is removed and what was measured is
     result = execute(plan, observer)   # builds, runs, removes, writes
 
 The fabric is built once.  Stage by stage (:mod:`emulator.run.plan.stages`) its switches are
-configured and, where the transport changes, its agents are started anew.
+configured and, where the transport changes, its endpoints are made anew.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.errors import UserError
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.run.attempt import Attempt
+from emulator.run.endpoint_specs import endpoint_specs
 from emulator.run.faults.fault_injector import FaultInjector, check_rates
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.measurement import Measured
@@ -46,14 +47,13 @@ from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
 from emulator.run.results import Result, RunFolder
-from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
 from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
 from emulator.run.virtual_time import VirtualTime
 from emulator.run_files import EVENT_LOGS
 from emulator.scenario import Outcome, Trial
-from emulator.sim.endpoint.agent_spec import AgentError
 from emulator.sim.endpoint.counting import add
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.transports.one_time_keys import KEY_FILE
 from emulator.workers.division import ALONE, Division, Processes
 from emulator.workers.ranks.rank_folder import RankFolder, bring_logs
@@ -99,7 +99,7 @@ def _execute(
             stop.explain(processes.obituary())
             result.errors.append(str(stop))
             raise
-        except AgentError as error:
+        except EndpointError as error:
             result.errors.append(run.attempt.sentence(error) if run.attempt else str(error))
             run.salvage(error)
         except UserError as error:
@@ -163,18 +163,18 @@ class _Run:
         self.observer.began(self.plan, self.result)
         with ExitStack() as stack, self._processes.warned():
             self._build(stack)
-            for agents in self._by_agents():
+            for stages in self._by_endpoints():
                 with ExitStack() as lives:
-                    self._start_agents(lives, agents)
-                    for number in agents:
+                    self._make_endpoints(lives, stages)
+                    for number in stages:
                         self._run_stage(number)
                     self._take_endpoints(self._pool.close())
             if self.plan.logged:
                 bring_logs(self._processes, self.folder.path / EVENT_LOGS)
             self._count()
 
-    def _by_agents(self) -> list[list[int]]:
-        """The numbers of the stages, those together that can use the same agents."""
+    def _by_endpoints(self) -> list[list[int]]:
+        """The numbers of the stages, those together that can use the same endpoints."""
         groups: list[list[int]] = []
         stages = self.plan.stages
         for number, stage in enumerate(stages):
@@ -239,8 +239,8 @@ class _Run:
             progress=lambda done, total, what: observer.progress(f"building {what}", None),
         )
 
-    def _start_agents(self, lives: ExitStack, stages: Sequence[int]) -> None:
-        """The agents for ``stages``, which share a transport; they end with ``lives``."""
+    def _make_endpoints(self, lives: ExitStack, stages: Sequence[int]) -> None:
+        """The endpoints for ``stages``, which share a transport; they end with ``lives``."""
         plan, lab, observer = self.plan, self.lab, self.observer
         assert lab is not None
         first = plan.stages[stages[0]]
@@ -252,7 +252,7 @@ class _Run:
             transport = transport.keyed(secret)
         self._lives += 1
         memories = [load.memory_octets for number in stages for load in plan.stages[number].loads]
-        specs = agent_specs(
+        specs = endpoint_specs(
             first.topology,
             transport,
             nic_delays=lab.cable_delay == "nic",
@@ -268,7 +268,7 @@ class _Run:
         )
         self.pool = lives.enter_context(self.time.pool(specs))
         self.pool.start(
-            lambda done, total: observer.progress(f"starting agents ({done}/{total})", None)
+            lambda done, total: observer.progress(f"starting endpoints ({done}/{total})", None)
         )
         self.folder.event("started", agents=self.pool.pids, transport=first.stage.label)
 
@@ -431,7 +431,7 @@ class _Run:
                 add(total, {f"{layer}.{name}": value for name, value in values.items()})
         self.result.endpoints = self._endpoints
 
-    def salvage(self, error: AgentError) -> None:
+    def salvage(self, error: EndpointError) -> None:
         """Keep what the ranks that still answered had done and counted when one failed."""
         self._take_endpoints(error.counters)
         if self.attempt is not None:

@@ -21,7 +21,7 @@ from emulator.run.plan.run_plan import RunPlan, partition_of
 from emulator.run.results import Result, RunFolder
 from emulator.run_files import CAPTURE
 from emulator.sim import line_telemetry
-from emulator.sim.endpoint.agent_spec import AgentSpec
+from emulator.sim.endpoint.endpoint_spec import EndpointSpec
 from emulator.sim.event_queue import PS, EventQueue
 from emulator.sim.frame_digest import PARTS_FILE, digest, digest_of_row, parts
 from emulator.sim.frame_taps import boundary
@@ -221,7 +221,7 @@ class VirtualTime:
         """Return the lines, for a fault injector."""
         return LineFaults(self.fabric)
 
-    def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
+    def pool(self, specs: Sequence[EndpointSpec]) -> VirtualPool:
         """The endpoints, in the processes of the workers."""
         self._pool = VirtualPool(self._plan.lab, specs, self.fabric)
         return self._pool

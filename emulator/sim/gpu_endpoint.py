@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from emulator.sim.endpoint.agent_spec import AgentSpec, make_transport
 from emulator.sim.endpoint.counting import add, of_the_past, open_now
+from emulator.sim.endpoint.endpoint_spec import EndpointSpec, make_transport
 from emulator.sim.endpoint.operations.data_arrival import lose_after
 from emulator.sim.endpoint.operations.executor import MEMORY_KEY, Executor
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, Layout
@@ -131,7 +131,7 @@ class GpuEndpoint:
 
     def __init__(
         self,
-        spec: AgentSpec,
+        spec: EndpointSpec,
         ports: Sequence[GpuPort],
         around: WorkerSurroundings,
         number: int,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from emulator.dataplane.dataplane import HostPort
-from emulator.sim.endpoint.agent_spec import PortSpec
+from emulator.sim.endpoint.endpoint_spec import PortSpec
 from emulator.sim.line import Line
 from uet.congestion.spraying.port_entropy import remaining
 from uet.transport import Frame

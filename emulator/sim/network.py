@@ -16,7 +16,7 @@ from emulator.dataplane.switch.virtual_state import (
     OVERTAKES,
     PORT_WORDS,
 )
-from emulator.sim.endpoint.agent_spec import AgentSpec, PortSpec
+from emulator.sim.endpoint.endpoint_spec import EndpointSpec, PortSpec
 from emulator.sim.event_queue import PS, Event, EventQueue
 from emulator.sim.gpu_port import GpuPort
 from emulator.sim.line import (
@@ -351,7 +351,7 @@ class Network:
             if node in nodes:
                 changed()
 
-    def open_gpus(self, specs: Sequence[AgentSpec]) -> list[list[GpuPort]]:
+    def open_gpus(self, specs: Sequence[EndpointSpec]) -> list[list[GpuPort]]:
         """Open the ports of the GPUs of ``specs``, joined to their lines."""
         hosts = [
             Host(

@@ -1,8 +1,8 @@
 """The transports that a run can use, each fitted to the fabric it runs on.
 
 The factories named in a :class:`~emulator.transports.transport_choice.TransportChoice` are called
-in the agents (see :class:`~emulator.sim.endpoint.agent_spec.AgentSpec`); everything else happens in
-the runner, before any process exists.
+where endpoints are made (:class:`~emulator.sim.endpoint.endpoint_spec.EndpointSpec`); everything
+else happens in the runner, before any process exists.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def uet_endpoint(
     from uet.eventlog.logging_endpoint import create
     from uet.eventlog.sequence import JsonSequence
 
-    # Line by line, and kept open for the life of the agent: killed, it loses one event at most.
+    # Line by line, and kept open for the life of the endpoint: killed, it loses one event at most.
     path = Path(event_log)
     if life:
         path = path.with_stem(f"{path.stem}.{life}")

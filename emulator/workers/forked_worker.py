@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from emulator.dataplane.dataplane import Dataplane
 from emulator.logs import plain_logger
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.event_queue import EventQueue
 from emulator.sim.line_record import LineRecord
 from emulator.workers.worker import Call, WorkerPart
@@ -80,7 +80,7 @@ class ForkedWorker:
     def give(self, call: Call[T], time_limit_s: float | None = None) -> Callable[[], T]:
         """Have ``call`` carried out there; return what returns its answer, or raises its exception.
 
-        If there is none for ``time_limit_s`` the process is ended: AgentError.
+        If there is none for ``time_limit_s`` the process is ended: EndpointError.
         """
         try:
             with_changes = pickle.dumps((self._changes, call), pickle.HIGHEST_PROTOCOL)
@@ -104,10 +104,10 @@ class ForkedWorker:
         return value
 
     def _bury(self) -> NoReturn:
-        """Raise AgentError: the process has ended, and if it has not, it is ended now."""
+        """Raise EndpointError: the process has ended, and if it has not, it is ended now."""
         status = self._end()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        raise AgentError(
+        raise EndpointError(
             f"worker {self.number} of the run (process {self.pid}) {how}; start the run again",
             died=True,
         )

@@ -25,7 +25,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from emulator.dataplane.dataplane import Account, Dataplane
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.switch.link.link_counters import LinkCounters
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.sim.line_record import LineRecord
 from emulator.sim.line_state import LineState, LineStates
@@ -269,7 +269,7 @@ class VirtualFabric:
         They are ended then, and get no more calls.
         """
         if self.broken:
-            raise AgentError("the workers of the run were interrupted", died=True)
+            raise EndpointError("the workers of the run were interrupted", died=True)
         try:
             yield
         except BaseException:
@@ -474,7 +474,7 @@ class VirtualFabric:
 
         One that does not answer for :data:`END_SECONDS` is ended.
         """
-        with contextlib.suppress(AgentError):  # a worker has ended, and its sockets with it
+        with contextlib.suppress(EndpointError):  # a worker has ended, and its sockets with it
             if not self.broken:
                 with self._together():
                     retire = call(WorkerPart.retire)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
-from emulator.sim.endpoint.agent_spec import AgentError, AgentSpec, Progress
+from emulator.sim.endpoint.endpoint_spec import EndpointError, EndpointSpec, Progress
 from emulator.sim.endpoint.interruption import REPORTED, JobInterrupted
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.sim.endpoint.operations.loading import barrier_members, laid_out, layouts_for
@@ -34,7 +34,7 @@ class VirtualPool:
     Use it as a context manager, or call :meth:`stop` at the end whatever happened.
     """
 
-    def __init__(self, lab: str, specs: Sequence[AgentSpec], fabric: VirtualFabric) -> None:
+    def __init__(self, lab: str, specs: Sequence[EndpointSpec], fabric: VirtualFabric) -> None:
         self.lab = lab
         self.specs = {spec.rank: spec for spec in specs}
         if len(self.specs) != len(specs):
@@ -136,7 +136,7 @@ class VirtualPool:
     def _drain(self) -> None:
         """Let time pass until no frame is under way and no pause in force.
 
-        Raises :class:`AgentError` if that takes longer than :data:`DRAIN_NS`: what comes after
+        Raises :class:`EndpointError` if that takes longer than :data:`DRAIN_NS`: what comes after
         would not begin on an empty fabric.
         """
         fabric = self._fabric
@@ -144,7 +144,7 @@ class VirtualPool:
         while fabric.moving() or fabric.paused():
             following = fabric.following()
             if following > until:
-                raise AgentError(
+                raise EndpointError(
                     f"{fabric.under_way()} frames are still under way {DRAIN_NS / 1e6:g} ms "
                     f"after the last operation{fabric.standing()}"
                 )
@@ -174,7 +174,7 @@ class VirtualPool:
         Those of other MPI ranks' GPUs are brief, unless executions may be interrupted.
         The start is ``start_in_ns`` of fabric time from now (``gap_ns`` at least).  An execution
         that lasts longer than ``timeout`` s of fabric time fails, as does one of which nothing
-        will ever happen again.  Raises :class:`AgentError` when any rank fails, or
+        will ever happen again.  Raises :class:`EndpointError` when any rank fails, or
         :class:`JobInterrupted` (see :meth:`interrupt`).
         """
         events, fabric = self._events, self._fabric
@@ -260,14 +260,14 @@ class VirtualPool:
         }
         self._fabric.each(WorkerPart.fail, "deadline" if over else "stalled", details)
 
-    def _failure(self, results: Sequence[RankResult]) -> AgentError:
+    def _failure(self, results: Sequence[RankResult]) -> EndpointError:
         """The first error that was not another's consequence."""
         failed = [one for one in results if one.error]
         causes = [one for one in failed if one.error not in ("aborted", "dead")] or failed
         first = min(causes, key=lambda one: (one.end_ns, one.rank))
         fabric = self._fabric
         stated = first.error == "stalled" or not fabric.deadlocked
-        failure = AgentError(
+        failure = EndpointError(
             f"rank {first.rank} ({first.node}) failed with {first.error}: {first.detail}"
             f"{'' if stated else fabric.standing()}",
             rank=first.rank,

@@ -25,7 +25,7 @@ from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVa
 
 from emulator.dataplane.dataplane import Account, Dataplane
 from emulator.dataplane.switch.link.link_counters import LinkCounters
-from emulator.sim.endpoint.agent_spec import AgentSpec, Progress
+from emulator.sim.endpoint.endpoint_spec import EndpointSpec, Progress
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.sim.endpoint.operations.nvlink import CopyNotice
 from emulator.sim.endpoint.operations.rank_result import RankResult
@@ -121,7 +121,7 @@ class Worker(Protocol):
         """Have ``call`` carried out there; return what returns its answer, or raises its exception.
 
         The answer to an earlier call comes first.  A process that does not answer for
-        ``time_limit_s`` of the host's time is ended: AgentError.
+        ``time_limit_s`` of the host's time is ended: EndpointError.
         """
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class WorkerPart:
         self.number = number
         self.hear: Callable[[News], None] | None = None
         self._endpoints: dict[int, GpuEndpoint] = {}
-        self._ranks: dict[int, AgentSpec] = {}
+        self._ranks: dict[int, EndpointSpec] = {}
         self._memories: dict[int, GpuMemory] = {}
         self._attached: list[GpuMemory] = []
         self._far_memories: dict[int, GpuMemory] = {}
@@ -169,7 +169,7 @@ class WorkerPart:
     def open(
         self,
         lab: str,
-        specs: Sequence[AgentSpec],
+        specs: Sequence[EndpointSpec],
         memories: Mapping[int, GpuMemory] | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -194,7 +194,7 @@ class WorkerPart:
                 progress(done, len(own))
 
     def _open(
-        self, lab: str, spec: AgentSpec, ports: Sequence[GpuPort], around: WorkerSurroundings
+        self, lab: str, spec: EndpointSpec, ports: Sequence[GpuPort], around: WorkerSurroundings
     ) -> None:
         network, rank = self.network, spec.rank
         endpoint = GpuEndpoint(

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emulator.dataplane.switch.switch_choice import parse
-from emulator.sim.endpoint.agent_spec import make_transport
+from emulator.sim.endpoint.endpoint_spec import make_transport
 from emulator.transports import TransportChoice, default_switch, fit
 from topologies import catalogue
 from topologies.analysis.round_trip import base_rtt_ns

@@ -44,7 +44,7 @@ def place(options: dict[str, Any], transport: str) -> None:
     from emulator.dataplane.lab_record import load_topology
     from emulator.dataplane.switch import switch_choice
     from emulator.lab.standalone.stand_alone import LabGpu
-    from emulator.run.run_agents import agent_specs
+    from emulator.run.endpoint_specs import endpoint_specs
     from emulator.transports import fit
     from topologies.addressing import gpu_address
     from topologies.advice import question
@@ -56,7 +56,7 @@ def place(options: dict[str, Any], transport: str) -> None:
     if name not in names:
         raise UserError(f"lab {record.lab} has no GPU {name!r}; {question(name, names)}")
     switch = None if record.switch is None else switch_choice.parse(record.switch)
-    spec = agent_specs(
+    spec = endpoint_specs(
         topology,
         fit(transport, topology, seed=record.seed, switch=switch),
         namespace=lambda node: str(namespaces.path_of(record.lab, node)),

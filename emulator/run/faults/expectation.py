@@ -18,7 +18,7 @@ from emulator.run.faults.grammar import Moment
 from emulator.run.faults.reach import Cut, Pair, Reach
 from emulator.run.measures.cuts import Change, share_left
 from emulator.run.measures.ideal import ideal_ns
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
 from emulator.transports.wire_cost import WireCost
@@ -146,7 +146,7 @@ class FaultExpectation:
         """The pairs of others, likewise."""
         return _any([self.cut_pairs[place] for place in _telling(episode)])
 
-    def sentence(self, error: AgentError) -> str:
+    def sentence(self, error: EndpointError) -> str:
         """``error``, with what the faults have to do with it: nothing, if a process has died."""
         if error.died:
             return str(error)

@@ -85,12 +85,12 @@ def check_name(lab: str) -> None:
 class Need:
     """The machine's memory that a run takes at its peak (octets), by who takes it.
 
-    ``gpus`` are the buffers of all GPUs, which are shared memory; ``agents`` and ``runner`` what
+    ``gpus`` are the buffers of all GPUs, which are shared memory; ``endpoints`` and ``runner`` what
     these have for themselves.
     """
 
     gpus: int
-    agents: int
+    endpoints: int
     runner: int
 
     @classmethod
@@ -107,7 +107,7 @@ class Need:
         """
         return cls(
             gpus=sum(memory_octets),
-            agents=ENDPOINT_BYTES * len(memory_octets) + PAIR_BYTES * pairs,
+            endpoints=ENDPOINT_BYTES * len(memory_octets) + PAIR_BYTES * pairs,
             runner=RUNNER_BYTES
             + max(memory_octets, default=0)
             + RUNNER_OPERATION_BYTES * operations,
@@ -115,12 +115,12 @@ class Need:
 
     @property
     def total(self) -> int:
-        return self.gpus + self.agents + self.runner
+        return self.gpus + self.endpoints + self.runner
 
     def __str__(self) -> str:
         return (
             f"{_sized(self.total)} of memory ({_sized(self.gpus)} for GPU buffers, "
-            f"{_sized(self.agents)} for endpoints, {_sized(self.runner)} for the runner)"
+            f"{_sized(self.endpoints)} for endpoints, {_sized(self.runner)} for the runner)"
         )
 
 
@@ -134,7 +134,7 @@ def check_network(topology: Topology) -> None:
         )
 
 
-def check_agents(ranks: int) -> None:
+def check_endpoints(ranks: int) -> None:
     """Check that an endpoint for each of ``ranks`` GPUs fits the machine, before it has work."""
     requested, available = ENDPOINT_BYTES * ranks, _available()
     if requested > available:

@@ -205,7 +205,7 @@ def drafted(request: RunRequest) -> RunPlan:
     bridge_ports.check(topology)
     # Of several MPI ranks each is on a machine of its own, until they know each other's parts.
     least = -(-len(topology.gpus) // request.ranks)
-    preflight.check_agents(least)
+    preflight.check_endpoints(least)
     relays = Pxn(topology, request.pxn)
     by_seed = {
         seed: request.scenario.schedules(request.parameters, topology, seed)

@@ -7,7 +7,7 @@ the run is refused. The row would be neither what its scenario describes nor wha
 requested.
 
 Trials in a row that share both form a stage.  Between stages the switches are configured anew, and
-where the transport changes the agents are started anew; the fabric stays.
+where the transport changes the endpoints are made anew; the fabric stays.
 """
 
 from __future__ import annotations

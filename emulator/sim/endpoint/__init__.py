@@ -1,1 +1,1 @@
-"""The endpoint of a GPU: its agent process, its NIC, its schedule, its memory."""
+"""The endpoint of a GPU: its transport, its NIC, its schedule, its memory."""

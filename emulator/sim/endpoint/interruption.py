@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 
@@ -72,12 +72,12 @@ class JobExecution:
     interruption: Interruption | None = None
 
 
-class JobInterrupted(AgentError):
+class JobInterrupted(EndpointError):
     """The ranks ``lost`` cannot go on, and transports of others have reported it."""
 
     def __init__(
         self,
-        failure: AgentError,
+        failure: EndpointError,
         lost: Collection[int],
     ) -> None:
         super().__init__(

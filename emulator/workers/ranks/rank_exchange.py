@@ -34,7 +34,7 @@ from typing import Any, Protocol, TypeVar
 
 from emulator.errors import UserError, is_full
 from emulator.logs import plain_logger
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.workers.windows import NO_TIMES, BlockForm, WindowBlock, WindowTimes
 
 
@@ -158,7 +158,7 @@ WINDOW, REPORT = WINDOWS = ("advance", "report")
 _STEP, _LEFT, _PARTED, _ASK, _HERE = "step", "left", "parted", "ask", "here"
 
 
-class RankGone(AgentError):
+class RankGone(EndpointError):
     """Another rank has ended its run, or answers no more."""
 
     def __init__(self, sentence: str) -> None:
@@ -503,7 +503,7 @@ class Ranks:
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, AgentError) or error.died:
+            if not isinstance(error, EndpointError) or error.died:
                 self.leave(str(error) or type(error).__name__)
             raise
 

@@ -11,9 +11,9 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
+from emulator.run.endpoint_specs import endpoint_specs
 from emulator.run.measurement import check_contents
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.run_agents import agent_specs
 from emulator.scenario import Outcome, Scenario, Trial
 from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.transports import fit
@@ -175,7 +175,7 @@ def test_a_nic_does_not_overrun_a_small_queue_of_its_own() -> None:
     """The kernel would refuse the frames, and the run would be called limited by the host."""
     for buffer, frames in (("1MiB", 8), ("32KiB", 7), ("10KiB", 2)):
         topology = load_topology(f"rail_clos:hosts=2,gpus_per_host=1,buffer={buffer}")
-        specs = agent_specs(
+        specs = endpoint_specs(
             topology,
             fit("uet", topology),
             namespace=str,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.switch_choice import requested
-from emulator.run.run_agents import agent_specs
+from emulator.run.endpoint_specs import endpoint_specs
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.event_queue import EventQueue
@@ -92,7 +92,7 @@ def gpu_bench(
         events = EventQueue()
         fabric = VirtualFabric(lab, events)
         try:
-            specs = agent_specs(
+            specs = endpoint_specs(
                 topology,
                 fitted,
                 nic_delays=False,

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from emulator.dataplane.switch.port_faults import NONE, Faults
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.sim.event_queue import PS
 from emulator.sim.line_faults import LineFaults
@@ -57,7 +57,7 @@ def test_a_paused_port_keeps_nobody_from_the_other(lab_name: str) -> None:
                 ),
             ]
         )
-        with pytest.raises(AgentError):
+        with pytest.raises(EndpointError):
             bench.pool.run(timeout=20e-6)
         data = [frame for frame in free.frames if frame[1] > 4000]
     assert stopped.queued > 8
@@ -107,7 +107,7 @@ def deadlocked(bench: GpuBench) -> None:
 def test_paused_time_of_a_deadlock_has_not_the_patience_with_it(lab_name: str) -> None:
     with gpu_bench(lab_name, "torus:x=5,y=1", transport="uet:cc=none", switch=CIRCLE) as bench:
         deadlocked(bench)
-        with pytest.raises(AgentError, match="a PFC deadlock of 5 links"):
+        with pytest.raises(EndpointError, match="a PFC deadlock of 5 links"):
             bench.pool.run()
         assert bench.lab.asic is not None
         counters = bench.lab.asic.pauses.counters().values()

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.sim.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench
@@ -95,7 +95,7 @@ def test_frames_in_a_pipeline_are_lost_with_the_port_that_they_came_by(lab_name:
             inside.extend((line.in_pipeline, bench.network.under_way(), line.counts.arrived))
 
         bench.events.at(last_arrival + 1, 0, pull, None)
-        with pytest.raises(AgentError, match="RTO_RETRIES_EXHAUSTED"):
+        with pytest.raises(EndpointError, match="RTO_RETRIES_EXHAUSTED"):
             bench.run(
                 [
                     schedule(0, Receive(peer=1, tag=1, into=two)),
@@ -170,7 +170,7 @@ def test_filter_in_the_namespace_of_a_gpu_stops_its_frames(lab_name: str) -> Non
                 schedule(2),
             ]
         )
-        with pytest.raises(AgentError, match="RTO_RETRIES_EXHAUSTED"):
+        with pytest.raises(EndpointError, match="RTO_RETRIES_EXHAUSTED"):
             bench.pool.run()
         dropped = bench.network.account.dropped
     assert sent.frames == []

@@ -20,10 +20,10 @@ from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.fabric_plan import FabricPlan
 from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
+from emulator.run.endpoint_specs import endpoint_specs
 from emulator.run.faults.grammar import timeline
 from emulator.run.faults.reach import Reach, reached
-from emulator.run.run_agents import agent_specs
-from emulator.sim.endpoint.agent_spec import AgentSpec
+from emulator.sim.endpoint.endpoint_spec import EndpointSpec
 from emulator.transports import fit
 from tests.harness.lab.traffic import pings, send_flows, within
 from tests.harness.runs.processes import uetemu
@@ -137,8 +137,8 @@ def test_every_gpu_has_one_gateway_and_reaches_whom_it_would_over_two_paths(spec
 # --- runs over bonds ---------------------------------------------------------------------------
 
 
-def specs(topology: Topology) -> list[AgentSpec]:
-    return agent_specs(
+def specs(topology: Topology) -> list[EndpointSpec]:
+    return endpoint_specs(
         topology,
         fit("uet", topology, switch=None),
         namespace=lambda node: f"/nowhere/{node}",

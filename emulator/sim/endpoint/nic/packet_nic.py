@@ -5,7 +5,7 @@ does not take yet waits in an :class:`~emulator.sim.endpoint.nic.outbox.Outbox`.
 
 Receiving is a ring that kernel and process share (``PACKET_RX_RING``): a frame costs no system call
 and carries the kernel's own arrival time. It can stay in its slot while it is held for the delay of
-its path.  That arrival time, not the moment at which a busy agent got round to it, is what
+its path.  That arrival time, not the moment at which a busy endpoint got round to it, is what
 propagation delay is counted from.
 """
 

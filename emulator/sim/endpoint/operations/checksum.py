@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-#: Work on longer regions is done in slices of this many octets, between which the agent looks at
+#: Work on longer regions is done in slices of this many octets, between which the endpoint looks at
 #: its NIC (a slice takes some tens of microseconds).
 SLICE_OCTETS = 256 * 1024
 #: Lengths whose slices are remembered: a schedule has a few.

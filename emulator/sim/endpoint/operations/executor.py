@@ -1,6 +1,6 @@
 """Executes a rank's schedule: a DAG of operations, each started when those before it are done.
 
-The executor owns no socket and reads no clock.  The agent feeds it the transport's completions
+The executor owns no socket and reads no clock.  The endpoint feeds it the transport's completions
 and the scale-up notices, calls :meth:`Executor.advance` in its loop, and reads the result once
 :attr:`Executor.finished` is set.  A failure of any kind ends the execution with a named error.
 """
@@ -148,7 +148,7 @@ class Executor:
         return self.running and (self._error is not None or self._left == 0)
 
     def take_result(self) -> RankResult:
-        """Return the result of the execution that has ended, with the agent's own counters."""
+        """Return the result of the execution that has ended, with the endpoint's own counters."""
         self.running = False
         error, detail = self._error or (None, "")
         end = self._now if error else max(self._ended, default=self._start)

@@ -1,6 +1,6 @@
 """GPU memory: one shared file per GPU, laid out as named buffers.
 
-The file lives in ``/dev/shm``. The agent of the GPU, the agents of its server (scale-up copies) and
+The file lives in ``/dev/shm``. The endpoint of the GPU, those of its server (scale-up copies) and
 the runner (inputs and verification) all map the same pages.  It is sparse: capacity that no buffer
 uses costs nothing.
 """

@@ -1,6 +1,6 @@
 """Schedules: each rank's operations of a collective, a DAG over named buffers, as plain data.
 
-A schedule is compiled by a scenario, sent to the rank's agent and executed there.  An operation
+A schedule is compiled by a scenario, given to the rank's endpoint and executed there.  An operation
 starts when all operations in ``after`` have completed; among ready ones the order of the list
 decides.  Regions are (buffer, offset, length) in octets.
 """

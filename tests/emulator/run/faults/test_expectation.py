@@ -11,7 +11,7 @@ from emulator.run.faults.expectation import FaultExpectation, changes_of
 from emulator.run.faults.grammar import timeline
 from emulator.run.faults.restoration import Goodput
 from emulator.run.measures.ideal import WireCost
-from emulator.sim.endpoint.agent_spec import AgentError
+from emulator.sim.endpoint.endpoint_spec import EndpointError
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load
 from topologies.model import Topology
@@ -36,7 +36,7 @@ def test_a_dead_gpu_is_cut_off_for_good_though_its_cable_stands() -> None:
     assert found.ideal_ns is None
     assert found.cut_off == [["h1g1"]]
     assert found.severed == [("h0g0", "h1g1")]
-    words = found.sentence(AgentError("rank 0 failed"))
+    words = found.sentence(EndpointError("rank 0 failed"))
     assert words == (
         "rank 3 (h1g1) is cut off for good by 't=2us gpu h1g1 dead', and the job cannot end "
         "without: rank 0 failed"
@@ -50,7 +50,7 @@ def test_half_of_the_uplinks_allow_half_of_the_goodput() -> None:
     assert found.allowed[1] == 1
     assert found.cut_off == [[], []]
     assert found.severed == []
-    words = found.sentence(AgentError("rank 1 failed"))
+    words = found.sentence(EndpointError("rank 1 failed"))
     assert words.startswith("rank 1 failed; routes are static, so while link rail0:up0 was down")
 
 
@@ -64,7 +64,7 @@ def test_a_job_that_fails_though_there_is_a_way_is_told_with_its_fault(
     fabric = dataclasses.replace(FABRIC, profile=profile)
     first = f"t=1us link rail0:up0 {faulted}"
     moments = timeline([f"t=0 link rail0:up1 loss=1%; {first}"], fabric)
-    words = FaultExpectation.of(moments, fabric, [], WIRE).sentence(AgentError("rank 1 failed"))
+    words = FaultExpectation.of(moments, fabric, [], WIRE).sentence(EndpointError("rank 1 failed"))
     assert words == f"rank 1 failed; the first fault that nothing came through was {first!r}"
 
 
@@ -73,21 +73,21 @@ def test_who_is_cut_off_for_good_is_told_by_rank() -> None:
     assert found.ideal_ns is None
     assert found.cut_off == [[], ["h0g0", "h1g0"]]
     assert set(found.severed) == {("h0g0", "h1g1"), ("h1g0", "h0g1")}
-    assert found.sentence(AgentError("rank 1 failed")) == (
+    assert found.sentence(EndpointError("rank 1 failed")) == (
         "ranks 0, 2 (h0g0, h1g0) are cut off for good by 't=2us switch rail0 down', and the job "
         "cannot end without: rank 1 failed"
     )
 
 
 def test_a_process_that_died_did_not_die_of_faults() -> None:
-    killed = AgentError("the agent of rank 2 was killed by SIGKILL", died=True)
+    killed = EndpointError("the agent of rank 2 was killed by SIGKILL", died=True)
     for fault in ("t=0 link rail0:up0 down; t=1us up", "t=0 switch rail0 down"):
         assert expected(fault).sentence(killed) == "the agent of rank 2 was killed by SIGKILL"
 
 
 def test_a_black_hole_cuts_off_as_well() -> None:
     found = expected("t=0 link h0g0:eth0 blackhole")
-    assert found.sentence(AgentError("gone")).startswith("rank 0 (h0g0) is cut off for good by")
+    assert found.sentence(EndpointError("gone")).startswith("rank 0 (h0g0) is cut off for good by")
 
 
 def test_a_job_that_does_not_need_them_goes_on() -> None:
@@ -119,7 +119,7 @@ def test_a_pair_that_needs_a_dead_cable_is_told_with_it() -> None:
     assert found.cut_pairs == [(), (("h0g0", "h1g0"),)]
     assert found.severed == [("h0g0", "h1g0"), ("h1g0", "h0g0")]
     assert found.ideal_ns is None
-    assert found.sentence(AgentError("rank 1 failed")) == (
+    assert found.sentence(EndpointError("rank 1 failed")) == (
         "the pair h0g0 - h1g0 is cut off for good by 't=2us link r0-0:xplus0 down' (routes are "
         "static: routing=shortest and --control-plane ebgp would find another way), and the job "
         "cannot end without: rank 1 failed"
@@ -133,7 +133,7 @@ def test_no_protocol_is_proposed_where_two_switches_look_like_one() -> None:
     )
     downs = "rail0:up0", "rail3:up0", "rail1:up1", "rail4:up1"
     fault = "; ".join(f"t=0 link {port} down" for port in downs)
-    stated = on(bonded, fault, [(0, 4), (4, 0)]).sentence(AgentError("rank 1 failed"))
+    stated = on(bonded, fault, [(0, 4), (4, 0)]).sentence(EndpointError("rank 1 failed"))
     assert stated.startswith("the pair h0g0 - h1g1 is cut off for good by 't=0 link ")
     assert stated.endswith(" down', and the job cannot end without: rank 1 failed")
 
@@ -148,7 +148,7 @@ def test_a_pair_that_the_job_does_not_need_is_only_told() -> None:
 def test_a_pair_that_is_cut_off_for_a_time_is_told_if_the_job_fails() -> None:
     found = on(RING, "t=0 link r0-0:xplus0 down; t=1us up", NEIGHBOURS)
     assert found.severed == []
-    assert found.sentence(AgentError("rank 1 failed")) == (
+    assert found.sentence(EndpointError("rank 1 failed")) == (
         "rank 1 failed; the faults cut off the pair h0g0 - h1g0 for a time"
     )
 
@@ -160,7 +160,7 @@ def test_all_cables_that_it_took_are_told_and_no_other() -> None:
     assert found.cut_off == [["h1g2"]] * 3
     assert [len(pairs) for pairs in found.cut_pairs] == [0, 0, 4]
     assert found.cut_pairs[-1][:2] == (("h0g0", "h1g1"), ("h0g1", "h1g0"))  # the job's first
-    assert found.sentence(AgentError("gone")) == (
+    assert found.sentence(EndpointError("gone")) == (
         "2 pairs (h0g0 - h1g1, h0g1 - h1g0) are cut off for good by 't=1us link rail0:up0 down' "
         "and 't=2us link rail1:up1 down' (routes are static: --control-plane ebgp would find "
         "another way), and the job cannot end without: gone"
@@ -171,7 +171,7 @@ def test_a_gpu_and_a_pair_are_told_together() -> None:
     fault = "t=0us nic h3g0 down; t=1us link r0-0:xplus0 down"
     found = on(RING, fault, NEIGHBOURS)
     assert found.cut_off == [["h3g0"], ["h3g0"]]
-    assert found.sentence(AgentError("gone")).startswith(
+    assert found.sentence(EndpointError("gone")).startswith(
         "rank 3 (h3g0) is cut off for good by 't=0us nic h3g0 down', and the pair h0g0 - h1g0 is"
     )
 

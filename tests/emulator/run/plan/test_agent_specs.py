@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.run.run_agents import RINGS_OCTETS, receive_slots
-from emulator.sim.endpoint.agent_spec import AgentSpec
+from emulator.run.endpoint_specs import RINGS_OCTETS, receive_slots
+from emulator.sim.endpoint.endpoint_spec import EndpointSpec
 from emulator.transports import default_switch
 from topologies.catalogue import load
 
@@ -18,16 +18,16 @@ def test_a_receive_ring_holds_what_all_others_may_send_at_once() -> None:
         receive_slots(load(f"rail_clos:hosts={hosts},gpus_per_host=1,spines=1"), FRAME)
         for hosts in (2, 17)
     )
-    assert few == AgentSpec.receive_slots
-    assert many > 2 * AgentSpec.receive_slots
+    assert few == EndpointSpec.receive_slots
+    assert many > 2 * EndpointSpec.receive_slots
 
 
 @pytest.mark.parametrize("hosts", [17, 64, 200])
 def test_receive_rings_share_a_bounded_memory(hosts: int) -> None:
     topology = load(f"rail_clos:hosts={hosts},gpus_per_host=1,spines=1")
     slots = receive_slots(topology, FRAME)
-    assert slots >= AgentSpec.receive_slots
-    least = AgentSpec.receive_slots * FRAME * hosts
+    assert slots >= EndpointSpec.receive_slots
+    least = EndpointSpec.receive_slots * FRAME * hosts
     assert slots * FRAME * hosts <= max(least, RINGS_OCTETS)
 
 

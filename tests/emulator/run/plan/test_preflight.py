@@ -30,4 +30,4 @@ def test_pairs_that_talk_are_counted_once_a_direction() -> None:
     load = TrialLoad.of(trial, topology, WireCost(around_bytes=100, payload_mtu=4096))
     assert load.pairs == 4 * 2  # those of the own server are reached by the scale-up network
     idle, busy = (Need.of(load.memory_octets, pairs=n) for n in (0, load.pairs))
-    assert busy.agents - idle.agents == load.pairs * preflight.PAIR_BYTES
+    assert busy.endpoints - idle.endpoints == load.pairs * preflight.PAIR_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.dataplane.switch import switch_choice as choice
-from emulator.run.run_agents import agent_specs
+from emulator.run.endpoint_specs import endpoint_specs
 from emulator.sim.endpoint.nic.delay_line import PathDelay
 from emulator.transports import fit
 from topologies.catalogue import load
@@ -63,7 +63,7 @@ def test_peers_out_of_reach_are_nobodys_peers() -> None:
     topology = load("clos:hosts=2,gpus_per_host=2,spines=0")
     assert list(path_delays(topology, "h0g0")) == list(octet_times(topology, "h0g0"))
     assert list(path_delays(topology, "h0g0")) == ["10.0.1.3"]
-    spec = agent_specs(
+    spec = endpoint_specs(
         topology,
         fit("uet", topology),
         namespace=str,
@@ -76,7 +76,7 @@ def test_peers_out_of_reach_are_nobodys_peers() -> None:
 
 def test_every_port_of_an_agent_has_its_gateway_and_its_delays() -> None:
     topology = load(TWO_PORTS)
-    spec, *_ = agent_specs(
+    spec, *_ = endpoint_specs(
         topology, fit("uet", topology), namespace=str, nic_delays=True, seed=1, memory_octets=1
     )
     assert [port.interface for port in spec.ports] == ["eth0", "eth1"]

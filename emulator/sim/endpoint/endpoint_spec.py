@@ -35,7 +35,7 @@ class PortSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentSpec:
+class EndpointSpec:
     """One rank: where it lives, whom it reaches, and which transport it speaks.
 
     ``transport`` names a function ``module:function``; it is called with ``transport_config`` as
@@ -86,7 +86,7 @@ def make_transport(reference: str, config: dict[str, object], seed: int) -> Tran
     return transport
 
 
-class AgentError(UserError):
+class EndpointError(UserError):
     """A rank failed: ``rank`` and ``node`` (-1 and "" for a worker).
 
     ``results`` holds what the ranks had done by then, and ``counters`` what they counted, both only

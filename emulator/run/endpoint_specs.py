@@ -1,4 +1,4 @@
-"""One agent for every GPU of a topology: who it is, whom it reaches, what it speaks."""
+"""The endpoint of every GPU of a topology: who it is, whom it reaches, what it speaks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from emulator.sim.endpoint.agent_spec import AgentSpec, PortSpec
+from emulator.sim.endpoint.endpoint_spec import EndpointSpec, PortSpec
 from emulator.sim.endpoint.nic.delay_line import PathDelay
 from emulator.sim.endpoint.operations.nvlink import ScaleUpLink
 from emulator.sim.endpoint.peer_addresses import PeerAddresses, RankAddresses
@@ -20,12 +20,12 @@ from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from
 from topologies.routing.path_delays import octet_times, path_delays, tunnel_times
 
-#: What the receive rings of all agents together may take of the machine's memory (octets).
+#: What the receive rings of all endpoints together may take of the machine's memory (octets).
 RINGS_OCTETS = 256 << 20
 
 
 def receive_slots(topology: Topology, frame_octets: int) -> int:
-    """Return how many frames the ring of each agent holds: what its peers may have under way to it.
+    """Return how many frames the ring of each endpoint holds: what its peers may have under way.
 
     All others may send a GPU their first windows, 1.5 bandwidth-delay products each (UES 3.6.13).
     Every packet takes a slot, trimmed or not, and what was trimmed comes again while its header
@@ -36,10 +36,10 @@ def receive_slots(topology: Topology, frame_octets: int) -> int:
     window = max(nic_rate_bps(topology, gpu.name) for gpu in gpus) * round_trip // (8 * 10**9)
     requested = 2 * (len(gpus) - 1) * -(-3 * window // (2 * frame_octets))
     share = RINGS_OCTETS // (len(gpus) * frame_octets)
-    return max(AgentSpec.receive_slots, min(requested, share))
+    return max(EndpointSpec.receive_slots, min(requested, share))
 
 
-def agent_specs(
+def endpoint_specs(
     topology: Topology,
     transport: TransportChoice,
     *,
@@ -51,7 +51,7 @@ def agent_specs(
     event_logs: Mapping[str, Path] | None = None,
     began: str | None = None,
     pausing: bool = False,
-) -> list[AgentSpec]:
+) -> list[EndpointSpec]:
     """A spec for each GPU in rank order, with keys of their own unless ``transport`` has some.
 
     ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
@@ -66,7 +66,7 @@ def agent_specs(
     addresses = RankAddresses([str(gpu_address(gpu).ip) for gpu in gpus])
     domains = ScaleUpDomains(topology)
     rank_of = {gpu.name: rank for rank, gpu in enumerate(gpus)}
-    rng = random.Random(f"agents {seed}")
+    rng = random.Random(f"agents {seed}")  # an older word, which decides the draws of all runs
     slots = receive_slots(topology, transport.wire.payload_mtu + transport.wire.around_bytes)
     specs = []
     for rank, gpu in enumerate(gpus):
@@ -77,11 +77,11 @@ def agent_specs(
         ports: dict[str, Port] = {}
         for port in cables:
             ports.setdefault(port.interface, port)  # of a bond, its first
-        queue_frames = AgentSpec.send_queue_frames * len(cables) // len(ports)
+        queue_frames = EndpointSpec.send_queue_frames * len(cables) // len(ports)
         reached = spans_from(topology, gpu.name)
         frame_octets = transport.wire.payload_mtu + transport.wire.around_bytes
         specs.append(
-            AgentSpec(
+            EndpointSpec(
                 rank=rank,
                 node=gpu.name,
                 netns=None if namespace is None else namespace(gpu.name),
