@@ -51,8 +51,11 @@ from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.incast import PLACEMENTS, RECEIVER, incast_senders, incast_topology
 from scenarios.permutation import all_nics_gbps, permutation
-from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import (
+from scenarios.workloads.flows import (
+    WARMUPS,
+    Flow,
+    Traffic,
+    TrafficParameters,
     captured_ports,
     captured_uplinks,
     nic_payload_gbps,

@@ -56,8 +56,10 @@ from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
-from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import (
+from scenarios.workloads.flows import (
+    Flow,
+    Traffic,
+    TrafficParameters,
     captured_ports,
     nic_payload_gbps,
     scale_up_domains,

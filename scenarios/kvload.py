@@ -34,8 +34,15 @@ from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
-from scenarios.workloads.flows import WARMUPS, Flow, Traffic, WriteParameters
-from scenarios.workloads.places import captured_uplinks, scale_up_domains, switch_of
+from scenarios.workloads.flows import (
+    WARMUPS,
+    Flow,
+    Traffic,
+    WriteParameters,
+    captured_uplinks,
+    scale_up_domains,
+    switch_of,
+)
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE

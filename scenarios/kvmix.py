@@ -33,8 +33,14 @@ from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.kvload import LOAD, paced
-from scenarios.workloads.flows import WARMUPS, Flow, MessageParameters, Traffic
-from scenarios.workloads.places import captured_uplinks, scale_up_domains
+from scenarios.workloads.flows import (
+    WARMUPS,
+    Flow,
+    MessageParameters,
+    Traffic,
+    captured_uplinks,
+    scale_up_domains,
+)
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.design_parameters import COUNT, SIZE, TIME

@@ -41,8 +41,7 @@ from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.linkfail import sprays
 from scenarios.permutation import all_nics_gbps, permutation
-from scenarios.workloads.flows import WARMUPS, TrafficParameters
-from scenarios.workloads.places import captured_uplinks
+from scenarios.workloads.flows import WARMUPS, TrafficParameters, captured_uplinks
 from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 

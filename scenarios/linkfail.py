@@ -56,8 +56,13 @@ from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter, refuse_idle
 from scenarios.permutation import all_nics_gbps, permutation
-from scenarios.workloads.flows import WARMUPS, TrafficParameters
-from scenarios.workloads.places import captured_uplinks, switch_of, uplinks
+from scenarios.workloads.flows import (
+    WARMUPS,
+    TrafficParameters,
+    captured_uplinks,
+    switch_of,
+    uplinks,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
 from uet.congestion.spraying.policies import SPRAYING

@@ -56,8 +56,14 @@ from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps
-from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import captured_ports, one_of_each_server
+from scenarios.workloads.flows import (
+    WARMUPS,
+    Flow,
+    Traffic,
+    TrafficParameters,
+    captured_ports,
+    one_of_each_server,
+)
 from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
 from topologies.parts.design_parameters import SIZE

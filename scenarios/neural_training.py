@@ -22,7 +22,7 @@ from emulator.scenario import Outcome, Trial, parameter
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network import training_trial
 from scenarios.workloads.network.attention_training import AttentionTraining
-from scenarios.workloads.network.convolution import ConvolutionalModel
+from scenarios.workloads.network.layers import ConvolutionalModel, RecurrentModel
 from scenarios.workloads.network.parallel_training import (
     DELTAS,
     GRADIENTS,
@@ -31,11 +31,9 @@ from scenarios.workloads.network.parallel_training import (
     PARTIAL,
     most_held,
 )
-from scenarios.workloads.network.recurrence import RecurrentModel
 from scenarios.workloads.network.replica_training import ReplicaTraining
-from scenarios.workloads.network.rounding import first_step_apart
 from scenarios.workloads.network.tensors import Exchange, octets_of
-from scenarios.workloads.network.training_plan import TrainingPlan
+from scenarios.workloads.network.training_plan import TrainingPlan, first_step_apart
 from scenarios.workloads.network.training_trial import (
     DECIMAL,
     LearningParameters,

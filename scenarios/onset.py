@@ -41,8 +41,15 @@ from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.incast import RECEIVER, incast_senders, incast_topology
-from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import captured_ports, nic_payload_gbps, switch_port
+from scenarios.workloads.flows import (
+    WARMUPS,
+    Flow,
+    Traffic,
+    TrafficParameters,
+    captured_ports,
+    nic_payload_gbps,
+    switch_port,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
 

@@ -48,8 +48,9 @@ from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.victim import lengths
-from scenarios.workloads.flows import Traffic, TrafficParameters
-from scenarios.workloads.places import (
+from scenarios.workloads.flows import (
+    Traffic,
+    TrafficParameters,
     captured_ports,
     fair_shares,
     scale_up_domains,

@@ -35,8 +35,15 @@ from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
-from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import captured_ports, nic_payload_gbps, scale_up_domains
+from scenarios.workloads.flows import (
+    WARMUPS,
+    Flow,
+    Traffic,
+    TrafficParameters,
+    captured_ports,
+    nic_payload_gbps,
+    scale_up_domains,
+)
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 

@@ -43,9 +43,14 @@ from dataclasses import dataclass
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
-from scenarios.workloads.flows import Flow, Traffic, WriteParameters
-from scenarios.workloads.permutations import across_rails
-from scenarios.workloads.places import captured_uplinks, nic_payload_gbps
+from scenarios.workloads.flows import (
+    Flow,
+    Traffic,
+    WriteParameters,
+    across_rails,
+    captured_uplinks,
+    nic_payload_gbps,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 

@@ -68,8 +68,16 @@ from emulator.errors import UserError
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter, refuse_idle
-from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import one_of_each_server, require_joined, switch_ports, uplinks
+from scenarios.workloads.flows import (
+    WARMUPS,
+    Flow,
+    Traffic,
+    TrafficParameters,
+    one_of_each_server,
+    require_joined,
+    switch_ports,
+    uplinks,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE, TIME
 

@@ -47,9 +47,11 @@ from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from emulator.transports.wire_cost import WireCost
-from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import (
+from scenarios.workloads.flows import (
+    Flow,
     Shares,
+    Traffic,
+    TrafficParameters,
     captured_ports,
     fair_shares,
     require_joined,

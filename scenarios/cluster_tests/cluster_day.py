@@ -46,8 +46,7 @@ from emulator.cluster.services.llm import request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from scenarios.neural_training import data_parallel, data_parallel_plan
-from scenarios.workloads.network.one_gpu import train
-from scenarios.workloads.network.training_plan import flattened
+from scenarios.workloads.network.training_plan import flattened, train
 from topologies.cluster.machine_networks import MODEL_PORT
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE, CableEnd, Topology
 from topologies.parts.design_parameters import COUNT, SIZE

@@ -63,11 +63,14 @@ from statistics import fmean
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
+from scenarios.workloads.checkpointed_training import (
+    RATE,
+    CheckpointedTraining,
+    JobPlaces,
+    ReplicaParameters,
+)
 from scenarios.workloads.network.tensors import octets_of
 from scenarios.workloads.network.training_trial import DECIMAL, check_learning
-from scenarios.workloads.recovery.checkpointed_training import CheckpointedTraining
-from scenarios.workloads.recovery.job_places import JobPlaces
-from scenarios.workloads.recovery.replica_parameters import RATE, ReplicaParameters
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, TIME
 

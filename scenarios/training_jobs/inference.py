@@ -21,7 +21,7 @@ request to the others, and the combine.
 ``scale`` divides octets and computing times alike, so that their ratio stays, and the exchanges of
 all layers of a token are one.  Latencies are not divided.  ``rate`` is that of the full-size job:
 gaps between arrivals are divided, too.  Times are as they ran, scaled down; tokens/s are those of
-the full size.  How long GPUs compute is a formula (``scenarios.workloads.serving.serving_job``):
+the full size.  How long GPUs compute is a formula (``scenarios.workloads.serving``):
 prefill by FLOPs, decode by octets of memory.  Requests of a GPU are a batch and do not slow each
 other's steps.  Exchanges inside prefill are part of its efficiency.
 
@@ -64,11 +64,15 @@ from scenarios.workloads.exchange_times import (
     named_parts,
     spans_of,
 )
-from scenarios.workloads.serving.request_arrivals import listed_arrivals, poisson_arrivals
-from scenarios.workloads.serving.serving_job import ServingJob
-from scenarios.workloads.serving.serving_program import ServingProgram
-from scenarios.workloads.serving.serving_times import RequestTimes, request_times
-from scenarios.workloads.transformer_shapes import SHAPES
+from scenarios.workloads.serving import (
+    RequestTimes,
+    ServingJob,
+    ServingProgram,
+    listed_arrivals,
+    poisson_arrivals,
+    request_times,
+)
+from scenarios.workloads.transformer.shape import SHAPES
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, TIME
 

@@ -31,17 +31,74 @@ alone, and together 1.19 and 1.22 times as long.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
-from scenarios.workloads.job_placement import PLACEMENTS, placed
-from scenarios.workloads.places import switch_ports
-from scenarios.workloads.transformer.step_parameters import LARGE_COUNT, StepParameters
-from scenarios.workloads.transformer.step_trial import StepJob, StepRun, StepTrial, measured
+from scenarios.workloads.flows import switch_ports
+from scenarios.workloads.transformer.step_trial import (
+    LARGE_COUNT,
+    StepJob,
+    StepParameters,
+    StepRun,
+    StepTrial,
+    measured,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER
+
+PACKED, SPREAD, RANDOM = "packed", "spread", "random"
+PLACEMENTS = (PACKED, SPREAD, RANDOM)
+Unit = tuple[int, ...]
+
+
+def placed(
+    topology: Topology, placement: str, jobs: int, gpus: int, unit: int, seed: int
+) -> list[tuple[int, ...]]:
+    """Return the ranks of each of ``jobs`` of ``gpus`` GPUs, in units of ``unit``.
+
+    Raises UserError if there are not enough of them.
+    """
+    needed = gpus // unit
+    found = _in_order(units(topology, unit), placement, seed)
+    if len(found) < jobs * needed:
+        raise UserError(
+            f"{jobs} jobs of {gpus} GPUs need {jobs * needed} units of {unit} in one server each, "
+            f"and topology {topology.name} has {len(found)}; take fewer jobs, or more hosts"
+        )
+    chosen = (sorted(found[job * needed : (job + 1) * needed]) for job in range(jobs))
+    return [tuple(rank for one in job for rank in one) for job in chosen]
+
+
+def units(topology: Topology, unit: int) -> list[list[Unit]]:
+    """Return the units of each server, in rank order; GPUs that are left over are in none."""
+    servers: dict[object, list[int]] = {}
+    for rank, gpu in enumerate(topology.gpus):
+        servers.setdefault(gpu.server, []).append(rank)
+    return [
+        [tuple(ranks[at : at + unit]) for at in range(0, len(ranks) - unit + 1, unit)]
+        for ranks in servers.values()
+    ]
+
+
+def _in_order(servers: list[list[Unit]], placement: str, seed: int) -> list[Unit]:
+    """Return the units in the order in which jobs get them."""
+    packed = [one for server in servers for one in server]
+    if placement == PACKED:
+        return packed
+    if placement == RANDOM:
+        random.Random(f"jobs {seed}").shuffle(packed)
+        return packed
+    most = max(map(len, servers), default=0)
+    return [server[turn] for turn in range(most) for server in _with(servers, turn)]
+
+
+def _with(servers: Iterable[list[Unit]], turn: int) -> list[list[Unit]]:
+    return [server for server in servers if turn < len(server)]
+
 
 COLUMNS = (
     TableColumn("placement", "placement", "", 9),

@@ -38,8 +38,8 @@ from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from emulator.sim.endpoint.operations.schedule import only_operations_of
 from scenarios.collectives.algorithm_registry import algorithms
-from scenarios.workloads.recovery.replica_parameters import ReplicaParameters
-from scenarios.workloads.recovery.starting_job import StartingJob, phases_ns
+from scenarios.workloads.checkpointed_training import ReplicaParameters
+from scenarios.workloads.starting_job import StartingJob, phases_ns
 from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 

@@ -60,11 +60,16 @@ from dataclasses import dataclass
 
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
-from scenarios.workloads.transformer import strong_scaling
-from scenarios.workloads.transformer.parallel_layout import ParallelLayout, Place
-from scenarios.workloads.transformer.replica_changes import handovers
-from scenarios.workloads.transformer.step_parameters import StepParameters
-from scenarios.workloads.transformer.step_trial import StepJob, StepRun, StepTrial, measured
+from scenarios.workloads.transformer import step_trial
+from scenarios.workloads.transformer.shape import ParallelLayout, Place
+from scenarios.workloads.transformer.step_trial import (
+    StepJob,
+    StepParameters,
+    StepRun,
+    StepTrial,
+    measured,
+)
+from scenarios.workloads.transformer.training_step import handovers
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT
 
@@ -195,5 +200,5 @@ def measures(
 
 def _scaling(parameters: Parameters, rows: Sequence[tuple[int, float]]) -> Iterator[str]:
     yield f"Strong scaling: {parameters.batch} sequences a step, {parameters.model}"
-    yield from strong_scaling.drawn(rows)
-    yield from strong_scaling.example(parameters.tflops * parameters.efficiency / 1000)
+    yield from step_trial.drawn(rows)
+    yield from step_trial.example(parameters.tflops * parameters.efficiency / 1000)

@@ -13,7 +13,7 @@
 
 Traffic: every GPU of an expert-parallel group has ``tokens`` tokens in a micro-batch.  The router
 sends each to ``top_k`` experts.  The r-th most popular expert has a popularity of 1 / r^``skew``;
-the seed draws which one that is (``scenarios.workloads.experts.expert_routing``).  A layer
+the seed draws which one that is (``scenarios.workloads.experts``).  A layer
 dispatches tokens, ``dispatch_bytes`` an element, lets experts work, and combines their results,
 ``combine_bytes`` an element.  The way back has the same two exchanges for gradients: four exchanges
 for each layer and micro-batch.  ``node_limit`` M restricts a token to experts of M nodes
@@ -65,9 +65,7 @@ from scenarios.workloads.exchange_times import (
     named_parts,
     spans_of,
 )
-from scenarios.workloads.experts.expert_functions import ELEMENTS
-from scenarios.workloads.experts.expert_program import ExpertSizes
-from scenarios.workloads.experts.expert_training import ExpertTraining, TrainingShape
+from scenarios.workloads.experts import ELEMENTS, ExpertSizes, ExpertTraining, TrainingShape
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, TEXT
 

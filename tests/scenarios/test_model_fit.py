@@ -10,7 +10,7 @@ import pytest
 from emulator import scenario
 from emulator.errors import UserError
 from emulator.scenario import Trial
-from scenarios.workloads.network.model_size import MODELS
+from scenarios.model_fit import MODELS
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load
 

@@ -24,8 +24,7 @@ from emulator.sim.endpoint.operations.schedule import Compute, Write
 from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.transports import fit
 from scenarios import pfcstorm
-from scenarios.workloads.permutations import across_rails
-from scenarios.workloads.places import fair_shares, nic_payload_gbps, switch_of
+from scenarios.workloads.flows import across_rails, fair_shares, nic_payload_gbps, switch_of
 from tests.harness.runs.schedule_executor import Executor
 from topologies.catalogue import load
 from topologies.model import VXLAN_OVERHEAD, Topology

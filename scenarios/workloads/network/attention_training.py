@@ -12,13 +12,17 @@ import numpy as np
 from emulator.errors import UserError
 from emulator.scenario import Contents
 from emulator.sim.endpoint.operations.gpu_functions import Octets, gpu_function
-from scenarios.workloads.network import dense, gpu_layers
-from scenarios.workloads.network.arithmetic import Matrix, in_order
-from scenarios.workloads.network.attention_head import heads_backward, heads_forward, heads_of
-from scenarios.workloads.network.gpu_layers import floats
-from scenarios.workloads.network.one_gpu import ring_sum, shown
+from scenarios.workloads.network import layers
+from scenarios.workloads.network.layers import (
+    Matrix,
+    floats,
+    heads_backward,
+    heads_forward,
+    heads_of,
+    in_order,
+)
 from scenarios.workloads.network.tensors import Tensor, TensorProgram, TensorWork
-from scenarios.workloads.network.training_plan import grains
+from scenarios.workloads.network.training_plan import grains, ring_sum, shown
 from scenarios.workloads.network.training_trial import Learned
 from topologies.model import Topology
 
@@ -150,7 +154,7 @@ class AttentionTraining:
         targets, losses, steps = self._targets(), [], []
         for epoch in range(self.epochs):
             values = self._forward(weights)
-            loss, flat = dense.squared_error(_flat(values[-1]), _flat(targets))
+            loss, flat = layers.squared_error(_flat(values[-1]), _flat(targets))
             losses.append(np.array([loss]))
             delta = list(flat.reshape(len(targets), *targets[0].shape))
             stepped: list[list[Matrix]] = [[] for _ in weights]
@@ -162,7 +166,9 @@ class AttentionTraining:
                     for one in weights
                 ]
                 for part, (gradient, _) in enumerate(found):
-                    stepped[part].insert(0, dense.step(weights[part][block], gradient, self.rate))
+                    stepped[part].insert(
+                        0, layers.stepped(weights[part][block], gradient, self.rate)
+                    )
                 delta = self._added(delta, [before for _, before in found])
             weights = stepped
             if epoch == 0:
@@ -194,7 +200,7 @@ class AttentionTraining:
                 with program.named(f"epoch {epoch + 1}, block {number} forward"):
                     values.append(self._forward_written(tensors, block, values[-1]))
             deltas = [
-                tensors.apply(gpu_layers.loss, [y, target], [loss.part(epoch, 1), delta])[1]
+                tensors.apply(layers.loss, [y, target], [loss.part(epoch, 1), delta])[1]
                 for y, target, loss, delta in zip(
                     values[-1],
                     targets,
@@ -221,7 +227,7 @@ class AttentionTraining:
         """Write down an AllReduce of ``parts`` that is added ``to`` each GPU's tensor."""
         totals = tensors.all_reduce(parts, "summed parts", what)
         return [
-            tensors.apply(gpu_layers.sum_of_parts, [one, total], [room])[0]
+            tensors.apply(layers.sum_of_parts, [one, total], [room])[0]
             for one, total, room in zip(
                 to, totals, self._everywhere(tensors, "activations"), strict=True
             )
@@ -267,7 +273,7 @@ class AttentionTraining:
             )
             parts.append(part)
             (weights[rank],) = tensors.apply(
-                gpu_layers.step, [weights[rank], gradient], [weights[rank]], self.rate
+                layers.step, [weights[rank], gradient], [weights[rank]], self.rate
             )
         return parts
 

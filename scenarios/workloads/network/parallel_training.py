@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from scenarios.workloads.network import gpu_layers
+from scenarios.workloads.network import layers
 from scenarios.workloads.network.tensors import Tensor, TensorProgram
 from scenarios.workloads.network.training_plan import TrainingPlan
 
@@ -161,7 +161,7 @@ class ParallelTraining:
             rank = gpu.weights.rank
             one = self._losses[rank].part(epoch * plan.micro_batches + micro, 1)
             delta = tensors.new(rank, "deltas", *y.shape)
-            filled = tensors.apply(gpu_layers.loss, [y, gpu.targets[micro]], [one, delta])
+            filled = tensors.apply(layers.loss, [y, gpu.targets[micro]], [one, delta])
             gpu.deltas[micro] = filled[1]
 
     def _layer_forward(self, gpus: Sequence[_Gpu], stage: int, place: int, micro: int) -> None:
@@ -175,7 +175,7 @@ class ParallelTraining:
             piece = plan.neurons(layer, part)
             rows = wholes[part].part(piece.first * plan.samples, piece.count, plan.samples)
             own += tensors.apply(
-                gpu_layers.layer_forward,
+                layers.layer_forward,
                 [self._weights(gpu, stage, part)[place], gpu.values[micro][-1]],
                 [rows],
                 *(piece.count, plan.widths[layer], plan.samples, plan.activation(layer)),
@@ -217,7 +217,7 @@ class ParallelTraining:
         before = tensors.new(rank, "deltas", wide, plan.samples)
         rows = piece.first * plan.samples, piece.count, plan.samples
         gradient, before = tensors.apply(
-            gpu_layers.layer_backward,
+            layers.layer_backward,
             [self._weights(gpu, stage, part)[place], x, y.part(*rows), delta.part(*rows)],
             [replace(gradient, ready=()), before],
             *(piece.count, wide, plan.samples, plan.activation(piece.layer)),
@@ -242,7 +242,7 @@ class ParallelTraining:
                 for one in parts
             ]
             total = tensors.new(mine.rank, "deltas", *mine.shape)
-            found += tensors.apply(gpu_layers.sum_of_parts, here, [total])
+            found += tensors.apply(layers.sum_of_parts, here, [total])
         return found
 
     def _step(self, gpus: Sequence[_Gpu]) -> None:
@@ -251,5 +251,5 @@ class ParallelTraining:
             sums = self.tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
         for gpu, total in zip(gpus, sums, strict=True):
             (gpu.weights,) = self.tensors.apply(
-                gpu_layers.step, [gpu.weights, total], [gpu.weights], self.plan.rate
+                layers.step, [gpu.weights, total], [gpu.weights], self.plan.rate
             )

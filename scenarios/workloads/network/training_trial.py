@@ -1,7 +1,7 @@
 """Training plans as trials of a run: their parameters, their table, and what is compared.
 
 The weights of every GPU at the end, and the loss of every micro-batch, are compared to the bit with
-those of :mod:`scenarios.workloads.network.one_gpu`.
+those of :mod:`scenarios.workloads.network.training_plan`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,21 @@ from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives.size_sweep import WARMUPS
-from scenarios.workloads.network.one_gpu import Trained, train, weights_before
 from scenarios.workloads.network.parallel_training import ParallelTraining
-from scenarios.workloads.network.sequence_diagram import drawn
-from scenarios.workloads.network.tensors import Exchange, TensorProgram, TensorWork, octets_of
-from scenarios.workloads.network.training_plan import TrainingPlan, flattened
+from scenarios.workloads.network.tensors import (
+    Exchange,
+    TensorProgram,
+    TensorWork,
+    drawn,
+    octets_of,
+)
+from scenarios.workloads.network.training_plan import (
+    Trained,
+    TrainingPlan,
+    flattened,
+    train,
+    weights_before,
+)
 from topologies.model import Topology, TopologyError
 from topologies.parts.design_parameters import COUNT, TIME, ParameterKind
 

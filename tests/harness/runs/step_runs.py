@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from scenarios.workloads.transformer.parallel_layout import ParallelLayout
-from scenarios.workloads.transformer.step_operations.training_step import Handover, StepChoices
-from scenarios.workloads.transformer.step_scale import StepScale
-from scenarios.workloads.transformer.step_shape import StepShape
+from scenarios.workloads.transformer.shape import SHAPES, ParallelLayout, StepShape
 from scenarios.workloads.transformer.step_trial import StepJob, StepRun
-from scenarios.workloads.transformer_shapes import SHAPES
+from scenarios.workloads.transformer.streams import StepScale
+from scenarios.workloads.transformer.training_step import Handover, StepChoices
 from topologies.catalogue import load
 
 FABRIC = "rail_clos:hosts=2,gpus_per_host=4,spines=1"

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from emulator.cli.run_verb import command
 from emulator.errors import UserError
-from scenarios.workloads.flows import Flow, Traffic
+from scenarios.workloads.flows import Flow, Traffic, across_rails
 from topologies import catalogue
+from topologies.catalogue import load
 
 FABRIC = catalogue.load("rail_clos:hosts=2,gpus_per_host=1,spines=1,uplinks_per_spine=1")
 
@@ -49,3 +50,23 @@ def test_the_command_line_names_a_message_that_would_do() -> None:
     assert isinstance(ended.exception, UserError)
     assert "524288 writes of 1 B" in str(ended.exception)
     assert "--param message=4, shorter flows" in str(ended.exception)
+
+
+def test_each_rank_has_a_partner_on_another_rail_and_server() -> None:
+    topology = load("rail_clos:hosts=4,gpus_per_host=4")
+    partners = across_rails(topology, 1)
+    assert sorted(partners) == list(range(16))
+    for rank, to in enumerate(partners):
+        assert rank // 4 != to // 4
+        assert rank % 4 != to % 4
+
+
+def test_a_large_fabric_needs_no_deep_recursion() -> None:
+    topology = load("fat_tree:radix=64,leaves=40,gpus_per_host=8")
+    partners = across_rails(topology, 1)
+    assert sorted(partners) == list(range(len(topology.gpus)))
+
+
+def test_a_fabric_without_one_is_refused() -> None:
+    with pytest.raises(UserError, match="partner of its own"):
+        across_rails(load("rail_clos:hosts=2,gpus_per_host=1"), 1)

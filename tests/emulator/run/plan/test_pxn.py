@@ -14,8 +14,7 @@ from emulator.run.pxn import Pxn
 from emulator.run.relayed_writes import BUFFER
 from emulator.sim.endpoint.operations.schedule import Copy, Receive, Region, Schedule, Write
 from scenarios.collective_benchmarks import allreduce
-from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
-from scenarios.workloads.permutations import across_rails
+from scenarios.workloads.flows import Flow, Traffic, TrafficParameters, across_rails
 from tests.harness.runs.schedule_executor import Executor
 from topologies.catalogue import load
 from topologies.model import Topology

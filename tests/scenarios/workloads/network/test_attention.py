@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from emulator.errors import UserError
-from scenarios.workloads.network.attention_head import AttentionHead, heads_backward, heads_of
 from scenarios.workloads.network.attention_training import AttentionTraining
+from scenarios.workloads.network.layers import AttentionHead, heads_backward, heads_of
 from scenarios.workloads.network.training_trial import LearningParameters, learning_trial
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load

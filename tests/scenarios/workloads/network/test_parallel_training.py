@@ -13,15 +13,19 @@ from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import OperationTable
 from emulator.sim.endpoint.operations.schedule import Region
 from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
-from scenarios.workloads.network.one_gpu import ring_sum, train
 from scenarios.workloads.network.parallel_training import (
     BACKWARD,
     FORWARD,
     micro_batch_order,
     most_held,
 )
-from scenarios.workloads.network.rounding import first_step_apart
-from scenarios.workloads.network.training_plan import TrainingPlan, flattened
+from scenarios.workloads.network.training_plan import (
+    TrainingPlan,
+    first_step_apart,
+    flattened,
+    ring_sum,
+    train,
+)
 from scenarios.workloads.network.training_trial import (
     PlacedTraining,
     TrainingParameters,

@@ -8,15 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scenarios.workloads.network.convolution import (
+from scenarios.workloads.network.layers import (
     ConvolutionalModel,
+    RecurrentModel,
     added_back,
     convolved,
     under_kernel,
 )
-from scenarios.workloads.network.recurrence import RecurrentModel
-from scenarios.workloads.network.replica_learning import Model
-from scenarios.workloads.network.replica_training import ReplicaTraining
+from scenarios.workloads.network.replica_training import Model, ReplicaTraining
 from scenarios.workloads.network.training_trial import LearningParameters
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load

@@ -9,10 +9,26 @@ import pytest
 
 from emulator import scenario
 from emulator.sim.endpoint.operations.operation_table import APPLY, COPY, WRITE, OperationTable
-from emulator.sim.endpoint.operations.schedule import only_operations_of
-from scenarios.workloads.transformer.step_operations.compute_stream import VERDICTS
-from scenarios.workloads.transformer.step_operations.training_step import Handover
-from scenarios.workloads.transformer.step_trial import StepRun, StepTrial
+from emulator.sim.endpoint.operations.schedule import (
+    Apply,
+    Receive,
+    Reduce,
+    Region,
+    Schedule,
+    Write,
+    only_operations_of,
+)
+from scenarios.workloads.transformer import step_trial
+from scenarios.workloads.transformer.step_trial import (
+    GpuOperations,
+    StepRun,
+    StepTimes,
+    StepTrial,
+    gpu_times,
+)
+from scenarios.workloads.transformer.streams import VERDICTS
+from scenarios.workloads.transformer.training_step import Handover
+from tests.harness.runs.observed_messages import gpu_in, iteration_of
 from tests.harness.runs.step_runs import CASES, run
 from tests.harness.runs.wanted_parts import assert_parts
 from topologies.catalogue import load
@@ -109,3 +125,95 @@ def test_a_scale_counts_one_writing() -> None:
     assert dataclasses.replace(one).sizes == first
     assert first.exchanges > 0
     assert one.scale.exchanges == 0
+
+
+HERE = Region("a", 0, 4)
+
+
+def compute(duration: int, *after: int) -> Apply:
+    return Apply(function="f", inputs=(), outputs=(), duration_ns=duration, after=after)
+
+
+def times(messages: dict[tuple[int, int], tuple[int, int]], label: str = "TP") -> StepTimes:
+    """Rank 0 computes 100 ns and sends; rank 1 computes 30, gets that, adds it, computes 50."""
+    schedules = [
+        Schedule(
+            rank=0,
+            buffers={"a": 4},
+            operations=(
+                compute(100),
+                Write(peer=1, tag=0, local=HERE, remote=HERE, after=(0,)),
+            ),
+        ),
+        Schedule(
+            rank=1,
+            buffers={"a": 4},
+            operations=(
+                compute(30),
+                Receive(peer=0, tag=0, into=HERE),
+                Reduce(source=HERE, into=HERE, after=(1, 0)),
+                compute(50, 2),
+            ),
+        ),
+    ]
+    iteration = iteration_of(schedules, *messages[0, 1])
+    operations = [
+        GpuOperations({}, frozenset({0})),
+        GpuOperations({1: label}, frozenset({0, 3})),
+    ]
+    found = [
+        gpu_times(gpu_in(one, iteration), what, ["PP"])
+        for one, what in zip(schedules, operations, strict=True)
+    ]
+    return StepTimes(
+        {gpu: shares for gpu, (shares, _) in enumerate(found)},
+        {gpu: end for gpu, (_, end) in enumerate(found)},
+    )
+
+
+def test_a_wait_counts_as_what_was_waited_for() -> None:
+    found = times({(0, 1): (100, 140)})
+    assert found.shares[1] == {"compute": 80, "bubble": 0, "TP": 110}
+    assert found.ends_ns == {0: 100, 1: 190}
+    shares = found.mean_shares([0, 1])
+    assert shares["compute"] == pytest.approx(180 / 380)
+    assert shares["TP"] == pytest.approx(110 / 380)
+    assert shares["bubble"] == pytest.approx(90 / 380)  # rank 0 is idle at the end
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_time_before_another_stage_sends_is_bubble() -> None:
+    found = times({(0, 1): (100, 140)}, "PP")
+    assert found.shares[1] == {"compute": 80, "bubble": 70, "PP": 40}
+
+
+def test_what_came_early_costs_nothing() -> None:
+    found = times({(0, 1): (10, 20)}, "PP")
+    assert found.shares[1] == {"compute": 80}
+    assert found.end_ns([0, 1]) == 100
+
+
+def test_a_textbook_s_times_of_a_training_of_175_billion_parameters() -> None:
+    """165 years on one GPU and 16 days on 1,024 need GPUs of different rates."""
+    flops, day, year = step_trial.GPT3_FLOPS, step_trial.DAY_S, step_trial.YEAR_S
+    assert flops == pytest.approx(6 * 175e9 * 300e9, rel=0.01)  # weights, tokens
+    one = step_trial.needed_tflops(flops, 1, 165 * year)
+    many = step_trial.needed_tflops(flops, 1024, 16 * day)
+    assert one == pytest.approx(60.3, abs=0.05)
+    assert many == pytest.approx(221.8, abs=0.05)
+    assert step_trial.seconds(flops, 1, one) / year == pytest.approx(165)
+    assert step_trial.seconds(flops, 1024, many) / day == pytest.approx(16)
+    assert step_trial.seconds(flops, 1024, one) / day == pytest.approx(58.9, abs=0.05)
+    text = "\n".join(step_trial.example(395.6))
+    assert "60.3 TFLOPS a GPU:  165.0 years on 1,  58.9 days on 1,024 GPUs" in text
+    assert "221.8 TFLOPS a GPU:   44.9 years on 1,  16.0 days on 1,024 GPUs" in text
+
+
+def test_bars_end_at_the_speed_up_and_dots_at_the_ideal() -> None:
+    heading, first, second, third = step_trial.drawn([(4, 100.0), (8, 50.0), (16, 40.0)])
+    assert heading.startswith("GPUs")
+    assert first.endswith("   " + "#" * 10)
+    assert second.split()[1:4] == ["50.00", "2.00", "2.00"]
+    assert second.endswith("#" * 20)
+    assert third.split()[1:4] == ["40.00", "2.50", "4.00"]
+    assert third.endswith(" " + "#" * 25 + "." * 15)

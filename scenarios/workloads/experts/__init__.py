@@ -1,1 +1,0 @@
-"""Mixtures of experts: routing of tokens, and the exchanges that carry them: a library."""

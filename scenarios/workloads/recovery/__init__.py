@@ -1,1 +1,0 @@
-"""Jobs that start, are checkpointed and go on after GPUs were lost: a library of scenarios."""

@@ -1,1 +1,0 @@
-"""The operations of a training step, written for all GPUs: a library of its scenarios."""

@@ -1,1 +1,0 @@
-"""Tests of disaggregated serving: arrivals, times, and who sends what."""
