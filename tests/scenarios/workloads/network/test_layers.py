@@ -24,14 +24,14 @@ def random_matrix(*shape: int) -> np.ndarray:
 
 
 def test_a_product_is_that_of_matrices() -> None:
-    a, b = random_matrix(5, 70), random(70, 3)
+    a, b = random_matrix(5, 70), random_matrix(70, 3)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
     assert np.all(np.abs(product(a, b) - exact) <= 70 * 2.0**-24 * size * 1.001)
 
 
 def test_a_half_of_a_product_has_the_bits_of_the_whole() -> None:
-    a, b = random_matrix(8, 33), random(33, 6)
+    a, b = random_matrix(8, 33), random_matrix(33, 6)
     whole = product(a, b)
     assert product(a[:3], b).tobytes() == whole[:3].tobytes()
     assert product(a, b[:, 2:]).tobytes() == np.ascontiguousarray(whole[:, 2:]).tobytes()
