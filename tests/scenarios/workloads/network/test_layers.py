@@ -1,4 +1,4 @@
-"""Dense layers: their gradients are derivatives, which small differences show."""
+"""Layers: products have the same bits in parts, and gradients are derivatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scenarios.workloads.network.layers import (
     in_order,
     product,
     squared_error,
-    step,
+    stepped,
     tanh,
     total_of,
 )
@@ -79,4 +79,4 @@ def test_gradients_are_derivatives_of_the_loss(activation: str) -> None:
 
 def test_a_step_goes_against_the_gradient() -> None:
     w = np.float32([[1, 2]])
-    assert step(w, np.float32([[4, -4]]), 0.25).tolist() == [[0, 3]]
+    assert stepped(w, np.float32([[4, -4]]), 0.25).tolist() == [[0, 3]]
