@@ -1,32 +1,27 @@
 """Arriving frames of a fabric endpoint, sorted by PDC and kind (UES 3.5.8, 3.5.12).
 
-In order: frames and packets, requests, acknowledgements and refusals, control packets, packets
-without a PDC; trimmed ones are in :mod:`uet.trimmed`.  Everything that is wrong with a packet is
-counted under a name or refused with a NACK; nothing is raised.
+In order: NACKs for packets of no PDC, trimmed packets; then frames and packets, requests,
+acknowledgements and refusals, control packets, packets without a PDC.  Everything that is wrong
+with a packet is counted under a name or refused with a NACK; nothing is raised.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from uet.carrier_codec import Decapsulator
+from uet.compatibility import Compatibility
 from uet.config import FepConfig
 from uet.encapsulation_choice import Encapsulation
-from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
 from uet.pds.destination import Reception
-from uet.pds.packets import MAX_PSN_OFFSET, OPENING
+from uet.pds.packets import MAX_PSN_OFFSET, OPENING, nack_packet
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.secure import SecureStarts
 from uet.pds.pdc.table import PdcTable
-from uet.pds.window import MASK
-from uet.peer import Peer, Peers
-from uet.ses.target.target import Target
+from uet.pds.window import MASK, PsnArrival
+from uet.peer import traffic_class
 from uet.transport import Frame
-from uet.trimmed import TrimmedArrivals
-from uet.tss.record import SecureDomains
-from uet.unplaced_nacks import UnplacedNacks
 from uet.wire import headers
 from uet.wire.codes import (
     ACK_TYPES,
@@ -35,6 +30,7 @@ from uet.wire.codes import (
     PSN_OFFSET_BITS,
     REQUEST_TYPES,
     USE_RSV_PDC_ACCEPTED,
+    AckFlag,
     ControlFlag,
     NackCode,
     NackFlag,
@@ -42,6 +38,9 @@ from uet.wire.codes import (
     PacketType,
     RequestFlag,
 )
+
+if TYPE_CHECKING:
+    from uet.fep import FabricEndpoint
 
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
 _TYPE_SHIFT = headers.RUD_REQ.shift("type")
@@ -92,27 +91,145 @@ _BEGINNING = frozenset(
 )
 
 
-class ReceivingEndpoint(Protocol):
-    """The parts of an endpoint that sorting of arrivals uses."""
+class UnplacedNacks:
+    """NACKs for packets that belong to no PDC of an endpoint (UES 3.5.12, 3.5.22)."""
 
-    config: FepConfig
-    counts: Counter[str]
-    control: list[Frame]
-    target: Target
-    domains: SecureDomains | None
-    peers: Peers[Peer]
-    table: PdcTable
-    secure: SecureStarts
-    connectionless: ConnectionlessPds
-    credits: CreditGranter
+    def __init__(self, config: FepConfig, control: list[Frame], counts: Counter[str]) -> None:
+        self._control = control
+        self._counts = counts
+        self._class = traffic_class(config.dscp_control, ecn_capable=False)
+        self._in_clear = config.compatibility.clear_nack_without_pdc
 
-    def activate(self, pdc: Pdc) -> None: ...
+    def refuse(self, reception: Reception, code: NackCode, *, payload: int = 0) -> None:
+        """Refuse a packet that belongs to no PDC here: the NACK's spdcid is 0 (UES 3.5.12)."""
+        self._counts["tx_nacks"] += 1
+        nack = nack_packet(
+            code,
+            reception.psn,
+            0,
+            reception.spdcid,
+            resent=bool(reception.word & _RETX),
+            marked=reception.marked,
+            payload=payload,
+        )
+        wrap, _ = reception.peer.way(None if self._in_clear else reception.sdi)
+        self._control.append(wrap(self._class, reception.entropy, nack, b""))
+
+    def refuse_rudi(self, reception: Reception, code: NackCode, packet_id: int) -> None:
+        """Refuse a RUDI request, which its packet id names (UES 3.5.22)."""
+        self._counts["tx_nacks"] += 1
+        nack = headers.NACK_RUDI.encode(
+            m=int(reception.marked),
+            retx=int(bool(reception.word & _RETX)),
+            nack_code=code,
+            nack_pkt_id=packet_id,
+        )
+        wrap, _ = reception.peer.way(reception.sdi)
+        self._control.append(wrap(self._class, reception.entropy, nack, b""))
+
+
+class TrimmedArrivals:
+    """Answers packets that a switch has trimmed to their headers: requests them again (UES 4.1).
+
+    Nothing vouches for what is left of them, so they change nothing but the counters.  Of a secured
+    packet the PDS header must be left (12 octets behind the TSS header, 16 with credit): it is read
+    without authentication and answered only if it names a PDC of its secure domain, or might open
+    one.
+    """
+
+    def __init__(
+        self,
+        table: PdcTable,
+        credits: CreditGranter,
+        compatibility: Compatibility,
+        lasthop: int | None,
+        counts: Counter[str],
+        nacks: UnplacedNacks,
+    ) -> None:
+        self._table = table
+        self._credits = credits
+        self._compatibility = compatibility
+        self._lasthop = lasthop  # the DSCP of those trimmed by the last switch
+        self._counts = counts
+        self._nacks = nacks
+
+    def receive(self, reception: Reception, dscp: int) -> None:
+        """Answer a request by a NACK, an ACK of old by one too, and nothing else.
+
+        Of a secured packet the reception holds the plaintext of the header.
+        """
+        self._counts["rx_trimmed"] += 1
+        kind = reception.packet[reception.at] >> 3
+        code = NackCode.TRIMMED_LASTHOP if dscp == self._lasthop else NackCode.TRIMMED
+        if kind in REQUEST_TYPES:
+            self._receive_request(reception, code)
+        elif kind == _RUDI_REQ:
+            self._receive_rudi(reception, code)
+        elif kind in ACK_TYPES:
+            self._receive_ack(reception)
+
+    def _receive_rudi(self, reception: Reception, code: NackCode) -> None:
+        packet, at = reception.packet, reception.at
+        if len(packet) < at + headers.RUDI_REQ.size:
+            self._counts["rx_drop_truncated"] += 1
+            return
+        reception.word, _, packet_id = headers.RUDI_REQ.unpack_from(packet, at)
+        self._nacks.refuse_rudi(reception, code, packet_id)
+
+    def _receive_request(self, reception: Reception, code: NackCode) -> None:
+        packet, at, peer, sdi = reception.packet, reception.at, reception.peer, reception.sdi
+        if len(packet) < at + _REQUEST.size:
+            self._counts["rx_drop_truncated"] += 1
+            return
+        word, _, psn, spdcid, dpdcid = _REQUEST.unpack_from(packet, at)
+        reception.word, reception.psn, reception.spdcid = word, psn, spdcid
+        pdc: Pdc | None
+        if word & _SYN:
+            pdc = self._table.find_target(peer.key, spdcid)
+            if pdc is None:
+                if not self._compatibility.silent_trimmed_syn:
+                    self._nacks.refuse(reception, code)
+                return
+        else:
+            pdc = self._table.by_id.get(dpdcid)
+        if pdc is None or pdc.peer is not peer or pdc.peer_id != spdcid or pdc.sdi != sdi:
+            return  # a trimmed packet never makes a PDC; its timer will bring it again
+        if sdi is not None and pdc.destination.window.classify(psn) is PsnArrival.OUTSIDE:
+            return  # forged, or too late to matter
+        state_at = at + _REQUEST.size
+        if packet[at] >> 3 in _CREDITED and len(packet) >= state_at + 4:
+            state = int.from_bytes(packet[state_at : state_at + 4], "big")
+            self._credits.on_trimmed(pdc, state, reception.entropy)
+        pdc.writer.nack(code, psn, word & _RETX, reception.entropy, reception.marked)
+
+    def _receive_ack(self, reception: Reception) -> None:
+        """Refuse an ACK that carried data; since UES 1.0.3 the timer of its request does that."""
+        packet, at = reception.packet, reception.at
+        if not self._compatibility.trimmed_ack_nack or len(packet) < at + headers.ACK.size:
+            return
+        word, offset, cack, spdcid, dpdcid = headers.ACK.unpack_from(packet, at)
+        pdc = self._table.by_id.get(dpdcid)
+        if (
+            pdc is not None
+            and pdc.peer is reception.peer
+            and pdc.peer_id == spdcid
+            and pdc.sdi == reception.sdi
+            and not word & AckFlag.P
+        ):
+            psn = (cack + offset) & MASK
+            pdc.writer.nack(
+                NackCode.TRIMMED_ACK,
+                psn,
+                word & AckFlag.RETX,
+                reception.entropy,
+                reception.marked,
+            )
 
 
 class FepArrivals:
     """The receive side of one endpoint."""
 
-    def __init__(self, endpoint: ReceivingEndpoint, encapsulation: Encapsulation) -> None:
+    def __init__(self, endpoint: FabricEndpoint, encapsulation: Encapsulation) -> None:
         config = endpoint.config
         self._endpoint = endpoint
         self._counts = endpoint.counts

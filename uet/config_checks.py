@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from uet.addresses import ip_of
-from uet.neighbours import Neighbours
+from uet.addresses import Neighbours, ip_of
 
 
 class ConfigurationError(ValueError):

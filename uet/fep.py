@@ -122,7 +122,7 @@ class FabricEndpoint:
         self.semantics: Semantics = self
         self.deliver = self.target.deliver
         self.deliver_data = self.initiator.deliver_data
-        self.table = PdcTable(self, rng)
+        self.table: PdcTable = PdcTable(self, rng)
         self.secure = SecureStarts(config, self.counts, rng, self.time)
         self.connectionless = ConnectionlessPds(
             config, self, self.counts, rng, self.ports, self.time

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from uet.addresses import ip_of
+from uet.addresses import Neighbours, ip_of
 from uet.carrier_codec import PeerEnvelope, packed_in_reach, reachable
 from uet.congestion.context import CongestionContext
 from uet.encapsulation_choice import Encapsulation, mac_octets
-from uet.neighbours import Neighbours
 from uet.transport import Frame
 from uet.tss.record import SecureRecords
 from uet.wire.codes import ECN_ECT0, ECN_NOT_ECT

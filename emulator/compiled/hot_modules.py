@@ -47,7 +47,6 @@ HOT = (
     "uet/pds/window.py",
     "uet/ses/initiator/outbound.py",
     "uet/ses/target/inbound.py",
-    "uet/ses/target/inbound_send.py",
     "uet/ses/target/target.py",
     "uet/timekeeper.py",
 )

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from emulator.rocev2.wire.codes import GSI_QPN, PSN_MASK, QPN_MASK
-from uet.addresses import ip_of
+from uet.addresses import Neighbours, NeighbourTable, ip_of
 from uet.config_checks import ConfigurationError
-from uet.neighbours import Neighbours, NeighbourTable
 
 SERVICES = ("rc", "uc")
 #: The service of a mesh's connections.

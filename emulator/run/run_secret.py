@@ -11,7 +11,7 @@ from typing import Any
 from emulator.run.environment import version_of
 from emulator.run.plan.run_plan import RunPlan
 from topologies.exports import mermaid as export
-from uet.neighbours import Neighbours
+from uet.addresses import Neighbours
 
 #: Fields of a request that stand elsewhere, or that no packet depends on.
 _WITHOUT_EFFECT = frozenset(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from topologies.addressing import gpu_address, shared_next_hops
 from topologies.model import Node, Topology
 from topologies.wiring import once_per_topology
-from uet.neighbours import KnownAddresses, Neighbours, NeighbourTable
+from uet.addresses import KnownAddresses, Neighbours, NeighbourTable
 
 
 def shared_neighbours(topology: Topology, gpu: Node, port: str | None = None) -> Neighbours:

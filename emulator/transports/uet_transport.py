@@ -136,7 +136,7 @@ def fabric_interface(
     Each writes an event log of its own, its name appended to that of the file.
     """
     from uet.planes.fabric_interface import FabricInterface
-    from uet.planes.sharing import InterfaceConfig
+    from uet.planes.plane import InterfaceConfig
 
     rng = random.Random(seed)
     made = []

@@ -5,11 +5,10 @@ import pickle
 import pytest
 
 from tests.harness.uet.network import MACS
-from uet.addresses import ip_of
+from uet.addresses import Neighbours, NeighbourTable, ip_of
 from uet.config import FepConfig
 from uet.encapsulation_choice import EncapsulationError
 from uet.fep import FabricEndpoint
-from uet.neighbours import Neighbours, NeighbourTable
 
 OWN = sorted(MACS)[1]
 

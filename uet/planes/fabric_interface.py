@@ -17,13 +17,13 @@ choice, and is that of libfabric's multi-rail provider and of NCCL with several 
 Posted receives are those of the interface: a message takes one by whichever plane it comes.
 
 A plane dies at a carrier of the NIC's own (:meth:`FabricInterface.use_ports`), or towards one peer
-by its silence (:mod:`uet.planes.hearing`), or when retransmission is exhausted.  New work leaves it
-alone then.  Its unfinished writes and reads are issued again over another plane, once whatever may
-still be on its way has arrived or is lost (``quarantine``).  A write that the target reports has a
-number, by which it is placed and reported once (:mod:`uet.planes.numbered_writes`); other writes
-are visible to nobody before they end.  Sends and atomic operations may have been carried out: they
-keep a silent plane until retransmission is exhausted, and end with the error.  A NOOP message
-probes a silent plane from time to time.
+by its silence (:mod:`uet.planes.liveness`), or when retransmission is exhausted.  New work leaves
+it alone then.  Its unfinished writes and reads are issued again over another plane, once whatever
+may still be on its way has arrived or is lost (``quarantine``).  A write that the target reports
+has a number, by which it is placed and reported once (:mod:`uet.planes.numbered_writes`); other
+writes are visible to nobody before they end.  Sends and atomic operations may have been carried
+out: they keep a silent plane until retransmission is exhausted, and end with the error.  A NOOP
+message probes a silent plane from time to time.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from uet.fep import FabricEndpoint
-from uet.planes.arrived_writes import COUNTERS as WRITE_COUNTERS
-from uet.planes.arrived_writes import ArrivedWrites
-from uet.planes.divided_work import DividedWork, WorkPart, size_of, stripes
-from uet.planes.hearing import Hearing
 from uet.planes.liveness import COUNTERS as LIVENESS_COUNTERS
-from uet.planes.liveness import Liveness, PlaneProbe
+from uet.planes.liveness import Hearing, Liveness, PlaneProbe
+from uet.planes.numbered_writes import COUNTERS as WRITE_COUNTERS
 from uet.planes.numbered_writes import (
     MOST_STRIPES,
     NUMBER_BITS,
+    ArrivedWrites,
+    DividedWork,
     Label,
     Numbers,
+    WorkPart,
     is_plain,
+    size_of,
+    stripes,
 )
-from uet.planes.plane import Plane
+from uet.planes.plane import InterfaceConfig, Plane, Sharing
 from uet.planes.shared_receives import SharedReceive, SharedReceives
-from uet.planes.sharing import InterfaceConfig, Sharing
 from uet.ses.initiator.initiator import MessageError
 from uet.ses.memory.registered_memory import MemoryRegionError
 from uet.transport import (

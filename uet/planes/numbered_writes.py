@@ -20,11 +20,14 @@ may come again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
+from uet.fep import FabricEndpoint
 from uet.ses.memory.registered_memory import KEY_BITS
+from uet.transport import Completion, ReadRequest, Request, SendRequest, WriteRequest
 
 #: Low bits of a memory key that name what is registered.
 REGION_BITS = 24
@@ -162,3 +165,144 @@ class Reported:
         return label.number in self._done or (
             write is not None and bool(write.arrived >> label.stripe & 1)
         )
+
+
+COUNTERS = ("rx_writes_repeated",)
+
+
+class ArrivedWrites:
+    """The numbered writes of all peers: each is placed and reported once, by whichever plane.
+
+    ``routes`` has each peer's addresses, one a plane.
+    """
+
+    def __init__(
+        self,
+        feps: Sequence[FabricEndpoint],
+        routes: Mapping[str, Sequence[str]],
+        counts: Counter[str],
+    ) -> None:
+        self._feps = feps
+        self._routes = routes
+        self._names = {address: peer for peer, route in routes.items() for address in route}
+        self._counts = counts
+        self._reported = {peer: Reported() for peer in routes}
+        for plane, fep in enumerate(feps):
+            fep.guard_writes(partial(self._begin, plane))
+
+    def _begin(self, plane: int, address: str, key: int, memory: memoryview) -> memoryview:
+        """Return where a write goes that begins to arrive.
+
+        Nowhere, if it has been placed before.
+        """
+        peer = self._names.get(address)
+        if peer is None or is_plain(key):
+            return memory
+        if self._reported[peer].begin(split_key(key)[1], plane):
+            return memory
+        self._counts["rx_writes_repeated"] += 1
+        return memoryview(bytearray(len(memory)))
+
+    def placed(self, completion: Completion) -> list[Completion]:
+        """Return the application's completion of a placed write with header data."""
+        peer = self._names.get(completion.peer)
+        key, offset = completion.key, completion.offset
+        if peer is None or key is None or offset is None or is_plain(key):
+            return [completion._replace(peer=completion.peer if peer is None else peer)]
+        key, label = split_key(key)
+        reported = self._reported[peer]
+        attempts = reported.attempts(label)
+        if len(attempts) > 1:  # what is still coming of the others must not be placed any more
+            for plane in set(attempts):
+                self._feps[plane].divert(self._routes[peer][plane], label.on(key))
+        whole = reported.take(label, offset, completion.length)
+        if whole is None:
+            return []
+        return [completion._replace(peer=peer, key=key, offset=whole[0], length=whole[1])]
+
+
+@dataclass(slots=True, eq=False)
+class DividedWork:
+    """One request.  ``left`` of its parts have not ended; ``moved`` octets have arrived."""
+
+    request: Request
+    serial: int
+    number: int | None = None  # of a write that the target reports
+    left: int = 0
+    moved: int = 0
+    kind: str = ""
+    error: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class WorkPart:
+    """``length`` octets of ``work`` from ``start`` on; the whole, or one of several stripes.
+
+    ``plane`` is the plane that carries it now, ``failures`` how often nobody answered;
+    ``is_again``: it has been issued before.
+    """
+
+    work: DividedWork
+    start: int
+    length: int
+    label: Label | None
+    is_whole: bool
+    plane: int = -1
+    failures: int = 0
+    is_again: bool = False
+
+    def request(self, peer: str) -> Request:
+        """Return the request for the endpoint that carries it to ``peer``."""
+        whole = self.work.request
+        key = getattr(whole, "key", 0)
+        if self.label is not None:
+            key = self.label.on(key)
+        if isinstance(whole, WriteRequest):
+            payload = whole.payload
+            if not self.is_whole:
+                payload = payload[self.start : self.start + self.length]
+            return WriteRequest(
+                peer=peer,
+                key=key,
+                offset=whole.offset + self.start,
+                payload=payload,
+                header_data=whole.header_data,
+                delivery_complete=whole.delivery_complete,
+                synchronise=whole.synchronise,
+                delivery=whole.delivery,
+                destination=whole.destination,
+                context=self,
+            )
+        if isinstance(whole, ReadRequest) and not self.is_whole:
+            return ReadRequest(
+                peer=peer,
+                key=key,
+                offset=whole.offset + self.start,
+                memory=whole.memory[self.start : self.start + self.length],
+                delivery=whole.delivery,
+                destination=whole.destination,
+                context=self,
+            )
+        return replace(whole, peer=peer, context=self)
+
+
+def size_of(request: Request) -> int:
+    """Octets of payload, there or back."""
+    if isinstance(request, WriteRequest | SendRequest):
+        return request.payload.nbytes
+    return request.memory.nbytes if isinstance(request, ReadRequest) else 0
+
+
+def stripes(length: int, count: int, unit: int) -> Iterator[tuple[int, int]]:
+    """Start and length of at most ``count`` contiguous parts of whole packets of ``unit`` octets.
+
+    They differ by one packet at most, so that no more packets leave than for the whole.
+    """
+    packets = -(-length // unit)
+    count = min(count, packets)
+    start = 0
+    for number in range(count):
+        own = packets // count + (number < packets % count)
+        end = min(length, start + own * unit)
+        yield start, end - start
+        start = end

@@ -15,8 +15,7 @@ from emulator.rocev2.config import ConfigurationError, HcaConfig
 from emulator.rocev2.connections import Connection, FullMesh, MeshAddresses, full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
 from tests.harness.uet.network import MACS, Network
-from uet.addresses import ip_of
-from uet.neighbours import Neighbours, NeighbourTable
+from uet.addresses import Neighbours, NeighbourTable, ip_of
 from uet.transport import WriteRequest
 
 ADDRESSES = list(MACS)

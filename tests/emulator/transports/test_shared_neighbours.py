@@ -6,8 +6,7 @@ from emulator.transports.shared_neighbours import shared_neighbours
 from topologies.addressing import next_hops
 from topologies.catalogue import load
 from topologies.model import Topology
-from uet.addresses import ip_of
-from uet.neighbours import NeighbourTable
+from uet.addresses import NeighbourTable, ip_of
 
 
 def _tables(topology: Topology) -> list[NeighbourTable]:

@@ -13,8 +13,7 @@ from uet.config import FepConfig
 from uet.fep import FabricEndpoint
 from uet.planes.fabric_interface import FabricInterface
 from uet.planes.numbered_writes import REGION_BITS
-from uet.planes.plane import Plane
-from uet.planes.sharing import InterfaceConfig
+from uet.planes.plane import InterfaceConfig, Plane
 from uet.transport import Completion, Frame
 
 US = 1_000

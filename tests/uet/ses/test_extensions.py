@@ -10,7 +10,7 @@ import pytest
 from tests.harness.uet.network import Impairment, Network, endpoint
 from tests.harness.uet.script import START, Script, rud, write
 from uet.compatibility import REFERENCE_PROVIDER
-from uet.ses.initiator.reading import READ_AHEAD
+from uet.ses.initiator.operation import READ_AHEAD
 from uet.ses.initiator.requests import MessageError
 from uet.ses.target import rma_target
 from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, WriteRequest

@@ -10,13 +10,18 @@ from uet.pds.recovery.rto import UNLIMITED_NACK
 from uet.pds.semantics import ACCEPTED, REISSUABLE_ERRORS, Answer, Context, Outbound
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
-from uet.ses.initiator.delivery import Carrier
-from uet.ses.initiator.operation import Ended, OperationStream, PostedOperation
+from uet.ses.initiator.operation import Ended, OperationStream, PostedOperation, Timers, Waits
 from uet.ses.initiator.outbound import OutboundMessage
 from uet.ses.initiator.peer_handles import MessageIds, PeerHandles
 from uet.ses.initiator.replies import RELIABLE, Replies, code_name, refusal
-from uet.ses.initiator.requests import MessageError, MessagePlan, plan, read_plan, restart_plan
-from uet.ses.initiator.waits import Timers, Waits
+from uet.ses.initiator.requests import (
+    Carrier,
+    MessageError,
+    MessagePlan,
+    plan,
+    read_plan,
+    restart_plan,
+)
 from uet.transport import Completion, Request
 from uet.wire.codes import DEFERRABLE_OPCODES, RENDEZVOUS_OPCODES, ReturnCode
 

@@ -1,16 +1,138 @@
-"""The state of a request from its posting to its completion (UES 3.4)."""
+"""The state of a request from its posting to its completion (UES 3.4).
+
+In order: what it may wait for, reads under way, the operation, the stream of operations to a peer.
+"""
 
 from __future__ import annotations
 
+import enum
 import heapq
 from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 
 from uet.pds.semantics import Context
 from uet.ses.initiator.outbound import OutboundMessage
-from uet.ses.initiator.reading import OutstandingReads
 from uet.ses.initiator.requests import MessagePlan
-from uet.ses.initiator.waits import Waits
 from uet.ses.octet_ranges import OctetRanges
+from uet.timekeeper import Timekeeper
+
+
+class Waits(enum.Enum):
+    """The events that are awaited; the value names the error if one does not come."""
+
+    NOTHING = ""
+    #: the time of the next attempt
+    RESTART = "restart"
+    #: DEFERRABLE_RTR
+    PERMISSION = "RESTART_TIMEOUT"
+    #: return data
+    DATA = "READ_TIMEOUT"
+    #: the peer's reads of what a rendezvous send kept back
+    FETCH = "RENDEZVOUS_TIMEOUT"
+
+
+class Waiter(Protocol):
+    """Whatever waits for one thing at a time."""
+
+    waits: Waits
+    #: number of the timer that counts, among all it ever had
+    timer: int
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Timers(Generic[W]):
+    """Deadlines of operations without a message on its way, one for each waiter."""
+
+    def __init__(self, time: Timekeeper) -> None:
+        self._time = time
+        self._heap: list[tuple[int, int, W]] = []
+        self._number = 0
+        self._enough = 64  # entries after which to throw out what nobody waits for
+
+    def start(self, waiter: W, for_what: Waits, due: int) -> None:
+        """Wait until ``due`` (ns), and for nothing else any more."""
+        self._number += 1
+        self.stop(waiter)
+        waiter.waits, waiter.timer = for_what, self._number
+        heapq.heappush(self._heap, (due, self._number, waiter))
+        self._time.started(due)
+        if len(self._heap) > self._enough:
+            self._heap = [entry for entry in self._heap if _counts(entry)]
+            heapq.heapify(self._heap)
+            self._enough = max(64, 2 * len(self._heap))
+
+    def stop(self, waiter: W) -> None:
+        """``waiter`` waits for nothing any more."""
+        if waiter.waits is not Waits.NOTHING:
+            waiter.waits = Waits.NOTHING
+            self._time.stopped()
+
+    def next_deadline(self) -> int | None:
+        """The earliest time that somebody still waits for (ns)."""
+        heap = self._heap
+        while heap:
+            if _counts(heap[0]):
+                return heap[0][0]
+            heapq.heappop(heap)
+        return None
+
+    def pop(self, now: int) -> tuple[W, Waits] | None:
+        """Somebody whose time has come, who waits for nothing any more."""
+        due = self.next_deadline()
+        if due is None or due > now:
+            return None
+        waiter = heapq.heappop(self._heap)[2]
+        waited = waiter.waits
+        self.stop(waiter)
+        return waiter, waited
+
+
+def _counts(entry: tuple[int, int, W]) -> bool:
+    _, number, waiter = entry
+    return waiter.timer == number and waiter.waits is not Waits.NOTHING
+
+
+#: Packets of READs that may wait for their data.  As many keep any path busy: the return direction
+#: has no more in flight.
+READ_AHEAD: Final = 1_024
+
+
+class OutstandingReads:
+    """Packets and octets that are under way to one stream; ``most_octets`` bounds the latter.
+
+    Were every READ sent as soon as it is posted, its target would have to remember more requests
+    than it has room for. It would refuse the rest (NO_SES_MSG_AVAIL), and the PDC fails after many
+    refusals.
+    """
+
+    __slots__ = ("_most_octets", "ahead", "octets", "packets")
+
+    def __init__(self, most_octets: int, mtu: int) -> None:
+        self._most_octets = most_octets
+        #: packets that one message may have requested
+        self.ahead = max(1, min(READ_AHEAD, most_octets // mtu))
+        self.packets = 0
+        self.octets = 0
+
+    def fits(self, packets: int, unit: int) -> bool:
+        """Return whether a message of ``packets`` may begin, each requesting ``unit`` octets.
+
+        A large one does when half of the limit is free, so that the line does not fall idle.
+        """
+        packets = min(packets, self.ahead)
+        return not self.packets or (
+            self.packets + min(packets, READ_AHEAD // 2) <= READ_AHEAD
+            and self.octets + min(packets * unit, self._most_octets // 2) <= self._most_octets
+        )
+
+    def change(self, before: int, after: int, unit: int) -> None:
+        """A message waits for ``after`` packets of data instead of ``before``."""
+        change = min(after, self.ahead) - min(before, self.ahead)
+        self.packets += change
+        self.octets += change * unit
+
 
 #: Called with ``None``, or the error's name, when an operation of the endpoint itself ends.
 Ended = Callable[[str | None], None]

@@ -10,16 +10,17 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from uet.config import DELIVERY_MODES, FepConfig
+from uet.pds.semantics import Context, Outbound
 from uet.profiles import FepCapability
 from uet.ses.address import Address
 from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE
 from uet.ses.memory.atomic_operations import AtomicError, size_of
 from uet.ses.memory.operands import pack_operands
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
-from uet.ses.target.sync import SYNC_HEADER
+from uet.ses.target.rma_target import SYNC_HEADER
 from uet.transport import (
     AtomicRequest,
     NoOperationRequest,
@@ -44,7 +45,6 @@ _SHORT_LENGTH: Final = 1 << 14  # small and medium headers have 14 bits for the 
 #: The part of an optimized key that a small header can name (UES Table 2-13): 12 bits.
 _SMALL_KEY: Final = 0xFFF
 _KEY_PROPER: Final = (1 << 62) - 1
-
 _STD, _MEDIUM, _SMALL = (
     int(NextHeader.REQUEST_STD),
     int(NextHeader.REQUEST_MEDIUM),
@@ -495,3 +495,15 @@ _MAKERS: Final[dict[type, Callable[..., MessagePlan]]] = {
     AtomicRequest: _atomic,
     NoOperationRequest: _no_operation,
 }
+
+
+class Carrier(Protocol):
+    """Finds the PDC, or the connectionless sender, for a message."""
+
+    def carry(self, message: Outbound, peer: str, delivery: str) -> Context | None:
+        """Queue ``message`` to ``peer`` in a delivery mode (``"rud"``, ``"rod"``, ...).
+
+        ``None``: no PDC is free now; nothing was queued, and the endpoint signals when to try again
+        (:meth:`uet.ses.initiator.initiator.Initiator.start_waiting`).
+        """
+        ...

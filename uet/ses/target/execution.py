@@ -14,11 +14,15 @@ from uet.ses.facilities import Facilities
 from uet.ses.resources import Resource
 from uet.ses.responses import malformed, response
 from uet.ses.target.checks import Checks
-from uet.ses.target.inbound import InboundMessage, InboundTable, MessageKey, RefusedMessage
-from uet.ses.target.inbound_send import InboundSend
+from uet.ses.target.inbound import (
+    InboundMessage,
+    InboundSend,
+    InboundTable,
+    MessageKey,
+    RefusedMessage,
+)
 from uet.ses.target.rma_target import MemoryAccess
-from uet.ses.target.sends import OwnInitiator, Sends
-from uet.ses.target.tagged_atomic import tagged_atomic
+from uet.ses.target.sends import OwnInitiator, Sends, tagged_atomic
 from uet.wire.codes import DEFERRABLE_OPCODES, Opcode, ReturnCode
 
 _OK = int(ReturnCode.OK)

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from uet.config import FepConfig
+from uet.ses.address import Address
 from uet.ses.arrival import RequestArrival
+from uet.ses.matching import Match, UnexpectedMessage
 from uet.ses.octet_ranges import OctetRanges
+from uet.ses.resources import Resource
 from uet.timekeeper import Timekeeper
-from uet.wire.codes import MPR_UNIT, ReturnCode
+from uet.wire import headers
+from uet.wire.codes import MPR_UNIT, RENDEZVOUS_OPCODES, Opcode, ReturnCode
 
 #: Each gap in a message waits for a packet of the receive window, which has at most so many.
 MOST_GAPS = 255 * MPR_UNIT
-
 #: Octets of packets that may wait for the SOM of their sends.
 MOST_EARLY_OCTETS = 16 * 2**20
 _DROPPED = int(ReturnCode.DROPPED)
-
 #: PDC and message identifier.
 MessageKey = tuple[int, int]
 
@@ -76,7 +79,7 @@ class InboundMessage:
         self.placed = 0
         self.touched = 0
         self.header_data: int | None = None
-        #: of a synchronised write (:mod:`uet.ses.target.sync`)
+        #: of a synchronised write (:mod:`uet.ses.target.rma_target`)
         self.group: tuple[int, int, int] | None = None
         self._memory = memory
         #: what has been placed
@@ -351,3 +354,91 @@ class InboundTable:
             key,
             RefusedMessage(early.signature, _DROPPED, 0, early.expected, early.octets, begun=False),
         )
+
+
+RENDEZVOUS: Final = frozenset(map(int, RENDEZVOUS_OPCODES))
+TAGGED_OPCODES: Final = frozenset(
+    {
+        int(Opcode.TAGGED_SEND),
+        int(Opcode.RENDEZVOUS_TSEND),
+        int(Opcode.DEFERRABLE_TSEND),
+        int(Opcode.TSEND_ATOMIC),
+        int(Opcode.TSEND_FETCH_ATOMIC),
+    }
+)
+_PID_SHIFT = headers.SES_RENDEZVOUS.shift("read_pid_on_fep")
+_PID = headers.SES_RENDEZVOUS.mask("read_pid_on_fep")
+_INDEX = headers.SES_RENDEZVOUS.mask("read_resource_index")
+
+
+class Rest:
+    """The place of the rest of a rendezvous send, from where it is read (UES 3.4)."""
+
+    __slots__ = ("address", "key", "offset")
+
+    def __init__(self, request: RequestArrival) -> None:
+        assert request.extension is not None
+        _, place, self.offset, self.key = headers.SES_RENDEZVOUS.unpack_from(request.extension)
+        self.address = Address(
+            job_id=request.job_id,
+            pid_on_fep=(place & _PID) >> _PID_SHIFT,
+            resource_index=place & _INDEX,
+            relative=request.relative,
+        )
+
+
+class InboundSend(InboundMessage):
+    """A send being received: into the memory of its match, or into a buffer until it has one."""
+
+    __slots__ = (
+        "buffer",
+        "ended",
+        "entry",
+        "failure",
+        "fetching",
+        "initiator",
+        "match",
+        "peer",
+        "queue_of",
+        "rest",
+        "tag",
+        "where",
+    )
+
+    begun = True
+
+    def __init__(
+        self,
+        request: RequestArrival,
+        peer: str,
+        awaited: int,
+        *,
+        match: Match | None = None,
+        buffer: memoryview | None = None,
+    ) -> None:
+        memory = match.memory if match is not None else buffer
+        assert memory is not None
+        super().__init__(
+            memory,
+            word=request.identity,
+            to=request.to,
+            key=request.match_bits,
+            offset=request.buffer_offset,
+            length=request.length,
+            awaited=awaited,
+        )
+        self.peer = peer
+        self.initiator = request.initiator
+        self.tag = request.match_bits if request.opcode in TAGGED_OPCODES else None
+        self.match = match
+        self.buffer = buffer
+        self.rest = Rest(request) if request.opcode in RENDEZVOUS else None
+        #: held as unexpected, and by which resource
+        self.entry: UnexpectedMessage | None = None
+        self.queue_of: Resource | None = None
+        self.fetching = False
+        #: why it will not be complete; reported once nothing writes to its memory any more
+        self.failure: str | None = None
+        self.ended = False
+        #: how it is tracked
+        self.where: MessageKey | None = None

@@ -20,13 +20,22 @@ from uet.ses.address import Address
 from uet.ses.arrival import RequestArrival
 from uet.ses.facilities import Facilities
 from uet.ses.matching import Match, MatchedMessage, PostedReceive, UnexpectedMessage
+from uet.ses.memory.atomic_operations import execute, supported
+from uet.ses.memory.operands import unpack_operands
 from uet.ses.resources import Resource, ResourceError
 from uet.ses.responses import response
 from uet.ses.target.deferral import Deferrals
-from uet.ses.target.inbound import InboundTable, MessageKey, RefusedMessage
-from uet.ses.target.inbound_send import RENDEZVOUS, TAGGED_OPCODES, InboundSend
+from uet.ses.target.inbound import (
+    RENDEZVOUS,
+    TAGGED_OPCODES,
+    InboundSend,
+    InboundTable,
+    MessageKey,
+    RefusedMessage,
+)
+from uet.ses.target.rma_target import MemoryAccess
 from uet.transport import Completion, ReceiveRequest
-from uet.wire.codes import DEFERRABLE_OPCODES, ReturnCode
+from uet.wire.codes import DEFERRABLE_OPCODES, AtomicOpcode, ReturnCode
 
 _OK = int(ReturnCode.OK)
 _NO_MATCH, _DROPPED = int(ReturnCode.NO_MATCH), int(ReturnCode.DROPPED)
@@ -420,3 +429,36 @@ class Sends:
                 error=error,
             )
         )
+
+
+def tagged_atomic(
+    pdc: Context, request: RequestArrival, resource: Resource, sends: Sends, access: MemoryAccess
+) -> Answer:
+    """Match a receive and operate on its memory; a positive number is a return code.
+
+    An operation that does not exist is refused before it takes a receive.
+    """
+    assert request.extension is not None  # the checks have seen to it
+    requested = unpack_operands(request.extension)
+    if requested is None:
+        return int(ReturnCode.OP_VIOLATION)
+    length = requested.target_length(request.length)
+    if not supported(requested.operation, requested.datatype):
+        exists = 0 <= requested.operation < len(AtomicOpcode)
+        return int(ReturnCode.AMO_UNSUPPORTED_DT if exists else ReturnCode.AMO_UNSUPPORTED_OP)
+    code, match = sends.match(request, pdc.address, resource, length)
+    if match is None:
+        if code == ReturnCode.NO_MATCH and pdc.ordered:
+            resource.disable_generation(pdc.address)
+        return code
+    code, before = execute(
+        requested.operation,
+        requested.datatype,
+        match.memory,
+        requested.operand,
+        requested.compare,
+        offset=match.offset,
+    )
+    name = None if code == _OK else ReturnCode(code).name
+    sends.report(request, pdc.address, match, length if code == _OK else 0, name)
+    return access.executed(pdc, request, before) if code == _OK else code

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.uet.exchange import KEY, MS, Exchange, Side, Wire
 from uet.pds.semantics import NO_ROOM, Answer, Context
-from uet.ses.initiator.reading import READ_AHEAD, OutstandingReads
+from uet.ses.initiator.operation import READ_AHEAD, OutstandingReads
 from uet.ses.memory.registered_memory import RegisteredRegion
 from uet.transport import Completion, ReadRequest, WriteRequest
 
