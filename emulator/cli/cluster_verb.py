@@ -19,7 +19,7 @@ from emulator.cluster.run.cluster_runner import ClusterRequest, ClusterResult, e
 from emulator.cluster.run.cluster_scenario import TCP
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
-from emulator.report.cluster.cluster_page import write_cluster_report
+from emulator.report.cluster_page import write_cluster_report
 
 WIDTH = 150
 #: From here on a number has no decimals.

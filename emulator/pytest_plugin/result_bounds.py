@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.report.compare.fail_condition import COMPARED, Statement, parse_statement
+from emulator.report.compare.comparison import COMPARED, Statement, parse_statement
 from emulator.report.observation_points import BY_KEY
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from emulator.pytest_plugin.result_bounds import ResultBound, parse_bound
-from emulator.report.compare.comparison_report import as_text
-from emulator.report.compare.fail_condition import failures, parse_condition
-from emulator.report.compare.source_comparison import compare
-from emulator.report.compare.source_reading import read_source
+from emulator.report.compare.comparison import as_text, compare, failures, parse_condition
+from emulator.report.compare.sources import read_source
 from emulator.report.run_folder import labels
 
 #: Characters of a run's output, and of a comparison, that a failure shows at most.

@@ -18,7 +18,7 @@ from emulator.cli.run_terminal import Bar, progress_bar
 from emulator.dataplane.fabric_choice import choose
 from emulator.dataplane.kernel import launcher
 from emulator.errors import UserError
-from emulator.report.suite.suite_page import write_suite_report
+from emulator.report.suite.page import write_suite_report
 from emulator.run.plan.variants import COMPARE, variants
 from emulator.run.results import FabricKind
 from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank

@@ -9,14 +9,17 @@ from pathlib import Path
 import click
 
 from emulator.errors import UserError
-from emulator.report.compare.comparison_report import as_data, as_page, as_text
-from emulator.report.compare.fail_condition import failures, parse_condition
-from emulator.report.compare.measured_source import MeasuredSource
-from emulator.report.compare.source_comparison import compare
-from emulator.report.compare.source_reading import read_source
+from emulator.report.compare.comparison import (
+    as_data,
+    as_page,
+    as_text,
+    compare,
+    failures,
+    parse_condition,
+)
+from emulator.report.compare.sources import SUITE, MeasuredSource, read_source, read_suite
 from emulator.report.run.page import write_files
-from emulator.report.suite.suite_folder import is_suite
-from emulator.report.suite.suite_source import SUITE, read_suite
+from emulator.report.suite.folder import is_suite
 
 #: Exit status where a condition of --fail-if holds: distinct from an error's.
 CONDITION_HOLDS = 3

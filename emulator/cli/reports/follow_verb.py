@@ -10,10 +10,17 @@ import click
 from emulator.cli.decode.decode_source import keys_beside, opener, read_domains
 from emulator.cli.plain_tables import page, plain_table
 from emulator.errors import UserError
-from emulator.report.follow.ladder_drawing import ladder_svg
-from emulator.report.follow.packet_search import PacketWish, addresses_of
-from emulator.report.follow.packet_story import PacketStory, StoryChoice, tell
-from emulator.report.follow.story_data import COLUMNS, as_data, heading, story_rows
+from emulator.report.follow.ladder import ladder_svg
+from emulator.report.follow.search import PacketWish, addresses_of
+from emulator.report.follow.story import (
+    COLUMNS,
+    PacketStory,
+    StoryChoice,
+    as_data,
+    heading,
+    story_rows,
+    tell,
+)
 from emulator.report.run.page import write_files
 from emulator.report.run_folder import RunRecord
 from emulator.run_files import CAPTURE

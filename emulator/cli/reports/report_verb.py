@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 
 from emulator.errors import UserError
-from emulator.report.cluster.cluster_page import write_cluster_report
-from emulator.report.cluster.cluster_record import is_cluster_run
+from emulator.report.cluster_page import is_cluster_run, write_cluster_report
 from emulator.report.run.page import PAGE, write_report
-from emulator.report.suite.suite_folder import is_suite
-from emulator.report.suite.suite_page import write_suite_report
+from emulator.report.suite.folder import is_suite
+from emulator.report.suite.page import write_suite_report
 
 Writer = Callable[[Path, Path | None], Path]
 #: Who writes the report of a folder, by what the folder is; of all others it is a run's.

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from emulator.errors import UserError
-from emulator.report.run.training.event_files import FOLDER, write_event_files
+from emulator.report.training import FOLDER, write_event_files
 
 
 @click.command("tensorboard")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from emulator.cli.reports.follow_verb import command
 from emulator.pytest_plugin.run_factory import RunFactory
-from emulator.report.follow.capture_stream import CaptureStream
+from emulator.report.follow.capture import CaptureStream
 from emulator.report.follow.packet_view import PacketKind, view
 from emulator.topology_file import from_record
 from tests.harness.wire.tshark import TSHARK, tshark

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from emulator.pytest_plugin.run_process import RunProcess
-from emulator.report.run.training.event_files import write_event_files
+from emulator.report.training import write_event_files
 from tests.harness.runs.event_records import scalars
 
 pytestmark = pytest.mark.root

@@ -1,1 +1,0 @@
-"""The report of a run of a cluster: one page with all four networks over time."""
