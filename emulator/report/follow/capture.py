@@ -1,4 +1,4 @@
-"""The capture of a run: its frames by port, the iteration and fabric time of each, and pauses of ports."""
+"""The capture of a run: frames by port, their iteration and fabric time, and pauses of ports."""
 
 from __future__ import annotations
 

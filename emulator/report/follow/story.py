@@ -366,7 +366,7 @@ def _filter(
     elif flow.context == UUD:
         named = f"uet.ses.std.message_id in {sent}"
     elif flow.protocol == UET:
-        named = f"(uet.pds.window in {sent} && uet.pds.spdcid == {flow.context})"
+        named = f"(uet.pds.psn in {sent} && uet.pds.spdcid == {flow.context})"
         if answers:
             acked = _set(one.number for one in answers)
             named += f" || ((uet.pds.ack_psn in {acked} || uet.pds.nack.psn in {acked})"

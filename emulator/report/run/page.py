@@ -1,4 +1,4 @@
-"""The report of a run: its verdict and sections, as one HTML page, and the figures' data beside it."""
+"""The report of a run: verdict and sections as one HTML page, and the data of its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suite folder, read for its report: ``suite.json``, the run of each trial, and facts of its fabric."""
+"""A suite folder, read for its report: ``suite.json``, the run of each trial, and its fabric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a suite's report that surround its results: what was tested, with which settings, how well."""
+"""Parts of a suite's report beside its results: what was tested, with which settings, how well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each port saw in a row: the fabric's drawing, coloured by load, and what was lost, where and why."""
+"""What ports saw in a row: the fabric's drawing, coloured by load, and losses with their reasons."""
 
 from __future__ import annotations
 

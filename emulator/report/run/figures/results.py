@@ -1,4 +1,4 @@
-"""Figures of rows and messages: times against the ideal, bus bandwidth, a timeline, latency, flows."""
+"""Figures of rows and messages: time against ideal, bus bandwidth, timeline, latency and flows."""
 
 from __future__ import annotations
 

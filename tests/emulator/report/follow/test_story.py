@@ -134,7 +134,7 @@ def test_every_hop_has_its_wait_and_what_the_switch_changed(tmp_path: Path) -> N
     assert [one.fate for one in told.journeys] == ["delivered"] * 4
     assert (told.source, told.destination, told.message) == ("h1g0", "h0g0", 9)
     assert str(told.iteration) == "row 1, iteration 2"
-    assert f"uet.pds.window in {{{PSN}}} && uet.pds.spdcid == 5" in told.display_filter
+    assert f"uet.pds.psn in {{{PSN}}} && uet.pds.spdcid == 5" in told.display_filter
     assert "--event-log h1g0" in " ".join(told.notes)
 
 

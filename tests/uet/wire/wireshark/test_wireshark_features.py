@@ -88,7 +88,7 @@ def test_what_carries_uet_and_its_crc(lua: Path, tmp_path: Path, lower: tuple[Pa
     good, padded, bad = rows(lua, write(tmp_path / "a.pcap", frames), COLUMNS)
     for row in (good, padded):
         assert row["uet.crc.status"] == ["1"]
-        assert row["uet.pds.window"] == ["1234"]
+        assert row["uet.pds.psn"] == ["1234"]
         assert not set(row) & set(EXPERTS)
     assert "uet.crc.status" not in bad  # nothing says that there is a CRC
     strict = rows(lua, tmp_path / "a.pcap", COLUMNS, "-o", "uet.crc:Always")
@@ -117,14 +117,14 @@ def test_ports_and_protocols_are_preferences(lua: Path, tmp_path: Path) -> None:
     capture = write(tmp_path / "a.pcap", [moved, bytes(native), back])
     assert [bool(row) for row in rows(lua, capture, COLUMNS)] == [False, False, False]
     shown = rows(lua, capture, COLUMNS, "-o", "uet.port:5555", "-o", "uet.protocol:254")
-    assert [row.get("uet.pds.window") for row in shown] == [["1234"], ["1234"], None]
+    assert [row.get("uet.pds.psn") for row in shown] == [["1234"], ["1234"], None]
     assert shown[1]["uet.pds.entropy"] == ["0"]
 
 
 def test_a_source_port_of_another_protocol(lua: Path, tmp_path: Path) -> None:
     capture = write(tmp_path / "a.pcap", [stacked(IPV4, UDP(sport=53))])
     (row,) = rows(lua, capture, COLUMNS, "-o", "udp.try_heuristic_first:TRUE")
-    assert row["uet.pds.window"] == ["1234"]
+    assert row["uet.pds.psn"] == ["1234"]
 
 
 PROVIDER = ("-o", "uet.reference_provider:TRUE")
@@ -368,7 +368,7 @@ def test_a_packet_quoted_by_icmp_is_not_called_malformed(lua: Path, tmp_path: Pa
     frame = bytes(Ether() / IP(src="10.0.0.9", dst="10.0.0.1") / ICMP(type=11) / Raw(inner))
     capture = write(tmp_path / "icmp.pcap", [frame])
     (row,) = rows(lua, capture, COLUMNS)
-    assert row["uet.pds.window"] == ["1234"]
+    assert row["uet.pds.psn"] == ["1234"]
     assert not set(row) & set(EXPERTS)
     (summary,) = summaries(lua, capture)
     assert summary.startswith("ICMP\tTime-to-live exceeded")

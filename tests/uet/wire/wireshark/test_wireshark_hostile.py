@@ -37,7 +37,7 @@ def hostile(rng: random.Random, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    "mode", [("-V",), (), ("-Y", "uet.pds.window || uet.ses.opcode || uet.crc")]
+    "mode", [("-V",), (), ("-Y", "uet.pds.psn || uet.ses.opcode || uet.crc")]
 )
 def test_no_frame_stops_the_script(tmp_path: Path, mode: tuple[str, ...]) -> None:
     """:func:`tshark` looks for Lua's errors in what is shown."""

@@ -120,7 +120,7 @@ def test_tables_of_requests_and_frames_are_bounded(lua: Path, tmp_path: Path) ->
 
 #: Fields of all sublayers, some of them derived, hidden, or joined.
 WATCHED = (
-    *("uet", "uet.pds", "uet.pds.window", "uet.pds.flags", "uet.pds.flags.syn", "uet.pds.ack_psn"),
+    *("uet", "uet.pds", "uet.pds.psn", "uet.pds.flags", "uet.pds.flags.syn", "uet.pds.ack_psn"),
     *("uet.ses.opcode", "uet.ses.med_req.flags", "uet.ses", "uet.ext.read_ri_generation"),
     *("uet.payload", "uet.crc.status", "uet.pds.sack_received", "uet.tss.tsc", "uet.arrivals"),
     *("uet.pds.ack.prlg", "uet.pds.reply_to", "uet.error.length", "uet.note.reserved"),
