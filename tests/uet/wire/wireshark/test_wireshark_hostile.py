@@ -36,9 +36,7 @@ def hostile(rng: random.Random, count: int) -> list[bytes]:
     return frames
 
 
-@pytest.mark.parametrize(
-    "mode", [("-V",), (), ("-Y", "uet.pds.psn || uet.ses.opcode || uet.crc")]
-)
+@pytest.mark.parametrize("mode", [("-V",), (), ("-Y", "uet.pds.psn || uet.ses.opcode || uet.crc")])
 def test_no_frame_stops_the_script(tmp_path: Path, mode: tuple[str, ...]) -> None:
     """:func:`tshark` looks for Lua's errors in what is shown."""
     script = tmp_path / "uet.lua"
