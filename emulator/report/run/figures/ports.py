@@ -1,4 +1,4 @@
-"""What ports saw in a row: the fabric's drawing, coloured by load, and losses with their reasons."""
+"""What ports saw in a row: the fabric's drawing, coloured by load, and losses with reasons."""
 
 from __future__ import annotations
 

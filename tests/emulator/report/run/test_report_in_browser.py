@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.report.run.page import write_report
-from tests.emulator.report.run.test_report_page import HOSTILE, specs_of
+from tests.emulator.report.run.test_page import HOSTILE, specs_of
 from tests.harness.runs.browser import needs_chromium, opened
 from tests.harness.runs.written_folder import messages, ports, result, row, write_folder
 

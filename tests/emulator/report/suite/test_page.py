@@ -17,7 +17,7 @@ from emulator.report.suite.page import PARTS, write_suite_report
 from emulator.report.suite.parts import POINTS
 from emulator.report.suite.results import ORDER
 from emulator.suite.suite_model import Point
-from tests.emulator.report.run.test_report_page import HOSTILE, markup_of, specs_of
+from tests.emulator.report.run.test_page import HOSTILE, markup_of, specs_of
 from tests.harness.runs.browser import needs_chromium, opened
 from tests.harness.runs.written_suite import line, run_row, suite_data, write_suite
 
