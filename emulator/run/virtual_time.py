@@ -95,7 +95,7 @@ class VirtualTime:
         if lab.routing is not None:
             self._hold(lab.routing, stack)
         if lab.asic is not None:
-            self.telemetry = Telemetry(lab.asic, self._folder.path / telemetry.FILE, None)
+            self.telemetry = Telemetry(lab.asic, self._folder.path / telemetry.FILE)
             self.telemetry.start()
             lines = LineTelemetry(self._fabric.record, self._folder.path / line_telemetry.FILE)
             self._lines = lines

@@ -2,12 +2,7 @@
 
 ::
 
-    with Telemetry(lab.asic, folder / FILE, clock):
-        ...
-
-Where the clock is virtual whoever keeps it samples, at times of its choice::
-
-    with Telemetry(lab.asic, folder / FILE, None) as telemetry:
+    with Telemetry(lab.asic, folder / FILE) as telemetry:
         telemetry.sample(now_ns)
 
 A CSV file with one line for each port at the start. From then on there is a line whenever a sample
@@ -41,8 +36,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import threading
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -50,7 +43,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.dataplane.clock import Clock, Dilation
 from emulator.dataplane.kernel.programs.bpf_syscall import LOCKED
 from emulator.dataplane.switch.bpf.layout import (
     BINS,
@@ -89,12 +81,7 @@ COLUMNS = (
     "lost_bytes",
 )
 VALUES = COLUMNS[2:]  # what is recorded of one port at one time
-#: Host time that passes between two samples at least: a process does not wake up much faster.
-SHORTEST_PAUSE_NS = 5_000_000
-#: Of one processor, at most: a sample that takes longer (many ports) is taken less often.
-SHARE_OF_A_PROCESSOR = 0.02
-FLUSH_NS = 1_000_000_000
-LINES_AT_ONCE = 1000  # that go to the file together, where no thread sees to it
+LINES_AT_ONCE = 1000  # that go to the file together
 LONGEST_IDLE_NS = 1 << 34  # times the highest rate it still fits 64 bits
 
 _NUMBERS = TAIL_AT + CODE_POINTS  # of the settings: 32-bit numbers in the order of PORT_TAIL
@@ -143,39 +130,22 @@ def append_lines(file: io.FileIO, lines: bytes) -> None:
 
 
 class Telemetry:
-    """Samples in a thread of its own, from ``with`` or :meth:`start` until :meth:`stop`.
+    """Samples of all switch ports at times of the caller's choice.
 
-    Without ``clock``, in a lab whose clock is virtual, there is no thread: :meth:`sample` is called
-    from outside, and nothing below of the host's time applies.
-
-    ``interval_ns`` is fabric time, by default one base RTT of the fabric.  Samples are never closer
-    than 5 ms of host time, nor so close that they would take more than 2 % of a processor;
-    ``shortest_ns`` is the first of these in fabric time.  Stop it before the lab goes.
+    ``interval_ns`` is the fabric time between them, by default one base RTT of the fabric.  Stop it
+    before the lab goes.
 
     ``error`` is why the series ends early, None if it does not: what is written stays.
     """
 
-    def __init__(
-        self, asic: FabricAsic, path: Path, clock: Clock | None, *, interval_ns: int | None = None
-    ) -> None:
-        if interval_ns is not None and interval_ns <= 0:
-            raise UserError(f"the telemetry interval is {interval_ns} ns: give one above 0")
+    def __init__(self, asic: FabricAsic, path: Path, *, interval_ns: int | None = None) -> None:
         self.path = path
         self.interval_ns = interval_ns or asic.fitted.base_rtt_ns
-        self.shortest_ns = 0 if clock is None else clock.fabric_duration(SHORTEST_PAUSE_NS)
         self.samples = self.lines = 0
         self.error: str | None = None
         self._unwritten = [",".join(COLUMNS) + "\n"]
-        self._writing = threading.Lock()
-        dilation = 1 if clock is None else clock.dilation
-        self._pause_ns = max(round(Dilation(dilation).host_ns(self.interval_ns)), SHORTEST_PAUSE_NS)
         self._names = list(asic.ports)
         self._series = Series(asic)
-        self._stop = threading.Event()
-        self._thread = None if clock is None else self._thread_of(clock)
-
-    def _thread_of(self, clock: Clock) -> threading.Thread:
-        return threading.Thread(target=self._run, args=(clock,), name="telemetry", daemon=True)
 
     def start(self) -> None:
         """Make the file and begin.  Raises UserError if it cannot be made."""
@@ -183,14 +153,22 @@ class Telemetry:
             self._file = self.path.open("wb", buffering=0)
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from error
-        if self._thread is not None:
-            self._thread.start()
 
     def sample(self, now_ns: int) -> None:
-        """Note what has changed up to ``now_ns``, a time of the virtual clock."""
+        """Note what has changed up to ``now_ns``.
+
+        It is a time of the virtual clock, or in a lab of the host's clock CLOCK_MONOTONIC.
+        """
         if self.error is not None:
             return
-        self._note(now_ns / 1000, now_ns)
+        rows, values = self._series.changes(now_ns)
+        names = self._names
+        self._unwritten += [
+            f"{now_ns / 1000:.3f},{names[row]},{','.join(map(str, numbers))}\n"
+            for row, numbers in zip(rows.tolist(), values.tolist(), strict=True)
+        ]
+        self.samples += 1
+        self.lines += len(rows)
         if len(self._unwritten) >= LINES_AT_ONCE:
             self.flush()
 
@@ -200,25 +178,16 @@ class Telemetry:
         The file holds whole lines at any time: it grows by one ``write`` of them, and what a full
         disk cuts off is taken back.
         """
-        with self._writing:
-            lines, self._unwritten = "".join(self._unwritten).encode("ascii"), []
-            if not lines or self.error is not None:
-                return
-            try:
-                append_lines(self._file, lines)
-            except OSError as error:
-                self.error = f"cannot write {self.path}: {error.strerror}"
-                self._stop.set()
+        lines, self._unwritten = "".join(self._unwritten).encode("ascii"), []
+        if not lines or self.error is not None:
+            return
+        try:
+            append_lines(self._file, lines)
+        except OSError as error:
+            self.error = f"cannot write {self.path}: {error.strerror}"
 
     def stop(self) -> None:
-        """Take a last sample and close the file.  Returns when the thread has ended.
-
-        The last sample of a virtual clock is the caller's.
-        """
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            return
+        """Write what was sampled and close the file; the last sample is the caller's."""
         with self._file:
             self.flush()
 
@@ -233,49 +202,6 @@ class Telemetry:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-    def _run(self, clock: Clock) -> None:
-        with self._file:
-            try:
-                self._sample_until_stopped(clock)
-            except OSError as error:
-                self.error = f"cannot read the switches: {error.strerror}"
-            self.flush()
-
-    def _sample_until_stopped(self, clock: Clock) -> None:
-        due = flushed = time.monotonic_ns()
-        cost = None
-        while not self._stop.is_set():
-            began, used = time.monotonic_ns(), time.thread_time_ns()
-            self._sample_now(clock)
-            if began - flushed > FLUSH_NS:
-                self.flush()
-                flushed = began
-            # The least of all: under load, the kernel's work for frames is charged to us, too.
-            took = time.thread_time_ns() - used
-            cost = took if cost is None else min(cost, took)
-            due = max(due + self._pause_ns, began + round(cost / SHARE_OF_A_PROCESSOR))
-            now = time.monotonic_ns()
-            if due <= now:  # the machine had no time for us: do not make up for it
-                due = now + self._pause_ns
-            self._stop.wait((due - now) * 1e-9)
-        self._sample_now(clock)
-
-    def _sample_now(self, clock: Clock) -> None:
-        now = time.monotonic_ns()
-        self._note(clock.from_host(now) / 1000, now)
-
-    def _note(self, t_us: float, now: int) -> None:
-        rows, values = self._series.changes(now)
-        names = self._names
-        lines = [
-            f"{t_us:.3f},{names[row]},{','.join(map(str, numbers))}\n"
-            for row, numbers in zip(rows.tolist(), values.tolist(), strict=True)
-        ]
-        with self._writing:
-            self._unwritten += lines
-        self.samples += 1
-        self.lines += len(rows)
 
 
 class Series:

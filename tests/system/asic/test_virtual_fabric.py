@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,10 +237,8 @@ def test_telemetry_is_sampled_at_virtual_times(asic: FabricAsic, tmp_path: Path)
     assert asic.virtual is not None
     at = asic.ports["rail0:up0"].index * PORT_WORDS
     words, path = asic.virtual.ports, tmp_path / FILE
-    threads = threading.active_count()
-    with Telemetry(asic, path, None) as telemetry:
+    with Telemetry(asic, path) as telemetry:
         assert telemetry.interval_ns == asic.fitted.base_rtt_ns
-        assert threading.active_count() == threads
         telemetry.sample(0)
         telemetry.sample(1_000)  # nothing has changed
         words[at + DEPTH + Queue.LOW], words[at + PEAK] = 4_066, 40_660
@@ -274,7 +271,7 @@ def test_long_series_is_written_while_it_grows(asic: FabricAsic, tmp_path: Path)
     assert asic.virtual is not None
     at = asic.ports["rail0:up0"].index * PORT_WORDS + DEPTH + Queue.LOW
     path = tmp_path / FILE
-    with Telemetry(asic, path, None, interval_ns=10) as telemetry:
+    with Telemetry(asic, path, interval_ns=10) as telemetry:
         for now in range(0, 10 * LINES_AT_ONCE, 10):
             asic.virtual.ports[at] = now
             telemetry.sample(now)
@@ -282,8 +279,10 @@ def test_long_series_is_written_while_it_grows(asic: FabricAsic, tmp_path: Path)
     assert len(rows_of(path)) == telemetry.lines
 
 
-def test_series_ends_where_it_cannot_be_written(asic: FabricAsic) -> None:
-    with Telemetry(asic, Path("/dev/full"), None) as telemetry:
+def test_series_ends_where_it_cannot_be_written(asic: FabricAsic, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot write"):
+        Telemetry(asic, tmp_path / "none" / FILE).start()
+    with Telemetry(asic, Path("/dev/full")) as telemetry:
         telemetry.sample(0)
         telemetry.flush()
         telemetry.sample(1)
