@@ -1,4 +1,4 @@
-"""Python files of users, which add by name what uetemu has not: loaded once, and written down.
+"""Python files that add by name what uetemu has not: of users, or of installed packages.
 
 Such a file enters what it brings into a registry (:mod:`topologies.registry`), or is a scenario
 (:mod:`emulator.scenario`), or both.
@@ -7,29 +7,40 @@ Such a file enters what it brings into a registry (:mod:`topologies.registry`), 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from emulator.errors import UserError
 from topologies.registry import RegistryError
 
+#: The entry point by which an installed package has its plug-in loaded.
+ENTRY_POINT = "uetemu.plugins"
+#: A digest behind the name of a file: no other one is loaded.
+_PINNED = re.compile(r"(.+)@([0-9a-f]{64})")
+
 
 @dataclass(frozen=True)
 class Plugin:
     """A file that was loaded: its ``path``, the ``sha256`` of what it held, and its module.
 
-    A scenario that is ``named`` has the name of its file.
+    A scenario that is ``named`` has the name of its file.  ``package`` is the installed one that
+    the file is of, with its version, if it is of one.
     """
 
     path: Path
     sha256: str
     module: ModuleType
-    named: bool
+    named: bool = False
+    package: str | None = None
 
 
 _LOADED: list[Plugin] = []
@@ -38,14 +49,20 @@ _LOADED: list[Plugin] = []
 def load(path: Path, *, named: bool = False) -> ModuleType:
     """Return the module of the file at ``path``, which is executed the first time.
 
-    With ``named`` it is a scenario of that name, if it is one.
-
-    UserError, with file and line, for a file that is missing or raises.
+    With ``named`` it is a scenario of that name, if it is one.  UserError, with file and line, for
+    a file that is missing or raises, and for one that has not the digest behind an ``@``.
     """
+    pinned = _PINNED.fullmatch(str(path))
+    path = Path(pinned[1]) if pinned else path
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = _digest(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    if pinned and digest != pinned[2]:
+        raise UserError(
+            f"{path} is not the file that the command was begun with: its SHA-256 is {digest}, not "
+            f"{pinned[2]}; bring the same file here"
+        )
     for known in _LOADED:
         if (known.path.resolve(), known.sha256) == (path.resolve(), digest):
             return known.module
@@ -64,6 +81,23 @@ def load(path: Path, *, named: bool = False) -> ModuleType:
     module = import_guarded(str(path), execute)
     _LOADED.append(Plugin(path, digest, module, named))
     return module
+
+
+@cache
+def load_installed() -> None:
+    """Load the plug-ins of installed packages; UserError, as for :func:`load`."""
+    for entry in entry_points(group=ENTRY_POINT):
+        name = entry.dist.name if entry.dist else entry.value
+        module = import_guarded(
+            f"{entry.module} of package {name}", partial(importlib.import_module, entry.module)
+        )
+        path = Path(str(module.__file__))
+        package = f"{name} {entry.dist.version}" if entry.dist else name
+        _LOADED.append(Plugin(path, _digest(path), module, package=package))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def import_guarded(origin: str, run: Callable[[], ModuleType]) -> ModuleType:
@@ -95,5 +129,35 @@ def loaded() -> Sequence[Plugin]:
 
 
 def facts() -> list[dict[str, str]]:
-    """Return the name and the SHA-256 of each file that was loaded, for the run's record."""
-    return [{"file": one.path.name, "sha256": one.sha256} for one in _LOADED]
+    """Return name and SHA-256 of each file that was loaded, and its package, for records."""
+    return [
+        {
+            "file": one.path.name,
+            "sha256": one.sha256,
+            **({"package": one.package} if one.package else {}),
+        }
+        for one in _LOADED
+    ]
+
+
+def words() -> list[str]:
+    """Return the words by which another command loads the same files, and no others."""
+    given = (one for one in _LOADED if one.named)
+    return [word for one in given for word in ("--plugin", f"{one.path}@{one.sha256}")]
+
+
+def sentence_on(error: BaseException) -> str | None:
+    """Return the sentence on an exception that a plug-in's file has raised; None: on another one.
+
+    It may have been raised in a worker, whose traceback is a note of it.
+    """
+    text = "".join(traceback.format_exception(error)) + str(getattr(error, "traceback", ""))
+    found = [
+        (match.start(), f"{one.module.__file__}, line {match[1]}")
+        for one in _LOADED
+        for match in re.finditer(rf'File "{re.escape(str(one.module.__file__))}", line (\d+)', text)
+    ]
+    if not found:
+        return None
+    said = " ".join(str(error).split()) or "no further text"
+    return f"{max(found)[1]}: {type(error).__name__}: {said}"

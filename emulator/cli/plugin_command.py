@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from emulator import plugins
+from emulator.errors import UserError
 
 OPTION = "plugin"
 
@@ -48,7 +49,7 @@ class PluginCommand(click.Command):
                 metavar="FILE.py",
                 expose_value=False,
                 help="Python file that adds, say, a congestion control or a topology by its name; "
-                "may be given several times",
+                "may be given several times; behind its name @SHA256 refuses another one",
             )
         )
 
@@ -60,11 +61,24 @@ class PluginCommand(click.Command):
             values = {}  # which comes again below
         ctx.meta[OPTION] = tuple(values.get(OPTION) or ())
         scenario = str(values.get("scenario"))
+        plugins.load_installed()
         for file in ctx.meta[OPTION]:
             plugins.load(Path(file), named=True)
         if scenario.endswith(".py") and Path(scenario).is_file():
             plugins.load(Path(scenario))
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry the command out; what a plug-in raises becomes one sentence."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort, click.ClickException, UserError):
+            raise
+        except Exception as error:
+            stated = plugins.sentence_on(error)
+            if stated is None:
+                raise
+            raise UserError(stated) from error
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""

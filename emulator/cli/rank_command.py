@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from emulator import plugins
 from emulator.cli.plugin_command import OPTION, PluginCommand
 from emulator.dataplane.kernel import launcher
 
@@ -56,7 +57,10 @@ def given_words(context: click.Context, replaced: Mapping[str, str | None]) -> l
     arguments: list[str] = []
     for parameter in context.command.params:
         name = parameter.name or ""
-        value: Any = context.meta[OPTION] if name == OPTION else context.params.get(name)
+        if name == OPTION:
+            options += plugins.words()
+            continue
+        value: Any = context.params.get(name)
         values = value if parameter.multiple or parameter.nargs == -1 else [value]
         if isinstance(parameter, click.Argument):
             arguments += map(str, values)

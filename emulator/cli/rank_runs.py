@@ -12,11 +12,12 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import click
 
+from emulator import plugins
 from emulator.cli.rank_command import FARMED_VERBS
 from emulator.dataplane import cleanup
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
@@ -160,6 +161,17 @@ def planned(request: RunRequest, ranks: Ranks | None) -> RunPlan:
     return weighed(plan, ranks)
 
 
+def check_files(files: Sequence[Sequence[Mapping[str, str]]], ranks: Ranks) -> None:
+    """Raise UserError unless all ranks have loaded the same ``files`` of users."""
+    for number, other in enumerate(files):
+        if other != files[0]:
+            differs = next(iter([one for one in files[0] if one not in other] or other))["file"]
+            raise UserError(
+                f"{ranks.name(number)} has another {differs} than {ranks.name(0)}, or none: bring "
+                "the same file there"
+            )
+
+
 def agree(plan: RunPlan, ranks: Ranks) -> None:
     """Raise UserError unless all ranks have the same ``plan``, and each has a part of it."""
     if plan.request.fabric != "model" and control_plane.of(plan.topology) is not None:
@@ -179,6 +191,7 @@ def agree(plan: RunPlan, ranks: Ranks) -> None:
             f"the launcher has started {ranks.count} ranks, and the fabric has parts for {parts}, "
             f"each a leaf switch with its GPUs: start {parts} with mpirun -n {parts}"
         )
+    check_files(ranks.gather("plug-ins", plugins.facts()), ranks)
     plans = ranks.gather("plan", plan_digest(plan))
     for number, other in enumerate(plans):
         if other != plans[0]:

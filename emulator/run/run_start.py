@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+from emulator import plugins
 from emulator.errors import UserError
 from emulator.logs import plain_logger
 from emulator.run.environment import describe_machine
@@ -39,6 +40,7 @@ def environment_of(plan: RunPlan) -> dict[str, object]:
     """Return what ``environment.json`` says of this machine and of what the run needs of it."""
     return {
         **describe_machine(),
+        **({"plugins": loaded} if (loaded := plugins.facts()) else {}),
         "capabilities": {
             name: {"present": found.present, "detail": found.detail}
             for name, found in plan.capabilities.items()

@@ -21,7 +21,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
-from emulator import run_files
+from emulator import plugins, run_files
 from emulator.dataplane import lab_record
 from emulator.dataplane.build import build
 from emulator.dataplane.cleanup import kept, uninterrupted
@@ -100,7 +100,8 @@ def _execute(
             result.errors.append(str(stop))
             raise
         except EndpointError as error:
-            result.errors.append(run.attempt.sentence(error) if run.attempt else str(error))
+            stated = run.attempt.sentence(error) if run.attempt else str(error)
+            result.errors.append(plugins.sentence_on(error) or stated)
             run.salvage(error)
         except UserError as error:
             result.errors.append(str(error))
@@ -108,6 +109,9 @@ def _execute(
             result.errors.append("whoever read the table went away before the run was done")
             raise UserError(f"{result.errors[-1]}; see {folder.path}/result.json") from None
         except Exception as error:
+            if (by_plugin := plugins.sentence_on(error)) is not None:
+                result.errors.append(by_plugin)
+                return result, folder
             # Ours to mend, so the traceback goes on; what was measured is kept all the same.
             result.errors.append(f"internal error: {type(error).__name__}: {error}")
             raise

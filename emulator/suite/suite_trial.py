@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from emulator import plugins
+
 #: A row of ``result.json``.
 Row = Mapping[str, Any]
 
@@ -51,7 +53,7 @@ class SuiteTrial:
         for fault in self.faults:
             words += ["--fault", fault]
         words += ["--seed", str(self.seed), "--seeds", str(self.seeds)]
-        return (*words, "--capture", self.capture, *self.options)
+        return (*words, "--capture", self.capture, *self.options, *plugins.words())
 
     @cached_property
     def key(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -136,6 +137,58 @@ def test_the_list_has_what_files_bring(one_spine: Path) -> None:
     shown = uetemu("list", "--plugin", one_spine, "--plugin", EXAMPLES / "star.py").stdout
     assert re.search(r"^  one_spine +Leaves under one spine", shown, flags=re.MULTILINE)
     assert re.search(r"^  exchange +each GPU sends its buffer", shown, flags=re.MULTILINE)
+
+
+def test_the_folder_names_the_file_and_is_read_without_it(tmp_path: Path) -> None:
+    own, out = tmp_path / "own.py", tmp_path / "run"
+    own.write_text(MINE.read_text())
+    digest = hashlib.sha256(own.read_bytes()).hexdigest()
+    words = ("run", "incast", "--transport", "uet:cc=mine", *SMALL, "--output", out)
+    done = uetemu(*words, "--plugin", f"{own}@{digest}")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((out / "environment.json").read_text())["plugins"]
+    assert facts == [{"file": "own.py", "sha256": digest}]
+    own.unlink()
+    assert uetemu("report", out).returncode == 0
+    assert f"SHA-256 {digest}" in (out / "report.html").read_text()
+    assert uetemu("compare", out, out).returncode == 0
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    done = uetemu("run", "incast", "--plugin", f"{MINE}@{64 * '0'}", *SMALL, cwd=tmp_path)
+    assert f"{MINE} is not the file that the command was begun with" in sentence(done)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_raises_while_it_runs_is_named(tmp_path: Path, workers: int) -> None:
+    text = MINE.read_text().replace("super().on_ack(", "self.nothing + super().on_ack(")
+    own, out = tmp_path / "own.py", tmp_path / "run"
+    own.write_text(text)
+    done = uetemu(
+        *("run", "incast", "--plugin", own, "--transport", "uet:cc=mine", *SMALL),
+        *("--workers", str(workers), "--output", out),
+    )
+    raised = f"{own}, line {line_of(text, 'self.nothing')}: AttributeError: 'Mine' object has no"
+    assert done.returncode == 1
+    assert f"uetemu: {raised}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads((out / "result.json").read_text())["errors"][0].startswith(raised)
+
+
+def test_an_installed_package_adds_to_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ours.py").write_text(MINE.read_text())
+    facts = tmp_path / "ours-1.5.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1.5\n")
+    (facts / "entry_points.txt").write_text("[uetemu.plugins]\nours = ours\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{CHECKOUT}")
+    out = tmp_path / "run"
+    done = uetemu("run", "incast", "--transport", "uet:cc=mine", *SMALL, "--output", out)
+    assert done.returncode == 0, done.stderr
+    (plugin,) = json.loads((out / "environment.json").read_text())["plugins"]
+    assert (plugin["file"], plugin["package"]) == ("ours.py", "ours 1.5")
 
 
 def line_of(text: str, words: str) -> int:

@@ -84,6 +84,16 @@ def test_parts_for_another_number_of_ranks_are_refused() -> None:
         rank_runs.agree(asked, ranks_of(3)[0])
 
 
+@pytest.mark.parametrize("other", [[{"file": "mine.py", "sha256": "22"}], []])
+def test_a_rank_with_another_plug_in_is_refused(other: list[dict[str, str]]) -> None:
+    files = [[{"file": "mine.py", "sha256": "11"}], other]
+    with pytest.raises(
+        UserError, match=r"rank 1 .* has another mine\.py than MPI rank 0 on a, or none"
+    ):
+        rank_runs.check_files(files, ranks_of(2)[0])
+    rank_runs.check_files(files[:1] * 2, ranks_of(2)[0])
+
+
 class NoGuardian:
     """The watch of a rank that has no guardian: it notes what that would be told."""
 
