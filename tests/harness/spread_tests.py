@@ -12,6 +12,7 @@ SPREAD = frozenset(
         "test_comparison_bands.py",
         "test_farm_runs.py",
         "test_kills.py",
+        "test_model_sweep.py",
         "test_traffic_bands.py",
     }
 )

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.harness.runs.modelled_run import ModelledRun
 from tests.harness.runs.processes import begun
 
 FEW = "rail_clos:hosts=2,gpus_per_host=2,spines=2"
@@ -174,14 +175,12 @@ def outcomes(folder: Path, scenario: str, *arguments: str) -> list[dict[str, obj
         (folder / "step.csv").write_text(TRACE)
         arguments = tuple(str(folder / word) if word == "step.csv" else word for word in arguments)
     results = []
-    for fabric in ("kernel", "model"):
-        shared = ("--workers", "1") if fabric == "kernel" else ()
-        run = begun(
-            folder,
-            *arguments,
-            *("--capture", "none", "--fabric", fabric, *shared),
-            scenario=scenario,
-        )
+    arguments = (*arguments, "--capture", "none", "--workers", "1")
+    runs = {
+        "kernel": begun(folder, *arguments, scenario=scenario),
+        "model": ModelledRun(folder, scenario, *arguments),
+    }
+    for fabric, run in runs.items():
         status, _, errors = run.communicate()
         assert status == 0, f"{fabric}: {errors}"
         result = json.loads((run.folder / "result.json").read_text())

@@ -68,19 +68,6 @@ def test_changed_packets_of_tunnels_have_the_kernels_fate(tmp_path: Path) -> Non
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("name", ["shared_nic", "dragonfly_plus"])
-def test_a_few_designs_have_the_kernels_frames(name: str, tmp_path: Path) -> None:
-    same_on(tmp_path, name, "uet")
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("name", ["trace", "storage_rdma"])
-def test_a_few_scenarios_have_the_kernels_frames(name: str, tmp_path: Path) -> None:
-    same_of(tmp_path, name)
-
-
-@pytest.mark.root
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_design_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same_on(tmp_path, name, "uet")
@@ -94,7 +81,6 @@ def test_a_design_has_the_kernels_frames_of_rocev2(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.root
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same_of(tmp_path, name)

@@ -14,10 +14,6 @@ from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run.results import ROW_KEYS
 from tests import CHECKOUT
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
 CODE = "from emulator.cli.main import main; main()"
 BUDGET_S = 240.0
 SMALL = "rail_clos:hosts=3,gpus_per_host=2,spines=3,uplinks_per_spine=1"

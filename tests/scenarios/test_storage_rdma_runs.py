@@ -8,8 +8,6 @@ import pytest
 
 from emulator.pytest_plugin.run_process import RunProcess
 
-pytestmark = pytest.mark.root
-
 SMALL = ("cluster_storage:hosts=2", "shards=4", "shard=64KiB", "state=128KiB", "cache=64KiB")
 
 

@@ -10,8 +10,6 @@ import pytest
 from emulator.pytest_plugin.run_process import RunProcess
 from tests import DATA
 
-pytestmark = pytest.mark.root
-
 LIST = """\
 operation,size,ranks,root,duration,name,after
 ranks,,4

@@ -8,8 +8,6 @@ import pytest
 
 from emulator.pytest_plugin.run_process import RunProcess
 
-pytestmark = pytest.mark.root
-
 FEW = (
     *("--capture", "none", "--param", "arrivals=0us,0us,0us", "--param", "output=3"),
     *("--param", "scale=8192", "--param", "prefill_gpus=2", "--param", "prefill=2"),

@@ -43,7 +43,6 @@ def packets(capture: Path, **options: object) -> list[DecodedPacket]:
     return [decode_frame(frame, **options) for frame in frames]  # type: ignore[arg-type]
 
 
-@pytest.mark.root
 @needs_root
 @pytest.mark.parametrize(
     ("variant", "layers"),
@@ -70,7 +69,6 @@ def test_a_variant_is_what_the_capture_shows(
     assert layers <= set(seen), seen
 
 
-@pytest.mark.root
 @needs_root
 @pytest.mark.parametrize("mode", ["direct", "cluster"])
 def test_the_run_folder_keeps_the_keys_of_a_secured_run(
@@ -94,7 +92,6 @@ def test_the_run_folder_keeps_the_keys_of_a_secured_run(
     assert {"pds.rud_req", "pds.ack_cc", "ses.request_std_som"} <= kinds
 
 
-@pytest.mark.root
 @needs_root
 def test_every_life_of_a_secured_runs_endpoints_has_a_key_of_its_own(
     start: Callable[..., RunProcess],
@@ -148,7 +145,6 @@ def secret(seed: int = 1, life: int = 0, **changes: object) -> bytes:
     return run_secret(prepare(request), life)
 
 
-@pytest.mark.root
 @needs_root
 def test_one_time_keys_follow_from_all_that_determines_packets() -> None:
     one = secret()
@@ -166,7 +162,6 @@ def test_one_time_keys_follow_from_all_that_determines_packets() -> None:
         assert secret(**watched) == one  # type: ignore[arg-type]
 
 
-@pytest.mark.root
 @needs_root
 def test_event_logs_of_chosen_endpoints(start: Callable[..., RunProcess]) -> None:
     run = start(*SMALL, "--sizes", "64KiB", "--iterations", "1", "--event-log", "h0g0,h1g1")

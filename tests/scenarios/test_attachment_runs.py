@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections import defaultdict
 from ipaddress import ip_address
 from pathlib import Path
 
-import pytest
-
 from emulator.dataplane.capture.fabric_capture import ports_of, select
 from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.run.plan.run_plan import default_capture
 from scenarios import incast
-from tests.system.runs.test_traffic_runs import run
+from tests.scenarios.test_traffic_runs import run
 from topologies.catalogue import load
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
 SHORT = {"size": "128KiB", "message": "16KiB", "warmups": "0"}
 
 #: GPUs of one server to those of their number on the other, all behind one NIC on each side.

@@ -10,13 +10,9 @@ import json
 from collections import Counter
 from collections.abc import Callable
 
-import pytest
-
 from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.perfetto_rules import Imported, imported
 from tests.harness.runs.processes import SMALL
-
-pytestmark = pytest.mark.root
 
 
 def opened(run: RunProcess) -> Imported:

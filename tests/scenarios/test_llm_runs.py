@@ -10,8 +10,6 @@ import pytest
 from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.perfetto_rules import imported
 
-pytestmark = pytest.mark.root
-
 PLAIN = ("--capture", "none")
 SHARES = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble")
 

@@ -11,8 +11,6 @@ from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.collective_benchmarks import ALL, FIRST
 from tests.harness.runs.processes import SMALL
 
-pytestmark = pytest.mark.root
-
 #: Each collective over both transports; its other algorithms, whose schedules are executed in
 #: memory by other tests, are nightly.
 RUNS = [

@@ -8,8 +8,6 @@ import pytest
 
 from emulator.pytest_plugin.run_process import RunProcess
 
-pytestmark = pytest.mark.root
-
 SMALL = (
     *("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1", "--capture", "none"),
     *("--param", "tokens=8", "--param", "hidden=256", "--param", "experts=16"),

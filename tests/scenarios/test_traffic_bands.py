@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -42,9 +41,7 @@ SEEDS = (1, 2)
 CROSSED = "rail_clos:hosts=4,gpus_per_host=2,spines=4,uplinks_per_spine=1"
 
 _MARKS = [
-    pytest.mark.root,
     pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
 ]
 Record = Callable[[str, object], None]
 

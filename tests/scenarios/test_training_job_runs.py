@@ -12,8 +12,6 @@ from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.runs.perfetto_rules import imported
 from tests.harness.runs.processes import without_progress
 
-pytestmark = pytest.mark.root
-
 #: What a transport reports of a peer that does not answer.
 GIVEN_UP = {"uet": "RTO_RETRIES_EXHAUSTED", "rocev2": "RETRY_EXC_ERR"}
 SMALL = ("hidden=16", "epochs=4", "gradient_time=5us", "fail_at=36us")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from emulator.dataplane.switch import switch_choice as choice
@@ -25,8 +23,6 @@ RUNS = (
 )
 
 
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 @pytest.mark.parametrize(("spec", "transport"), RUNS)
 def test_allreduce_is_right(start, spec: str, transport: str) -> None:
     run: RunProcess = start(
@@ -41,8 +37,6 @@ def test_allreduce_is_right(start, spec: str, transport: str) -> None:
     assert not run.result["errors"]
 
 
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 @pytest.mark.parametrize(
     ("spec", "cable", "fault"),
     [

@@ -297,7 +297,6 @@ def run(runs: RunFactory, scenario: str, *options: str) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 def test_a_comparison_is_fair(uetemu_run: RunFactory) -> None:

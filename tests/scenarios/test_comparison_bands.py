@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from emulator.pytest_plugin.run_factory import RunFactory
-from tests.system.runs.test_traffic_bands import CROSSED, marked, on_a_fabric, run
+from tests.scenarios.test_traffic_bands import CROSSED, marked, on_a_fabric, run
 
 Record = Callable[[str, object], None]
 GO_BACK_N, SELECTIVE = "rocev2", "rocev2:recovery=selective_repeat"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,12 +13,8 @@ import pytest
 from emulator.dataplane import lab_record
 from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.sim import line_telemetry
-from tests.system.runs.test_traffic_runs import run
+from tests.scenarios.test_traffic_runs import run
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
 INCAST = {"senders": "8", "size": "256KiB", "warmups": "0"}
 NO_CONTROL = ("--transport", "uet:cc=none")
 

@@ -9,8 +9,6 @@ import pytest
 
 from emulator.pytest_plugin.run_process import RunProcess
 
-pytestmark = pytest.mark.root
-
 EPOCHS = ("--param", "epochs=3", "--capture", "none")
 TRAININGS = {
     "fnn": (),

@@ -25,7 +25,6 @@ def planned(transport: str, **changes: Any) -> RunPlan:
     )
 
 
-@pytest.mark.root
 @needs_root
 def test_every_transport_runs_with_every_seed() -> None:
     plan = planned("uet,rocev2:nccl", seed=7, seeds=3)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from emulator.pytest_plugin.run_process import RunProcess
-
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
 
 #: Every GPU that the scale-up network joins to rank 0 copies to it at once.
 GATHER = '''"""Fan-in over the scale-up network."""
