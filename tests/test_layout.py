@@ -35,6 +35,6 @@ def test_shared_code_of_tests_lies_in_the_harness() -> None:
 
 
 def test_files_whose_tests_workers_share_have_no_fixture_for_all_of_them() -> None:
-    paths = [path for path in (CHECKOUT / "tests/system").rglob("*.py") if path.name in SPREAD]
+    paths = [path for path in (CHECKOUT / "tests").rglob("*.py") if path.name in SPREAD]
     assert {path.name for path in paths} == SPREAD
     assert [path.name for path in paths if 'scope="' in path.read_text()] == []

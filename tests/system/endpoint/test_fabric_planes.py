@@ -10,7 +10,7 @@ from emulator.errors import UserError
 from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.transports import fit
 from tests.harness.lab.endpoint_lab import needs_root, root, small_lab
-from tests.system.runs.test_traffic_runs import run
+from tests.scenarios.test_traffic_runs import run
 from topologies.catalogue import load
 from topologies.designs.planes import fep_addresses, fep_number
 

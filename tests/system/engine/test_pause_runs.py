@@ -10,7 +10,7 @@ import pytest
 from emulator.pytest_plugin.run_process import RunProcess
 from tests.harness.engine import ring_of_flows
 from tests.harness.runs.processes import begun
-from tests.system.runs.test_pfc_runs import pause_frames
+from tests.scenarios.test_pfc_runs import pause_frames
 
 pytestmark = pytest.mark.root
 

@@ -15,7 +15,7 @@ import pytest
 from emulator.dataplane import lab_record
 from emulator.pytest_plugin.run_factory import RunFactory
 from tests import CHECKOUT
-from tests.system.runs.test_traffic_runs import BUDGET_S, CODE, events, run
+from tests.scenarios.test_traffic_runs import BUDGET_S, CODE, events, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 FABRIC = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=2,uplinks_per_spine=1")

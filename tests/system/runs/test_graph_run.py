@@ -19,7 +19,7 @@ from emulator.report.row_heat import MEASURES, busiest, heat
 from emulator.report.run_folder import RunRecord
 from emulator.run_files import PAUSES
 from emulator.topology_file import from_record
-from tests.system.runs.test_traffic_runs import TINY, run
+from tests.scenarios.test_traffic_runs import TINY, run
 from topologies import catalogue
 from topologies.exports.heat import COLOURS
 from topologies.exports.mermaid import as_data

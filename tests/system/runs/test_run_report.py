@@ -16,7 +16,7 @@ from emulator.pytest_plugin.run_factory import RunFactory
 from emulator.report.run.page import FIGURES, PAGE
 from tests.harness.runs.browser import needs_chromium, opened
 from tests.harness.wire.tshark import TSHARK
-from tests.system.runs.test_traffic_runs import TINY, run
+from tests.scenarios.test_traffic_runs import TINY, run
 
 SPEC = "rail_clos:hosts=3,gpus_per_host=1,spines=1,uplinks_per_spine=1"
 pytestmark = [
