@@ -6,7 +6,7 @@ A manual holds a table between the lines ``<!-- generated: NAME -->`` and ``<!--
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import click
 
@@ -62,13 +62,29 @@ _OF_ENDPOINTS = ("fep", "hca", "nvme")
 
 def verbs_of_runs() -> str:
     """List the verbs that run something, or read what a run has left, with their options."""
-    others = (_options_of(name) for name in VERBS if name not in _OF_LABS + _OF_ENDPOINTS)
-    return "\n\n".join((_lists({"uetemu": cli}), *others))
+    others = [name for name in VERBS if name not in _OF_LABS + _OF_ENDPOINTS]
+    return "\n\n".join((_lists({"uetemu": cli}), _verbs(others)))
 
 
 def verbs_of_labs() -> str:
     """List the verbs that build, watch and change labs, with their options."""
-    return "\n\n".join(_options_of(name) for name in _OF_LABS)
+    return _verbs(_OF_LABS)
+
+
+def _verbs(names: Sequence[str]) -> str:
+    """List verbs with their options, an option that three or more of them have once, before all."""
+    users: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        for command in _commands(name).values():
+            for record in _option_records(name, command):
+                users.setdefault(record, []).append(name)
+    shared = {record: verbs for record, verbs in users.items() if len(verbs) >= 3}
+    lines = (
+        f"- `{option}` (of {', '.join(f'`{verb}`' for verb in dict.fromkeys(verbs))})"
+        + (f": {text}" if text else "")
+        for (option, text), verbs in shared.items()
+    )
+    return "\n\n".join(("\n".join(lines), *(_options_of(name, shared=shared) for name in names)))
 
 
 def verbs_of_endpoints() -> str:
@@ -76,20 +92,23 @@ def verbs_of_endpoints() -> str:
     return "\n\n".join((_options_of("fep", "hca"), _options_of("nvme")))
 
 
-def _options_of(*names: str) -> str:
+def _options_of(*names: str, shared: Container[tuple[str, str]] = ()) -> str:
     """List verbs with their meaning, and the options of them and of the commands below them."""
     meanings = "\n\n".join(f"**`{name}`**: {VERBS[name].help}" for name in names)
-    options = _lists({path: each for name in names for path, each in _commands(name).items()})
+    options = _lists(
+        {path: each for name in names for path, each in _commands(name).items()}, shared
+    )
     alone = f"**`{names[0]}`**\n\n"
     return f"{meanings}\n\n{options.removeprefix(alone)}".rstrip()
 
 
-def _lists(commands: Mapping[str, click.Command]) -> str:
-    """List options once, under the names of the commands that have them."""
+def _lists(commands: Mapping[str, click.Command], shared: Container[tuple[str, str]] = ()) -> str:
+    """List options once, under the names of the commands that have them, but for ``shared``."""
     users: dict[tuple[str, str], list[str]] = {}
     for path, command in commands.items():
         for record in _option_records(path, command):
-            users.setdefault(record, []).append(path)
+            if record not in shared:
+                users.setdefault(record, []).append(path)
     lists: dict[str, list[str]] = {}
     for (option, text), paths in users.items():
         line = f"- `{option}`: {text}" if text else f"- `{option}`"
@@ -130,14 +149,14 @@ def switches() -> str:
     """List the profiles of switches, and the parameters of each."""
     described = switch_choice.DESCRIBED.items()
     rows = {f"{name}={values}": meaning for name, (values, meaning) in described}
-    return "\n".join((_list((switch_choice.MEANINGS | rows).items()), "", *_EXPLAINED))
+    return "\n".join((_list({**switch_choice.MEANINGS, **rows}.items()), "", *_EXPLAINED))
 
 
 def control_planes() -> str:
     """List the control planes, and the parameters of each."""
     described = control_plane_choice.DESCRIBED.items()
     rows = {f"{name}={values}": meaning for name, (values, meaning) in described}
-    return _list((control_plane_choice.MEANINGS | rows).items())
+    return _list({**control_plane_choice.MEANINGS, **rows}.items())
 
 
 def units() -> str:
