@@ -202,7 +202,7 @@ def domains_from(path: str | None) -> list[SecureDomain]:
     """Return the secure domains of the key file ``path``; none without a file."""
     if path is None:
         return []
-    # This loads all transports: 47 ms, after which fep_run takes 3 ms.  --help needs neither.
+    # This loads all transports: 47 ms, after which the endpoint takes 3 ms.  --help needs neither.
     from emulator.cli.decode.decode_source import read_domains
 
     return read_domains(Path(path))

@@ -210,18 +210,16 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
     peers = peers_from(options.pop("peers"), options.pop("peer_mac"))
     require_root("run an endpoint")
     # This loads all transports: 49 ms beside the 418 ms of imports that --help takes.
-    from emulator.lab.standalone.fep.fep_run import StandAloneFep, run
+    from emulator.lab.standalone.uet_endpoint import StandAloneFep
 
-    return run(
-        StandAloneFep(
-            role=role,
-            limits=limits,
-            values=values,
-            domains=domains,
-            peers=peers,
-            table=options.pop("style") == "table",
-            with_pdcs=not options.pop("no_pdc_events"),
-            **options,
-            **more,
-        )
-    )
+    return StandAloneFep(
+        role=role,
+        limits=limits,
+        values=values,
+        domains=domains,
+        peers=peers,
+        table=options.pop("style") == "table",
+        with_pdcs=not options.pop("no_pdc_events"),
+        **options,
+        **more,
+    ).run()

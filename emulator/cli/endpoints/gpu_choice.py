@@ -43,7 +43,7 @@ def place(options: dict[str, Any], transport: str) -> None:
     from emulator.dataplane.kernel import namespaces
     from emulator.dataplane.lab_record import load_topology
     from emulator.dataplane.switch import switch_choice
-    from emulator.lab.standalone.stand_alone import LabGpu
+    from emulator.lab.standalone.endpoint import LabGpu
     from emulator.run.endpoint_specs import endpoint_specs
     from emulator.transports import fit
     from topologies.addressing import gpu_address

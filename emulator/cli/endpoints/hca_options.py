@@ -10,10 +10,8 @@ import click
 from emulator.cli.endpoints.endpoint_options import LEAVES, NUMBER, OFFERS, WHERE, F, with_options
 from emulator.cli.endpoints.gpu_choice import GPU
 from emulator.errors import UserError
-from emulator.lab.standalone.hca.card import Card, card_from
-from emulator.lab.standalone.hca.configuration import ELSEWHERE
-from emulator.lab.standalone.hca.exchange import DEFAULT_PORT, CardExchange, meeting
-from emulator.lab.standalone.script.endpoint_parameters import describe_settings
+from emulator.lab.standalone.cards import DEFAULT_PORT, Card, CardExchange, card_from, meeting
+from emulator.lab.standalone.script.endpoint_parameters import ROCEV2_ELSEWHERE, describe_settings
 from emulator.lab.standalone.script.phrases import ip
 from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.wire.codes import PATH_MTUS
@@ -81,7 +79,7 @@ mtu; and rkey, vaddr, length of its first region.  The end that connects
 sends its own first, the other one answers.  The event "card" tells it too.
 
 Parameters of --set (times in ns, or with a unit):
-{describe_settings(HcaConfig, ELSEWHERE)}.
+{describe_settings(HcaConfig, ROCEV2_ELSEWHERE)}.
 """
 
 

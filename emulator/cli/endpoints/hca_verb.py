@@ -12,7 +12,7 @@ from emulator.cli.endpoints.hca_options import EPILOG, config_values, peer_from,
 from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
-from emulator.lab.standalone.hca.hca_run import StandAloneHca, run
+from emulator.lab.standalone.rocev2_endpoint import StandAloneHca
 from emulator.lab.standalone.session import Limits
 
 
@@ -137,14 +137,12 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
     values = config_values(options)
     peer = peer_from(options)
     require_root("run an endpoint")
-    return run(
-        StandAloneHca(
-            role=role,
-            limits=limits,
-            values=values,
-            peer=peer,
-            table=options.pop("style") == "table",
-            **options,
-            **more,
-        )
-    )
+    return StandAloneHca(
+        role=role,
+        limits=limits,
+        values=values,
+        peer=peer,
+        table=options.pop("style") == "table",
+        **options,
+        **more,
+    ).run()

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import socket
 import traceback
@@ -16,13 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from emulator.dataplane.kernel import namespaces
 from emulator.errors import UserError
-from emulator.lab.standalone.capture_file import CaptureFile
-from emulator.lab.standalone.refusals import Refusals
-from emulator.lab.standalone.report import EventReport
+from emulator.lab.standalone.events import EventReport, Refusals
+from emulator.lab.standalone.files import CaptureFile
 from emulator.lab.standalone.script.offers import Offer
 from emulator.lab.standalone.script.outcomes import Outcomes
 from emulator.lab.standalone.script.pds_operations import Open, ProbeOutcome, ProbeRequest
@@ -382,3 +385,21 @@ class EndpointSession:
         """Return the completions that ``count`` requires and that did not come."""
         count = self._limits.count
         return 0 if count is None else max(0, count - self._tally.received)
+
+
+def enter_namespace(name: str) -> None:
+    """Move this process's only thread into a namespace, by its name or the path of its file."""
+    path = Path(name) if "/" in name else namespaces.DIRECTORY / name
+    try:
+        namespaces.enter(path)
+    except FileNotFoundError:
+        there = sorted(os.listdir(namespaces.DIRECTORY)) if namespaces.DIRECTORY.is_dir() else []
+        known = f"there are {', '.join(there[:8])}" if there else "there is none"
+        raise UserError(f"there is no network namespace {name!r}; {known}") from None
+    except PermissionError:
+        raise UserError(f"only root may enter the namespace {name}; run as root") from None
+    except OSError as error:
+        reason = error.strerror
+        if error.errno == errno.EINVAL:
+            reason = "it is no network namespace"
+        raise UserError(f"cannot enter {name}: {reason}; give the name ip netns lists") from None

@@ -116,8 +116,7 @@ def serving(verb: str, lab: Lab, gpu: str, *words: str) -> Iterator[Endpoint]:
     With ``hca`` it serves the first that connects.
     """
     # Processes would spend most of their time on loading these.
-    import emulator.lab.standalone.fep.fep_run
-    import emulator.lab.standalone.hca.hca_run  # noqa: F401
+    import emulator.lab.standalone.rocev2_endpoint  # noqa: F401
 
     ready, more = ("card", ("--listen",)) if verb == "hca" else ("start", ())
     target = Endpoint(

@@ -18,8 +18,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-import emulator.lab.standalone.fep.event_log
-import emulator.lab.standalone.fep.fep_run
+import emulator.lab.standalone.uet_endpoint
 import uet.tss.record
 from emulator.cli.main import cli
 from emulator.dataplane.kernel import namespaces
@@ -29,8 +28,8 @@ from tests.harness.lab.endpoint_process import Endpoint as Process
 _PRELOADED = (
     cli,
     uet.tss.record,
-    emulator.lab.standalone.fep.fep_run,
-    emulator.lab.standalone.fep.event_log,
+    emulator.lab.standalone.uet_endpoint,
+    emulator.lab.standalone.uet_endpoint,
 )
 ADDRESSES = {4: ("10.99.0.1", "10.99.0.2"), 6: ("fd99::1", "fd99::2")}
 _SOL_PACKET, _IGNORE_OUTGOING = 263, 23

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import emulator.cli.endpoints.hca_verb
 import emulator.dataplane.cleanup
-import emulator.lab.standalone.hca.hca_run
+import emulator.lab.standalone.rocev2_endpoint
 from tests.harness.lab.endpoint_process import Endpoint
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _PRELOADED = (
     emulator.dataplane.cleanup,
     emulator.cli.endpoints.hca_verb,
-    emulator.lab.standalone.hca.hca_run,
+    emulator.lab.standalone.rocev2_endpoint,
 )
 OUT = Path("/run/out")
 NAMESPACE = "far"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import emulator.lab.standalone.hca.hca_run
+import emulator.lab.standalone.rocev2_endpoint
 from emulator.rocev2.connection.responder import Responder
 from tests.harness.lab.endpoint_process import Endpoint
 from tests.harness.lab.fep_wire import ADDRESSES, Wire, assert_all_ok, filters
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 #: What a process of its own would spend most of its time on.
-_PRELOADED = emulator.lab.standalone.hca.hca_run
+_PRELOADED = emulator.lab.standalone.rocev2_endpoint
 KEY, ADDRESS = 0x4321, 0x7000_0000
 OFFERS = (
     "--region", f"{KEY}:64k,address={ADDRESS},fill=uint64:1000",

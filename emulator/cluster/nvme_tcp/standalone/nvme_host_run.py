@@ -15,8 +15,8 @@ from emulator.cluster.nvme_tcp.initiator.discovery_query import discover
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
 from emulator.cluster.nvme_tcp.initiator.multipath_host import BlockHost, connect
 from emulator.errors import UserError
-from emulator.lab.standalone.endpoint_namespace import enter_namespace
-from emulator.lab.standalone.report import EventReport
+from emulator.lab.standalone.events import EventReport
+from emulator.lab.standalone.session import enter_namespace
 
 #: Octets that are read or written at a time.
 _BATCH = 1 << 22

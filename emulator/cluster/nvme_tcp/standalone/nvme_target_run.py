@@ -20,9 +20,9 @@ from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
 from emulator.cluster.nvme_tcp.target_server import TargetServer
 from emulator.cluster.nvme_tcp.wire.fabrics_layouts import IO_PORT
 from emulator.errors import UserError
-from emulator.lab.standalone.endpoint_namespace import enter_namespace
-from emulator.lab.standalone.report import EventReport
+from emulator.lab.standalone.events import EventReport
 from emulator.lab.standalone.script.phrases import host_and_port, number
+from emulator.lab.standalone.session import enter_namespace
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -39,6 +39,13 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "compatibility": "--compat",
     "mac": "an interface that has it",
 }
+#: Fields of HcaConfig that something else than ``--set`` sets.
+ROCEV2_ELSEWHERE: Final[Mapping[str, str]] = {
+    "address": "--address",
+    "neighbours": "--peer",
+    "connections": "--listen, --connect or --peer",
+    "mac": "an interface that has it",
+}
 C = TypeVar("C")
 
 

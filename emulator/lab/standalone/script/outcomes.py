@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from emulator.lab.standalone.report import EventReport
+from emulator.lab.standalone.events import EventReport
 from emulator.lab.standalone.script.contents import summary
 from emulator.lab.standalone.script.offers import Offer, OfferedRegion
 from emulator.lab.standalone.script.requested_operations import Message, elements

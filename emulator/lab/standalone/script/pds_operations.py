@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from emulator.lab.standalone.watched import WatchedEndpoint
 from uet.pds.pdc.pdc import Pdc
 from uet.pds.pdc.state import PdcState
 from uet.transport import Request
+
+if TYPE_CHECKING:
+    from emulator.lab.standalone.uet_endpoint import WatchedEndpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

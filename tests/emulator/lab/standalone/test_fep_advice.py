@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from emulator.cli.main import cli
 from emulator.errors import UserError
-from emulator.lab.standalone.refusals import Refusals
-from emulator.lab.standalone.report import EventReport
+from emulator.lab.standalone.events import EventReport, Refusals
 from emulator.lab.standalone.script import endpoint_parameters as parameters
 from emulator.lab.standalone.script.expected_error import error_name, explanation, known_errors
 from emulator.lab.standalone.script.offers import region

@@ -19,9 +19,7 @@ from scapy.utils import RawPcapNgReader
 from emulator.cli.decode.decode_source import keys_beside, read_domains
 from emulator.cli.main import cli
 from emulator.errors import UserError
-from emulator.lab.standalone.capture_file import CaptureFile
-from emulator.lab.standalone.fep.event_log import EventLog
-from emulator.lab.standalone.fep.key_file import write_keys
+from emulator.lab.standalone.files import CaptureFile
 from emulator.lab.standalone.script import endpoint_parameters as parameters
 from emulator.lab.standalone.script.atomic_elements import decode, encode
 from emulator.lab.standalone.script.contents import pattern, summary
@@ -35,6 +33,7 @@ from emulator.lab.standalone.script.requested_operations import (
     elements,
     messages_of,
 )
+from emulator.lab.standalone.uet_endpoint import EventLog, write_keys
 from emulator.sim.endpoint.endpoint_fitting import payload_for
 from emulator.transports.one_time_keys import KEY_FILE, KEY_SUFFIX
 from tests.harness.examples import examples

@@ -16,15 +16,22 @@ from hypothesis import strategies as st
 
 from emulator.cli.main import cli
 from emulator.errors import UserError
-from emulator.lab.standalone.hca.card import Card, card_of, gid_of
-from emulator.lab.standalone.hca.configuration import path_mtu_for
-from emulator.lab.standalone.hca.exchange import DEFAULT_PORT, CardExchange, exchange, meeting
-from emulator.lab.standalone.hca.hca_requests import (
+from emulator.lab.standalone.cards import (
+    DEFAULT_PORT,
+    Card,
+    CardExchange,
+    card_of,
+    exchange,
+    gid_of,
+    meeting,
+)
+from emulator.lab.standalone.rocev2_endpoint import (
     ANY_PEER,
     FIELDS,
     THE_REGION,
     at_peer,
     error_name,
+    path_mtu_for,
 )
 from emulator.lab.standalone.script.requested_operations import Around, Message, messages_of
 from emulator.lab.standalone.session import Stop

@@ -1,1 +1,0 @@
-"""``uetemu fep``: an Ultra Ethernet endpoint by itself."""

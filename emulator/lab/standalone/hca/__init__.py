@@ -1,1 +1,0 @@
-"""``uetemu hca``: a RoCEv2 endpoint by itself, for one reliable connection with any RDMA stack."""
