@@ -116,7 +116,8 @@ def serving(verb: str, lab: Lab, gpu: str, *words: str) -> Iterator[Endpoint]:
     With ``hca`` it serves the first that connects.
     """
     # Processes would spend most of their time on loading these.
-    import emulator.lab.standalone.rocev2_endpoint  # noqa: F401
+    import emulator.lab.standalone.rocev2_endpoint
+    import emulator.lab.standalone.uet_endpoint  # noqa: F401
 
     ready, more = ("card", ("--listen",)) if verb == "hca" else ("start", ())
     target = Endpoint(
