@@ -116,8 +116,13 @@ def serving(verb: str, lab: Lab, gpu: str, *words: str) -> Iterator[Endpoint]:
     With ``hca`` it serves the first that connects.
     """
     # Processes would spend most of their time on loading these.
+    import pyroute2  # noqa: F401
+
     import emulator.lab.standalone.rocev2_endpoint
-    import emulator.lab.standalone.uet_endpoint  # noqa: F401
+    import emulator.lab.standalone.uet_endpoint
+    import emulator.run.run_agents
+    import emulator.transports.rocev2_transport
+    import emulator.transports.uet_transport  # noqa: F401
 
     ready, more = ("card", ("--listen",)) if verb == "hca" else ("start", ())
     target = Endpoint(
