@@ -120,7 +120,7 @@ def serving(verb: str, lab: Lab, gpu: str, *words: str) -> Iterator[Endpoint]:
 
     import emulator.lab.standalone.rocev2_endpoint
     import emulator.lab.standalone.uet_endpoint
-    import emulator.run.run_agents
+    import emulator.run.endpoint_specs
     import emulator.transports.rocev2_transport
     import emulator.transports.uet_transport  # noqa: F401
 
