@@ -349,6 +349,11 @@ def test_every_switch_and_every_parameter_is_reached() -> None:
             with pytest.raises(UserError, match=f"--set {field.name}: use"):
                 parameters.settings([f"{field.name}=1"])
             continue
+        if field.name == "spray_parameters":
+            with pytest.raises(UserError, match="each by itself"):
+                parameters.settings([f"{field.name}=1"])
+            assert parameters.settings([f"{field.name}.bits=1"]) == {field.name: {"bits": 1}}
+            continue
         default = field.default
         text = ",".join(default) if isinstance(default, tuple) else str(default)
         assert parameters.settings([f"{field.name}={text}"]) == {field.name: default}
