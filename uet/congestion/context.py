@@ -24,24 +24,46 @@ _ROUNDING = BYTE_COUNT_UNIT - 1
 
 
 class Window(Protocol):
-    """The limit of octets in flight: NSCC, or a window that never changes."""
+    """The limit of octets in flight to one peer in one traffic class: what a control implements.
 
-    #: signed, as what is received is counted in units of 256 octets
+    A window is opened when the first message to a peer begins, and all PDCs to that peer share it.
+    Octets are those of nominal packet size, headers included (UES 3.6.12), times are whole ns of
+    fabric time.  Calls come from one thread, in the order of events; none may wait, look at a clock
+    or draw from a generator that is not seeded, or a run would not repeat.
+
+    The order for a packet: :meth:`room` and, if it is positive, :meth:`wants_ack`; it leaves, and
+    its octets are added to :attr:`inflight`.  Then exactly one of :meth:`on_ack` and
+    :meth:`on_report` (alone or with other packets), :meth:`on_nack` or :meth:`on_loss` takes them
+    off again.  After a NACK or a loss the packet leaves anew, which counts as another one.
+    """
+
+    #: Octets that have left and are not known to have arrived or to be lost.  The caller adds what
+    #: leaves; the methods below take off what they are told.  Signed: peers count what they have
+    #: received in units of 256 octets.
     inflight: int
 
     @property
     def window_octets(self) -> int:
-        """Return how many octets may be in flight."""
+        """Return how many octets may be in flight.
+
+        Read when credit is requested, for event logs and for what is left to send; never negative.
+        """
         ...
 
     def room(self) -> int:
-        """Positive while a full packet may leave."""
+        """Return how many octets may leave now; positive while a full packet may.
+
+        Called whenever a PDC may send, once for a burst of new packets, whose octets the caller
+        takes off the number by itself, and once for each retransmission.  It must change nothing.
+        """
         ...
 
     def wants_ack(self, trigger: int) -> bool:
-        """Return whether the next packet should request an ACK, by ``trigger`` or sooner.
+        """Return whether the packets that leave next should request ACKs.
 
-        Other packets coalesce ``trigger``.
+        Called once for each burst, right after :meth:`room`.  Without a request a destination
+        coalesces ``trigger`` octets into one ACK, so that a window that is not much larger would
+        stay closed until a timer expires.
         """
         ...
 
@@ -54,26 +76,49 @@ class Window(Protocol):
         penalty: int = 0,
         restore: bool = False,
     ) -> None:
-        """Take octets off those in flight, as they have arrived.
+        """Take ``octets`` off those in flight, as they have arrived, and learn from the ACK.
 
-        :meth:`uet.congestion.controls.nscc.Nscc.on_ack` explains the arguments.
+        Called once for each ACK of data, as it arrives.  ``octets`` is what is newly known to have
+        arrived: of one packet or of several that the ACK coalesces, 0 where another one has said it
+        before.  ``marked``: the packet that caused the ACK was marked CE.  ``rtt`` is the round
+        trip of that packet without the destination's service time, or ``NO_SAMPLE`` (negative)
+        where it cannot be known.  ``penalty`` (0 to 127) and ``restore`` are the destination's
+        rcv_cwnd_pend and restore_cwnd, by which it slows a source down and lets it go (UES
+        3.6.13.6).
         """
         ...
 
     def on_report(self, octets: int) -> None:
-        """Take the octets that have arrived, from the answer to a PROBE."""
+        """Take ``octets`` off those in flight, as they have arrived.
+
+        Called once for each answer to a PROBE, after :meth:`on_probe`: no path of data has been
+        measured, so there is nothing else to learn.
+        """
         ...
 
     def on_nack(self, size: int, code: int, now: int, rtt: int = NO_SAMPLE) -> None:
-        """A packet was refused."""
+        """Take ``size`` off those in flight: a packet was refused.
+
+        Called once for each NACK; ``size`` is 0 for a packet that was taken to be lost before.
+        ``code`` is the number of a :class:`~uet.wire.codes.NackCode`: with TRIMMED and
+        TRIMMED_LASTHOP a full queue has cut the packet, with others it says nothing about the
+        network.  ``rtt`` is as for :meth:`on_ack`.
+        """
         ...
 
     def on_probe(self, rtt: int) -> None:
-        """A PROBE, which waits in no queue of data, took so long (ns)."""
+        """Learn how long a PROBE took (ns); it waits in no queue of data.
+
+        Called once for each answer that has a sample: when an ``adaptive`` control begins, and
+        after a silence (Tail_Loss_Time).
+        """
         ...
 
     def on_loss(self, size: int) -> None:
-        """A packet is taken to be lost."""
+        """Take ``size`` off those in flight: a packet is taken to be lost.
+
+        Called once for each such packet, when its timer expires, or as newer ones have arrived.
+        """
         ...
 
 
