@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.run.faults import disturbance
 from emulator.run.faults.condition import Condition
@@ -43,7 +42,6 @@ class Attempt:
     trial: Trial
     load: TrialLoad
     moments: Sequence[Moment]
-    lab: Dataplane
     injector: FaultInjector
     pool: VirtualPool
     ports: PortObserver

@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -121,6 +122,15 @@ def _execute(
     return result, folder
 
 
+@dataclass(frozen=True)
+class _Built:
+    """The fabric of a run while it stands: ``injector`` breaks it, and ``ports`` are read."""
+
+    lab: Dataplane
+    injector: FaultInjector
+    ports: PortObserver
+
+
 class _Run:
     def __init__(
         self,
@@ -140,10 +150,6 @@ class _Run:
         self.time = VirtualTime(plan, result, folder, self.environment, processes)
         gpus = [gpu.name for gpu in plan.topology.gpus]
         self._division = Division.by_worker(processes, self.time.worker_of(), gpus)
-        self.pool: VirtualPool | None = None
-        self.lab: Dataplane | None = None
-        self.ports: PortObserver | None = None
-        self.injector: FaultInjector | None = None
         self.attempt: Attempt | None = None
         self._seeds = SeedRows(plan.request.seeds)
         warmups = {trial.warmups for trial in plan.trials}
@@ -166,16 +172,16 @@ class _Run:
         self._save()
         self.observer.began(self.plan, self.result)
         with ExitStack() as stack, self._processes.warned():
-            self._build(stack)
+            built = self._build(stack)
             for stages in self._by_endpoints():
                 with ExitStack() as lives:
-                    self._make_endpoints(lives, stages)
+                    pool = self._make_endpoints(built.lab, lives, stages)
                     for number in stages:
-                        self._run_stage(number)
-                    self._take_endpoints(self._pool.close())
+                        self._run_stage(number, built, pool)
+                    self._take_endpoints(pool.close())
             if self.plan.logged:
                 bring_logs(self._processes, self.folder.path / EVENT_LOGS)
-            self._count()
+            self._count(built.ports)
 
     def _by_endpoints(self) -> list[list[int]]:
         """The numbers of the stages, those together that can use the same endpoints."""
@@ -190,11 +196,6 @@ class _Run:
                 groups.append([number])
         return groups
 
-    @property
-    def _pool(self) -> VirtualPool:
-        assert self.pool is not None
-        return self.pool
-
     def _event_logs(self, stage: int) -> Mapping[str, Path]:
         """Return where the endpoints that are to do so write what they do, from ``stage`` on."""
         if not self.plan.logged:
@@ -205,10 +206,9 @@ class _Run:
         later = f"-{stage + 1}" if stage else ""
         return {gpu: logs / f"{gpu}{later}.sqlog" for gpu in self.plan.logged}
 
-    def _build(self, stack: ExitStack) -> None:
+    def _build(self, stack: ExitStack) -> _Built:
         plan = self.plan
         lab = stack.enter_context(self._make_lab())
-        self.lab = lab
         if lab.directory is not None:  # other processes know of it
             lab_record.set_run_folder(lab.name, self.folder.path)
         self.environment["cable_delay"] = lab.cable_delay
@@ -225,9 +225,9 @@ class _Run:
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.time.begin(lab, stack)
         self.folder.write("environment.json", self.environment)
-        self.injector = FaultInjector(lab, self.time.cabling)
         queues = self.time.telemetry if self._processes.reports else None
-        self.ports = PortObserver(lab, queues, self.time.counters, self.time.forget_tagged_frames)
+        ports = PortObserver(lab, queues, self.time.counters, self.time.forget_tagged_frames)
+        return _Built(lab, FaultInjector(lab, self.time.cabling), ports)
 
     def _make_lab(self) -> Dataplane:
         plan, observer = self.plan, self.observer
@@ -243,10 +243,11 @@ class _Run:
             progress=lambda done, total, what: observer.progress(f"building {what}", None),
         )
 
-    def _make_endpoints(self, lives: ExitStack, stages: Sequence[int]) -> None:
+    def _make_endpoints(
+        self, lab: Dataplane, lives: ExitStack, stages: Sequence[int]
+    ) -> VirtualPool:
         """The endpoints for ``stages``, which share a transport; they end with ``lives``."""
-        plan, lab, observer = self.plan, self.lab, self.observer
-        assert lab is not None
+        plan, observer = self.plan, self.observer
         first = plan.stages[stages[0]]
         transport = first.transport
         if transport.keys is not None:
@@ -270,29 +271,28 @@ class _Run:
                 for number in stages
             ),
         )
-        self.pool = lives.enter_context(self.time.pool(specs))
-        self.pool.start(
+        pool = lives.enter_context(self.time.pool(specs))
+        pool.start(
             lambda done, total: observer.progress(f"starting endpoints ({done}/{total})", None)
         )
-        self.folder.event("started", agents=self.pool.pids, transport=first.stage.label)
+        self.folder.event("started", agents=pool.pids, transport=first.stage.label)
+        return pool
 
     def _end_routing(self, routing: Routing | ComputedRouting) -> None:
         routing.save(self.folder.path)
         self.folder.event("routed", neighbours_lost=routing.neighbours_lost())
 
-    def _run_stage(self, number: int) -> None:
+    def _run_stage(self, number: int, built: _Built, pool: VirtualPool) -> None:
         """Configure the switches, and run the stage's trials."""
-        plan, stage, lab = self.plan, self.plan.stages[number], self.lab
-        assert lab is not None
-        assert self.ports is not None
+        plan, stage, ports = self.plan, self.plan.stages[number], built.ports
         before = plan.stages[max(0, number - 1)]
         same = (stage.switch, stage.seed) == (before.switch, before.seed)
         if not same:
             self.time.rest()
             if stage.switch is not None:
-                self.ports.restart()
-                assert lab.asic is not None
-                lab.asic.apply(stage.switch, stage.seed)
+                ports.restart()
+                assert built.lab.asic is not None  # as every stage, or none, has a switch
+                built.lab.asic.apply(stage.switch, stage.seed)
             self.time.switches_changed(stage.seed)
         self.folder.event(
             "stage", number=number, transport=stage.stage.label, switch=stage.stage.switch
@@ -305,9 +305,21 @@ class _Run:
             what = f"{trial.collective} {trial.size_bytes} B"
             step = _weight(trial, load) / sum(weights) / (trial.warmups + trial.iterations)
             self.observer.progress(what, self._done)
-            attempt = self._attempt(stage, trial, load, partial(self._advance, what, step))
-            self.attempt = attempt
-            self.ports.restart()
+            self.attempt = attempt = Attempt(
+                plan=plan,
+                stage=stage,
+                trial=trial,
+                load=load,
+                moments=plan.moments_of(trial),
+                injector=built.injector,
+                pool=pool,
+                ports=ports,
+                time=self.time,
+                notify=self.folder.event,
+                progress=partial(self._settle, built, trial, partial(self._advance, what, step)),
+                division=self._division,
+            )
+            ports.restart()
             self.time.begin_row()
             try:
                 measured, reported = attempt.run()
@@ -373,32 +385,9 @@ class _Run:
         if shown is not None:
             self.observer.row(shown)
 
-    def _attempt(
-        self, stage: PlannedStage, trial: Trial, load: TrialLoad, progress: Callable[[], None]
-    ) -> Attempt:
-        assert self.lab is not None
-        assert self.ports is not None
-        assert self.injector is not None
-        return Attempt(
-            plan=self.plan,
-            stage=stage,
-            trial=trial,
-            load=load,
-            moments=self.plan.moments_of(trial),
-            lab=self.lab,
-            injector=self.injector,
-            pool=self._pool,
-            ports=self.ports,
-            time=self.time,
-            notify=self.folder.event,
-            progress=partial(self._settle, trial, progress),
-            division=self._division,
-        )
-
-    def _settle(self, trial: Trial, progress: Callable[[], None]) -> None:
+    def _settle(self, built: _Built, trial: Trial, progress: Callable[[], None]) -> None:
         """After an iteration: what its faults did to learned routes is over before the next."""
-        assert self.lab is not None
-        if self.lab.routing is not None and (trial.faults or self.plan.moments_of(trial)):
+        if built.lab.routing is not None and (trial.faults or self.plan.moments_of(trial)):
             self.time.await_routes()
         progress()
 
@@ -406,13 +395,11 @@ class _Run:
         self._done += step
         self.observer.progress(what, min(1.0, self._done))
 
-    def _count(self) -> None:
+    def _count(self, ports: PortObserver) -> None:
         """Read all counters and judge; called while the fabric still stands."""
-        assert self.lab is not None
-        assert self.ports is not None
         self.observer.progress("reading counters", 1.0)
-        kernel, asic, pauses = self.ports.kernel(), self.ports.totals(), self.ports.pauses()
-        links = self.ports.links()
+        kernel, asic, pauses = ports.kernel(), ports.totals(), ports.pauses()
+        links = ports.links()
         self.result.ports = {
             name: port.as_dict()
             | ({"asic": asic[name].as_dict()} if name in asic else {})
