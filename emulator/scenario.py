@@ -124,7 +124,7 @@ class Trial:
     the endpoints begin anew before this row, with nothing learned from those before it.
 
     ``recover`` is called after GPUs were lost, with the executions so far. It returns what follows
-    (:mod:`emulator.run.continuation`), or raises UserError if the job cannot go on.  Without it the
+    (:mod:`emulator.run.measurement`), or raises UserError if the job cannot go on.  Without it the
     run fails then.
 
     ``victims`` are flows, as pairs of ranks, that are only there to see what the others do to them:

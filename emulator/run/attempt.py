@@ -16,7 +16,7 @@ from emulator.run.faults.fault_timeline import FaultPlayer, Notify, link_changes
 from emulator.run.faults.grammar import Moment
 from emulator.run.faults.reach import Reach
 from emulator.run.faults.unfinished import unfinished
-from emulator.run.measurement import Measured, measure
+from emulator.run.measurement import Measured, RunContext, measure
 from emulator.run.measures.message_times import Recorder
 from emulator.run.observation import PortObserver
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
@@ -199,23 +199,29 @@ class Attempt:
     def _reach(self) -> Reach:
         return Reach(self.stage.topology)
 
+    @cached_property
+    def _context(self) -> RunContext:
+        return RunContext(
+            pool=self.pool,
+            ports=self.ports,
+            wire=self.stage.transport.wire,
+            pxn=self.plan.pxn,
+            start=self.plan.request.start,
+            division=self.division,
+            cut=self._cut,
+            progress=self.progress,
+            begun=self._begun,
+        )
+
     def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:
         self.pool.interrupt(self._lost_ranks if trial.recover is not None else None)
         try:
             return measure(
                 trial,
-                self.pool,
+                self._context,
+                faults,
                 ideal_ns=ideal_ns,
                 timeout_s=time_limit_s(ideal_ns, self._faulted_ns),
-                ports=self.ports,
-                faults=faults,
-                wire=self.stage.transport.wire,
-                pxn=self.plan.pxn,
-                start=self.plan.request.start,
-                progress=self.progress,
-                cut=self._cut,
-                division=self.division,
-                begun=self._begun,
             )
         finally:
             if faults.missed:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from emulator.errors import UserError
-from emulator.run.continuation import POISON, Continued, play
 from emulator.run.faults.condition import Condition
 from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.run.measures.gpu_execution import GpuExecution
@@ -18,16 +17,19 @@ from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
 from emulator.scenario import Contents, Outcome, Trial
 from emulator.sim.endpoint.counting import add, is_extreme
+from emulator.sim.endpoint.interruption import Interruption, JobExecution, JobInterrupted
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
+from emulator.sim.endpoint.operations.joined_execution import joined
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.transports.wire_cost import WireCost
-from emulator.workers.division import Division
+from emulator.workers.division import Division, JobSchedules
 from emulator.workers.virtual_pool import VirtualPool
 
+#: All ones: in every floating-point type this is not a number, which equals nothing.
+POISON = 0xFF
 #: So many elements are compared at a time: numpy's answer for each takes an octet.
 _COMPARED = 2**20
-
 #: Counters by rank, layer and name.
 Counts = Mapping[int, Mapping[str, Mapping[str, int]]]
 
@@ -66,38 +68,49 @@ class Measured:
     faults: Sequence[tuple[int, str]] = ()
 
 
-def measure(
-    trial: Trial,
-    pool: VirtualPool,
-    *,
-    ideal_ns: float,
-    timeout_s: float,
-    ports: PortObserver,
-    faults: FaultPlayer,
-    wire: WireCost,
-    pxn: Pxn,
-    start: Start,
-    progress: Callable[[], None],
-    cut: Callable[[Condition], Sequence[int]],
-    division: Division,
-    begun: Callable[[Recorder], None],
-) -> Measured:
-    """Run ``trial``'s warm-ups and iterations; those that count begin as ``start`` defines.
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What the trials of a stage run on, and by which rules.
 
-    ``ports`` are read around those that count and ``faults`` applied to them; ``progress`` is
-    called after each.  ``pxn`` relays writes; messages are reported as they were before. ``cut``
-    returns the ranks that a condition of the fabric cuts off.  Every iteration is verified,
-    warm-ups too.  Each process of the ``division`` compiles, fills and compares what it has, and
-    the first one gets the messages.  ``begun`` is called with the recorder of these before anything
-    runs.
+    ``ports`` are read around the iterations that count, which begin as ``start`` defines.  ``wire``
+    is what the transport spends on a packet, and ``pxn`` relays writes; messages are reported as
+    they were before.  ``cut`` returns the ranks that a condition of the fabric cuts off.  Each
+    process of the ``division`` compiles, fills and compares what it has, and the first one gets the
+    messages.
+    """
+
+    pool: VirtualPool
+    ports: PortObserver
+    wire: WireCost
+    pxn: Pxn
+    start: Start
+    division: Division
+    cut: Callable[[Condition], Sequence[int]]
+    #: called after each iteration
+    progress: Callable[[], None]
+    #: called with the recorder of the messages before anything runs
+    begun: Callable[[Recorder], None]
+
+    def compiled(self, trial: Trial) -> tuple[JobSchedules, JobSchedules]:
+        """Return the schedules of ``trial`` as they are compiled, and with relayed writes."""
+        compiled = self.division.compiled(trial.compile, trial.name)
+        return compiled, self.pxn.relayed(compiled)
+
+
+def measure(
+    trial: Trial, context: RunContext, faults: FaultPlayer, *, ideal_ns: float, timeout_s: float
+) -> Measured:
+    """Run ``trial``'s warm-ups and iterations, and apply ``faults`` to those that count.
+
+    Every iteration is verified, warm-ups too.
 
     Raises :class:`~emulator.sim.endpoint.endpoint_spec.EndpointError` if a rank fails.
     """
+    pool, ports, start, division = context.pool, context.ports, context.start, context.division
     memories = pool.memories
-    compiled = division.compiled(trial.compile, trial.name)
-    schedules = pxn.relayed(compiled)
+    compiled, schedules = context.compiled(trial)
     messages = Recorder(compiled)  # takes much for a moment, which the endpoints take next
-    begun(messages)
+    context.begun(messages)
     pool.load(schedules)
     own = [schedule for schedule in schedules if schedule.rank in memories]
     # Contents are made for one rank at a time and not kept: for all of them, they would take as
@@ -126,20 +139,17 @@ def measure(
             before = pool.counters()
             ports.begin()
         try:
-            latest = play(
+            latest = _play(
                 trial,
                 schedules,
-                pool,
-                run=partial(
+                context,
+                faults,
+                partial(
                     pool.run,
                     timeout=timeout_s,
                     started=faults.begin if iteration >= 0 else None,
                     gap_ns=start.gap_ns if iteration > -trial.warmups else 0,
                 ),
-                faults=faults,
-                fill=lambda rank, contents: _fill(memories[rank], contents),
-                pxn=pxn,
-                cut=cut,
             )
             whole = latest.whole()
         finally:
@@ -156,7 +166,7 @@ def measure(
                 here = [one for one in whole[1] if one.rank in division.own]
                 seen = _observed(trial.observe, compiled, here, messages)
                 observed.append(_joined(division.processes.to_first("observed", seen)))
-        progress()
+        context.progress()
     endpoints = differences(before, pool.counters())
     outcome = Outcome(
         times_ns=tuple(times),
@@ -170,9 +180,99 @@ def measure(
         queues=ports.queues(),
         executions=() if latest is None else tuple(latest.executions),
         observed=tuple(observed),
-        wire=wire,
+        wire=context.wire,
     )
     return Measured(outcome, *whole, faults.latest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued:
+    """An iteration of a trial, which may go on after GPUs were lost: its ``executions``.
+
+    A trial with ``recover`` is interrupted where another one fails
+    (:mod:`emulator.sim.endpoint.interruption`).  It returns what follows: other schedules for all
+    ranks, over the memories as they are, on endpoints that have learned nothing.  They start at the
+    fabric time at which the last transport has reported the loss, once no frame is under way, and
+    what is dead stays so.  It may be interrupted again.  ``trial`` is that of the last one.
+    """
+
+    executions: Sequence[JobExecution]
+    trial: Trial
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether anything was lost."""
+        return len(self.executions) > 1
+
+    def whole(self) -> tuple[JobSchedules, Sequence[RankResult]]:
+        """Return the schedules and results of all executions as one; all processes call it."""
+        first = JobSchedules.of(self.executions[0].schedules)
+        gather = first.division.processes.gather
+        schedules, results = joined(
+            [(one.schedules, one.results) for one in self.executions],
+            largest=lambda tag: max(gather("largest tag", tag)),
+        )
+        return first.changed(schedules), results
+
+
+def _play(
+    trial: Trial,
+    schedules: JobSchedules,
+    context: RunContext,
+    faults: FaultPlayer,
+    run: Callable[..., list[RankResult]],
+) -> Continued:
+    """Run the loaded ``schedules`` of ``trial``, and whatever follows after interruptions.
+
+    ``run`` runs what is loaded; from the second time on it gets ``started=None`` and ``gap_ns=0``.
+    """
+    pool = context.pool
+    executions: list[JobExecution] = []
+    while True:
+        try:
+            executions.append(JobExecution(schedules, run()))
+            return Continued(executions=executions, trial=trial)
+        except JobInterrupted as failure:
+            if trial.recover is None:
+                raise
+            first = executions[0].results if executions else failure.results
+            start_ns = min(one.start_ns for one in first)
+            since = faults.lost_since(context.cut)
+            interruption = Interruption(
+                lost={rank: since.get(rank, 0) for rank in failure.lost},
+                results=failure.results,
+                start_ns=start_ns,
+            )
+            executions.append(JobExecution(schedules, failure.results, interruption))
+            following = trial.recover(tuple(executions))
+            trial = replace(
+                trial,
+                compile=following.compile,
+                inputs=following.inputs,
+                expected=following.expected,
+            )
+            schedules = context.compiled(trial)[1]
+            pool.renew()
+            pool.load(schedules)
+            _prepare(trial, schedules, pool, following.kept)
+            run = partial(run, started=None, gap_ns=0)
+
+
+def _prepare(
+    trial: Trial,
+    schedules: Sequence[Schedule],
+    pool: VirtualPool,
+    kept: Collection[str],
+) -> None:
+    """Spoil what is going to be compared, but for buffers that are ``kept``; fill the inputs."""
+    for schedule in schedules:
+        memory = pool.memories.get(schedule.rank)
+        if memory is None:  # on another machine
+            continue
+        for name in trial.expected(schedule.rank):
+            if name not in kept:
+                memory.array(name, np.uint8)[:] = POISON
+        _fill(memory, trial.inputs(schedule.rank))
 
 
 def _record(
