@@ -19,7 +19,7 @@ TSHARK = shutil.which("tshark")
 
 OWN = wireshark.display_fields()
 EXPERTS = list(ERRORS)
-OTHERS = ["uet.arrivals", "uet.crc.status", "uet.tss.tsc", "uet.ses.std.restart_token"]
+OTHERS = ["uet.trimmed", "uet.crc.status", "uet.tss.tsc", "uet.ses.std.restart_token"]
 COLUMNS = sorted(
     {*(name for names in OWN.values() for name in names), *(name for name, _ in DERIVED.values())}
     | {*EXPERTS, *OTHERS}
@@ -102,7 +102,7 @@ def disagreements(row: Row, decoded: DecodedPacket) -> list[str]:
     flawed = any(expert in row for expert in EXPERTS)
     if flawed != bool(decoded.errors):
         found.append(f"experts {[e for e in EXPERTS if e in row]} for {decoded.errors}")
-    if ("uet.arrivals" in row) != decoded.trimmed:
+    if ("uet.trimmed" in row) != decoded.trimmed:
         found.append(f"trimmed is {decoded.trimmed}")
     return found
 

@@ -29,7 +29,7 @@ _DARK = (4718, 10030, 11796)
 #: Name, filter, colours of background and text (16 bits each of red, green and blue).
 _RULES = (
     ("malformed", " || ".join(ERRORS), (42148, 0, 0), (65535, 64764, 40092)),
-    ("trimmed", "uet.arrivals == 1", (65535, 47802, 65535), _DARK),
+    ("trimmed", "uet.trimmed == 1", (65535, 47802, 65535), _DARK),
     ("NACK", _type_in(_NACKS), (65535, 34695, 34695), _DARK),
     (
         "retransmitted",

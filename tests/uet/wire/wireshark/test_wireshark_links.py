@@ -122,7 +122,7 @@ def test_tables_of_requests_and_frames_are_bounded(lua: Path, tmp_path: Path) ->
 WATCHED = (
     *("uet", "uet.pds", "uet.pds.psn", "uet.pds.flags", "uet.pds.flags.syn", "uet.pds.ack_psn"),
     *("uet.ses.opcode", "uet.ses.med_req.flags", "uet.ses", "uet.ext.read_ri_generation"),
-    *("uet.payload", "uet.crc.status", "uet.pds.sack_received", "uet.tss.tsc", "uet.arrivals"),
+    *("uet.payload", "uet.crc.status", "uet.pds.sack_received", "uet.tss.tsc", "uet.trimmed"),
     *("uet.pds.ack.prlg", "uet.pds.reply_to", "uet.error.length", "uet.note.reserved"),
 )
 
