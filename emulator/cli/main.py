@@ -42,7 +42,10 @@ VERBS = {
         "emulator.cli.reports.compare_verb",
         "compare runs with each other, or with a cluster's measurements",
     ),
-    "list": Verb("emulator.cli.list_verb", "list scenarios, topologies, transports and switches"),
+    "list": Verb(
+        "emulator.cli.list_verb",
+        "list scenarios, topologies, transports and more by name",
+    ),
     "explain": Verb(
         "emulator.cli.explain_verb", "say what a column, a key of result.json or a counter means"
     ),

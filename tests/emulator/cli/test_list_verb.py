@@ -7,9 +7,15 @@ import pytest
 
 from emulator import scenario
 from emulator.cli.main import cli
+from emulator.cluster.services.service_registry import KINDS
 from emulator.dataplane.switch import switch_choice
+from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.transports import TRANSPORTS
+from scenarios.traces.format_registry import FORMATS
 from topologies.catalogue import DESIGNS
+from topologies.exports.export_registry import EXPORTS
+from uet.congestion.control_registry import CONTROLS
+from uet.congestion.spraying.policies import SPRAYING
 
 
 def test_every_name_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,7 +23,8 @@ def test_every_name_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     named = [line.split(None, 1) for line in lines if line.startswith("  ")]
     assert [name for name, _ in named] == [
-        *(*scenario.names(), *DESIGNS, *TRANSPORTS, *switch_choice.MEANINGS)
+        *(*scenario.names(), *DESIGNS, *TRANSPORTS, *CONTROLS, *RATE_CONTROLS, *SPRAYING),
+        *(*switch_choice.MEANINGS, *EXPORTS, *FORMATS, *KINDS),
     ]
 
 
