@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from emulator.transports import describe_options, is_secured
 
 if TYPE_CHECKING:  # what --help does not need is imported where a run begins
     from emulator.run.results import FabricKind
+    from emulator.run.runner import RunRequest
     from emulator.suite.farm.trial_farm import TrialFarm
 
 
@@ -198,7 +200,7 @@ def command(context: click.Context, seeds: int | None, **given: Any) -> None:
         compared = place is None and len(variants(given["transport"])) > 1
         seeds = COMPARED_SEEDS if compared else 1
     if place is None or seeds == 1:
-        _run(context, None, seeds=seeds, **given)
+        _run(context, None, _Options(seeds=seeds, **given))
         return
     from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
 
@@ -206,103 +208,115 @@ def command(context: click.Context, seeds: int | None, **given: Any) -> None:
         serve_rank(place)
     else:
         with farm_of(place, GOES_ON) as farm:
-            _run(context, farm, seeds=seeds, **given)
+            _run(context, farm, _Options(seeds=seeds, **given))
 
 
-def _run(
-    context: click.Context,
-    farm: TrialFarm | None,
-    *,
-    scenario: str,
-    files: Sequence[str],
-    topology: str | None,
-    transport: str | None,
-    switch: str | None,
-    plane: str | None,
-    seed: int,
-    seeds: int,
-    clock: str,
-    fabric: FabricKind,
-    dilation: str | None,
-    workers: str | None,
-    parts: Path | None,
-    convergence: str,
-    digest: str | None,
-    digest_parts: bool,
-    capture: str | None,
-    snaplen: str | None,
-    frame_latency: int | None,
-    event_log: str | None,
-    faults: Sequence[str],
-    endpoints: str,
-    gap: str | None,
-    pxn: str,
-    output: Path | None,
-    report: bool,
-    name: str | None,
-    form: str,
-    pairs: Sequence[str],
-    sizes: str | None,
-    iterations: str | None,
-    wide: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The words of the command, by the names of its options."""
+
+    scenario: str
+    files: Sequence[str]
+    topology: str | None
+    transport: str | None
+    switch: str | None
+    plane: str | None
+    seed: int
+    seeds: int
+    clock: str
+    fabric: FabricKind
+    dilation: str | None
+    workers: str | None
+    parts: Path | None
+    convergence: str
+    digest: str | None
+    digest_parts: bool
+    capture: str | None
+    snaplen: str | None
+    frame_latency: int | None
+    event_log: str | None
+    faults: Sequence[str]
+    endpoints: str
+    gap: str | None
+    pxn: str
+    output: Path | None
+    report: bool
+    name: str | None
+    form: str
+    pairs: Sequence[str]
+    sizes: str | None
+    iterations: str | None
+    wide: bool
+
+    def request(self) -> RunRequest:
+        """Return what is requested; UserError for options that do not go together."""
+        from emulator.cli import run_options as parse
+        from emulator.cli.scenario_choice import chosen
+        from emulator.dataplane.capture.fabric_capture import parse_snaplen
+        from emulator.dataplane.control_plane.charged_time import Convergence
+        from emulator.run.measurement import Start
+        from emulator.run.runner import RunRequest
+
+        parse.refuse_host_clock(self.clock, self.dilation)
+        if self.wide and self.form == "json":
+            raise UserError(
+                "--wide is about the table, and --format json shows none: leave one out"
+            )
+        given = parse.parameter_texts(
+            self.pairs, {"sizes": self.sizes, "iterations": self.iterations}
+        )
+        loaded, given = chosen(self.scenario, given, self.transport)
+        if self.files:
+            given["files"] = parse.files_text(loaded, self.files, given)
+        if self.capture == "none" and self.snaplen not in (None, "headers"):
+            raise UserError("--snaplen is about captured frames, and --capture none keeps none")
+        snaplen = self.snaplen
+        if snaplen is None:
+            used = [one.transport or DEFAULT_TRANSPORT for one in variants(self.transport)]
+            snaplen = "full" if any(map(is_secured, used)) else "headers"
+        return RunRequest(
+            scenario=loaded,
+            parameters=loaded.parameters(given),
+            topology=self.topology,
+            transport=self.transport,
+            switch=self.switch,
+            control_plane=self.plane,
+            seed=self.seed,
+            seeds=self.seeds,
+            fabric=self.fabric,
+            workers=parse.parse_workers(self.workers),
+            parts=parse.parse_parts(self.parts, self.workers),
+            convergence=Convergence.parse(self.convergence),
+            digest=parse.parse_digest(self.digest),
+            digest_parts=self.digest_parts,
+            capture=self.capture,
+            snaplen=parse_snaplen(snaplen),
+            frame_latency=self.frame_latency or 0,
+            event_log=self.event_log,
+            faults=self.faults,
+            start=Start(fresh=self.endpoints == "fresh", gap_ns=parse.parse_gap(self.gap)),
+            pxn=self.pxn,
+            output=self.output,
+            lab=self.name,
+        )
+
+
+def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> None:
     from emulator.cli import rank_runs
-    from emulator.cli import run_options as parse
     from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
-    from emulator.cli.scenario_choice import chosen
-    from emulator.dataplane.capture.fabric_capture import parse_snaplen
-    from emulator.dataplane.control_plane.charged_time import Convergence
     from emulator.result_rows import NCCL_COLUMNS
     from emulator.run.interrupts import Interrupted
-    from emulator.run.measurement import Start
     from emulator.run.report import comparison, spread
     from emulator.run.report import result_table as table
-    from emulator.run.runner import RunRequest, execute
+    from emulator.run.runner import execute
     from emulator.workers.division import ALONE
 
-    parse.refuse_host_clock(clock, dilation)
-    if wide and form == "json":
-        raise UserError("--wide is about the table, and --format json shows none: leave one out")
-    given = parse.parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
-    loaded, given = chosen(scenario, given, transport)
-    if files:
-        given["files"] = parse.files_text(loaded, files, given)
-    if capture == "none" and snaplen not in (None, "headers"):
-        raise UserError("--snaplen is about captured frames, and --capture none keeps none")
-    if snaplen is None:
-        secured = any(is_secured(one.transport or DEFAULT_TRANSPORT) for one in variants(transport))
-        snaplen = "full" if secured else "headers"
-    ranks = rank_runs.current()
-    request = RunRequest(
-        scenario=loaded,
-        parameters=loaded.parameters(given),
-        topology=topology,
-        transport=transport,
-        switch=switch,
-        control_plane=plane,
-        seed=seed,
-        seeds=seeds,
-        fabric=fabric,
-        workers=parse.parse_workers(workers),
-        parts=parse.parse_parts(parts, workers),
-        convergence=Convergence.parse(convergence),
-        digest=parse.parse_digest(digest),
-        digest_parts=digest_parts,
-        capture=capture,
-        snaplen=parse_snaplen(snaplen),
-        frame_latency=frame_latency or 0,
-        event_log=event_log,
-        faults=faults,
-        start=Start(fresh=endpoints == "fresh", gap_ns=parse.parse_gap(gap)),
-        pxn=pxn,
-        output=output,
-        lab=name,
-    )
+    request, ranks = options.request(), rank_runs.current()
     with progress_bar() as bar:
         bar.show(PLANNING, None)
         plan = rank_runs.planned(request, ranks)
         columns: Sequence[table.TableColumn] = getattr(
-            loaded.module, "COLUMNS", (*NCCL_COLUMNS, *table.FABRIC_COLUMNS)
+            request.scenario.module, "COLUMNS", (*NCCL_COLUMNS, *table.FABRIC_COLUMNS)
         )
         labels = [stage.stage.label for stage in plan.stages]
         if plan.compares:
@@ -311,7 +325,11 @@ def _run(
         elif plan.request.seeds > 1:
             columns = spread.columns(columns)
         names = comparison.short_names(labels)
-        rows = table.ResultTable(columns, run_facts(plan), wide=wide) if form == "table" else None
+        rows = (
+            table.ResultTable(columns, run_facts(plan), wide=options.wide)
+            if options.form == "table"
+            else None
+        )
         terminal = Terminal(rows, bar, names)
         try:
             if farm is None:
@@ -319,7 +337,7 @@ def _run(
             else:
                 from emulator.suite.farm.farmed_seeds import execute_farmed
 
-                words = partial(_words_of_seed, context, name, workers)
+                words = partial(_words_of_seed, context, options.name, options.workers)
                 result, folder = execute_farmed(plan, farm, words, terminal)
         except Interrupted as stop:
             if farm is not None:
@@ -330,7 +348,7 @@ def _run(
                 click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
             sys.exit(stop.exit_status)
     terminal.close(folder, result)
-    if report and (ranks is None or ranks.number == 0):
+    if options.report and (ranks is None or ranks.number == 0):
         from emulator.report.run.page import write_report
 
         click.echo(f"uetemu: wrote {write_report(folder.path)}", err=True)
