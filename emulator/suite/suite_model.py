@@ -20,7 +20,7 @@ from typing import Any
 
 from emulator.errors import UserError
 from emulator.run.results import FabricKind
-from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trials import SuiteTrial, TrialOutcome
 from topologies.advice import meant
 
 SCALES = ("small", "medium", "full")

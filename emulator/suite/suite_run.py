@@ -28,9 +28,7 @@ from emulator.suite.suite_model import (
     SuiteTest,
     headed,
 )
-from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
-from emulator.suite.trial_command import TrialRunner
-from emulator.suite.trial_pool import TrialPool
+from emulator.suite.trials import SuiteTrial, TrialOutcome, TrialPool, TrialRunner
 from emulator.whole_file import whole_file, write_whole
 
 SCHEMA = "uetemu.suite/1"

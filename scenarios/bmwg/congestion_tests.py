@@ -12,7 +12,7 @@ from emulator.suite.suite_model import (
     SuiteColumn,
     SuiteTest,
 )
-from emulator.suite.suite_trial import SuiteTrial
+from emulator.suite.trials import SuiteTrial
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import SHORT_TRIALS
 from scenarios.bmwg.trial_rows import NamedTrial, TrialTable

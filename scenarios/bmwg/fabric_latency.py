@@ -33,7 +33,7 @@ from emulator.suite.suite_model import (
     SuiteColumn,
     SuiteTable,
 )
-from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trials import SuiteTrial, TrialOutcome
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.trial_rows import line, lines
 from scenarios.pairs import opposite

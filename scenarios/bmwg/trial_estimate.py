@@ -11,7 +11,7 @@ from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
 from emulator.run.plan.variants import variants
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.suite.suite_trial import SuiteTrial
+from emulator.suite.trials import SuiteTrial
 from topologies.elements import TopologyError
 from topologies.model import Topology
 

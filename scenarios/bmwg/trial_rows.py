@@ -17,7 +17,7 @@ from emulator.suite.suite_model import (
     SuiteColumn,
     SuiteTable,
 )
-from emulator.suite.suite_trial import Row, SuiteTrial, TrialOutcome
+from emulator.suite.trials import Row, SuiteTrial, TrialOutcome
 
 #: Ends that may not come before a transfer is over.
 ENDS = ("converged_us", "restored_us")

@@ -25,7 +25,7 @@ from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
 from emulator.suite.farm.trial_farm import TrialFarm
 from emulator.suite.suite_model import SCALES, Suite, SuiteChoice, SuiteTest
 from emulator.suite.suite_run import FILE, Progress, SuiteRecord, SuiteRun, planned
-from emulator.suite.trial_command import TrialCommands
+from emulator.suite.trials import TrialCommands
 from emulator.transports import default_switch
 from topologies import catalogue
 

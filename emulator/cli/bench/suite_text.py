@@ -9,7 +9,7 @@ from rich.table import Table
 from emulator.cli.plain_tables import page, plain_table
 from emulator.suite.suite_model import Point, SuiteColumn, SuiteTable, headed, shown_value
 from emulator.suite.suite_run import SuiteRecord, accounting
-from emulator.suite.suite_trial import TrialOutcome
+from emulator.suite.trials import TrialOutcome
 
 WIDTH = 200
 #: Characters of a setting that stands in its column; a longer one stands below the table.

@@ -16,7 +16,7 @@ from emulator.errors import UserError
 from emulator.lab.live.sampler import LabGone
 from emulator.lab.monitoring.lab_watch import LabWatch, Watched
 from emulator.lab.monitoring.local_server import HttpAnswer, LocalServer, parse_address
-from emulator.lab.monitoring.openmetrics.metric_page import PATH, MetricPage
+from emulator.lab.monitoring.metric_page import PATH, MetricPage
 from topologies.units import parse_time_ns
 
 #: How often ``--follow`` looks for a lab, and the first interval of one.

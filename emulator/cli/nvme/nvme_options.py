@@ -11,7 +11,7 @@ import click
 from emulator.cli.endpoints.endpoint_options import NUMBER, SPAN, F, with_options
 from emulator.cluster.nvme_tcp.initiator.host_options import HOST_NQN, HostOptions
 from emulator.cluster.nvme_tcp.standalone.nvme_host_run import HostAlone
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import DISCOVERY_NQN, IO_PORT
+from emulator.cluster.nvme_tcp.wire.layouts import DISCOVERY_NQN, IO_PORT
 from emulator.errors import UserError
 from emulator.lab.standalone.script.phrases import host_and_port, ip, number
 

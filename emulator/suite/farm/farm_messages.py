@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from emulator.suite.trial_command import TrialEnd
+from emulator.suite.trials import TrialEnd
 
 #: Octets of a file in one message, at most.  A rank sends the next one when the last was taken, so
 #: that rank 0 holds one of each rank.

@@ -27,7 +27,7 @@ from emulator.suite.farm.mpi_world import MpiWorld
 from emulator.suite.farm.rank_facts import facts_of
 from emulator.suite.farm.scratch_folder import remove_abandoned, scratch_folder
 from emulator.suite.farm.trial_farm import PAUSE_S, SILENCE_S
-from emulator.suite.trial_command import TrialCommands, TrialEnd
+from emulator.suite.trials import TrialCommands, TrialEnd
 
 #: Seconds between two signs of life.
 ALIVE_S = SILENCE_S / 12

@@ -30,7 +30,7 @@ from emulator.sim.frame_digest import PARTS_FILE
 from emulator.suite.farm.seed_folders import SeedFolders
 from emulator.suite.farm.seed_merge import merge, merged_digest, merged_events, merged_nccl
 from emulator.suite.farm.trial_farm import TrialFarm
-from emulator.suite.trial_command import TrialEnd
+from emulator.suite.trials import TrialEnd
 from topologies.exports import mermaid as export
 
 _TIMELINE = "timeline.json"

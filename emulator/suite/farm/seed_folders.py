@@ -20,8 +20,7 @@ from emulator.dataplane.kernel.locked_folders import lock_of
 from emulator.errors import UserError
 from emulator.run.environment import version_of
 from emulator.run.results import RunFolder
-from emulator.suite.trial_command import TrialEnd
-from emulator.suite.trial_pool import read_record, write_record
+from emulator.suite.trials import TrialEnd, read_record, write_record
 
 SEEDS = "seeds"
 COMMAND = "seeds.json"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from emulator.suite.farm.farm_messages import FarmTask
-from emulator.suite.trial_command import TrialEnd
+from emulator.suite.trials import TrialEnd
 
 #: A rank gets no trials any more when so many failed there that ran elsewhere.
 STRIKES = 2

@@ -33,7 +33,7 @@ from emulator.suite.farm.farm_messages import (
 from emulator.suite.farm.mpi_world import MpiWorld
 from emulator.suite.farm.rank_facts import difference, facts_of
 from emulator.suite.farm.trial_desk import TrialDesk, TrialOrder
-from emulator.suite.trial_command import TrialEnd
+from emulator.suite.trials import TrialEnd
 
 #: Seconds between two looks for messages while there are none.
 PAUSE_S = 0.01

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from emulator.suite.suite_model import Curve, Point, Procedure, SuiteChoice, SuiteColumn, SuiteTest
-from emulator.suite.suite_trial import SuiteTrial
+from emulator.suite.trials import SuiteTrial
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import SHORT_TRIALS
 from scenarios.bmwg.inference import inference_columns as i

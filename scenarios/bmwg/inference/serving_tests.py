@@ -16,7 +16,7 @@ from emulator.suite.suite_model import (
     SuiteTable,
     SuiteTest,
 )
-from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trials import SuiteTrial, TrialOutcome
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.inference import inference_columns as i
 from scenarios.bmwg.inference.kv_transfer_tests import LOAD, SHARED_UPLINK

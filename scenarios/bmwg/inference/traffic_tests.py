@@ -16,7 +16,7 @@ from emulator.suite.suite_model import (
     SuiteTable,
     SuiteTest,
 )
-from emulator.suite.suite_trial import Row, TrialOutcome
+from emulator.suite.trials import Row, TrialOutcome
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import SHORT_TRIALS
 from scenarios.bmwg.congestion_tests import INCAST, storm

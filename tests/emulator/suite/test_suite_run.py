@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import UserError
-from emulator.suite import suite_run, trial_command
+from emulator.suite import suite_run, trials
 from emulator.suite.suite_model import (
     Findings,
     Point,
@@ -31,7 +31,7 @@ from emulator.suite.suite_run import (
     accounting,
     planned,
 )
-from emulator.suite.trial_command import TrialCommands
+from emulator.suite.trials import TrialCommands
 from tests.emulator.suite.test_trial_pool import PROGRAM
 
 CHOICE = SuiteChoice(scale="small", transports=["uet", "rocev2"], seeds=2)
@@ -43,7 +43,7 @@ COLUMNS = (
 
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_command, "_START", PROGRAM)
+    monkeypatch.setattr(trials, "_START", PROGRAM)
 
 
 def search(choice: SuiteChoice) -> Procedure:

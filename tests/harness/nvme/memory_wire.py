@@ -16,7 +16,7 @@ from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
 from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
 from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
 from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     ANY_CONTROLLER,
     ENABLE,
     IO_ENTRY_SIZES,

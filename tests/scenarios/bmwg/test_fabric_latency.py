@@ -9,7 +9,7 @@ import pytest
 from emulator.run.measures.frame_latency import FILE, FrameTimes, LatencyFile
 from emulator.sim.frame_taps import TaggedFrame
 from emulator.suite.suite_model import Findings, Point, SuiteChoice
-from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trials import SuiteTrial, TrialOutcome
 from scenarios.bmwg.fabric_latency import FEW_SAMPLES, LOADED, SAMPLES_ASKED, latency
 from topologies.units import parse_size
 

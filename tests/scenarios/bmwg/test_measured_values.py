@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from emulator.suite.suite_trial import SuiteTrial
+from emulator.suite.trials import SuiteTrial
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.congestion_tests import configured_share
 from scenarios.bmwg.failure_tests import add_excess, judge_failover

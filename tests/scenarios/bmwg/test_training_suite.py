@@ -15,7 +15,7 @@ from emulator.run.measures.frame_latency import FILE, FrameTime, FrameTimes, Lat
 from emulator.run.plan.variants import COMPARED, variants
 from emulator.suite.suite_model import SCALES, Findings, Procedure, SuiteChoice, SuiteTest
 from emulator.suite.suite_run import planned
-from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
+from emulator.suite.trials import SuiteTrial, TrialOutcome
 from emulator.transports import default_switch
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import BURST_STEP, burst

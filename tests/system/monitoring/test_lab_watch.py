@@ -10,7 +10,7 @@ from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.virtual_state import NOW
 from emulator.lab.monitoring.lab_watch import LabWatch
-from emulator.lab.monitoring.openmetrics.metric_page import MetricPage
+from emulator.lab.monitoring.metric_page import MetricPage
 from tests.harness.lab.wire_tap import virtual
 from tests.system.conftest import LabFactory
 

@@ -20,31 +20,30 @@ from emulator.cluster.nvme_tcp.initiator.host_errors import NvmeCommandError, Qu
 from emulator.cluster.nvme_tcp.initiator.host_link import Dialer, HostLink
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
 from emulator.cluster.nvme_tcp.initiator.host_queue import CommandDone, QueueSettings
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     ANY_CONTROLLER,
+    CAPSULE_UNIT,
+    DISCOVERY_CONTROLLER,
     ENABLE,
     FATAL_STATUS,
+    IDENTIFY_CONTROLLER,
+    IDENTIFY_NAMESPACE,
+    IDENTIFY_SIZE,
     IO_ENTRY_SIZES,
+    PAGE,
     READY,
     SHUTDOWN_COMPLETE,
     SHUTDOWN_MASK,
     SHUTDOWN_NORMAL,
-    Property,
-    most_entries,
-    ready_timeout_ms,
-)
-from emulator.cluster.nvme_tcp.wire.identify_layouts import (
-    CAPSULE_UNIT,
-    DISCOVERY_CONTROLLER,
-    IDENTIFY_CONTROLLER,
-    IDENTIFY_NAMESPACE,
-    IDENTIFY_SIZE,
-    PAGE,
+    SQE,
+    AdminOpcode,
     FeatureId,
     IdentifyCns,
+    Property,
+    most_entries,
+    padded_text,
+    ready_timeout_ms,
 )
-from emulator.cluster.nvme_tcp.wire.queue_entries import SQE, AdminOpcode
-from emulator.cluster.nvme_tcp.wire.sparse_layout import padded_text
 
 _ADMIN_DEPTH, _ADMIN_IN_CAPSULE, _ADMIN_TRANSFER = 31, 8192, 1 << 20
 #: Most data of a command, whatever MDTS says: a controller makes the host keep no more.

@@ -8,13 +8,13 @@ from emulator.cluster.nvme_tcp.initiator.controller_session import ControllerSes
 from emulator.cluster.nvme_tcp.initiator.host_errors import QueueBrokenError
 from emulator.cluster.nvme_tcp.initiator.host_link import Dialer, dial
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     DISCOVERY_ENTRY,
     DISCOVERY_HEAD,
     DISCOVERY_NQN,
+    LogPage,
+    padded_text,
 )
-from emulator.cluster.nvme_tcp.wire.identify_layouts import LogPage
-from emulator.cluster.nvme_tcp.wire.sparse_layout import padded_text
 
 #: Entries that are read; a log with more is refused.
 _MOST_ENTRIES = 4096

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     CONNECT,
     CONNECT_DATA,
     DISABLE_FLOW_CONTROL,
+    FABRICS,
     LONG_PROPERTIES,
     PROPERTY,
+    SQE,
+    USES_SGL,
+    AdminOpcode,
     FabricsType,
+    IdentifyCns,
     Property,
 )
-from emulator.cluster.nvme_tcp.wire.identify_layouts import IdentifyCns
-from emulator.cluster.nvme_tcp.wire.queue_entries import FABRICS, SQE, USES_SGL, AdminOpcode
 
 #: Offsets of CID and of the SGL descriptor within an entry (Base 2.0, 3.3.3.1).
 AT_CID, AT_SGL = 2, 24

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.cluster.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus, status_name
+from emulator.cluster.nvme_tcp.wire.layouts import DO_NOT_RETRY, NvmeStatus, status_name
 from emulator.errors import UserError
 
 #: What its user can do about a status.

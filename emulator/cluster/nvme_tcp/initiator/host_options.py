@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import IO_PORT
-from emulator.cluster.nvme_tcp.wire.nvme_pdu import MOST_ALIGNMENT
+from emulator.cluster.nvme_tcp.wire.layouts import IO_PORT
+from emulator.cluster.nvme_tcp.wire.pdu import MOST_ALIGNMENT
 from emulator.errors import UserError
 
 #: Host identifiers are derived from host NQNs: a host has one (Base 2.0, 5.27.1.25).

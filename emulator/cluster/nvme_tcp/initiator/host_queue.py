@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.cluster.nvme_tcp.initiator.host_commands import AT_CID, AT_SGL
-from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
+    IN_CAPSULE,
+    IN_TRANSPORT,
+    SGL,
+    NvmeCompletion,
+    NvmeStatus,
+    completion_of,
+)
+from emulator.cluster.nvme_tcp.wire.pdu import (
     AT_ALIGNMENT,
     AT_CCCID,
     AT_DGST,
@@ -27,18 +35,11 @@ from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
     SUCCESS,
     TERMINATE,
     FatalError,
+    Pdu,
     PduError,
+    PduReader,
     PduType,
-)
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.pdu_reader import Pdu, PduReader
-from emulator.cluster.nvme_tcp.wire.pdu_writer import PduWriter
-from emulator.cluster.nvme_tcp.wire.queue_entries import (
-    IN_CAPSULE,
-    IN_TRANSPORT,
-    SGL,
-    NvmeCompletion,
-    completion_of,
+    PduWriter,
 )
 
 _IDS = 1 << 16

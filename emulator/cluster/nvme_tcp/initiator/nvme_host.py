@@ -29,12 +29,12 @@ from emulator.cluster.nvme_tcp.initiator.host_errors import (
 from emulator.cluster.nvme_tcp.initiator.host_link import Dialer, HostLink, dial
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
 from emulator.cluster.nvme_tcp.initiator.latency_histogram import LatencyHistogram
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.queue_entries import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     ATTRIBUTE_DEALLOCATE,
     DSM_RANGE,
     FORCE_UNIT_ACCESS,
     IoOpcode,
+    NvmeStatus,
 )
 from emulator.errors import UserError
 

@@ -18,7 +18,7 @@ from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
 from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
 from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
 from emulator.cluster.nvme_tcp.target_server import TargetServer
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import IO_PORT
+from emulator.cluster.nvme_tcp.wire.layouts import IO_PORT
 from emulator.errors import UserError
 from emulator.lab.standalone.events import EventReport
 from emulator.lab.standalone.script.phrases import host_and_port, number

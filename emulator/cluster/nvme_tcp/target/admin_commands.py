@@ -11,9 +11,7 @@ from emulator.cluster.nvme_tcp.target.command_outcomes import (
     transmission_of,
 )
 from emulator.cluster.nvme_tcp.target.nvme_controller import NvmeController
-from emulator.cluster.nvme_tcp.wire.identify_layouts import FeatureId
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.queue_entries import NvmeCommand
+from emulator.cluster.nvme_tcp.wire.layouts import FeatureId, NvmeCommand, NvmeStatus
 
 _SAVE = 1 << 31
 

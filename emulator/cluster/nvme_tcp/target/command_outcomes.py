@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from emulator.cluster.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus
+from emulator.cluster.nvme_tcp.wire.layouts import DO_NOT_RETRY, NvmeStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from emulator.cluster.nvme_tcp.target.command_outcomes import SUCCEEDED, Answer, Outcome, refused
 from emulator.cluster.nvme_tcp.target.nvme_controller import NvmeController
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     CONNECT,
     CONNECT_DATA,
     DISABLE_FLOW_CONTROL,
     IN_DATA,
     LONG_PROPERTIES,
     PROPERTY,
+    NvmeStatus,
     Property,
+    padded_text,
 )
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.sparse_layout import padded_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from emulator.cluster.nvme_tcp.target.command_outcomes import Outcome, refused, transmission_of
 from emulator.cluster.nvme_tcp.target.nvme_controller import ERROR_ENTRIES, NvmeController
 from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeNamespace
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import DISCOVERY_NQN, VERSION
-from emulator.cluster.nvme_tcp.wire.identify_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
+    ALL_NAMESPACES,
     CAPSULE_UNIT,
+    CQE,
     DEALLOCATED_ZEROES,
     DESCRIPTOR,
     DESCRIPTOR_CSI,
     DESCRIPTOR_NGUID,
     DESCRIPTOR_UUID,
     DISCOVERY_CONTROLLER,
+    DISCOVERY_NQN,
     IDENTIFY_CONTROLLER,
     IDENTIFY_NAMESPACE,
     IDENTIFY_SIZE,
@@ -27,15 +29,17 @@ from emulator.cluster.nvme_tcp.wire.identify_layouts import (
     SEVERAL_PORTS_AND_CONTROLLERS,
     SGL_SUPPORT,
     SHARED_NAMESPACE,
+    SQE,
     SUPPORTS_COMPARE,
     SUPPORTS_DSM,
     SUPPORTS_WRITE_ZEROES,
+    VERSION,
     WRITE_CACHE,
     WRITE_PROTECTED,
     IdentifyCns,
+    NvmeCommand,
+    NvmeStatus,
 )
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.queue_entries import ALL_NAMESPACES, CQE, SQE, NvmeCommand
 
 MODEL, FIRMWARE = "uetemu NVMe/TCP", "1"
 _ENTRY_SIZES = 0x66, 0x44  # both the least and the most: 64 and 16 octets

@@ -15,14 +15,14 @@ from emulator.cluster.nvme_tcp.target.command_outcomes import (
 )
 from emulator.cluster.nvme_tcp.target.nvme_controller import NvmeController
 from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeNamespace
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.queue_entries import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     ALL_NAMESPACES,
     ATTRIBUTE_DEALLOCATE,
     DSM_RANGE,
     FORCE_UNIT_ACCESS,
     IoOpcode,
     NvmeCommand,
+    NvmeStatus,
 )
 
 #: Octets of 256 ranges, the most that Dataset Management takes.

@@ -10,33 +10,33 @@ from emulator.cluster.nvme_tcp.target.command_outcomes import Outcome, refused, 
 from emulator.cluster.nvme_tcp.target.identify_pages import FIRMWARE
 from emulator.cluster.nvme_tcp.target.nvme_controller import ERROR_ENTRIES, NvmeController
 from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     ANY_CONTROLLER,
+    CHANGED_SIZE,
     DISCOVERY_ENTRY,
     DISCOVERY_HEAD,
     DISCOVERY_NQN,
-    FAMILY_IPV4,
-    FAMILY_IPV6,
-    NO_SECURE_CHANNEL,
-    SUBTYPE_NVM,
-    SUBTYPE_THIS_DISCOVERY,
-    TRANSPORT_TCP,
-)
-from emulator.cluster.nvme_tcp.wire.identify_layouts import (
-    CHANGED_SIZE,
     EFFECT_CHANGES,
     EFFECT_SUPPORTED,
     EFFECTS_IO,
     EFFECTS_SIZE,
     ERROR_ENTRY,
+    FAMILY_IPV4,
+    FAMILY_IPV6,
     FIRMWARE_SLOTS,
     HEALTH,
     HEALTH_UNIT,
     NO_LOCATION,
+    NO_SECURE_CHANNEL,
+    SUBTYPE_NVM,
+    SUBTYPE_THIS_DISCOVERY,
+    TRANSPORT_TCP,
+    AdminOpcode,
+    IoOpcode,
     LogPage,
+    NvmeCommand,
+    NvmeStatus,
 )
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.queue_entries import AdminOpcode, IoOpcode, NvmeCommand
 
 #: Entries of the Admin queue that the discovery log announces.
 ADMIN_ENTRIES = 32

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
 from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     ENABLE,
     FATAL_STATUS,
+    KEEP_ALIVE_UNIT_MS,
     READY,
     SHUTDOWN_COMPLETE,
     SHUTDOWN_MASK,
     VERSION,
+    NvmeCommand,
     Property,
     capabilities,
 )
-from emulator.cluster.nvme_tcp.wire.identify_layouts import KEEP_ALIVE_UNIT_MS
-from emulator.cluster.nvme_tcp.wire.queue_entries import NvmeCommand
 
 #: Entries that the error log keeps.
 ERROR_ENTRIES = 16

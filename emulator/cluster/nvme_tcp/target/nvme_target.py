@@ -15,16 +15,19 @@ from emulator.cluster.nvme_tcp.target.nvme_controller import ConnectedHost, Nvme
 from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
 from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
 from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
     ANY_CONTROLLER,
     AT_FCTYPE,
     CONNECT_DATA,
     DISCOVERY_NQN,
+    DO_NOT_RETRY,
+    FABRICS,
     SHUTDOWN_COMPLETE,
+    AdminOpcode,
     FabricsType,
+    NvmeCommand,
+    NvmeStatus,
 )
-from emulator.cluster.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus
-from emulator.cluster.nvme_tcp.wire.queue_entries import FABRICS, AdminOpcode, NvmeCommand
 
 #: The only offered record format of Connect (Base 2.0, 6.3).
 _RECORD_FORMAT = 0

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from emulator.cluster.nvme_tcp.target.block_store import BlockStore
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import DISCOVERY_NQN, MOST_NQN
+from emulator.cluster.nvme_tcp.wire.layouts import DISCOVERY_NQN, MOST_NQN
 from emulator.errors import UserError
 
 #: Block sizes that are offered; Linux uses no larger ones than a page.

@@ -21,7 +21,19 @@ from emulator.cluster.nvme_tcp.target.command_outcomes import (
     refused,
 )
 from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
-from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
+    CQE,
+    FABRICS,
+    IN_CAPSULE,
+    IN_TRANSPORT,
+    NO_FLOW_CONTROL,
+    PSDT_MASK,
+    USES_SGL,
+    NvmeCommand,
+    NvmeStatus,
+    entry_of,
+)
+from emulator.cluster.nvme_tcp.wire.pdu import (
     AT_ALIGNMENT,
     AT_CCCID,
     AT_DGST,
@@ -38,22 +50,11 @@ from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
     MOST_ALIGNMENT,
     SUCCESS,
     FatalError,
+    Pdu,
     PduError,
+    PduReader,
     PduType,
-)
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.pdu_reader import Pdu, PduReader
-from emulator.cluster.nvme_tcp.wire.pdu_writer import PduWriter
-from emulator.cluster.nvme_tcp.wire.queue_entries import (
-    CQE,
-    FABRICS,
-    IN_CAPSULE,
-    IN_TRANSPORT,
-    NO_FLOW_CONTROL,
-    PSDT_MASK,
-    USES_SGL,
-    NvmeCommand,
-    entry_of,
+    PduWriter,
 )
 
 #: Data that a capsule of the Admin queue may bring (NVMe/TCP, in-capsule data).

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emulator.cluster.nvme_tcp.wire.identify_layouts import PAGE
-from emulator.cluster.nvme_tcp.wire.nvme_pdu import LEAST_MAXH2CDATA, MOST_ALIGNMENT
+from emulator.cluster.nvme_tcp.wire.layouts import PAGE
+from emulator.cluster.nvme_tcp.wire.pdu import LEAST_MAXH2CDATA, MOST_ALIGNMENT
 from emulator.errors import UserError
 
 

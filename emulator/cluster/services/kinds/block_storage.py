@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import IO_PORT
+from emulator.cluster.nvme_tcp.wire.layouts import IO_PORT
 from emulator.cluster.services.service_registry import KINDS, ServiceKind, ServicePlace
 from emulator.errors import UserError
 from topologies.model import STORAGE

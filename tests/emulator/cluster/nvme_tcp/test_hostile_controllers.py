@@ -16,8 +16,7 @@ from emulator.cluster.nvme_tcp.target import identify_pages, nvme_target
 from emulator.cluster.nvme_tcp.target.command_outcomes import Outcome, transmission_of
 from emulator.cluster.nvme_tcp.target.nvme_controller import NvmeController
 from emulator.cluster.nvme_tcp.target_server import TargetServer
-from emulator.cluster.nvme_tcp.wire.identify_layouts import IDENTIFY_CONTROLLER, IdentifyCns
-from emulator.cluster.nvme_tcp.wire.queue_entries import NvmeCommand
+from emulator.cluster.nvme_tcp.wire.layouts import IDENTIFY_CONTROLLER, IdentifyCns, NvmeCommand
 from emulator.errors import UserError
 from tests.harness.nvme.memory_wire import NQN, target_of
 

@@ -21,8 +21,7 @@ from emulator.cluster.nvme_tcp.initiator.nvme_host import NvmeHost
 from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
 from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
 from emulator.cluster.nvme_tcp.target_server import TargetServer, local_end
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.queue_entries import IoOpcode
+from emulator.cluster.nvme_tcp.wire.layouts import IoOpcode, NvmeStatus
 from emulator.errors import UserError
 from tests.harness.nvme.memory_wire import BLOCK, NQN, SIZE, target_of
 

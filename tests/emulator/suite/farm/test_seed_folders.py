@@ -8,7 +8,7 @@ import pytest
 
 from emulator.errors import UserError
 from emulator.suite.farm.seed_folders import SeedFolders
-from emulator.suite.trial_command import TrialEnd
+from emulator.suite.trials import TrialEnd
 
 WORDS = {seed: ("run", "allreduce", "--seed", str(seed)) for seed in (1, 2, 3)}
 

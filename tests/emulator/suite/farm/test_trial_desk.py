@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emulator.suite.farm.farm_messages import FarmTask
 from emulator.suite.farm.trial_desk import STRIKES, TrialDesk, TrialOrder
-from emulator.suite.trial_command import TrialEnd
+from emulator.suite.trials import TrialEnd
 
 WELL = TrialEnd(status=0, seconds=1.0)
 BROKEN = TrialEnd(status=1, seconds=1.0, error="uetemu: no room")

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from emulator.cluster.nvme_tcp.initiator.host_commands import entry, io_entry
 from emulator.cluster.nvme_tcp.initiator.host_queue import HostQueue
-from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
+from emulator.cluster.nvme_tcp.wire.layouts import CQE, IoOpcode, NvmeStatus
+from emulator.cluster.nvme_tcp.wire.pdu import (
     LAST_PDU,
     SUCCESS,
     TERMINATE,
     FatalError,
     PduType,
+    PduWriter,
 )
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.pdu_writer import PduWriter
-from emulator.cluster.nvme_tcp.wire.queue_entries import CQE, IoOpcode
 from tests.harness.nvme.memory_wire import BLOCK, io_queue, queue_settings, target_of
 
 WRITER = PduWriter()

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from emulator.cluster.nvme_tcp.initiator.host_commands import entry, io_entry
 from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
-from emulator.cluster.nvme_tcp.wire.nvme_pdu import PduType
-from emulator.cluster.nvme_tcp.wire.pdu_writer import PduWriter
-from emulator.cluster.nvme_tcp.wire.queue_entries import AdminOpcode, IoOpcode
+from emulator.cluster.nvme_tcp.wire.layouts import AdminOpcode, IoOpcode
+from emulator.cluster.nvme_tcp.wire.pdu import PduType, PduWriter
 from tests.harness.nvme.memory_wire import (
     BLOCK,
     LOCAL,

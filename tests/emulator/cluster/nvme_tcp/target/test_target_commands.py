@@ -15,32 +15,29 @@ from emulator.cluster.nvme_tcp.initiator.host_commands import (
 from emulator.cluster.nvme_tcp.target.block_store import BlockStore
 from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
 from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import (
+from emulator.cluster.nvme_tcp.wire.layouts import (
+    ATTRIBUTE_DEALLOCATE,
     DISCOVERY_ENTRY,
     DISCOVERY_HEAD,
     DISCOVERY_NQN,
+    DO_NOT_RETRY,
+    DSM_RANGE,
     ENABLE,
-    IO_ENTRY_SIZES,
-    SHUTDOWN_COMPLETE,
-    SHUTDOWN_NORMAL,
-    Property,
-)
-from emulator.cluster.nvme_tcp.wire.identify_layouts import (
     ERROR_ENTRY,
     HEALTH,
     IDENTIFY_CONTROLLER,
     IDENTIFY_NAMESPACE,
+    IO_ENTRY_SIZES,
+    SHUTDOWN_COMPLETE,
+    SHUTDOWN_NORMAL,
+    AdminOpcode,
     FeatureId,
     IdentifyCns,
-    LogPage,
-)
-from emulator.cluster.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus
-from emulator.cluster.nvme_tcp.wire.queue_entries import (
-    ATTRIBUTE_DEALLOCATE,
-    DSM_RANGE,
-    AdminOpcode,
     IoOpcode,
+    LogPage,
     NvmeCompletion,
+    NvmeStatus,
+    Property,
 )
 from tests.harness.nvme.memory_wire import (
     BLOCK,

@@ -9,7 +9,8 @@ import pytest
 from emulator.cluster.nvme_tcp.initiator.host_commands import entry, io_entry
 from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
 from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
-from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
+from emulator.cluster.nvme_tcp.wire.layouts import IoOpcode, NvmeStatus, completion_of
+from emulator.cluster.nvme_tcp.wire.pdu import (
     DATA,
     INITIALIZE,
     LAST_PDU,
@@ -17,12 +18,11 @@ from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
     SUCCESS,
     TERMINATE,
     FatalError,
+    Pdu,
+    PduReader,
     PduType,
+    PduWriter,
 )
-from emulator.cluster.nvme_tcp.wire.nvme_status import NvmeStatus
-from emulator.cluster.nvme_tcp.wire.pdu_reader import Pdu, PduReader
-from emulator.cluster.nvme_tcp.wire.pdu_writer import PduWriter
-from emulator.cluster.nvme_tcp.wire.queue_entries import IoOpcode, completion_of
 from tests.harness.nvme.memory_wire import (
     BLOCK,
     LOCAL,

@@ -1,22 +1,69 @@
-"""Metrics of a lab: ports of switches one by one, and every direction of a link in its tier.
+"""OpenMetrics of a running lab and of the run in it: families, their samples, Prometheus' page.
+
+Names follow Prometheus' conventions: base units (bytes, seconds, ratios), the unit at the end,
+``_total`` for counters.  Time of the fabric is called ``fabric_seconds``, never ``seconds``: a
+virtual clock runs at another speed than Prometheus' own.
 
 The number of series is bounded.  Ports of GPUs and NICs stand in their tiers only, and the ports of
 switches, too, where there are more than :data:`MOST_PORTS`: which of them are busiest changes, and
-every change would be a new series.
+every change would be a new series.  Metrics of a run change when a row is finished: sums are over
+the iterations that count, of all rows so far.
+
+The page is written once for each interval.  A scrape gets a page that is there already, so that no
+client, however often it asks, makes the emulator read its switches.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from prometheus_client import CollectorRegistry
+from prometheus_client import exposition as prometheus_text
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
 
 from emulator.lab.live.rates import Activity, by_tier
 from emulator.lab.live.sampler import LabSample
 from emulator.lab.monitoring.lab_watch import Watched
-from emulator.lab.monitoring.openmetrics.families import Samples, counter, gauge, info, single
+from emulator.lab.monitoring.local_server import HttpAnswer
+from emulator.lab.monitoring.run_progress import RunProgress
+
+#: The values of the labels, and the value; None is not exported.
+Samples = Iterable[tuple[Sequence[str], float | None]]
+PREFIX = "uetemu_"
+
+
+def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    """Return a gauge: a value that goes up and down."""
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+def counter(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    """Return a counter; its samples end in ``_total``."""
+    family = CounterMetricFamily(PREFIX + name, text, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+def info(name: str, text: str, facts: dict[str, str]) -> Metric:
+    """Return facts as the labels of one sample, which ends in ``_info``."""
+    return InfoMetricFamily(PREFIX + name, text, value=facts)
+
+
+def single(value: float | None) -> Samples:
+    """Return the samples of a metric without labels."""
+    return [((), value)]
+
 
 #: Ports of switches that are exported one by one.
 MOST_PORTS = 256
@@ -227,3 +274,134 @@ def _sent(watched: Watched, one: Activity) -> int:
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+ROW_LABELS = ("transport", "switch", "collective", "size_bytes")
+#: Counters of endpoints that are exported, beside those of drops, once they have counted anything.
+EVENTS = (
+    "rto_expirations",
+    "losses_inferred",
+    "rod_go_back",
+    "implied_naks",
+    "pdc_errors",
+    "qp_errors",
+    "tx_acks",
+    "tx_nacks",
+    "tx_naks",
+    "tx_cnps",
+    "rx_trimmed",
+    "rx_reordered",
+    "rx_out_of_order",
+    "rx_duplicates",
+    "rx_ecn_marked_packets",
+)
+_KINDS = {"first": "tx_data_packets", "retransmitted": "tx_retransmitted_packets"}
+#: A value of a row: its key in ``result.json``, its factor, its metric, the help of that.
+_VALUES = (
+    ("busbw_gbps", 1e9, "bus_bandwidth_bytes_per_fabric_second",
+     "Bus bandwidth as nccl-tests defines it."),
+    ("algbw_gbps", 1e9, "algorithm_bandwidth_bytes_per_fabric_second",
+     "Algorithm bandwidth as nccl-tests defines it."),
+    ("time_us", 1e-6, "duration_fabric_seconds", "Mean time of the row's iterations."),
+    ("ideal_us", 1e-6, "ideal_duration_fabric_seconds", "Lower bound of that time."),
+    ("wrong", 1, "wrong_elements", "Elements that are not what they must be."),
+)  # fmt: skip
+_SUMS = (
+    ("marked", "ecn_marked_packets", "Packets marked CE."),
+    ("trimmed", "trimmed_packets", "Packets trimmed."),
+    ("xoff_sent", "pfc_pause_frames_sent", "PAUSE frames sent."),
+)
+
+
+def run_metrics(run: RunProgress) -> Iterator[Metric]:
+    """Yield the families of a run."""
+    yield info("run", "The run in the lab.", {"scenario": run.scenario, "folder": str(run.folder)})
+    yield counter("run_rows", "Rows that are finished.", (), single(run.finished))
+    yield gauge("run_ended", "1 once the run has written all its results.", (),
+                single(0 if run.errors is None else 1))  # fmt: skip
+    yield gauge("run_errors", "Errors of the run, once it has ended.", (), single(run.errors))
+    for key, factor, name, text in _VALUES:
+        yield gauge(f"row_{name}", f"{text} The latest row of its kind.", ROW_LABELS,
+                    _rows(run, key, factor))  # fmt: skip
+    for key, name, text in _SUMS:
+        yield counter(f"run_{name}", f"{text} All ports and finished rows.", (),
+                      single(run.ports.get(key, 0)))  # fmt: skip
+    yield counter("run_pfc_paused_fabric_seconds", "Fabric time in which PFC stopped ports.", (),
+                  single(run.ports.get("paused_ns", 0) / 1e9))  # fmt: skip
+    yield counter("run_dropped_packets", "Packets that switches dropped in finished rows.",
+                  ("reason",), _run_drops(run))  # fmt: skip
+    yield counter("transport_data_packets", "Data packets sent: for the first time, or again.",
+                  ("transport", "kind"), (
+        ((transport, kind), counters.get(key, 0))
+        for transport, counters in run.transports.items() for kind, key in _KINDS.items()
+    ))  # fmt: skip
+    yield counter("transport_events", "What endpoints counted, by the names of their counters.",
+                  ("transport", "counter"), (
+        ((transport, name), counters[name])
+        for transport, counters in run.transports.items() for name in EVENTS if name in counters
+    ))  # fmt: skip
+    yield counter("transport_dropped_packets", "Packets that endpoints dropped, by reason.",
+                  ("transport", "reason"), _endpoint_drops(run))  # fmt: skip
+
+
+def _rows(run: RunProgress, key: str, factor: float) -> Samples:
+    for name, row in run.latest.items():
+        value = row.get(key)
+        if isinstance(value, int | float):
+            labels = (name.transport, name.switch, name.collective, str(name.size_bytes))
+            yield labels, value * factor
+
+
+def _run_drops(run: RunProgress) -> Samples:
+    prefix = "dropped_"
+    for key, count in run.ports.items():
+        if key.startswith(prefix):
+            yield (key.removeprefix(prefix),), count
+
+
+def _endpoint_drops(run: RunProgress) -> Samples:
+    prefix = "rx_drop_"
+    for transport, counters in run.transports.items():
+        for key, count in counters.items():
+            if key.startswith(prefix):
+                yield (transport, key.removeprefix(prefix)), count
+
+
+PATH = "/metrics"
+OPENMETRICS_TYPE = "application/openmetrics-text"
+
+
+class MetricPage:
+    """The metrics in OpenMetrics, and in Prometheus' older text for who does not ask for that."""
+
+    def __init__(self) -> None:
+        self.show(None)
+
+    def show(self, watched: Watched | None) -> None:
+        """Write the page anew; without anything watched it states that there is no lab."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Once(watched))
+        self._pages = (
+            openmetrics.generate_latest(registry),
+            prometheus_text.generate_latest(registry),
+        )
+
+    def answer(self, headers: Mapping[str, str]) -> HttpAnswer:
+        """Return the page in the form that the request accepts."""
+        newer, older = self._pages
+        if OPENMETRICS_TYPE in headers.get("accept", ""):
+            return HttpAnswer(kind=openmetrics.CONTENT_TYPE_LATEST, body=newer)
+        return HttpAnswer(kind=prometheus_text.CONTENT_TYPE_PLAIN_0_0_4, body=older)
+
+
+class _Once(Collector):
+    def __init__(self, watched: Watched | None) -> None:
+        self._watched = watched
+
+    def collect(self) -> Iterator[Metric]:
+        if self._watched is None:
+            yield gauge("lab_running", "0: no lab runs.", (), single(0))
+            return
+        yield from lab_metrics(self._watched)
+        if self._watched.run is not None:
+            yield from run_metrics(self._watched.run)

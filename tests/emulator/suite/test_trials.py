@@ -15,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.suite import trial_command, trial_pool
-from emulator.suite.suite_trial import SuiteTrial, TrialOutcome
-from emulator.suite.trial_command import TrialCommands
-from emulator.suite.trial_pool import TrialPool
+from emulator.suite import trials
+from emulator.suite.trials import SuiteTrial, TrialCommands, TrialOutcome, TrialPool
 from tests import CHECKOUT
 from tests.harness.lab.traffic import within
 
@@ -50,7 +48,7 @@ if words[1] == "broken":
 
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_command, "_START", PROGRAM)
+    monkeypatch.setattr(trials, "_START", PROGRAM)
 
 
 def trial(scenario: str = "incast", **parameters: str) -> SuiteTrial:
@@ -138,26 +136,26 @@ def test_an_interrupt_ends_what_runs_and_leaves_it_to_be_run_again(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert (folder / "interrupted").exists()
-    assert not (folder / trial_pool.RECORD).exists()
+    assert not (folder / trials.RECORD).exists()
 
 
 def test_another_version_runs_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with TrialPool(tmp_path, TrialCommands(1), lambda _: None) as pool:
         pool.submit(trial()).result()
-        monkeypatch.setattr(trial_pool, "version_of", lambda _: "other")
+        monkeypatch.setattr(trials, "version_of", lambda _: "other")
         assert not pool.has_record(trial())
-    record = json.loads((tmp_path / "trials" / trial().key / trial_pool.RECORD).read_text())
+    record = json.loads((tmp_path / "trials" / trial().key / trials.RECORD).read_text())
     assert record["words"] == list(trial().words)
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from emulator.suite import trial_command, trial_pool
+from emulator.suite import trials
 from tests.emulator.suite.test_trial_pool import PROGRAM, trial
-trial_command._START = PROGRAM
-commands = trial_command.TrialCommands(1)
-with trial_pool.TrialPool(Path(sys.argv[1]), commands, print) as pool:
+trials._START = PROGRAM
+commands = trials.TrialCommands(1)
+with trials.TrialPool(Path(sys.argv[1]), commands, print) as pool:
     pool.submit(trial("forever")).result()
 """
 
@@ -168,4 +166,4 @@ def test_a_suite_that_is_killed_interrupts_its_trials(tmp_path: Path) -> None:
         within(120, (folder / "started").exists, "the trial has begun")
         suite.kill()
     within(120, (folder / "interrupted").exists, "the trial is interrupted")
-    assert not (folder / trial_pool.RECORD).exists()
+    assert not (folder / trials.RECORD).exists()

@@ -6,17 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.cluster.nvme_tcp.wire.nvme_pdu import (
+from emulator.cluster.nvme_tcp.wire.pdu import (
     COMMON,
     HDGST,
     HEADER_LENGTHS,
     LAST_PDU,
     FatalError,
+    Pdu,
     PduError,
+    PduReader,
     PduType,
+    PduWriter,
+    digest,
 )
-from emulator.cluster.nvme_tcp.wire.pdu_reader import Pdu, PduReader
-from emulator.cluster.nvme_tcp.wire.pdu_writer import PduWriter, digest
 
 LIMITS = {PduType.CAPSULE_CMD: 8192, PduType.H2C_DATA: 4096, PduType.H2C_TERM_REQ: 0}
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.cluster.nvme_tcp.wire.fabrics_layouts import CONNECT_DATA, DISCOVERY_ENTRY
-from emulator.cluster.nvme_tcp.wire.identify_layouts import IDENTIFY_CONTROLLER, IDENTIFY_NAMESPACE
-from emulator.cluster.nvme_tcp.wire.nvme_status import DO_NOT_RETRY, NvmeStatus, status_name
-from emulator.cluster.nvme_tcp.wire.sparse_layout import SparseLayout, padded_text
+from emulator.cluster.nvme_tcp.wire.layouts import (
+    CONNECT_DATA,
+    DISCOVERY_ENTRY,
+    DO_NOT_RETRY,
+    IDENTIFY_CONTROLLER,
+    IDENTIFY_NAMESPACE,
+    NvmeStatus,
+    SparseLayout,
+    padded_text,
+    status_name,
+)
 
 
 def test_fields_lie_at_their_offsets_and_the_rest_is_zero() -> None:

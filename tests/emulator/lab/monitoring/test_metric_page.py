@@ -10,8 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from emulator.lab.monitoring.lab_watch import Watched
-from emulator.lab.monitoring.openmetrics.lab_metrics import MOST_PORTS
-from emulator.lab.monitoring.openmetrics.metric_page import MetricPage
+from emulator.lab.monitoring.metric_page import MOST_PORTS, MetricPage
 from tests import CHECKOUT
 from tests.harness.runs.watched_lab import watched_lab, watched_run
 

@@ -1,1 +1,0 @@
-"""OpenMetrics of a running lab and of the run in it."""
