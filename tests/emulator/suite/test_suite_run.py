@@ -32,7 +32,7 @@ from emulator.suite.suite_run import (
     planned,
 )
 from emulator.suite.trials import TrialCommands
-from tests.emulator.suite.test_trial_pool import PROGRAM
+from tests.emulator.suite.test_trials import PROGRAM
 
 CHOICE = SuiteChoice(scale="small", transports=["uet", "rocev2"], seeds=2)
 COLUMNS = (

@@ -152,7 +152,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from emulator.suite import trials
-from tests.emulator.suite.test_trial_pool import PROGRAM, trial
+from tests.emulator.suite.test_trials import PROGRAM, trial
 trials._START = PROGRAM
 commands = trials.TrialCommands(1)
 with trials.TrialPool(Path(sys.argv[1]), commands, print) as pool:
