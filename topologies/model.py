@@ -53,8 +53,7 @@ from topologies.elements import (
     TopologyError,
     Vrf,
 )
-from topologies.network_validation import validate_networks
-from topologies.validation import validate
+from topologies.validation import validate, validate_networks
 from topologies.wiring import Wiring
 
 __all__ = [

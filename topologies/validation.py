@@ -1,17 +1,30 @@
-"""Consistency of a topology: names, addresses, cables, servers."""
+"""Consistency of a topology: names, addresses, cables, servers, and of the networks of a cluster.
+
+Checks of the second layer: bridges, VLANs, bonds and pairs of switches must agree.
+
+VRFs of tenants in switches: which are of one tenant, and what they may not have in common.
+
+Switches that have a VRF of one name have the routes of one tenant, and its L3 VNI joins them.  Two
+tenants may have the same subnets, since nothing leads from one to the other.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
-from topologies import layer2
 from topologies.elements import (
+    BACKEND,
+    BY_FILTER,
     END_ROLES,
+    ISOLATIONS,
     MAX_MTU,
+    MAX_VLAN,
     MIN_MTU,
+    NETWORKS,
     ROUTINGS,
     SCALE_UP_SHAPES,
     SHORTEST,
@@ -23,11 +36,178 @@ from topologies.elements import (
     Port,
     ScaleUp,
     TopologyError,
+    Vrf,
 )
 from topologies.ethernet import HEADER_OCTETS
-from topologies.stretch import validate_stretch
-from topologies.tenant_vrfs import validate_vnis, validate_vrfs, vrfs_of_ends
-from topologies.wiring import Wiring
+from topologies.stretch import segments_of, validate_segments, validate_stretch
+from topologies.wiring import Wiring, once_per_topology
+
+
+def validate_layer2(topology: Wiring) -> None:
+    """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
+    if topology.profile.vlans != "off":
+        for switch in topology.switches:
+            _validate_vlans(switch)
+    bonded = False
+    for node in topology.nodes:
+        if any(port.bond for port in node.ports):
+            bonded = True
+            _validate_bonds(node)
+    for link in topology.links:
+        if link.standby:
+            _validate_standby(topology, link.a, link.b)
+    validate_segments(topology)
+    if bonded and not segments_of(topology) and topology.profile.control_plane != "static":
+        raise TopologyError(
+            f"GPUs have bonds (homing=bond) and control_plane is {topology.profile.control_plane}; "
+            "two switches that look like one need control_plane=static: take that, or homing=paths"
+        )
+
+
+def _validate_vlans(node: Node) -> None:
+    seen: dict[int, str] = {}
+    for bridge in node.bridges:
+        where = f"{node.name}:{bridge.name}"
+        if bridge.vlan is None:
+            raise TopologyError(f"{where} has no VLAN id: give it one, or take vlans=off")
+        if not 1 <= bridge.vlan <= MAX_VLAN:
+            raise TopologyError(f"{where}: VLAN id {bridge.vlan} is not in 1..{MAX_VLAN}")
+        if bridge.vlan in seen:
+            raise TopologyError(f"{where} has the VLAN id {bridge.vlan} of {seen[bridge.vlan]}")
+        seen[bridge.vlan] = where
+    if len({bridge.mac for bridge in node.bridges}) > 1:
+        raise TopologyError(
+            f"the bridges of {node.name} have several MAC addresses: as VLANs of one bridge they "
+            "have one"
+        )
+
+
+def _validate_bonds(node: Node) -> None:
+    names = {port.name for port in node.ports}
+    for bond, members in node.bonds.items():
+        where = f"{node.name}:{bond}"
+        if bond in names:
+            raise TopologyError(f"{where} exists twice, as a bond and as a port")
+        if node.is_switch:
+            if len(members) > 1 or members[0].bridge is None:
+                raise TopologyError(f"{where}: an access bond has one port, in a bridge")
+            continue
+        if any(port.address is None for port in members):
+            raise TopologyError(f"{where}: a port of a bond has the bond's address")
+        if len({(port.mac, port.address) for port in members}) > 1:
+            raise TopologyError(f"{where}: its ports have the bond's one MAC and one address")
+
+
+def _validate_standby(topology: Wiring, a: CableEnd, b: CableEnd) -> None:
+    bridges = [topology.bridge_of(end) for end in (a, b)]
+    looks = [bridge and (bridge.gateway, bridge.mac) for bridge in bridges]
+    if None in looks or looks[0] != looks[1]:
+        raise TopologyError(
+            f"link {a} - {b} is a standby: it joins two bridges with one gateway and one MAC"
+        )
+
+
+@once_per_topology
+def members_of(topology: Wiring) -> Mapping[str, tuple[str, ...]]:
+    """Return by the name of each VRF the switches that have it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for switch in topology.switches:
+        for vrf in switch.vrfs:
+            found[vrf.name] = (*found.get(vrf.name, ()), switch.name)
+    return found
+
+
+def vrf_named(switch: Node, name: str) -> Vrf:
+    """Return the VRF ``name`` of ``switch``; TopologyError if it has none."""
+    for vrf in switch.vrfs:
+        if vrf.name == name:
+            return vrf
+    raise TopologyError(f"{switch.name} has no VRF {name!r}: give it one, or leave its bridge out")
+
+
+def vrfs_of_ends(topology: Wiring) -> Mapping[CableEnd, str]:
+    """Return the VRF of each port of an end node whose subnet is a tenant's."""
+    found = {}
+    for link in topology.links:
+        for ours, theirs in (link.ends, link.ends[::-1]):
+            switch = topology.by_name.get(theirs.node)
+            ports = {port.name: port for port in switch.ports} if switch is not None else {}
+            if switch is None or theirs.port not in ports:
+                continue  # reported by the rules of links
+            bridge = switch.bridge_of(ports[theirs.port])
+            if bridge is not None and bridge.vrf is not None:
+                found[ours] = bridge.vrf
+    return found
+
+
+def subnets_in(switch: Node, vrf: str) -> Iterator[IPv4Network]:
+    """Yield the subnets of a tenant that ``switch`` has."""
+    for bridge in switch.bridges:
+        if bridge.vrf == vrf and bridge.gateway is not None:
+            yield bridge.gateway.network
+
+
+def without_vrfs(topology: Wiring) -> tuple[Node, ...]:
+    """Return the nodes of ``topology`` with all subnets in the one table of their switch."""
+    return tuple(
+        replace(
+            node,
+            vrfs=(),
+            bridges=tuple(replace(bridge, vrf=None) for bridge in node.bridges),
+        )
+        for node in topology.nodes
+    )
+
+
+def validate_vnis(topology: Wiring) -> None:
+    """Raise TopologyError for a VNI that stands for two networks, bridged (L2) or routed (L3)."""
+    taken: dict[int, tuple[object, str]] = {}
+
+    def claim(vni: int, network: object, stated: str) -> None:
+        first, other = taken.setdefault(vni, (network, stated))
+        if first != network:
+            raise TopologyError(
+                f"VNI {vni} is used twice, for {other} and for {stated}: give one of them another"
+            )
+
+    for node in topology.nodes:
+        for bridge in node.bridges:
+            if bridge.vni is not None:
+                where = f"the subnet of {node.name}:{bridge.name}"
+                claim(bridge.vni, (bridge.gateway, bridge.vrf), where)
+        for vrf in node.vrfs:
+            claim(vrf.vni, vrf.name, f"the routes of {vrf.name} (L3 VNI)")
+
+
+def validate_vrfs(topology: Wiring) -> None:
+    """Raise TopologyError unless VRFs, their bridges and the profile agree."""
+    isolation = topology.profile.isolation
+    if isolation not in ISOLATIONS:
+        raise TopologyError(f"isolation is {isolation!r}; it is one of {', '.join(ISOLATIONS)}")
+    vnis: dict[str, int] = {}
+    for switch in topology.nodes:
+        names = [vrf.name for vrf in switch.vrfs]
+        if len(set(names)) < len(names):
+            raise TopologyError(f"{switch.name} has two VRFs of one name: rename one of them")
+        for bridge in switch.bridges:
+            if bridge.vrf is not None:
+                vrf_named(switch, bridge.vrf)
+        for vrf in switch.vrfs:
+            if vnis.setdefault(vrf.name, vrf.vni) != vrf.vni:
+                raise TopologyError(
+                    f"the VRF {vrf.name} has the L3 VNI {vrf.vni} at {switch.name} and "
+                    f"{vnis[vrf.name]} elsewhere: one VNI joins all of its switches"
+                )
+        if names and switch.loopback is None:
+            raise TopologyError(
+                f"{switch.name} has VRFs and no loopback, between which tunnels are: give it one"
+            )
+    if vnis and isolation == BY_FILTER:
+        raise TopologyError(
+            f"isolation is {isolation} and switches have VRFs: take isolation=auto, or leave the "
+            "VRFs out"
+        )
+
 
 NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less the terminating zero
@@ -44,7 +224,7 @@ def validate(topology: Wiring) -> None:
     _validate_links(topology, nodes)
     _validate_routed(topology, subnets)
     _validate_servers(topology, nodes)
-    layer2.validate(topology)
+    validate_layer2(topology)
     validate_stretch(topology)
     validate_vrfs(topology)
 
@@ -301,3 +481,67 @@ def _validate_servers(topology: Wiring, nodes: Mapping[str, Node]) -> None:
     for node in nodes.values():
         if node.role in END_ROLES and node.name not in placed:
             raise TopologyError(f"{node.name} stands in no server")
+
+
+def validate_networks(backend: Wiring, networks: Sequence[Wiring]) -> None:
+    """Raise TopologyError unless ``networks`` can be those of the servers of ``backend``.
+
+    They have names of their own, and their subnets do not overlap.  Only machines are nodes of
+    several networks, by ports of other names.
+    """
+    if backend.network not in NETWORKS:
+        raise TopologyError(
+            f"there is no network {backend.network!r}; it is one of {', '.join(NETWORKS)}"
+        )
+    if networks and backend.network != BACKEND:
+        raise TopologyError(
+            f"network {backend.network} has networks of its own: only the {BACKEND} has others"
+        )
+    named: dict[str, Wiring] = {}
+    for network in (backend, *networks):
+        if named.setdefault(network.network, network) is not network:
+            raise TopologyError(f"two networks of the cluster are named {network.network}")
+    _validate_networks_nodes((backend, *networks))
+    _validate_networks_subnets((backend, *networks))
+
+
+def _validate_networks_nodes(networks: Sequence[Wiring]) -> None:
+    owners: dict[str, tuple[Wiring, set[str]]] = {}
+    for network in networks:
+        for node in network.nodes:
+            ports = {port.name for port in node.ports}
+            if node.name not in owners:
+                owners[node.name] = network, ports
+                continue
+            first, taken = owners[node.name]
+            both = f"{node.name} is in the networks {first.network} and {network.network}"
+            alike = {first.node(node.name).role, node.role}
+            if not alike <= END_ROLES or len(alike) > 1:
+                raise TopologyError(f"{both}: only machines are in several, rename one of the two")
+            if taken & ports:
+                raise TopologyError(
+                    f"{both} by ports of one name, {min(taken & ports)}: rename one of them"
+                )
+            taken |= ports
+
+
+def _validate_networks_subnets(networks: Sequence[Wiring]) -> None:
+    claimed: dict[IPv4Network, str] = {}
+    for network in networks if len(networks) > 1 else ():
+        own = dict.fromkeys(_subnets(network))
+        for subnet in own:
+            for other, owner in claimed.items():
+                if subnet.overlaps(other):
+                    raise TopologyError(
+                        f"the subnet {subnet} of network {network.network} overlaps {other} of "
+                        f"network {owner}: give one of them another"
+                    )
+        claimed |= dict.fromkeys(own, network.network)
+
+
+def _subnets(network: Wiring) -> Iterator[IPv4Network]:
+    """Yield the subnets of bridges and of end nodes' cables."""
+    for node in network.nodes:
+        for bridge in node.bridges:
+            if bridge.gateway is not None:
+                yield bridge.gateway.network

@@ -18,7 +18,7 @@ from emulator.run.plan.run_plan import usual_switch
 from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from topologies.exports.mermaid import inventory
 from topologies.model import TopologyError
-from topologies.profile.fabric_schema import schema
+from topologies.profile.fabric_keys import schema
 from topologies.profile.yaml_lines import TextError
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from emulator.cluster.node_filter import nft
 from emulator.dataplane.lab import Lab
-from topologies.cluster.machine_networks import BORDER, MODEL_PORT, USERS_BRIDGE
+from topologies.cluster import BORDER, MODEL_PORT, USERS_BRIDGE
 
 TABLE = "border"
 COUNTER = "refused"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from emulator.dataplane.doctor import capabilities
 from emulator.errors import UserError
-from topologies.cluster.tenants import tenant_of_bridge
+from topologies.cluster import tenant_of_bridge
 from topologies.model import (
     AUTO_ISOLATION,
     BY_FILTER,

@@ -12,7 +12,7 @@ from ipaddress import IPv4Network
 
 from emulator.cluster.node_filter import nft
 from emulator.dataplane.lab import Lab
-from topologies.cluster.tenants import tenant_of_bridge
+from topologies.cluster import tenant_of_bridge
 from topologies.model import Node, Topology
 
 TABLE = "tenants"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from emulator.dataplane.doctor import capabilities
 from topologies import catalogue
-from topologies.clos.nic_homing import AUTO_HOMING, PAIR, PATHS
+from topologies.clos import AUTO_HOMING, PAIR, PATHS
 from topologies.model import Topology
 from topologies.profile.fabric_keys import STATIC
 

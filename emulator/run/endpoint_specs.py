@@ -17,8 +17,7 @@ from topologies.analysis.round_trip import base_rtt_ns
 from topologies.model import SWITCH, CableEnd, Node, Port, Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.scale_up import ScaleUpDomains
-from topologies.routing.fabric_paths import spans_from
-from topologies.routing.path_delays import octet_times, path_delays, tunnel_times
+from topologies.routing.paths import octet_times, path_delays, spans_from, tunnel_times
 
 #: What the receive rings of all endpoints together may take of the machine's memory (octets).
 RINGS_OCTETS = 256 << 20

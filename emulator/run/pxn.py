@@ -37,7 +37,7 @@ from emulator.sim.endpoint.operations.schedule import Operation, Schedule, Write
 from emulator.workers.division import Division, JobSchedules
 from topologies.model import Node, Topology
 from topologies.parts.scale_up import ScaleUpDomains
-from topologies.routing.fabric_paths import spans_from
+from topologies.routing.paths import spans_from
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from topologies.advice import near
 from topologies.model import CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from topologies.registry import Registry
-from topologies.routing.fabric_paths import longest_to_gpus
+from topologies.routing.paths import longest_to_gpus
 from topologies.units import UnitError, parse_time_ns
 from uet.wire.codes import MIN_TRIM_SIZE
 

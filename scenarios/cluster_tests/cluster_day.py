@@ -47,7 +47,7 @@ from emulator.errors import UserError
 from emulator.scenario import parameter
 from scenarios.neural_training import data_parallel, data_parallel_plan
 from scenarios.workloads.network.training_plan import flattened, train
-from topologies.cluster.machine_networks import MODEL_PORT
+from topologies.cluster import MODEL_PORT
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE, CableEnd, Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 

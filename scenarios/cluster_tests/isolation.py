@@ -40,7 +40,7 @@ from emulator.cluster.services.service_runner import ServiceRecord
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from topologies.addressing import NETWORK_BLOCKS
-from topologies.cluster.machine_networks import MANAGEMENT_SWITCH, MODEL_PORT, TELEMETRY
+from topologies.cluster import MANAGEMENT_SWITCH, MODEL_PORT, TELEMETRY
 from topologies.model import BACKEND, FRONTEND, MANAGEMENT, STORAGE
 from topologies.parts.design_parameters import COUNT, RATE, SIZE
 

@@ -58,7 +58,7 @@ from emulator.cluster.services.kinds.nfs import EXPORT, NFS, SHARED
 from emulator.cluster.services.kinds.object_store import OBJECT_STORE
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from topologies.cluster.machine_networks import HEAD
+from topologies.cluster import HEAD
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import SIZE
 

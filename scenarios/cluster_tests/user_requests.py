@@ -34,7 +34,7 @@ from emulator.cluster.services.kinds.model_servers import LLM, AnswerTimes
 from emulator.cluster.services.llm import request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
-from topologies.cluster.machine_networks import BORDER, MODEL_PORT
+from topologies.cluster import BORDER, MODEL_PORT
 from topologies.model import FRONTEND, STORAGE
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
 

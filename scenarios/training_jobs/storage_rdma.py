@@ -57,7 +57,7 @@ from scenarios.workloads.storage_commands import (
     StorageCommand,
     StorageCommands,
 )
-from topologies.cluster.machine_networks import HEAD, STORAGE_PREFIX
+from topologies.cluster import HEAD, STORAGE_PREFIX
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.design_parameters import COUNT, SIZE

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from topologies.model import CableEnd, Topology
-from topologies.routing.forwarding import Forwarding, LookupPlace, forwarding_of
-from topologies.routing.steps import RouteTable
+from topologies.routing.forwarding import Forwarding, LookupPlace, RouteTable, forwarding_of
 
 #: Channel -> the channels that packets over it take next.
 Waits = Mapping[int, Sequence[int]]

@@ -11,10 +11,9 @@ from math import ceil
 
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import VXLAN_OVERHEAD, Topology, TopologyError
-from topologies.routing.fabric_paths import spans_from
-from topologies.spans import Span, ticks_of
+from topologies.routing.paths import spans_from
 from topologies.stretch import stretch_of
-from topologies.wiring import once_per_topology
+from topologies.wiring import Span, once_per_topology, ticks_of
 
 #: Octets on the wire of an acknowledgement: IPv4 20, UDP 8, ACK_CC 32, SES response 12.
 ACK_BYTES = PACKET_OVERHEAD_OCTETS + 72

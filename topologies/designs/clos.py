@@ -10,9 +10,9 @@
                     | | |    | | |
     servers        h0g0 h1g0 ...               nic_ports ports per GPU, to as many rail switches
 
-:mod:`topologies.clos.clos_tiers` explains segments, pods and planes, and
-:mod:`topologies.clos.nic_homing` the ports of a NIC. :mod:`topologies.clos.rail_subnets` explains
-addresses, and :mod:`topologies.clos.switch_panel` the panel of a rail switch.
+:mod:`topologies.clos` explains segments, pods and planes, and
+:mod:`topologies.clos` the ports of a NIC. :mod:`topologies.clos` explains
+addresses, and :mod:`topologies.clos` the panel of a rail switch.
 
 Two or four ports per GPU (``nic_ports=2``) go to as many sets of rail switches, the planes; with
 ``planes=own`` each plane has spines of its own, as the fabric planes of UES have.
@@ -26,13 +26,26 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from topologies.clos.clos_builder import ClosBuilder
-from topologies.clos.clos_plan import ClosPlan
-from topologies.clos.clos_tiers import OWN, PLANE_USES, SHARED, ClosTiers
-from topologies.clos.clos_trunks import ClosTrunks
-from topologies.clos.nic_homing import HOMINGS, PATHS, NicHoming
-from topologies.clos.rail_subnets import APART, DIVIDED, SUBNETS, RailSubnets
-from topologies.clos.switch_panel import BY_RAIL, INTERLEAVED, PORT_ORDERS, SwitchPanel
+from topologies.clos import (
+    APART,
+    BY_RAIL,
+    DIVIDED,
+    HOMINGS,
+    INTERLEAVED,
+    OWN,
+    PATHS,
+    PLANE_USES,
+    PORT_ORDERS,
+    SHARED,
+    SUBNETS,
+    ClosBuilder,
+    ClosPlan,
+    ClosTiers,
+    ClosTrunks,
+    NicHoming,
+    RailSubnets,
+    SwitchPanel,
+)
 from topologies.model import VLAN_USES, Topology
 from topologies.parts.design import CabledDesign, parameter, register
 from topologies.parts.design_parameters import COUNT, NUMBER, PREFIX, RATE, WordKind

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from topologies.cluster import machine_networks
-from topologies.cluster.machine_networks import LeafSpine, Machines, NetworkCabling
-from topologies.cluster.tenants import (
+from topologies import cluster
+from topologies.cluster import (
     APART,
     EQUAL,
     FIRST_ROUTER_VNI,
     FIRST_SUBNET_VNI,
     FIRST_VNI,
     LAST_VNI,
+    LeafSpine,
+    Machines,
+    NetworkCabling,
     Tenancy,
 )
 from topologies.designs.clos import Clos
@@ -116,14 +118,12 @@ class Cluster(Clos):
         frontend = LeafSpine(leaves=self.frontend_leaves, spines=self.frontend_spines)
         storage = LeafSpine(leaves=self.storage_leaves, spines=self.storage_spines)
         builders = {
-            FRONTEND: lambda: machine_networks.frontend(
+            FRONTEND: lambda: cluster.frontend(
                 machines, frontend, self._cabling(self.frontend_rate), tenancy
             ),
-            STORAGE: lambda: machine_networks.storage(
-                machines, storage, self._cabling(self.storage_rate)
-            ),
-            MANAGEMENT: lambda: machine_networks.management(
-                machines, self._cabling(self.management_rate, machine_networks.ORDINARY_MTU)
+            STORAGE: lambda: cluster.storage(machines, storage, self._cabling(self.storage_rate)),
+            MANAGEMENT: lambda: cluster.management(
+                machines, self._cabling(self.management_rate, cluster.ORDINARY_MTU)
             ),
         }
         return replace(

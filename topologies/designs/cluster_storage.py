@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from topologies.cluster import machine_networks
-from topologies.cluster.machine_networks import LeafSpine, Machines, NetworkCabling
+from topologies import cluster
+from topologies.cluster import LeafSpine, Machines, NetworkCabling
 from topologies.elements import BACKEND, FabricProfile
 from topologies.model import Topology
 from topologies.parts.design import Design, parameter, register
@@ -43,7 +43,7 @@ class ClusterStorage(Design):
 
     def topology(self) -> Topology:
         servers = tuple(f"h{number}" for number in range(self.hosts))
-        network = machine_networks.storage(
+        network = cluster.storage(
             Machines(servers=servers, storage_nodes=self.storage_nodes, users=0),
             LeafSpine(leaves=self.storage_leaves, spines=self.storage_spines),
             NetworkCabling(

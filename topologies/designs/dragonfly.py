@@ -1,12 +1,12 @@
-"""Dragonfly: groups of fully meshed routers, and links between all groups.
+r"""Dragonfly: groups of fully meshed routers, and links between all groups.
 
 routers=4, gpus_per_host=2, global_links=2 (two of nine groups drawn)::
 
       +-- group 0 (pod 0) ---------------+      +-- group 1 (pod 1) ---------------+
       |  g0-r0 ======== g0-r1            |      |  g1-r0 ======== g1-r1            |
-      |   | \\ \\        / / |            |      |   | \\ \\        / / |            |
+      |   | \ \        / / |            |      |   | \ \        / / |            |
       |   |   local links   |  global    |      |   |   local links   |            |
-      |   | / /        \\ \\ |  links ----+------+---| / /        \\ \\ |            |
+      |   | / /        \ \ |  links ----+------+---| / /        \ \ |            |
       |  g0-r2 ======== g0-r3 ---- ...   |      |  g1-r2 ======== g1-r3 ---- ...   |
       +---|-----------------|------------+      +----------------------------------+
          h2g0 h2g1         h3g0 h3g1
@@ -40,16 +40,51 @@ leave it. The others only pass through (:mod:`topologies.routing`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import combinations
+from typing import NamedTuple
 
 from topologies import addressing as plan
 from topologies.designs.bottom import Servers
-from topologies.designs.global_links import ARRANGEMENTS, global_links
 from topologies.model import FabricProfile, Role, Topology, TopologyError
 from topologies.parts.assembly import Assembly
 from topologies.parts.design import CabledDesign, parameter, register
 from topologies.parts.design_parameters import COUNT, RATE, TIME, WordKind
+
+ARRANGEMENTS = ("absolute", "relative")
+
+
+class GlobalPort(NamedTuple):
+    group: int
+    port: int
+
+
+def rounds(groups: int, ports: int) -> int:
+    """Links between every two of ``groups`` groups of ``ports`` global ports each."""
+    return ports // (groups - 1) if groups > 1 else 0
+
+
+def global_links(
+    groups: int, ports: int, arrangement: str
+) -> Iterator[tuple[GlobalPort, GlobalPort]]:
+    """Every global link, from the group of the lower number to the other."""
+    for number in range(rounds(groups, ports)):
+        first = number * (groups - 1)
+        for group in range(groups):
+            for other in range(group + 1, groups):
+                yield (
+                    GlobalPort(group, first + _port(group, other, groups, arrangement)),
+                    GlobalPort(other, first + _port(other, group, groups, arrangement)),
+                )
+
+
+def _port(group: int, other: int, groups: int, arrangement: str) -> int:
+    """The port within a round by which ``group`` is joined to ``other``."""
+    if arrangement == "relative":
+        return (other - group - 1) % groups
+    return other if other < group else other - 1
+
 
 ROUTINGS = ("minimal", "valiant", "shortest", "up-down")
 

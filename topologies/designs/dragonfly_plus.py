@@ -15,7 +15,7 @@ leaves=2, spines=2, gpus_per_host=2, global_links=2 (two of five groups drawn)::
 A group is a two-level fat tree whose spines have global links instead of a level above (Shpiner et
 al., "Dragonfly+: Low Cost Topology for Scaling Datacenters", HiPINEB 2017).  With s spines of h
 global links each, s h + 1 groups are joined by one link between any two; with fewer groups there
-are more links between two, as many as fit (:mod:`topologies.designs.global_links`).  By default
+are more links between two, as many as fit (:mod:`topologies.designs.dragonfly`).  By default
 leaves, spines and global links are as many as the GPUs of a leaf: every leaf and spine has half of
 its ports down.
 

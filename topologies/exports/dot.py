@@ -160,3 +160,8 @@ def _title_of(row: PictureRow) -> str:
 def _quoted(name: str) -> str:
     escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+def scalable(drawing: str) -> str:
+    """Return ``drawing``, whose root has a viewBox, no wider than the page that it is shown in."""
+    return drawing.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)

@@ -13,8 +13,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from topologies.designs.planes import plane_networks
 from topologies.model import Bridge, CableEnd, Node, Port, Topology, TopologyError
-from topologies.routing.forwarding import forwarding_of
-from topologies.routing.steps import RouteTable
+from topologies.routing.forwarding import RouteTable, forwarding_of
 from topologies.stretch import stretch_of
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from emulator.cli.plain_tables import page, plain_table
 from emulator.errors import UserError
-from topologies.materials.bill_of_materials import (
+from topologies.bill_of_materials import (
     FIBRE,
     KINDS,
     NS_PER_METRE,
@@ -17,10 +17,11 @@ from topologies.materials.bill_of_materials import (
     Bill,
     CableRules,
     Item,
+    PriceList,
     bill_of,
     in_order,
+    read_prices,
 )
-from topologies.materials.price_list import PriceList, read_prices
 from topologies.model import Role, Topology
 from topologies.profile.yaml_lines import LARGEST_TEXT
 

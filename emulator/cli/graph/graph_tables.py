@@ -21,13 +21,13 @@ from topologies.analysis.capacity import (
     switch_ports,
 )
 from topologies.analysis.failure_domain import failure_domains
-from topologies.clos.nic_homing import AUTO_HOMING
+from topologies.clos import AUTO_HOMING
 from topologies.exports import address_table
 from topologies.exports.heat import number
 from topologies.exports.mermaid import bundle_rate, bundles, inventory
 from topologies.exports.picture import span
 from topologies.model import SHORTEST, SWITCH, Bridge, CableEnd, Port, Role, Topology
-from topologies.routing.path_delays import path_delays
+from topologies.routing.paths import path_delays
 from topologies.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:

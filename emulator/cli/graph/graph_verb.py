@@ -19,10 +19,9 @@ from emulator.whole_file import write_whole
 from emulator.workers import MOST_WORKERS
 from topologies import catalogue
 from topologies.advice import question
-from topologies.exports.dot import to_dot
+from topologies.exports.dot import scalable, to_dot
 from topologies.exports.export_registry import EXPORTS, Export
 from topologies.exports.heat import Heat
-from topologies.exports.scalable_svg import scalable
 from topologies.model import BACKEND, NETWORKS, Topology
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from emulator.dataplane.lab_record import LabRecord
 from emulator.dataplane.switch.switch_counters import AsicCounters
 from emulator.run.faults.condition import Condition, described
 from emulator.run.faults.fault_injector import recorded
-from topologies.cluster.machine_networks import BORDER
+from topologies.cluster import BORDER
 from topologies.model import CableEnd, Link
 from topologies.units import format_rate
 

@@ -13,7 +13,7 @@ from emulator.cluster.services.kinds.rendezvous import PORT
 from emulator.cluster.services.service_registry import KINDS
 from emulator.rocev2.wire import codes as rocev2_codes
 from topologies.addressing import NETWORK_BLOCKS
-from topologies.cluster.machine_networks import MANAGEMENT_SWITCH
+from topologies.cluster import MANAGEMENT_SWITCH
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE
 from uet.wire import codes
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from ipaddress import IPv4Network
 from types import MappingProxyType
 
-from topologies.cluster.tenants import tenant_of_bridge
+from topologies.cluster import tenant_of_bridge
 from topologies.model import FRONTEND, Port, Topology, TopologyError
 
 

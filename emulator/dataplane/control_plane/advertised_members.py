@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from emulator.dataplane.control_plane.speakers import parts
 from topologies.model import SWITCH_ROLES, Topology
-from topologies.multihoming import segments_of
-from topologies.stretch import stretch_of
+from topologies.stretch import segments_of, stretch_of
 
 
 class AdvertisedMembers:

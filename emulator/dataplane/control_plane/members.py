@@ -35,8 +35,7 @@ from emulator.dataplane.kernel.kernel_objects import (
 from emulator.dataplane.kernel.netlink import RTM_GETNEIGH, RouteSocket, attributes
 from topologies.interface_indices import tunnel_port
 from topologies.model import Bridge, CableEnd, Port, Topology
-from topologies.multihoming import segments_of
-from topologies.stretch import stretch_of
+from topologies.stretch import segments_of, stretch_of
 
 EVERYBODY = "00:00:00:00:00:00"  # in the table of a tunnel port: where broadcast goes
 

@@ -19,9 +19,9 @@ from emulator.dataplane.control_plane.control_plane_choice import (
 from emulator.errors import UserError
 from topologies.analysis.capacity import HEIGHT
 from topologies.model import SWITCH_ROLES, Node, Role, Topology
-from topologies.multihoming import Segment, segments_of
 from topologies.routing.static_routes import attached, destinations, static_routes
-from topologies.tenant_vrfs import subnets_in
+from topologies.stretch import Segment, segments_of
+from topologies.validation import subnets_in
 
 #: Private AS numbers (RFC 6996).
 TWO_OCTETS = range(64_512, 65_535)

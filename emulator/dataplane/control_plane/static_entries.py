@@ -21,7 +21,7 @@ from emulator.dataplane.doctor import capabilities
 from emulator.dataplane.kernel.programs import compiler
 from emulator.errors import UserError
 from topologies.model import Topology
-from topologies.multihoming import segments_of
+from topologies.stretch import segments_of
 
 SOURCE = Path(__file__).with_suffix(".c")
 CACHE = compiler.CACHE / "zebra"

@@ -21,7 +21,7 @@ from emulator.dataplane.kernel.netlink import RouteSocket
 from topologies.interface_indices import handoff_ends, routing_bridge, tunnel_port, vrf_space
 from topologies.model import OF_NAMESPACES, SWITCH_ROLES, CableEnd, Node, Topology, Vrf
 from topologies.stretch import stretch_of
-from topologies.tenant_vrfs import members_of, subnets_in, vrf_named
+from topologies.validation import members_of, subnets_in, vrf_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 from topologies.model import Node
+from topologies.routing.forwarding import RouteTable
 from topologies.routing.static_routes import Hop, Route, Rule
-from topologies.routing.steps import RouteTable
 
 _HASH_BITS = 31
 #: Look-ups that a switch remembers; with one more it begins anew.

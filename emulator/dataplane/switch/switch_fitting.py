@@ -51,9 +51,8 @@ from topologies.analysis.round_trip import base_rtt_ns, bdp_bytes, mtu_frame_byt
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.interface_indices import interface_indices
 from topologies.model import SWITCH_ROLES, Link, Role, Topology
-from topologies.routing.forwarding import forwarding_of
+from topologies.routing.forwarding import RouteTable, forwarding_of
 from topologies.routing.static_routes import Route, static_routes
-from topologies.routing.steps import RouteTable
 from topologies.stretch import stretch_of
 from topologies.units import format_size, format_time
 

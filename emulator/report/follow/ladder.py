@@ -16,7 +16,7 @@ from emulator.report.follow.packet_view import PacketKind
 from emulator.report.follow.steps import DELIVERED, UNSEEN, Journey
 from emulator.report.follow.story import PacketStory, heading
 from emulator.report.run.figures.vega_lite import PALETTE
-from topologies.exports.scalable_svg import scalable
+from topologies.exports.dot import scalable
 
 Json = dict[str, Any]
 

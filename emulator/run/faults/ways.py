@@ -14,8 +14,7 @@ from emulator.dataplane.control_plane.control_plane_choice import IBGP, PER_TIER
 from emulator.dataplane.control_plane.control_plane_choice import of as control_plane_of
 from emulator.dataplane.control_plane.speakers import as_numbers, reflectors_of
 from topologies.model import CableEnd, Link, Topology
-from topologies.routing.forwarding import LookupPlace, forwarding_of
-from topologies.routing.steps import RouteTable, Step
+from topologies.routing.forwarding import LookupPlace, RouteTable, Step, forwarding_of
 
 
 class Ways(Protocol):

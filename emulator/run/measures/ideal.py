@@ -48,8 +48,8 @@ from emulator.transports.wire_cost import WireCost
 from topologies.model import SWITCH, Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.scale_up import ScaleUpDomains
-from topologies.routing.fabric_paths import spans_from
-from topologies.spans import NOWHERE
+from topologies.routing.paths import spans_from
+from topologies.wiring import NOWHERE
 
 
 def ideal_ns(

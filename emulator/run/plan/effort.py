@@ -10,7 +10,7 @@ import numpy as np
 from emulator.run.plan.run_plan import RunPlan
 from emulator.workers.partition import ExpectedTraffic
 from topologies.model import Topology
-from topologies.routing.fabric_paths import spans_from
+from topologies.routing.paths import spans_from
 
 #: Frames that two idle processors bring to a node in a second, in namespaces or on a model, or
 #: operations of schedules that they carry out: 30,000 to 60,000.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topologies.model import Topology
-from topologies.routing.forwarding import LookupPlace, forwarding_of
-from topologies.routing.steps import Step
+from topologies.routing.forwarding import LookupPlace, Step, forwarding_of
 
 Walk = tuple[Step, ...]
 #: Longer than any sound way in the fabrics of these tests: a packet that goes round in a circle.

@@ -24,7 +24,7 @@ from emulator.dataplane.kernel import namespaces
 from tests.harness.lab.running_cluster import running_cluster
 from tests.harness.lab.traffic import stopped, within
 from topologies.model import FRONTEND
-from topologies.tenant_vrfs import vrf_named
+from topologies.validation import vrf_named
 
 pytestmark = pytest.mark.root
 

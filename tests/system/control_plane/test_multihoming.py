@@ -22,11 +22,10 @@ from topologies.addressing import gpu_address
 from topologies.analysis.failure_domain import failure_domains
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, FabricProfile, Topology, TopologyError
-from topologies.multihoming import Segment, segments_of
 from topologies.profile import fabric_file
-from topologies.routing.path_delays import path_delays
+from topologies.routing.paths import path_delays
 from topologies.routing.static_routes import Hop, static_neighbours, static_routes
-from topologies.stretch import stretch_of
+from topologies.stretch import Segment, segments_of, stretch_of
 
 #: rail0 and rail1 are the switches of the first segment, rail2 and rail3 those of the second
 SHAPE = (

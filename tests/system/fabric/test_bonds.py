@@ -35,7 +35,7 @@ from topologies.analysis.failure_domain import failure_domains
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, FabricProfile, Topology, TopologyError
 from topologies.profile import fabric_file
-from topologies.routing.fabric_paths import paths_from
+from topologies.routing.paths import paths_from
 from topologies.routing.static_routes import Hop, Route, static_neighbours, static_routes
 from uet.congestion.spraying.port_entropy import evs_of
 

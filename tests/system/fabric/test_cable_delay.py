@@ -16,7 +16,7 @@ from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
 from emulator.dataplane.kernel.port_counters import PortCounters
 from tests.harness.lab.traffic import blast, kill, within
 from tests.system.conftest import LabFactory
-from topologies.routing.path_delays import path_delays
+from topologies.routing.paths import path_delays
 
 pytestmark = pytest.mark.root
 

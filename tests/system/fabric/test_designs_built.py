@@ -13,7 +13,7 @@ from tests.harness.lab.echoes import Asker, listen
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address
 from topologies.model import CableEnd, Node, Topology
-from topologies.routing.fabric_paths import paths_from
+from topologies.routing.paths import paths_from
 
 pytestmark = pytest.mark.root
 

@@ -14,9 +14,8 @@ from tests.harness.lab.traffic import pings, send_flows, within
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address
 from topologies.model import Topology
-from topologies.routing.forwarding import LookupPlace, forwarding_of
+from topologies.routing.forwarding import LookupPlace, RouteTable, forwarding_of
 from topologies.routing.static_routes import static_routes
-from topologies.routing.steps import RouteTable
 
 pytestmark = pytest.mark.root
 

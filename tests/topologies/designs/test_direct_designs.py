@@ -11,10 +11,10 @@ from emulator.topology_file import from_json, to_json
 from topologies import addressing
 from topologies.analysis.capacity import bisection_bandwidth, max_flow, oversubscription, rates
 from topologies.catalogue import load, spec_of
-from topologies.designs.global_links import ARRANGEMENTS, global_links, rounds
+from topologies.designs.dragonfly import ARRANGEMENTS, global_links, rounds
 from topologies.model import CableEnd, Role, Topology, TopologyError
-from topologies.routing.fabric_paths import paths_from
 from topologies.routing.forwarding import forwarding_of
+from topologies.routing.paths import paths_from
 
 GBPS = 10**9
 

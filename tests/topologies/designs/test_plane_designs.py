@@ -15,7 +15,7 @@ from topologies.exports.address_table import to_csv
 from topologies.exports.dot import to_dot
 from topologies.exports.mermaid import as_data
 from topologies.model import CableEnd, TopologyError
-from topologies.routing.path_delays import path_delays
+from topologies.routing.paths import path_delays
 
 FEPS = {
     "111": "10.1.1.2",

@@ -18,8 +18,7 @@ from topologies.analysis.capacity import (
 from topologies.designs.rail_clos import rail_clos
 from topologies.model import CableEnd, Node, Port, Role, ScaleUp, Server, Topology, TopologyError
 from topologies.parts.assembly import Assembly
-from topologies.routing.fabric_paths import path_delay_ns, paths_from
-from topologies.routing.path_delays import path_delays
+from topologies.routing.paths import path_delay_ns, path_delays, paths_from
 
 GBPS = 10**9
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from topologies import catalogue
-from topologies.materials.bill_of_materials import (
+from topologies.bill_of_materials import (
     CABLE,
     COPPER,
     FIBRE,

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from topologies import catalogue
-from topologies.materials.bill_of_materials import (
+from topologies.bill_of_materials import (
     CABLE,
     COPPER,
     FIBRE,
@@ -18,8 +18,8 @@ from topologies.materials.bill_of_materials import (
     OpticItem,
     SwitchItem,
     bill_of,
+    read_prices,
 )
-from topologies.materials.price_list import read_prices
 from topologies.model import TopologyError
 
 G400 = 400 * 10**9

@@ -25,8 +25,7 @@ from emulator.errors import UserError
 from topologies import catalogue
 from topologies.parts.design_parameters import ParameterKind
 from topologies.profile import fabric_file
-from topologies.profile.fabric_keys import CLOS, CLUSTER, KEYS, SECTIONS
-from topologies.profile.fabric_schema import schema
+from topologies.profile.fabric_keys import CLOS, CLUSTER, KEYS, SECTIONS, schema
 from topologies.profile.yaml_lines import TextError
 from topologies.stretch import stretch_of
 

@@ -19,9 +19,8 @@ from topologies.analysis.round_trip import base_rtt_ns
 from topologies.catalogue import load
 from topologies.model import CableEnd, FabricProfile, Role, ScaleUp, Topology, TopologyError
 from topologies.parts.assembly import Assembly
-from topologies.routing.fabric_paths import longest_paths_from, paths_from
 from topologies.routing.forwarding import forwarding_of
-from topologies.routing.path_delays import octet_times, path_delays
+from topologies.routing.paths import longest_paths_from, octet_times, path_delays, paths_from
 
 TORUS = "torus:x=4,y=3,z=2"
 DRAGONFLY = "dragonfly:gpus_per_host=1,routers=3,global_links=1"

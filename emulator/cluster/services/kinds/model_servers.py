@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from emulator.cluster.services.llm import llm_server
 from emulator.cluster.services.service_registry import KINDS, ServiceKind, ServicePlace
-from topologies.cluster.machine_networks import MODEL_PORT
+from topologies.cluster import MODEL_PORT
 from topologies.model import FRONTEND
 from topologies.registry import parameter
 

@@ -14,7 +14,7 @@ here, since neighbours and forwarding entries are the topology's.
 
 As Ethernet segments (homing=esi, RFC 7432) the two switches have no link, and each port an access
 bond of its own, ``es0``: one port in the bridge.  They learn by BGP EVPN that a port of the other
-has no carrier, and then reach its GPU over a tunnel (:mod:`topologies.multihoming`).
+has no carrier, and then reach its GPU over a tunnel (:mod:`topologies.wiring`).
 
 The endpoint of a run sends and receives by the bond, whose queues are those of its ports.  What
 waits there is still on the account of its socket, so that it holds back as it would on one port.
@@ -27,7 +27,7 @@ from emulator.dataplane.kernel import kernel_objects as kernel_object
 from emulator.dataplane.kernel.fabric.fabric_plan import FabricPlan
 from emulator.dataplane.kernel.netlink import RouteSocket
 from topologies.model import CableEnd, Node, Topology
-from topologies.multihoming import segments_of
+from topologies.stretch import segments_of
 
 #: How often a bond looks whether its ports have carrier (ms of the machine's time).
 LOOK_MS = 10

@@ -59,7 +59,6 @@ from emulator.dataplane.kernel.sysctls import (
 from emulator.errors import UserError
 from topologies.interface_indices import VLAN_BRIDGE
 from topologies.model import Bridge, CableEnd, Link, Node, Port, Topology
-from topologies.multihoming import segments_of
 from topologies.routing.static_routes import (
     Hop,
     Neighbour,
@@ -70,7 +69,7 @@ from topologies.routing.static_routes import (
     static_routes,
     static_rules,
 )
-from topologies.stretch import stretch_of
+from topologies.stretch import segments_of, stretch_of
 
 KIND = "linux"
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"

@@ -23,7 +23,7 @@ from emulator.dataplane.kernel.kernel_objects import (
     VRF_TABLES,
     VXLAN_UDP_PORT,
 )
-from topologies.cluster.tenants import tenant_of_bridge
+from topologies.cluster import tenant_of_bridge
 from topologies.interface_indices import handoff_ends, routing_bridge, tunnel_port
 from topologies.model import VXLAN_OVERHEAD, Bridge, CableEnd, Node, Topology, Vrf
 from topologies.routing.static_routes import Neighbour

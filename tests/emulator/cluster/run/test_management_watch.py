@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emulator.cluster.run.management_watch import foreign_ports
 from emulator.cluster.services.kinds import files, nfs, rendezvous
-from topologies.cluster.machine_networks import MODEL_PORT
+from topologies.cluster import MODEL_PORT
 
 
 def test_training_storage_and_model_servers_have_no_place_on_management() -> None:

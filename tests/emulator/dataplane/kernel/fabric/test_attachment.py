@@ -11,8 +11,7 @@ from emulator.transports import fit
 from topologies.catalogue import load
 from topologies.model import CableEnd
 from topologies.parts.attachment import nic_rate_bps, switch_ends, way_out
-from topologies.routing.fabric_paths import paths_from
-from topologies.routing.path_delays import octet_times, path_delays
+from topologies.routing.paths import octet_times, path_delays, paths_from
 
 TWO_PORTS = "clos:hosts=2,gpus_per_host=2,spines=1,nic_ports=2"
 SHARED = "clos:hosts=2,gpus_per_host=4,gpus_per_nic=4,spines=0"

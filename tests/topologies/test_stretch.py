@@ -10,10 +10,16 @@ from topologies import catalogue
 from topologies.addressing import next_hops
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns, mtu_frame_bytes
 from topologies.model import VXLAN_OVERHEAD, Bridge, FabricProfile, Node, Topology, TopologyError
-from topologies.routing.fabric_paths import longest_paths_from, paths_from, spans_from
-from topologies.routing.path_delays import octet_times, path_delays, tunnel_times
-from topologies.spans import ticks_of
+from topologies.routing.paths import (
+    longest_paths_from,
+    octet_times,
+    path_delays,
+    paths_from,
+    spans_from,
+    tunnel_times,
+)
 from topologies.stretch import Passage, Stretch, stretch_of
+from topologies.wiring import ticks_of
 
 PODS = (
     "clos:pods=2,hosts=1,gpus_per_host=2,spines=2,super_spines=1,subnets=stretched,"

@@ -6,11 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from topologies.clos.clos_tiers import ClosTiers
-from topologies.clos.clos_trunks import ClosTrunks
-from topologies.clos.nic_homing import AUTO_HOMING, PAIR, PATHS, PLANES, NicHoming
-from topologies.clos.rail_subnets import APART, DIVIDED, STRETCHED, RailSubnets
-from topologies.clos.switch_panel import BY_HOST, BY_RAIL, INTERLEAVED, SwitchPanel
+from topologies.clos import (
+    APART,
+    AUTO_HOMING,
+    BY_HOST,
+    BY_RAIL,
+    DIVIDED,
+    INTERLEAVED,
+    PAIR,
+    PATHS,
+    PLANES,
+    STRETCHED,
+    ClosTiers,
+    ClosTrunks,
+    NicHoming,
+    RailSubnets,
+    SwitchPanel,
+)
 from topologies.model import TopologyError
 
 G = 10**9

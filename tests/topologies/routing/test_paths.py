@@ -15,15 +15,15 @@ from topologies.analysis.deadlock import waiting_circle
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
 from topologies.catalogue import load
 from topologies.model import VXLAN_OVERHEAD, Link, Topology
-from topologies.routing.fabric_paths import (
+from topologies.routing.forwarding import forwarding_of
+from topologies.routing.paths import (
     longest_paths_from,
     longest_to_gpus,
     paths_from,
     spans_from,
 )
-from topologies.routing.forwarding import forwarding_of
-from topologies.spans import NOWHERE, shortest_spans, ticks_of
 from topologies.stretch import stretch_of
+from topologies.wiring import NOWHERE, shortest_spans, ticks_of
 
 FRAME = 9038
 #: Delays and rates that differ, so that ways of as many cables are not as long.

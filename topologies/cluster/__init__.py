@@ -1,1 +1,0 @@
-"""The networks of a cluster beside the scale-out one: frontend, storage and management."""
