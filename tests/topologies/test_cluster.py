@@ -1,4 +1,4 @@
-"""Tenants of a frontend: subnets, VNIs and VRFs, and what cannot be."""
+"""The machines' networks of a cluster, and the tenants of its frontend."""
 
 from __future__ import annotations
 
