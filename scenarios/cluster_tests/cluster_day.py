@@ -35,9 +35,9 @@ import numpy as np
 from emulator.cluster.run.clients.parameter_broadcast import layouts
 from emulator.cluster.run.clients.sharded_dataset import content
 from emulator.cluster.run.cluster_context import ClusterContext, FabricRun
-from emulator.cluster.run.ended_process import printed
 from emulator.cluster.run.job_start import JobPlan, started, tenants_servers
 from emulator.cluster.run.management_watch import management_watched
+from emulator.cluster.run.processes import printed
 from emulator.cluster.run.shared_states import shared_states
 from emulator.cluster.services.kinds.files import FILES, OFFERED
 from emulator.cluster.services.kinds.model_servers import LLM

@@ -34,7 +34,7 @@ from typing import Any
 from emulator.cluster.run.clients import echo_flows
 from emulator.cluster.run.clients.echo_flows import AT_WORK, EchoProbe, EchoServer
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.run.ended_process import last_words
+from emulator.cluster.run.processes import last_words
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from topologies.model import FRONTEND

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from emulator.cluster.cluster_lab import ClusterLab
-from emulator.cluster.run.ended_process import last_words, printed
-from emulator.cluster.run.held_process import await_ready, release
 from emulator.cluster.run.network_samples import NetworkSamples
+from emulator.cluster.run.processes import await_ready, last_words, printed, release
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_runner import Services
 from emulator.dataplane.capture.sniffer import wait_idle

@@ -17,8 +17,7 @@ from emulator.cluster.run.clients import rendezvous_rank
 from emulator.cluster.run.clients.parameter_broadcast import MASTER
 from emulator.cluster.run.clients.rendezvous_rank import RankTask, first_parameters
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.run.ended_process import last_words
-from emulator.cluster.run.held_process import await_ready, release
+from emulator.cluster.run.processes import await_ready, last_words, release
 from emulator.cluster.services.kinds.rendezvous import PORT, RENDEZVOUS
 from emulator.errors import UserError
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE

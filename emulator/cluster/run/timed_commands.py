@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.run.ended_process import last_words
+from emulator.cluster.run.processes import last_words
 from emulator.errors import UserError
 
 LIMIT_S = 300.0

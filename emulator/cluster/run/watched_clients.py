@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.cluster.run.cluster_context import HELD, ClusterContext
-from emulator.cluster.run.processor_times import ProcessorTimes
+from emulator.cluster.run.processes import ProcessorTimes
 from emulator.cluster.run.storage_nodes import StorageNodes, StorageUsage
 
 

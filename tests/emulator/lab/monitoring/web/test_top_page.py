@@ -8,9 +8,15 @@ import shutil
 
 import pytest
 
-from emulator.lab.monitoring.web.top_drawing import COLOURED_BY, TopDrawing
-from emulator.lab.monitoring.web.top_page import TopPage
-from emulator.lab.monitoring.web.top_state import EACH, LINK_COLUMNS, MOST_LINKS, state_of
+from emulator.lab.monitoring.web.top_page import (
+    COLOURED_BY,
+    EACH,
+    LINK_COLUMNS,
+    MOST_LINKS,
+    TopDrawing,
+    TopPage,
+    state_of,
+)
 from tests.harness.runs.watched_lab import watched_lab
 
 
