@@ -1,4 +1,4 @@
-"""Processes of a cluster's run: clients held until all may begin, their ends, the machine's load."""
+"""Processes of a cluster: clients held until all may begin, their ends, the machine's load."""
 
 from __future__ import annotations
 
