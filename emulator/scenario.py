@@ -42,17 +42,41 @@ import numpy as np
 from emulator import plugins
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
-from emulator.run.latest_schedules import LatestSchedules
 from emulator.run.measures.gpu_execution import GpuExecution
 from emulator.run.measures.message_times import Iteration
 from emulator.run.measures.port_record import PortRecord
 from emulator.run.measures.queue_depths import QueueSeries
 from emulator.sim.endpoint.interruption import JobExecution
-from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.sim.endpoint.operations.schedule import Schedule, compiled_ranks, without_others
 from emulator.transports.wire_cost import WireCost
 from topologies.advice import meant
 from topologies.model import Topology, TopologyError
 from topologies.registry import Registry
+
+
+class LatestSchedules:
+    """Keeps what was compiled last: a large program takes longer to compile than to read."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[object, frozenset[int] | None, Sequence[Schedule]] | None = None
+
+    def of(
+        self, compile_one: Callable[[], Sequence[Schedule]], *, source: object
+    ) -> Callable[[], Sequence[Schedule]]:
+        """``compile_one``, which is not called if the last one called was of the same ``source``.
+
+        Ranks that are not compiled have no operations.
+        """
+
+        def compiled() -> Sequence[Schedule]:
+            kept, ranks = self._kept, compiled_ranks()
+            if kept is None or kept[0] is not source or kept[1] != ranks:
+                self._kept = kept = None  # there is no room for two
+                self._kept = kept = source, ranks, without_others(compile_one())
+            return kept[2]
+
+        return compiled
+
 
 #: Buffer contents by buffer name.
 Contents = Mapping[str, np.ndarray]

@@ -38,7 +38,7 @@ from emulator.run.endpoint_specs import endpoint_specs
 from emulator.run.faults.fault_injector import FaultInjector, check_rates
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.measurement import Measured
-from emulator.run.measures.bound import violation
+from emulator.run.measures.ideal import violation
 from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare

@@ -20,7 +20,7 @@ from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
 from emulator.sim.endpoint.operations.nvlink import CopyNotice
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.event_queue import NEVER
-from emulator.sim.link_layer.link_unit import LinkUnit
+from emulator.sim.link_layer.replay import LinkUnit
 from emulator.sim.port_capture import Block
 
 

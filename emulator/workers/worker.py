@@ -37,7 +37,7 @@ from emulator.sim.gpu_port import GpuPort
 from emulator.sim.line_record import LineRecord
 from emulator.sim.line_state import LineState
 from emulator.sim.link_layer.link_layer import LinkLayer
-from emulator.sim.link_layer.link_unit import LinkUnit
+from emulator.sim.link_layer.replay import LinkUnit
 from emulator.sim.network import Network
 from emulator.sim.pfc.priority_flow_control import PriorityFlowControl
 from emulator.sim.port_capture import PortTaps

@@ -23,9 +23,8 @@ from emulator.dataplane.switch.link.link_fitting import SET_OCTETS, LinkRules
 from emulator.sim.event_queue import NEVER, PS, Event, EventQueue, Source
 from emulator.sim.line import LOW, Line
 from emulator.sim.link_layer.cable_errors import CableErrors
-from emulator.sim.link_layer.cell_account import CellAccount
-from emulator.sim.link_layer.credits import CreditSender
-from emulator.sim.link_layer.link_unit import (
+from emulator.sim.link_layer.credits import CellAccount, CreditSender
+from emulator.sim.link_layer.replay import (
     ACK,
     CONSUMED,
     CREDITS,
@@ -34,10 +33,11 @@ from emulator.sim.link_layer.link_unit import (
     QUIT,
     UNNUMBERED,
     LinkUnit,
+    ReplayBuffer,
+    RetryAnswer,
+    RetryReceiver,
+    StopClock,
 )
-from emulator.sim.link_layer.replay_buffer import ReplayBuffer
-from emulator.sim.link_layer.retry_receiver import RetryAnswer, RetryReceiver
-from emulator.sim.link_layer.stop_clock import StopClock
 from topologies.ethernet import FCS_OCTETS
 
 _UNARMED = NEVER

@@ -6,8 +6,7 @@ import tracemalloc
 
 import pytest
 
-from emulator.run.measures.bound import violation
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import WireCost, ideal_ns, violation
 from emulator.run.measures.message_graph import MessageGraph
 from emulator.scenario import load as load_scenario
 from emulator.sim.endpoint.operations.schedule import Compute, Receive, Region, Schedule, Write

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emulator.sim.event_queue import NEVER, PS
-from emulator.sim.link_layer.replay_buffer import ReplayBuffer
+from emulator.sim.link_layer.replay import ReplayBuffer
 from tests.harness.engine.linked_cable import TIMER_NS, llr, numbered
 
 

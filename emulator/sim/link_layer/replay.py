@@ -1,4 +1,4 @@
-"""The sending half of link layer retry (UES 5.1): a replay buffer, and what is outstanding.
+"""Link layer retry (UES 5.1): units on their way, what is sent again, and what is answered.
 
 ::
 
@@ -19,9 +19,36 @@ Numbers do not wrap here: the specification's field widths are not public, and n
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
+from typing import NamedTuple
 
 from emulator.dataplane.switch.link.link_fitting import LlrRules
 from emulator.sim.event_queue import NEVER, PS
+
+#: Kinds of units.  ``CREDITS`` and ``CONSUMED`` are CF_Update and CC_Update of UES 5.2; by ``QUIT``
+#: a sender announces that frames come without sequence numbers from now on.
+FRAME, ACK, NACK, CREDITS, CONSUMED, QUIT = range(6)
+#: The number of a frame that the link does not retry.
+UNNUMBERED = -1
+
+
+class LinkUnit(NamedTuple):
+    """A unit on its way.
+
+    ``number`` is a frame's sequence number, the one that an ACK or NACK expects next, or a cyclic
+    count of cells.  ``first`` is whether the frame is sent for the first time.  ``cells`` are those
+    that a frame takes of the receiver's buffer, 0 without credits.  ``errored`` units have a bit
+    error.  A unit of an earlier ``era`` of the cable, such as before it was pulled, means nothing.
+    """
+
+    kind: int
+    number: int
+    era: int
+    errored: bool
+    frame: bytes = b""
+    first: bool = False
+    cells: int = 0
+    left_ps: int = 0
 
 
 class ReplayBuffer:
@@ -135,3 +162,81 @@ class ReplayBuffer:
     def _restart_timer(self, now: int) -> None:
         waiting = self._frames and self._cursor is None
         self.deadline = now + self._timer_ps if waiting else NEVER
+
+
+class RetryAnswer(Enum):
+    """The answer that a receiver owes."""
+
+    NONE = 0
+    ACK = 1
+    NACK = 2
+
+
+class RetryReceiver:
+    """The numbers of the frames that come over one line; ``expected`` is the next to be taken.
+
+    No other one is.  A frame with an error, or one that shows that another is missing, is refused
+    by a NACK, once: what was on the cable meanwhile is not refused again.  If numbers go back
+    without the expected one, its replay was lost too, and it is refused anew.  A replay that was
+    lost with nothing behind it, only the sender's timer finds.
+    """
+
+    __slots__ = ("_latest", "_refused", "expected")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Expect the first frame of a link that begins anew."""
+        self.expected = 0
+        self._refused = False
+        self._latest = -1
+
+    def take(self, number: int) -> tuple[bool, RetryAnswer]:
+        """Return whether frame ``number``, which came whole, is taken, and what to answer."""
+        latest, self._latest = self._latest, number
+        if number == self.expected:
+            self.expected += 1
+            self._refused = False
+            return True, RetryAnswer.ACK
+        if number < self.expected:
+            return False, RetryAnswer.ACK
+        if self._refused and number > latest:
+            return False, RetryAnswer.NONE
+        self._refused = True
+        return False, RetryAnswer.NACK
+
+    def error(self) -> RetryAnswer:
+        """Return what to answer to a frame that came with an error."""
+        if self._refused:
+            return RetryAnswer.NONE
+        self._refused = True
+        return RetryAnswer.NACK
+
+
+class StopClock:
+    """How often something has stopped a port, and for how long (ns); times are given in ps."""
+
+    __slots__ = ("_since", "duration_ns", "stops")
+
+    def __init__(self) -> None:
+        self.stops = self.duration_ns = 0
+        self._since: int | None = None
+
+    def begin(self, now: int) -> None:
+        """Count a stop from ``now`` on, unless one is counted already."""
+        if self._since is None:
+            self._since = now
+            self.stops += 1
+
+    def end(self, now: int) -> None:
+        """Let the port go on at ``now``, if it is stopped."""
+        if self._since is not None:
+            self.duration_ns += (now - self._since) // PS
+            self._since = None
+
+    def settle(self, now: int) -> None:
+        """Count what has passed of a stop that goes on."""
+        if self._since is not None:
+            self.duration_ns += (now - self._since) // PS
+            self._since = now
