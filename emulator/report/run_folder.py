@@ -136,6 +136,15 @@ class RunRecord:
         return [str(error) for error in self.result["errors"]]
 
     @property
+    def plugins(self) -> dict[str, str]:
+        """Return the SHA-256 of the plug-ins' files that the run had, by name."""
+        noted = self.environment.get("plugins")
+        files = noted if isinstance(noted, list) else []
+        return {
+            str(one.get("file")): str(one.get("sha256")) for one in files if isinstance(one, dict)
+        }
+
+    @property
     def command(self) -> list[str]:
         """The words of the command that made the run; none where they are unknown."""
         words = self.environment.get("command")

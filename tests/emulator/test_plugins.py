@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -151,7 +152,13 @@ def test_the_folder_names_the_file_and_is_read_without_it(tmp_path: Path) -> Non
     own.unlink()
     assert uetemu("report", out).returncode == 0
     assert f"SHA-256 {digest}" in (out / "report.html").read_text()
-    assert uetemu("compare", out, out).returncode == 0
+    facts[0]["sha256"] = 64 * "0"
+    other = shutil.copytree(out, tmp_path / "other")
+    made_on = json.loads((other / "environment.json").read_text()) | {"plugins": facts}
+    (other / "environment.json").write_text(json.dumps(made_on))
+    compared = uetemu("compare", out, other)
+    assert compared.returncode == 0
+    assert "plug-in own.py" in compared.stdout
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

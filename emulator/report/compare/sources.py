@@ -134,6 +134,7 @@ def _run(path: Path) -> MeasuredSource:
     )
     asked |= {"clock": clock, "faults": "; ".join(faults) or "none"}
     asked |= _options(record.command)
+    asked |= {f"plug-in {name}": f"SHA-256 {value}" for name, value in record.plugins.items()}
     asked |= {f"parameter {name}": str(value) for name, value in record.parameters.items()}
     made_on = {
         name: str(environment.get(name))

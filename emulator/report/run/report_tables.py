@@ -223,7 +223,7 @@ def fact_table(record: RunRecord) -> list[tuple[str, str]]:
         ("digest", result.get("digest") or f"none: {_no_digest(record)}"),
         *((f"parameter {name}", value) for name, value in record.parameters.items()),
         *((f"package {name}", value) for name, value in _items(environment.get("packages"))),
-        *((f"plug-in {name}", value) for name, value in _plugins(environment)),
+        *((f"plug-in {name}", f"SHA-256 {value}") for name, value in record.plugins.items()),
         ("Python", environment.get("python")),
         ("kernel", dict(_items(environment.get("kernel"))).get("release")),
         ("distribution", environment.get("distribution")),
@@ -237,11 +237,6 @@ def _no_digest(record: RunRecord) -> str:
     if record.by_host_clock:
         return "by the host's clock no run repeats to the bit"
     return "the run ended early"
-
-
-def _plugins(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the plug-ins' files that the run had, each with its SHA-256."""
-    return [(one["file"], f"SHA-256 {one['sha256']}") for one in environment.get("plugins") or ()]
 
 
 def _items(value: object) -> list[tuple[str, Any]]:
