@@ -524,5 +524,5 @@ def test_fabric_endpoint_has_no_other_attributes() -> None:
     """The checks above look into these; a rename must not turn them off."""
     fep = Victim(0).fep
     assert isinstance(fep, FabricEndpoint)
-    for name in ("turns", "peers", "table", "target", "initiator", "control"):
+    for name in ("scheduler", "peers", "table", "target", "initiator", "control"):
         assert hasattr(fep, name)
