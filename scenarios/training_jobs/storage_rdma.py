@@ -46,8 +46,7 @@ from statistics import fmean
 
 import numpy as np
 
-from emulator.cluster.run.clients.shard_cache import ShardCache
-from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset, content
+from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset, ShardCache, content
 from emulator.errors import UserError
 from emulator.run.measures.metrics import jain, percentile
 from emulator.run.report.result_table import TableColumn

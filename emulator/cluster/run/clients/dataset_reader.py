@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
 from emulator.cluster.run.clients.block_transfer import BlockTransfer, connected
 from emulator.cluster.run.clients.client_end import ended_with_sentence, released
-from emulator.cluster.run.clients.shard_cache import ShardCache
-from emulator.cluster.run.clients.sharded_dataset import Dataset
+from emulator.cluster.run.clients.sharded_dataset import Dataset, ShardCache
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""A dataset of shards: where each lies, what is in it, and who reads it when, all from a seed."""
+"""A dataset of shards, drawn from a seed: where each lies, who reads it when; a cache of shards."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,3 +46,32 @@ class Dataset:
             return [int(shard) for shard in drawn[reader::readers]]
         own = np.random.default_rng((self.seed, _ORDER, epoch, reader)).permutation(self.shards)
         return [int(shard) for shard in own]
+
+
+class ShardCache:
+    """A cache of at most ``capacity`` octets: the least recently used shard goes first.
+
+    A shard that is larger is not kept.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.octets = 0
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+
+    def get(self, shard: int) -> bytes | None:
+        """Return the content of ``shard`` and note its use; None if it is not here."""
+        content = self._kept.get(shard)
+        if content is not None:
+            self._kept.move_to_end(shard)
+        return content
+
+    def put(self, shard: int, content: bytes) -> None:
+        """Keep ``content``, and evict what was used longest ago until it fits."""
+        if len(content) > self.capacity:
+            return
+        self.octets += len(content) - len(self._kept.pop(shard, b""))
+        self._kept[shard] = content
+        while self.octets > self.capacity:
+            _, evicted = self._kept.popitem(last=False)
+            self.octets -= len(evicted)
