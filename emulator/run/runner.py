@@ -320,7 +320,7 @@ class _Run:
                 division=self._division,
             )
             ports.restart()
-            self.time.begin_row()
+            self.time.begin_row(pool)
             try:
                 measured, reported = attempt.run()
             finally:

@@ -243,10 +243,9 @@ class VirtualTime:
         if self._pool is not None:
             self._pool.settled()
 
-    def begin_row(self) -> None:
+    def begin_row(self, pool: VirtualPool) -> None:
         """Let the row that comes depend on its seed and parameters alone."""
-        assert self._pool is not None
-        self._pool.begin_row()
+        pool.begin_row()
         self.fabric.begin_row()
         if self._sampling is not None:
             if self._events.now:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
 from emulator.dataplane.dataplane import Account, Dataplane
@@ -32,7 +33,7 @@ from emulator.sim.line_state import LineState, LineStates
 from emulator.sim.network import Network, port_counters
 from emulator.sim.pfc.pause_watch import PauseWatch
 from emulator.sim.pfc.priority_flow_control import PriorityFlowControl
-from emulator.sim.port_capture import PortCapture
+from emulator.sim.port_capture import PortCapture, PortTaps
 from emulator.sim.port_settings import LineChange
 from emulator.workers.division import ALONE, Processes
 from emulator.workers.forked_worker import ForkedWorker
@@ -197,23 +198,21 @@ class VirtualFabric:
         """Have ``capture`` get all frames from now on, ``snaplen`` octets of each."""
         self._capture = capture
         self.each(WorkerPart.capture, capture.ends, snaplen)
-        if self.alone:
-            assert self.part.taps is not None
-            self.part.taps.full = self._collect
+        if self.alone and (taps := self.part.taps) is not None:
+            taps.full = partial(self._collect, capture, taps)
 
-    def _collect(self) -> None:
+    def _collect(self, capture: PortCapture, taps: PortTaps) -> None:
         """Take what this process alone has captured."""
-        assert self._capture is not None
-        assert self.part.taps is not None
-        self._capture.add(self.part.taps.take())
-        self._capture.flush(self.events.now)
+        capture.add(taps.take())
+        capture.flush(self.events.now)
 
     def flush(self) -> None:
         """Bring the capture up to date with all frames seen, if all workers can report."""
         if self._capture is None:
             return
         if self.alone:
-            self._collect()
+            if (taps := self.part.taps) is not None:
+                self._collect(self._capture, taps)
         elif not self.broken:
             self.following()  # their reports bring it
         self._capture.flush()

@@ -204,9 +204,10 @@ class VirtualPool:
 
     def _hear(self, news: News) -> None:
         """Have what ranks come to be followed by what the run does about it, a lookahead later."""
+        if news.rank is None:
+            return
         for name in news.barriers:
             there = self._waiting.setdefault(name, set())
-            assert news.rank is not None
             there.add(news.rank)
             if there == self._members[name]:
                 del self._waiting[name]
@@ -214,7 +215,7 @@ class VirtualPool:
                 if when not in self._passes:
                     self._events.at(when, PASS, self._pass, (self._execution, when))
                 self._passes.setdefault(when, []).append(name)
-        if news.result is not None and news.rank is not None:
+        if news.result is not None:
             self._left.discard(news.rank)
             failed = news.result.error not in (None, "dead")  # of a death others have to learn
             if self._ending or not (failed or not self._left):

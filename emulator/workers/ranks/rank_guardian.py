@@ -385,7 +385,8 @@ class _Guardian:
         self._selector.register(handle, selectors.EVENT_READ, lambda: None)
         self._selector.register(self._line, selectors.EVENT_READ, self._hear_rank)
         if self._listener is not None:
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            accept = partial(self._accept, self._listener)
+            self._selector.register(self._listener, selectors.EVENT_READ, accept)
         status = 1
         try:
             while os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -495,12 +496,12 @@ class _Guardian:
         if self._number:
             self._first = line = reach(contact, self._number)
             if line is not None:
-                self._selector.register(line, selectors.EVENT_READ, self._hear_first)
+                hear = partial(self._hear_first, line)
+                self._selector.register(line, selectors.EVENT_READ, hear)
         self._line.send({"joined": self._first is not None or self._number == 0})
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        if (accepted := self._listener.accepted()) is not None:
+    def _accept(self, listener: Listener) -> None:
+        if (accepted := listener.accepted()) is not None:
             number, machine, line = accepted
             self._machines.setdefault(number, machine)
             self._others[number] = line
@@ -520,22 +521,19 @@ class _Guardian:
             del self._others[number]
             self._decide(number, line.ended)
 
-    def _hear_first(self) -> None:
-        line = self._first
-        assert line is not None
+    def _hear_first(self, line: MessageLine) -> None:
         for message in line.received():
             if (death := message.get("death")) is not None:
                 self._learn(Death(**death))
             if "over" in message:
-                self._lose_first()
+                self._lose_first(line)
                 return
         if line.ended is not None:
-            self._lose_first()
+            self._lose_first(line)
             self._decide(0, line.ended)
 
-    def _lose_first(self) -> None:
-        assert self._first is not None
-        self._forget(self._first)
+    def _lose_first(self, line: MessageLine) -> None:
+        self._forget(line)
         self._first = None
 
     def _forget(self, line: MessageLine) -> None:
