@@ -48,7 +48,7 @@ from emulator.scenario import Outcome, Trial, parameter
 from scenarios.traces.format_registry import ReadOptions
 from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_loading import load_traces
-from scenarios.traces.trace_model import Trace
+from scenarios.traces.trace_model import Trace, with_sizes, without_idle_ranks
 from scenarios.traces.trace_parameters import FACTOR, PATH, WORD
 from scenarios.traces.trace_report import (
     check_written,
@@ -57,7 +57,6 @@ from scenarios.traces.trace_report import (
     recorded_rows,
     write_files,
 )
-from scenarios.traces.trace_scaling import with_sizes, without_idle_ranks
 from scenarios.workloads.flows import WARMUPS
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE

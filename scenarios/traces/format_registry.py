@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scenarios.traces.trace_file import TraceFile
-from scenarios.traces.trace_model import Trace, TraceRefusal
-from scenarios.traces.trace_run import TraceRun
+from scenarios.traces.trace_model import Trace, TraceRefusal, TraceRun
 from topologies.advice import meant
 from topologies.registry import Registry
 

@@ -12,12 +12,16 @@ collectives only.
 Sizes are in octets.  Of a collective they are those of the NCCL tests: all-reduce, broadcast,
 reduce: the buffer of a rank; all-gather, gather: the gathered whole; reduce-scatter, scatter: the
 whole input; all-to-all: the send buffer of a rank.
+
+Replayed traces as writers of traces get them.
+
+Traces with smaller messages: a job's sizes are more than the memory of one machine holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from emulator.errors import UserError
@@ -160,7 +164,7 @@ def place(operation: TraceOperation, rank: int) -> str:
 def check(trace: Trace) -> None:
     """Raise TraceRefusal unless every operation of ``trace`` makes sense by itself.
 
-    :func:`scenarios.traces.trace_order.in_order` checks whether they fit together.
+    :func:`scenarios.traces.replay.in_order` checks whether they fit together.
     """
     if not trace.ranks:
         raise TraceRefusal(f"{trace.name}: no rank has any operation; give a trace that has some")
@@ -228,3 +232,108 @@ def _collective_fault(trace: Trace, operation: TraceCollective, rank: int) -> st
             f"{operation.group!r}; give a multiple of {len(group)} B"
         )
     return _size_fault(operation.octets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveRun:
+    """One collective of one iteration; times are ns of fabric time from the common start.
+
+    ``number`` counts the collectives of the group from 0 on.  ``begins_ns`` has by member the
+    start of its first message, ``ends_ns`` the arrival of its last one.
+    """
+
+    collective: TraceCollective
+    ranks: tuple[int, ...]
+    number: int
+    begins_ns: dict[int, int]
+    ends_ns: dict[int, int]
+
+    @property
+    def start_ns(self) -> int:
+        """Return when the first member began."""
+        return min(self.begins_ns.values())
+
+    @property
+    def end_ns(self) -> int:
+        """Return when the last member was done."""
+        return max(self.ends_ns.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRun:
+    """A replayed trace.
+
+    ``messages`` is the trace with every collective as the messages that it became. ``collectives``
+    are those of the last iteration, and ``servers`` has the server of each rank.  ``origin_us`` is
+    the fabric time of its start.
+    """
+
+    trace: Trace
+    messages: Trace
+    collectives: Sequence[CollectiveRun]
+    servers: Sequence[str]
+    origin_us: int
+
+
+#: Octets of an element of a collective.
+ELEMENT = 4
+
+
+def with_sizes(trace: Trace, factor: float) -> Trace:
+    """Return ``trace`` with all sizes multiplied by ``factor``, in whole elements.
+
+    No message becomes empty, and every rank of a collective keeps a part of it.
+    """
+    if factor == 1:
+        return trace
+    if not factor:
+        raise UserError("size_scale is 0, which leaves nothing to send; give a factor such as 1/64")
+    lists = [[_scaled(trace, one, factor) for one in each] for each in trace.operations]
+    return replace(trace, operations=tuple(lists))
+
+
+def without_idle_ranks(trace: Trace) -> Trace:
+    """Return ``trace`` with the ranks that do anything alone, numbered anew in their order."""
+    place = {rank: number for number, rank in enumerate(trace.busy_ranks)}
+    if len(place) == trace.ranks:
+        return trace
+
+    def moved(one: TraceOperation) -> TraceOperation:
+        match one:
+            case TraceSend(peer=peer) | TraceReceive(peer=peer):
+                return replace(one, peer=place.get(peer, peer))
+            case TraceCollective(root=int() as root):
+                return replace(one, root=place.get(root, root))
+        return one
+
+    return replace(
+        trace,
+        operations=tuple([moved(one) for one in trace.operations[rank]] for rank in place),
+        groups={
+            name: tuple(place[rank] for rank in ranks)
+            for name, ranks in trace.groups.items()
+            if all(rank in place for rank in ranks)
+        },
+    )
+
+
+def _scaled(trace: Trace, one: TraceOperation, factor: float) -> TraceOperation:
+    match one:
+        case TraceSend(octets=octets) | TraceReceive(octets=octets) if octets:
+            return replace(one, octets=max(1, int(octets * factor)))
+        case TraceCollective(octets=octets, group=group) if octets:
+            members = len(trace.groups.get(group, ())) or 1
+            unit = members * ELEMENT if one.kind.divided else ELEMENT
+            if octets % unit == 0:
+                return replace(one, octets=max(unit, int(octets * factor) // unit * unit))
+            return replace(one, octets=max(unit // ELEMENT, int(octets * factor) // unit * unit))
+    return one
+
+
+def bus_factor(kind: Collective, members: int) -> float:
+    """Return what the NCCL tests multiply algbw by to get busbw."""
+    if kind is Collective.ALL_REDUCE:
+        return 2 * (members - 1) / members
+    if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL):
+        return (members - 1) / members
+    return 1.0

@@ -19,19 +19,20 @@ from emulator.sim.endpoint.operations.schedule import (
     Write,
 )
 from emulator.whole_file import write_whole
-from scenarios.traces.bus_factor import bus_factor
 from scenarios.traces.format_registry import format_to_write
 from scenarios.traces.replay import Replay
 from scenarios.traces.trace_model import (
+    CollectiveRun,
     Trace,
     TraceCollective,
     TraceCompute,
     TraceOperation,
     TraceReceive,
     TraceRefusal,
+    TraceRun,
     TraceSend,
+    bus_factor,
 )
-from scenarios.traces.trace_run import CollectiveRun, TraceRun
 
 #: Collectives whose times are listed one by one.
 MOST_SHOWN = 10_000

@@ -22,8 +22,7 @@ from pathlib import Path
 from emulator.packed_file import Pace
 from scenarios.traces import protobuf_wire as wire
 from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
-from scenarios.traces.group_file import read_groups
-from scenarios.traces.trace_file import TraceFile
+from scenarios.traces.trace_file import TraceFile, read_groups
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
     MOST_RANKS,
@@ -34,9 +33,9 @@ from scenarios.traces.trace_model import (
     TraceOperation,
     TraceReceive,
     TraceRefusal,
+    TraceRun,
     TraceSend,
 )
-from scenarios.traces.trace_run import TraceRun
 
 _RANK = re.compile(r"\.(\d{1,6})\.et$")
 WORLD = "world"

@@ -34,9 +34,9 @@ from scenarios.traces.trace_model import (
     TraceCompute,
     TraceOperation,
     TraceReceive,
+    TraceRun,
     TraceSend,
 )
-from scenarios.traces.trace_run import TraceRun
 
 _TOKEN = re.compile(r"\n|//[^\n]*|/\*(?:[\s\S]*?\*/)?|[{}]|[^\s{}/]+|/")
 _OPTIONS = ("tag", "cpu", "nic")

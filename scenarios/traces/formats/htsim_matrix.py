@@ -32,10 +32,10 @@ from scenarios.traces.trace_model import (
     TraceOperation,
     TraceReceive,
     TraceRefusal,
+    TraceRun,
     TraceSend,
     place,
 )
-from scenarios.traces.trace_run import TraceRun
 
 _HEADERS = ("Nodes", "Connections", "Triggers", "Failures")
 _NUMBERS = ("id", "size", "trigger", "send_done_trigger", "recv_done_trigger", "prio")

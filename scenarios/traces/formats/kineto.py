@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
-from scenarios.traces.group_file import read_groups
-from scenarios.traces.trace_file import TraceFile
+from scenarios.traces.trace_file import TraceFile, read_groups
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
     MOST_RANKS,

@@ -15,19 +15,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scenarios.traces.bus_factor import bus_factor
 from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
     MOST_RANKS,
     Collective,
+    CollectiveRun,
     Trace,
     TraceCollective,
     TraceOperation,
     TraceRefusal,
+    TraceRun,
+    bus_factor,
 )
-from scenarios.traces.trace_run import CollectiveRun, TraceRun
 
 _NAMES = {
     Collective.ALL_REDUCE: "AllReduce",

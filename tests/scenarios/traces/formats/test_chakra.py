@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scenarios.traces import protobuf_wire as wire
 from scenarios.traces.format_registry import FORMATS, ReadOptions
+from scenarios.traces.replay import in_order
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
     Collective,
@@ -20,10 +21,9 @@ from scenarios.traces.trace_model import (
     TraceCompute,
     TraceReceive,
     TraceRefusal,
+    TraceRun,
     TraceSend,
 )
-from scenarios.traces.trace_order import in_order
-from scenarios.traces.trace_run import TraceRun
 from tests.harness.traces import outcome
 
 HEAD = wire.varint(7) + wire.field(1, "0.0.4")

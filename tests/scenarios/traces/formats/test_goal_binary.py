@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import ReadOptions
 from scenarios.traces.formats.goal_binary import ANY
+from scenarios.traces.replay import in_order
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
     Trace,
@@ -19,7 +20,6 @@ from scenarios.traces.trace_model import (
     TraceRefusal,
     TraceSend,
 )
-from scenarios.traces.trace_order import in_order
 from tests.harness.traces import outcome
 
 #: (type, peer, size, tag, cpu), operations that wait for its end, those that wait for its start

@@ -9,12 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import FORMATS, ReadOptions
-from scenarios.traces.replay import Replay, ReplayChoice
+from scenarios.traces.replay import Replay, ReplayChoice, in_order
 from scenarios.traces.trace_loading import load_traces
-from scenarios.traces.trace_model import Trace, TraceCompute, TraceReceive, TraceRefusal, TraceSend
-from scenarios.traces.trace_order import in_order
+from scenarios.traces.trace_model import (
+    Trace,
+    TraceCompute,
+    TraceReceive,
+    TraceRefusal,
+    TraceRun,
+    TraceSend,
+)
 from scenarios.traces.trace_report import as_operations
-from scenarios.traces.trace_run import TraceRun
 from tests.harness.traces import outcome
 from topologies.catalogue import load
 

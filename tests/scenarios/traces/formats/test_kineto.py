@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import ReadOptions
+from scenarios.traces.replay import in_order
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
     Collective,
@@ -21,7 +22,6 @@ from scenarios.traces.trace_model import (
     TraceRefusal,
     TraceSend,
 )
-from scenarios.traces.trace_order import in_order
 from tests.harness.traces import outcome
 
 

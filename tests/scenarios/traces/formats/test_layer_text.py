@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import ReadOptions
+from scenarios.traces.replay import in_order
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
     Trace,
@@ -18,7 +19,6 @@ from scenarios.traces.trace_model import (
     TraceOperation,
     TraceRefusal,
 )
-from scenarios.traces.trace_order import in_order
 from tests.harness.traces import outcome
 
 SIMAI = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 all_gpus: 8"

@@ -11,10 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import FORMATS, ReadOptions
+from scenarios.traces.replay import in_order
 from scenarios.traces.trace_loading import load_traces
-from scenarios.traces.trace_model import Collective, Trace, TraceCollective, TraceRefusal
-from scenarios.traces.trace_order import in_order
-from scenarios.traces.trace_run import CollectiveRun, TraceRun
+from scenarios.traces.trace_model import (
+    Collective,
+    CollectiveRun,
+    Trace,
+    TraceCollective,
+    TraceRefusal,
+    TraceRun,
+)
 from tests.harness.traces import outcome
 
 

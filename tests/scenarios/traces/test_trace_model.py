@@ -15,8 +15,9 @@ from scenarios.traces.trace_model import (
     TraceReceive,
     TraceSend,
     check,
+    with_sizes,
+    without_idle_ranks,
 )
-from scenarios.traces.trace_scaling import with_sizes, without_idle_ranks
 
 
 def trace(octets: int, kind: Collective) -> Trace:
