@@ -11,6 +11,7 @@ from types import FrameType
 
 import click
 
+from emulator.cli.options import PARAMETERS, SEED, TABLE_OR_JSON
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.progress_bar import progress_bar
@@ -29,7 +30,7 @@ LARGE = 100
 @click.command("cluster", cls=PluginCommand)
 @click.argument("scenario", required=False)
 @click.option("--topology", metavar="SPEC|FILE", help="The cluster; default: the scenario's.")
-@click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="Of the scenario.")
+@PARAMETERS
 @click.option(
     "--network-dilation",
     "stretched",
@@ -51,10 +52,10 @@ LARGE = 100
     metavar="NAME",
     help="TCP; for another one the command that runs it is named.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@SEED
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for the results.")
 @click.option("--report", is_flag=True, help="Write the folder's report.html, too.")
-@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@TABLE_OR_JSON
 def command(
     scenario: str | None,
     topology: str | None,

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from emulator.cli.options import TABLE_OR_JSON
 from emulator.errors import UserError
 
 #: Where pytest leaves the report, from the checkout.
@@ -53,7 +54,7 @@ IN_ORDER = ("passed", "untested")
     type=click.Path(dir_okay=False, path_type=Path),
     help="The report of a test run.  [default: the checkout's]",
 )
-@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@TABLE_OR_JSON
 @click.option("--family", metavar="NAME", help="Only the statements of this family, such as uet.")
 @click.option(
     "--only",

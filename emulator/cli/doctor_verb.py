@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from emulator import scenario
+from emulator.cli.options import TABLE_OR_JSON
 from emulator.compiled.hot_modules import HOT, compiled
 from emulator.dataplane.doctor.capabilities import (
     Capabilities,
@@ -28,14 +29,7 @@ FIRST_SCENARIO = "allreduce"
 
 
 @click.command("doctor")
-@click.option(
-    "--format",
-    "-f",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-)
+@TABLE_OR_JSON
 def command(form: str) -> None:
     """Try what this machine and its kernel offer; exit status 0 if `uetemu run allreduce` can run.
 

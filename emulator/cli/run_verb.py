@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emulator.cli.options import ITERATIONS, LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, result_format
 from emulator.cli.rank_command import RankCommand, given_words
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.kernel import launcher
@@ -21,7 +22,6 @@ from emulator.run.plan.variants import (
     COMPARE,
     COMPARED,
     COMPARED_SEEDS,
-    DEFAULT_SEED,
     DEFAULT_TRANSPORT,
     PXN_MODES,
     variants,
@@ -67,13 +67,7 @@ if TYPE_CHECKING:  # what --help does not need is imported where a run begins
     help="how switches learn their routes, such as ebgp:interval=100ms (see below) "
     f"[default: as the topology says, or {control_plane.DEFAULT}]",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=DEFAULT_SEED,
-    show_default=True,
-    help="decides everything that is random",
-)
+@SEED
 @click.option(
     "--seeds",
     type=click.IntRange(1, 100),
@@ -174,21 +168,14 @@ if TYPE_CHECKING:  # what --help does not need is imported where a run begins
     help="writes to another rail go over NVLink to the GPU that stands on it, which sends them on: "
     "where the fabric has no other way, wherever that is shorter, or never",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
+@RUN_FOLDER
 @click.option("--report", is_flag=True, help="also write report.html, as uetemu report does")
-@click.option("--name", metavar="LAB", help="name of the lab while it stands")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: what result.json holds, also of a run that failed, and nothing if none began",
-)
+@LAB_NAME
+@result_format("what result.json holds, also of a run that failed, and nothing if none began")
 @click.option("--wide", is_flag=True, help="show all columns of the table, however long its lines")
-@click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="of the scenario")
+@PARAMETERS
 @click.option("--sizes", metavar="SIZE,...", help="same as --param sizes=...")
-@click.option("--iterations", metavar="N", help="same as --param iterations=...")
+@ITERATIONS
 @click.pass_context
 def command(context: click.Context, seeds: int | None, **given: Any) -> None:
     """Run SCENARIO (a name, or the path of a .py file) and leave a run folder.

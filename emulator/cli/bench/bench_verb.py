@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from emulator.cli.bench import suite_text
+from emulator.cli.options import SEED, result_format
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.rank_command import RankCommand
 from emulator.cli.run_terminal import Bar, progress_bar
@@ -67,7 +68,7 @@ SUITES: Mapping[str, str] = {
     show_default=True,
     help="transports of tests that do not name their own",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@SEED
 @click.option(
     "--seeds",
     type=click.IntRange(1, 20),
@@ -87,14 +88,7 @@ SUITES: Mapping[str, str] = {
     help="folder of the suite; one that was interrupted goes on [default: runs/bench-...]",
 )
 @click.option("--report", is_flag=True, help="also write report.html into the folder")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: what suite.json holds",
-)
+@result_format("what suite.json holds")
 def command(plan: bool, **given: Any) -> None:
     """Run the tests of SUITE, each with the procedure of its section.
 

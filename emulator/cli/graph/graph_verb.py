@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from emulator.cli.options import PARAMETERS
 from emulator.cli.plugin_command import Names, PluginCommand
 from emulator.dataplane import lab_record
 from emulator.dataplane.fabric_choice import choose, is_file
@@ -121,7 +122,7 @@ DEFAULT_COLOUR = "utilisation"
     help="--workers, --parts: the scenario whose schedules cross the cuts; its run has the parts "
     "with the least traffic between them.",
 )
-@click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="Of the scenario.")
+@PARAMETERS
 def command(
     fabrics: tuple[str, ...],
     form: str | None,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from emulator.cli.labs.lab_choice import agreed, choose_lab, up
+from emulator.cli.options import LAB
 from emulator.dataplane.capture.fabric_capture import Tap, describe, parse_snaplen, ports_of, select
 from emulator.dataplane.capture.live_stream import LiveStream
 from emulator.dataplane.cleanup import require_root
@@ -44,7 +45,7 @@ def _parted(ports: str) -> tuple[dict[str, str], str]:
 
 @click.command(name="capture")
 @click.argument("ports", metavar="[LAB:]NODE[:PORT],...")
-@click.option("--lab", metavar="NAME", help="Which lab; not needed when only one is running.")
+@LAB
 @click.option(
     "--snaplen",
     default="headers",

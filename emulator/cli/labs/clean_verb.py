@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from emulator.cli.options import TABLE_OR_JSON
 from emulator.dataplane import lab_record
 from emulator.dataplane.cleanup import exists, leftovers, require_root, take_down
 from emulator.dataplane.kernel.programs import compiler
@@ -20,7 +21,7 @@ from emulator.suite.farm import scratch_folder
     "--all", "everything", is_flag=True, help="All leftovers (also when no LAB is named)."
 )
 @click.option("--force", is_flag=True, help="Also end the process that is using the lab.")
-@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@TABLE_OR_JSON
 def command(labs: tuple[str, ...], everything: bool, force: bool, form: str) -> None:
     """Remove LABs by name, or what labs left behind whose process has died.
 

@@ -7,6 +7,7 @@ import os
 import click
 
 from emulator.cli.labs.lab_choice import agreed, choose_lab, with_node
+from emulator.cli.options import LAB
 from emulator.dataplane import lab_record
 from emulator.dataplane.cleanup import require_root
 from emulator.dataplane.control_plane.daemons import shown_at
@@ -18,7 +19,7 @@ from topologies.advice import question
 @click.command(
     "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
-@click.option("--lab", metavar="NAME", help="Which lab; not needed when only one is running.")
+@LAB
 @click.argument("node", metavar="[LAB:]NODE")
 @click.argument("argv", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:

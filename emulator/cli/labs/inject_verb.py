@@ -6,6 +6,7 @@ import json
 
 import click
 
+from emulator.cli.options import TABLE_OR_JSON
 from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
 from emulator.run.faults import grammar
@@ -17,7 +18,7 @@ from emulator.run.faults.live_injection import inject
 @click.argument("lab")
 @click.argument("fault", required=False)
 @click.option("--list", "listing", is_flag=True, help="Only say what is struck now.")
-@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@TABLE_OR_JSON
 def command(lab: str, fault: str | None, listing: bool, form: str) -> None:
     """Let FAULT happen to LAB at once, such as "link rail0:up1 down"; "heal" mends everything.
 

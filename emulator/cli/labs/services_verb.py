@@ -6,6 +6,7 @@ import json
 
 import click
 
+from emulator.cli.options import TABLE_OR_JSON
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cluster.services.cabling import cabling
@@ -20,7 +21,7 @@ from topologies.model import Topology
 
 @click.command("services", cls=PluginCommand)
 @click.argument("lab", required=False)
-@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@TABLE_OR_JSON
 @click.option(
     "--cabling", "checked", is_flag=True, help="Compare what LLDP reports with the model."
 )

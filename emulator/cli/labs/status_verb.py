@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from emulator.cli.options import TABLE_OR_JSON
 from emulator.cluster import border_firewall, isolation_choice
 from emulator.dataplane import lab_record
 from emulator.dataplane.control_plane.lab_routing import Routing
@@ -30,7 +31,7 @@ WIDEST = 1000  # columns: no cell is cut
 
 @click.command("status")
 @click.argument("lab", required=False)
-@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@TABLE_OR_JSON
 def command(lab: str | None, form: str) -> None:
     """List the labs of this machine, or the nodes and ports of LAB with their counters."""
     if lab is None:

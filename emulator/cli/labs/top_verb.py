@@ -20,6 +20,7 @@ from emulator.cli.labs.listening import check_pause_ns, listen_option
 from emulator.cli.labs.terminal import Attention
 from emulator.cli.labs.top_view import Room, view
 from emulator.cli.labs.web_view import serve_page
+from emulator.cli.options import TABLE_OR_JSON
 from emulator.dataplane.cleanup import require_root
 from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
@@ -55,7 +56,7 @@ QUIT = ("q", "Q", "\x04")  # Ctrl-D: end of input
     "--rows", type=click.IntRange(1), metavar="N", help="Links to show; default: what fits, or all."
 )
 @click.option("--once", is_flag=True, help="Show one interval and exit.")
-@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@TABLE_OR_JSON
 @click.option("--web", is_flag=True, help="Show it in a browser instead: serve a page.")
 @listen_option(WEB_ADDRESS)
 def command(

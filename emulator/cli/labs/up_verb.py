@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from emulator.cli.options import SEED, TABLE_OR_JSON
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.progress_bar import progress_bar
 from emulator.cluster.cluster_lab import ClusterLab, member_name
@@ -88,14 +89,8 @@ DEFAULT_DILATION = 1000.0
     help="How switches learn their routes: NAME or NAME:param=value,...; default: as the topology "
     f"says, or {control_plane.DEFAULT}.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    help="Seed of all randomness.",
-)
-@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+@SEED
+@TABLE_OR_JSON
 def command(
     topology: str,
     name: str | None,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from emulator.cli.options import ITERATIONS, LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, result_format
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.predict import prediction
 from emulator.cli.predict.cluster_test import (
@@ -70,25 +71,12 @@ from topologies.units import UnitError, parse_size
     metavar="SIZE",
     help="run larger sizes with this one, and compare their bus bandwidths",
 )
-@click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="of the scenario")
-@click.option("--iterations", metavar="N", help="same as --param iterations=...")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    help="decides everything that is random",
-)
-@click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
-@click.option("--name", metavar="LAB", help="name of the lab while it stands")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: what prediction.json holds",
-)
+@PARAMETERS
+@ITERATIONS
+@SEED
+@RUN_FOLDER
+@LAB_NAME
+@result_format("what prediction.json holds")
 def command(
     log_path: Path,
     topology: str,
