@@ -35,7 +35,7 @@ VERBS = {
         "run what nccl-tests measured on a cluster, and put both beside each other",
     ),
     "bench": Verb(
-        "emulator.cli.bench.bench_verb", "run the tests of a benchmark draft, by their numbers"
+        "emulator.cli.bench_verb", "run the tests of a benchmark draft, by their numbers"
     ),
     "report": Verb("emulator.cli.reports.report_verb", "write the HTML report of run folders"),
     "compare": Verb(
@@ -100,7 +100,7 @@ VERBS = {
         "one RoCEv2 endpoint on an interface, against any RDMA stack",
     ),
     "nvme": Verb(
-        "emulator.cli.nvme.nvme_verb", "an NVMe/TCP target, or a host of one, in any namespace"
+        "emulator.cli.nvme_verb", "an NVMe/TCP target, or a host of one, in any namespace"
     ),
     "decode": Verb("emulator.cli.decode.decode_verb", "show the layers and fields of UET packets"),
     "wireshark": Verb("emulator.cli.wireshark_verb", "give Wireshark the UET dissector"),

@@ -238,7 +238,7 @@ class _Options:
     def request(self) -> RunRequest:
         """Return what is requested; UserError for options that do not go together."""
         from emulator.cli import run_options as parse
-        from emulator.cli.scenario_choice import chosen
+        from emulator.cli.run_options import chosen
         from emulator.dataplane.capture.fabric_capture import parse_snaplen
         from emulator.dataplane.control_plane.charged_time import Convergence
         from emulator.run.measurement import Start

@@ -13,11 +13,9 @@ import pytest
 
 from emulator.dataplane import cleanup
 from emulator.errors import UserError
-from emulator.pytest_plugin import kept_labs
-from emulator.pytest_plugin.lab_factory import LabFactory
-from emulator.pytest_plugin.run_factory import RunFactory
-from emulator.pytest_plugin.run_outcome import RunOutcome
-from emulator.pytest_plugin.run_process import FolderCheck
+from emulator.pytest_plugin import labs
+from emulator.pytest_plugin.labs import LabFactory
+from emulator.pytest_plugin.runs import FolderCheck, RunFactory, RunOutcome
 
 _RUNS = pytest.StashKey[RunFactory]()
 _FAILED = pytest.StashKey[bool]()
@@ -25,7 +23,7 @@ _FAILED = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Add the hooks that keep the labs of failed tests; called when this module is loaded."""
-    config.pluginmanager.register(kept_labs)
+    config.pluginmanager.register(labs)
 
 
 def _need_root(config: pytest.Config) -> None:
@@ -101,9 +99,9 @@ def _run_factory(
 @pytest.fixture(name="_uetemu_lab")
 def _lab(request: pytest.FixtureRequest, uetemu_topology: str | None) -> Iterator[LabFactory]:
     _need_root(request.config)
-    labs = LabFactory(uetemu_topology)
-    yield labs
-    labs.remove()
+    factory = LabFactory(uetemu_topology)
+    yield factory
+    factory.remove()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -127,7 +127,7 @@ def uetemu_run(
 ) -> Any:
     """``uetemu_run(scenario, *options, params={...})`` runs a scenario and returns its outcome.
 
-    It is a :class:`emulator.pytest_plugin.run_factory.RunFactory`; ``uetemu_run.start`` begins a
+    It is a :class:`emulator.pytest_plugin.runs.RunFactory`; ``uetemu_run.start`` begins a
     run and does not wait.
     """
     return _fixture(request, "_uetemu_run")
@@ -137,7 +137,7 @@ def uetemu_run(
 def uetemu_run_factory(request: pytest.FixtureRequest) -> Any:
     """Runs scenarios as ``uetemu_run`` does, for fixtures of modules and sessions; heeds no mark.
 
-    It is a :class:`emulator.pytest_plugin.run_factory.RunFactory`.
+    It is a :class:`emulator.pytest_plugin.runs.RunFactory`.
     """
     return _fixture(request, "_uetemu_run_factory")
 
@@ -146,7 +146,7 @@ def uetemu_run_factory(request: pytest.FixtureRequest) -> Any:
 def uetemu_lab(request: pytest.FixtureRequest, uetemu_topology: str | None) -> Any:
     """``uetemu_lab(topology)`` builds a lab as ``uetemu up`` does; it is removed after the test.
 
-    It is a :class:`emulator.pytest_plugin.lab_factory.LabFactory`, which returns an
+    It is a :class:`emulator.pytest_plugin.labs.LabFactory`, which returns an
     :class:`emulator.dataplane.lab.Lab`.
     """
     return _fixture(request, "_uetemu_lab")

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from emulator.dataplane.capture.fabric_capture import ports_of, select
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from emulator.run.plan.run_plan import default_capture
 from scenarios import incast
 from tests.scenarios.test_traffic_runs import run

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.collective_benchmarks import ALL, FIRST
 from tests.harness.runs.processes import SMALL
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from tests.scenarios.test_traffic_bands import CROSSED, marked, on_a_fabric, run
 
 Record = Callable[[str, object], None]

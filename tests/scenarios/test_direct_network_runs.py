@@ -7,7 +7,7 @@ import pytest
 from emulator.dataplane.switch import switch_choice as choice
 from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from emulator.run.measures.cuts import Crossing, cut_bound_ns
 from topologies.catalogue import load
 from topologies.model import Topology

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 
 FEW = (
     *("--capture", "none", "--param", "arrivals=0us,0us,0us", "--param", "output=3"),

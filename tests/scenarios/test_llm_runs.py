@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.perfetto_rules import imported
 
 PLAIN = ("--capture", "none")

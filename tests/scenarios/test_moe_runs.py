@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 
 SMALL = (
     *("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1", "--capture", "none"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 
 EPOCHS = ("--param", "epochs=3", "--capture", "none")
 TRAININGS = {

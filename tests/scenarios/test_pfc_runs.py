@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from emulator.dataplane import lab_record
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from emulator.sim import line_telemetry
 from tests.scenarios.test_traffic_runs import run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 
 #: Every GPU that the scale-up network joins to rank 0 copies to it at once.
 GATHER = '''"""Fan-in over the scale-up network."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 
 SMALL = ("cluster_storage:hosts=2", "shards=4", "shard=64KiB", "state=128KiB", "cache=64KiB")
 

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.perfetto_rules import Imported, imported
 from tests.harness.runs.processes import SMALL
 

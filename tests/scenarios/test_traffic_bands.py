@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from emulator.dataplane.kernel import namespaces
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from tests.harness.runs.bands import (
     CREDITED_INCAST,
     DEEP_INCAST,

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from emulator.dataplane.kernel import namespaces
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from emulator.run.results import ROW_KEYS
 from tests import CHECKOUT
 

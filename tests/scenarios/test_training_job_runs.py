@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.perfetto_rules import imported
 from tests.harness.runs.processes import without_progress
 

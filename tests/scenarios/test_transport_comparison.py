@@ -14,7 +14,7 @@ from emulator import scenario as scenarios
 from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from emulator.result_rows import NCCL_COLUMNS, settings, short_names, summary
 from emulator.run.plan.stages import stages
 from emulator.run.plan.variants import COMPARED, variants

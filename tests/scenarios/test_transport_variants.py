@@ -17,7 +17,7 @@ from emulator.cli import rank_runs, run_verb
 from emulator.cli.decode.decode_source import opener, read_domains
 from emulator.dataplane.capture.fabric_capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.errors import UserError
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from emulator.run.run_secret import run_secret
 from emulator.run.runner import RunRequest, prepare
 from emulator.transports import fit

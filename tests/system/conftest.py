@@ -13,9 +13,8 @@ import pytest
 
 from emulator.dataplane import cleanup
 from emulator.dataplane.lab import Lab
-from emulator.pytest_plugin.kept_labs import LABS
-from emulator.pytest_plugin.run_factory import RunFactory
-from emulator.pytest_plugin.run_process import FolderCheck, RunProcess
+from emulator.pytest_plugin.labs import LABS
+from emulator.pytest_plugin.runs import FolderCheck, RunFactory, RunProcess
 from tests.harness.runs.whole_run import held
 from topologies.model import Topology
 

@@ -200,8 +200,7 @@ def _asked_parts(
             raise UserError("--scenario and --param are for parts; add --workers N or --parts FILE")
         return None
     from emulator.cli.graph.partition_table import AskedParts
-    from emulator.cli.run_options import parameter_texts, parse_parts
-    from emulator.cli.scenario_choice import chosen
+    from emulator.cli.run_options import chosen, parameter_texts, parse_parts
 
     named = parse_parts(file, None if workers is None else str(workers))
     if scenario is None:

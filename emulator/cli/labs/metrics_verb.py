@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import click
 
 from emulator.cli.labs.lab_choice import choose_lab, up
-from emulator.cli.labs.listening import check_pause_ns, listen_option, reach_warning
+from emulator.cli.labs.serving import check_pause_ns, listen_option, reach_warning
 from emulator.cli.labs.terminal import Attention
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError

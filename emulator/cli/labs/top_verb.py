@@ -16,10 +16,9 @@ from rich.live import Live
 from rich.text import Text
 
 from emulator.cli.labs.lab_choice import choose_lab
-from emulator.cli.labs.listening import check_pause_ns, listen_option
+from emulator.cli.labs.serving import check_pause_ns, listen_option, serve_page
 from emulator.cli.labs.terminal import Attention
 from emulator.cli.labs.top_view import Room, view
-from emulator.cli.labs.web_view import serve_page
 from emulator.cli.options import TABLE_OR_JSON
 from emulator.dataplane.cleanup import require_root
 from emulator.dataplane.lab import Lab

@@ -12,7 +12,7 @@ import click
 from emulator.cli.options import ITERATIONS, LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, result_format
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.predict import prediction
-from emulator.cli.predict.cluster_test import (
+from emulator.cli.predict.prediction import (
     Limit,
     check_work,
     collective_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.cli.scenario_choice import chosen
+from emulator.cli.run_options import chosen
 from emulator.cluster.run import cluster_scenario
 from emulator.errors import UserError
 

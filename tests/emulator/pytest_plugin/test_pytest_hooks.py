@@ -21,13 +21,13 @@ PLUGIN = "emulator.pytest_plugin.pytest_hooks"
 PRETENDED = """
 import json, pytest
 from pathlib import Path
-from emulator.pytest_plugin import run_process
-from emulator import cleanup
+from emulator.pytest_plugin import runs
+from emulator.dataplane import cleanup
 
 @pytest.fixture(autouse=True)
 def pretended(monkeypatch):
     script = Path(__file__).parent / "pretended.py"
-    monkeypatch.setattr(run_process, "UETEMU", (run_process.sys.executable, str(script)))
+    monkeypatch.setattr(runs, "UETEMU", (runs.sys.executable, str(script)))
     monkeypatch.setattr(cleanup, "require_root", lambda purpose: None)
 """
 #: Writes the result that a test has put beside it, and ends with its status.

@@ -13,7 +13,7 @@ import pytest
 
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.lab import Lab
-from emulator.pytest_plugin.lab_life import built
+from emulator.pytest_plugin.labs import built
 from topologies import catalogue
 
 root = pytest.mark.root

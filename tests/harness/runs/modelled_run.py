@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from emulator.pytest_plugin.run_factory import RunFactory
-from emulator.pytest_plugin.run_process import BUDGET_S, RunOutcome, as_options
+from emulator.pytest_plugin.runs import BUDGET_S, RunFactory, RunOutcome, as_options
 from tests.harness.runs.whole_run import held
 
 #: What a run loads anyway, loaded once for all.

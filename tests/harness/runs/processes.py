@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from emulator.pytest_plugin.run_process import BUDGET_S, RunProcess
+from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
 from tests import CHECKOUT
 from tests.harness.runs.whole_run import held
 

@@ -13,7 +13,7 @@ import psutil
 
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.lab_record import directory_of
-from emulator.pytest_plugin.run_process import BUDGET_S, RunProcess
+from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import processes_of, uetemu
 from tests.harness.runs.whole_run import held

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emulator.dataplane.doctor import capabilities
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.processes import begun
 
 pytestmark = pytest.mark.root

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from emulator.errors import UserError
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from emulator.transports import fit
 from tests.harness.lab.endpoint_lab import needs_root, root, small_lab
 from tests.scenarios.test_traffic_runs import run

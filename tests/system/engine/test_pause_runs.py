@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.engine import ring_of_flows
 from tests.harness.runs.processes import begun
 from tests.scenarios.test_pfc_runs import pause_frames

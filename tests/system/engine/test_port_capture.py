@@ -17,7 +17,7 @@ from scapy.utils import RawPcapNgReader
 from emulator.cli.decode.decode_source import read_frames
 from emulator.dataplane.capture.pcapng import INBOUND, OUTBOUND
 from emulator.dataplane.switch import telemetry
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from emulator.sim.line import octets_on_wire
 from emulator.sim.virtual_clock import EPOCH
 from tests.harness.runs.processes import SMALL, begun, uetemu, until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from emulator.sim.endpoint.operations.schedule import (
     Barrier,
     Compute,

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.processes import begun, refused, uetemu, until
 
 FOUR = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")

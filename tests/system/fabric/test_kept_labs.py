@@ -15,7 +15,7 @@ import pytest
 
 from emulator.dataplane import cleanup
 from emulator.dataplane.kernel import namespaces
-from emulator.pytest_plugin.run_process import UETEMU
+from emulator.pytest_plugin.runs import UETEMU
 from tests import CHECKOUT
 
 pytestmark = pytest.mark.root
@@ -38,7 +38,7 @@ FAILS_IN_BLOCK = """
 """
 FAILS_WITH_NAME = """
     import subprocess
-    from emulator.pytest_plugin.run_process import UETEMU
+    from emulator.pytest_plugin.runs import UETEMU
 
     def test_it(lab_name):
         print("made", lab_name)

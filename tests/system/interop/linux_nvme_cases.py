@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import emulator.cli.nvme.nvme_verb
+import emulator.cli.nvme_verb
 from tests.harness.lab.endpoint_process import Endpoint
 
 #: What a process would spend most of its time on.
-_PRELOADED = emulator.cli.nvme.nvme_verb
+_PRELOADED = emulator.cli.nvme_verb
 OUT = Path("/run/out")
 NAMESPACE = "far"
 OURS, THEIRS = {4: "10.98.0.1", 6: "fd98::1"}, {4: "10.98.0.2", 6: "fd98::2"}

@@ -12,7 +12,7 @@ import pytest
 from emulator.cli.labs.metrics_verb import command
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.lab.traffic import blast, kill
 from tests.harness.runs.processes import SMALL
 from tests.harness.runs.served_verb import ServedVerb

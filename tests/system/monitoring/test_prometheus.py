@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests import CHECKOUT
 from tests.harness.runs.processes import SMALL
 from tests.harness.runs.served_verb import BUDGET_S, ServedVerb

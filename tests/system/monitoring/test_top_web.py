@@ -13,7 +13,7 @@ import pytest
 from emulator.cli.labs.top_verb import command
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.lab.traffic import blast, kill
 from tests.harness.runs.processes import ENDLESS
 from tests.harness.runs.served_verb import BUDGET_S, ServedVerb

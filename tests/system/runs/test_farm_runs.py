@@ -17,7 +17,7 @@ import pytest
 
 from emulator.dataplane import lab_record
 from emulator.dataplane.lab_record import Phase
-from emulator.pytest_plugin.run_process import BUDGET_S
+from emulator.pytest_plugin.runs import BUDGET_S
 from emulator.suite.suite_run import FILE
 from tests.harness.lab.traffic import within
 from tests.harness.runs.mpi_ranks import mpirun, pid_of_rank, sentences, two_machines

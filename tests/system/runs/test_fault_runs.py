@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from emulator.dataplane import lab_record
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from tests import CHECKOUT
 from tests.scenarios.test_traffic_runs import BUDGET_S, CODE, events, run
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from emulator.cli.reports.follow_verb import command
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from emulator.report.follow.capture import CaptureStream
 from emulator.report.follow.packet_view import PacketKind, view
 from emulator.topology_file import from_record

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from emulator.cli.graph import graph_verb
 from emulator.errors import UserError
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from emulator.report.row_heat import MEASURES, busiest, heat
 from emulator.report.run_folder import RunRecord
 from emulator.run_files import PAUSES

@@ -17,7 +17,7 @@ import pytest
 from emulator.dataplane import cleanup, lab_record
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.switch.bpf import switch_program as asic_program
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from emulator.run.run_start import UNFINISHED
 from tests.harness.runs.processes import (
     ENDLESS,

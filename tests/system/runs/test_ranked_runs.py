@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.pytest_plugin.run_process import BUDGET_S, UETEMU, RunProcess, environment
+from emulator.pytest_plugin.runs import BUDGET_S, UETEMU, RunProcess, environment
 from emulator.run.run_start import UNFINISHED
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import ENDLESS, SMALL, begun, without_progress

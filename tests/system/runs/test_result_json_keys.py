@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from emulator import result_keys
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from emulator.rocev2 import counters
 from uet import counter_meanings
 

@@ -13,7 +13,7 @@ import pytest
 from scapy.utils import RawPcapNgReader
 
 from emulator.dataplane.switch.code_points import LAB
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from emulator.rocev2.wire.packets import PacketDecapsulator, PacketFlow, encapsulation
 from tests.harness.runs.processes import SMALL, uetemu
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from emulator.cli.reports import compare_verb
-from emulator.pytest_plugin.run_factory import RunFactory
+from emulator.pytest_plugin.runs import RunFactory
 from emulator.report.run.page import FIGURES, PAGE
 from tests.harness.runs.browser import needs_chromium, opened
 from tests.harness.wire.tshark import TSHARK

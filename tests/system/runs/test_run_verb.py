@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, uetemu, without_progress
 
 pytestmark = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from emulator.pytest_plugin.run_process import BUDGET_S, RunProcess
+from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import ENDLESS, SMALL, begun
 from tests.harness.runs.ranked_runs import assert_all_gone, left_by

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from emulator.report.training import write_event_files
 from tests.harness.runs.event_records import scalars
 

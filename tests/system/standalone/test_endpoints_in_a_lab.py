@@ -18,7 +18,7 @@ from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.bpf.layout import TrafficClass
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.dataplane.switch.switch_choice import parse
-from emulator.pytest_plugin.run_process import RunProcess
+from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.lab.endpoint_process import Endpoint, serving
 from tests.system.conftest import LabFactory
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import emulator.cli.nvme.nvme_verb
+import emulator.cli.nvme_verb
 from tests.harness.lab.endpoint_process import Endpoint
 from tests.harness.lab.traffic import within
 
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 #: What a process of its own would spend most of its time on.
-_PRELOADED = emulator.cli.nvme.nvme_verb
+_PRELOADED = emulator.cli.nvme_verb
 ADDRESS, NQN = "10.99.0.1", "nqn.2026-01.example:disk"
 #: Severity of expert errors (Wireshark, PI_ERROR); TCP's own window notes lie below.
 ERROR = 0x800000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.cli.predict import prediction
-from emulator.cli.predict.cluster_test import (
+from emulator.cli.predict.prediction import (
     Limit,
     check_work,
     collective_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.cli.labs.listening import check_pause_ns, reach_warning
+from emulator.cli.labs.serving import check_pause_ns, reach_warning
 from emulator.errors import UserError
 from emulator.lab.monitoring.local_server import LocalServer
 

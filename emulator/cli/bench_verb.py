@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.table import Table
 
-from emulator.cli.bench import suite_text
 from emulator.cli.options import SEED, result_format
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.rank_command import RankCommand
@@ -24,11 +24,108 @@ from emulator.run.plan.variants import COMPARE, variants
 from emulator.run.results import FabricKind
 from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
 from emulator.suite.farm.trial_farm import TrialFarm
-from emulator.suite.suite_model import SCALES, Suite, SuiteChoice, SuiteTest
-from emulator.suite.suite_run import FILE, Progress, SuiteRecord, SuiteRun, planned
-from emulator.suite.trials import TrialCommands
+from emulator.suite.suite_model import (
+    SCALES,
+    Point,
+    Suite,
+    SuiteChoice,
+    SuiteColumn,
+    SuiteTable,
+    SuiteTest,
+    headed,
+    shown_value,
+)
+from emulator.suite.suite_run import FILE, Progress, SuiteRecord, SuiteRun, accounting, planned
+from emulator.suite.trials import TrialCommands, TrialOutcome
 from emulator.transports import default_switch
 from topologies import catalogue
+
+WIDTH = 200
+#: Characters of a setting that stands in its column; a longer one stands below the table.
+LONGEST_SETTING = 32
+
+
+def of_test(record: SuiteRecord) -> str:
+    """Return what a test found, as text."""
+    test = record.test
+    shown: list[object] = [f"## {test.number} {test.title}: {test.objective}", ""]
+    if test.reason:
+        shown.append(f"Not measured: {test.reason}")
+    if record.error:
+        shown.append(f"Not measured: {record.error}")
+    if record.findings:
+        for table in record.findings.tables:
+            if table.rows:
+                long = _long_settings(table)
+                shown += [_table(table, long), _points(table.filled)]
+                shown += [table.without_value] if table.without_value else []
+                shown += [f"{name}: {setting}" for setting, name in long.items()] + [""]
+        shown += [f"Deviation: {text}" for text in record.findings.deviations]
+        shown += [f"Note: {text}" for text in record.findings.notes]
+    shown += _excluded(record)
+    return page(shown, to_terminal=False, width=WIDTH) + "\n"
+
+
+def _excluded(record: SuiteRecord) -> list[str]:
+    """Return a line for each reason that excludes trials, with one of their commands."""
+    reasons: dict[str, dict[str, TrialOutcome]] = {}
+    for one in record.outcomes:
+        if one.excluded:
+            reasons.setdefault(one.excluded, {})[one.trial.key] = one
+    return [
+        f"Excluded: {len(outcomes)} trials ({reason}), such as uetemu"
+        f" {' '.join(next(iter(outcomes.values())).trial.words)}"
+        for reason, outcomes in reasons.items()
+    ]
+
+
+def of_accounting(records: Sequence[SuiteRecord]) -> str:
+    """Return how many trials there were, and why some are excluded."""
+    counts = accounting(records)
+    text = f"{counts['attempted']} trials were attempted, {counts['included']} are included"
+    reasons = counts["excluded"]
+    lines = [f"{text}; {len(reasons)} reasons exclude {sum(reasons.values())}"]
+    lines += [f"Tried again: trial {key} {stated}" for key, stated in counts["again"].items()]
+    return "\n".join((*lines, ""))
+
+
+def _long_settings(table: SuiteTable) -> dict[str, str]:
+    """Return short names for settings that are too long for a column, such as of switches."""
+    found = (
+        (one, str(row.get(one.key)))
+        for one in table.columns
+        if one.point is Point.INPUT
+        for row in table.rows
+    )
+    long = {value: column for column, value in found if len(value) > LONGEST_SETTING}
+    return {value: f"{one.heading} {number}" for number, (value, one) in enumerate(long.items(), 1)}
+
+
+def _table(table: SuiteTable, long: Mapping[str, str]) -> Table:
+    columns = table.filled
+    numbers = next(
+        (place for place, column in enumerate(columns) if column.point is not Point.INPUT),
+        len(columns),
+    )
+    heads = [headed(one) for one in columns]
+    made = plain_table(table.title, *heads, right=numbers)
+    for row in table.rows:
+        cells = [shown_value(row.get(column.key)) for column in columns]
+        made.add_row(*(long.get(cell, cell) for cell in cells))
+    return made
+
+
+def _points(columns: Sequence[SuiteColumn]) -> str:
+    """Return a line with the observation point of every column."""
+    by_point: dict[Point, list[str]] = {}
+    for column in columns:
+        by_point.setdefault(column.point, []).append(column.heading)
+    return "Observed at: " + "; ".join(
+        f"{point.value}: {', '.join(names)}"
+        for point, names in by_point.items()
+        if point is not Point.INPUT
+    )
+
 
 #: Suites by name, and the module that holds each: nothing below the scenarios may import it.
 SUITES: Mapping[str, str] = {
@@ -165,7 +262,7 @@ def _bench(
     if form == "json":
         click.echo((folder / FILE).read_text())
         return
-    click.echo(suite_text.of_accounting(run.records), nl=False)
+    click.echo(of_accounting(run.records), nl=False)
     click.echo(f"Suite folder: {folder}")
     if page is not None:
         click.echo(f"Report: {page}")
@@ -182,7 +279,7 @@ class _Shown:
             record = self._left.pop(0)
             if self._bar is not None:
                 with self._bar.aside():
-                    click.echo(suite_text.of_test(record))
+                    click.echo(of_test(record))
 
 
 def _show(bar: Bar, at: Progress) -> None:

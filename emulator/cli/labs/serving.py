@@ -1,17 +1,53 @@
-"""Rendering of ``uetemu top --web``: a lab, look by look, for a page in a browser."""
+"""A lab served over HTTP: options of the verbs, and the page of ``uetemu top --web``."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-from emulator.cli.labs.listening import reach_warning
 from emulator.cli.labs.terminal import Attention
+from emulator.errors import UserError
 from emulator.lab.monitoring.lab_watch import LabWatch, Watched
 from emulator.lab.monitoring.local_server import LocalServer
 from emulator.lab.monitoring.web.top_page import TopPage
+from topologies.units import format_time, parse_time_ns
+
+SHORTEST_NS = 50_000_000
+
+
+def listen_option(default: str) -> Callable[[Any], Any]:
+    """Return the option ``--listen``."""
+    return click.option(
+        "--listen",
+        default=default,
+        show_default=True,
+        metavar="ADDRESS:PORT",
+        help="Where to serve; port 0 takes any that is free.",
+    )
+
+
+def check_pause_ns(interval: str) -> int:
+    """Return an interval in ns of the wall clock.  UserError if it is too short."""
+    pause_ns = parse_time_ns(interval)
+    if pause_ns < SHORTEST_NS:
+        raise UserError(
+            f"the interval is {format_time(pause_ns)}: take at least {format_time(SHORTEST_NS)} of "
+            "the wall clock, or watching would disturb the fabric"
+        )
+    return pause_ns
+
+
+def reach_warning(server: LocalServer) -> None:
+    """Warn on standard error where others than this machine can read what is served."""
+    if not server.is_loopback:
+        click.echo(
+            f"uetemu: whoever reaches {server.url} can read this lab, without a password", err=True
+        )
+
 
 #: The first interval; the longest wait for a run to write its end, and for readers to get it (s).
 FIRST_S, END_S, PARTING_S = 0.2, 3.0, 0.5

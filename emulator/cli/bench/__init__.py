@@ -1,1 +1,0 @@
-"""``uetemu bench``: suites of benchmark drafts."""

@@ -1,1 +1,0 @@
-"""``uetemu nvme``: an NVMe/TCP target and its hosts."""
