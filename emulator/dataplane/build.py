@@ -8,7 +8,7 @@ from typing import Literal
 from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel.fabric.fabric_plan import Progress
 from emulator.dataplane.lab import Lab
-from emulator.dataplane.model.model_dataplane import ModelDataplane
+from emulator.dataplane.model.fabric import ModelDataplane
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from topologies.model import Topology
 

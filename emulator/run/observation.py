@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel.port_counters import PortCounters
-from emulator.dataplane.switch.link.link_counters import LinkCounters, link_total
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters, larger
+from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters, larger, link_total
 from emulator.dataplane.switch.switch_counters import AsicCounters
 from emulator.dataplane.switch.telemetry import Telemetry
 from emulator.run.measures.port_record import PortRecord, changes, total

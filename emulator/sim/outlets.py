@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from emulator.dataplane.dataplane import Astray, Taken
-from emulator.dataplane.model.switch.model_packet import parse
+from emulator.dataplane.model.packet import parse
 from emulator.sim.line import LOW, Line
 
 #: Below the DSCP in the octet of an IP header that has both (RFC 3168).

@@ -13,8 +13,7 @@ section 4).  PAUSE frames name the priority of RoCEv2's data.
 
 from __future__ import annotations
 
-from emulator.dataplane.switch.pfc.headroom import headroom_bytes
-from emulator.dataplane.switch.pfc.pause_fitting import priority_of
+from emulator.dataplane.switch.cable_fitting import headroom_bytes, priority_of
 from emulator.dataplane.switch.switch_choice import LOSSLESS
 from emulator.rocev2.config import HcaConfig
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS

@@ -25,7 +25,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from emulator.dataplane.dataplane import Account, Dataplane
 from emulator.dataplane.kernel.port_counters import PortCounters
-from emulator.dataplane.switch.link.link_counters import LinkCounters
+from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.sim.line_record import LineRecord
@@ -157,7 +157,7 @@ class VirtualFabric:
         elif asic is not None and self.network.pauses is not None:
             self.pauses = PauseWatch(asic, self.lab.topology, self.events, self)
         if asic is not None and self.network.links is not None:
-            asic.links.keeper = self
+            asic.links.source = self
 
     def restart_links(self) -> None:
         """Measure the largest and longest of the link layer anew."""

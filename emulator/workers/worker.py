@@ -24,7 +24,7 @@ from heapq import heappush
 from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from emulator.dataplane.dataplane import Account, Dataplane
-from emulator.dataplane.switch.link.link_counters import LinkCounters
+from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, Progress
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.sim.endpoint.operations.nvlink import CopyNotice

@@ -11,8 +11,7 @@ import pytest
 
 from emulator import result_keys
 from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
-from emulator.dataplane.switch.link.link_counters import LinkCounters
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
+from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters
 from emulator.dataplane.switch.switch_counters import ClassCounters, QueueDepth
 from emulator.rocev2 import counters
 from emulator.run.results import ROW_KEYS, Result

@@ -39,12 +39,12 @@ from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
 from emulator.dataplane.switch.bpf.switch_program import SwitchProgram
 from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
+from emulator.dataplane.switch.cable_counters import LinkReadings
+from emulator.dataplane.switch.cable_fitting import reaction_ns
 from emulator.dataplane.switch.fault_rates import check_rate
 from emulator.dataplane.switch.joined_ports import JoinedPorts
-from emulator.dataplane.switch.link.link_counters import LinkReadings
+from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.pauses import Pauses
-from emulator.dataplane.switch.pfc.headroom import reaction_ns
-from emulator.dataplane.switch.pfc.pause_state import PauseRules
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.dataplane.switch.switch_choice import SwitchChoice, parse
 from emulator.dataplane.switch.switch_counters import AsicCounters

@@ -2,22 +2,117 @@
 
 from __future__ import annotations
 
+import os
+import select
+import socket
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Protocol
 
 from emulator.dataplane import lab_record
 from emulator.dataplane.kernel.programs.bpf_syscall import run
 from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.switch import cable_counters
 from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
 from emulator.dataplane.switch.bpf.switch_program import FORGET
 from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
+from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.dataplane.switch.joined_ports import JoinedPorts
-from emulator.dataplane.switch.pfc import pause_counters, pfc_control
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
 from emulator.dataplane.switch.switch_fitting import FittedSwitch
 from emulator.errors import UserError
 from topologies.ethernet import HEADER_OCTETS
 from topologies.model import CableEnd, Link, Topology
+
+ANSWER_S = 20.0
+
+
+def place(lab: str) -> Path:
+    return lab_record.directory_of(lab) / "pfc"
+
+
+def log_of(lab: str) -> Path:
+    """Return the log of an agent that failed; it is removed with the lab."""
+    return lab_record.directory_of(lab) / "pfc.log"
+
+
+def listen(lab: str) -> socket.socket:
+    """The agent's socket; takes the place of one that a dead agent left."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    place(lab).unlink(missing_ok=True)
+    made.bind(str(place(lab)))
+    return made
+
+
+def start(lab: str, *, persistent: bool) -> IO[bytes] | None:
+    """Start the agent of ``lab``; returns when pauses work.
+
+    It ends with the lab.  If the lab is not ``persistent`` it also ends when the returned pipe is
+    closed, that is, with this process.  Raises UserError if it cannot be.
+    """
+    process = lab_record.start_process(
+        lab,
+        "emulator.dataplane.switch.pfc_agent",
+        log_of(lab),
+        stdin=subprocess.DEVNULL if persistent else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    stated = process.stdout.readline().decode().strip()
+    process.stdout.close()
+    if stated != "ready":
+        process.kill()
+        process.wait()
+        stated = stated or log_of(lab).read_text(errors="replace").strip().rpartition("\n")[2]
+        raise UserError(f"priority flow control does not start: {stated or 'its process died'}")
+    return process.stdin
+
+
+def ask(lab: str, request: str) -> bool:
+    """Have the agent do ``request``; False if there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
+        ours.bind("")  # the kernel gives us a name, which the answer goes to
+        ours.settimeout(ANSWER_S)
+        try:
+            ours.sendto(request.encode(), str(place(lab)))
+            ours.recv(64)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except TimeoutError:
+            raise UserError(
+                f"the process for priority flow control of lab {lab} does not answer: "
+                f"take the lab down and bring it up again"
+            ) from None
+    return True
+
+
+def end(lab: str) -> None:
+    """Have the agent end, if there is one, and wait for it."""
+    if ask(lab, "end"):
+        for process in lab_record.processes(lab):
+            if _is_agent(process.pid):
+                _await(process.pid)
+
+
+def _is_agent(pid: int) -> bool:
+    try:
+        return b"pfc_agent" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _await(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll(ANSWER_S * 1000)
+    finally:
+        os.close(handle)
+
 
 #: A buffer that credits bound, not the switch program, which counts what it holds.
 UNBOUNDED = (1 << 62) - 1
@@ -46,7 +141,7 @@ def set_dropping(program: SwitchTables, index: int, dropping: bool) -> None:
     program.pause_rules.put(key, PAUSE_RULES.pack(*octets, enabled, dropping))
 
 
-class PauseKeeper(Protocol):
+class PauseEngine(Protocol):
     """The engine of a virtual clock, which does the agent's work without a process."""
 
     def publish(self) -> None:
@@ -62,7 +157,7 @@ class PauseKeeper(Protocol):
 class Pauses:
     """Pause states and counters of both ends of every cable at a switch, by ``node:port``.
 
-    ``keeper`` keeps the pauses where the clock is virtual; with the host's the agent does.
+    ``engine`` has the pauses where the clock is virtual; with the host's the agent does.
     """
 
     def __init__(
@@ -75,7 +170,7 @@ class Pauses:
     ) -> None:
         self._lab, self._program = lab, program
         self._has_agent = clock == "host"
-        self.keeper: PauseKeeper | None = None
+        self.engine: PauseEngine | None = None
         self.joined: JoinedPorts | None = None
         switches = {switch.name for switch in topology.switches}
         self.cables: Mapping[CableEnd, Link] = {
@@ -126,12 +221,12 @@ class Pauses:
         """
         record = lab_record.load(self._lab)
         if self._has_agent and self.on and record is not None:
-            self._pipe = pfc_control.start(self._lab, persistent=record.persistent)
+            self._pipe = start(self._lab, persistent=record.persistent)
 
     def end(self) -> None:
         """End the agent, if there is one."""
         if self._has_agent:
-            pfc_control.end(self._lab)
+            end(self._lab)
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
@@ -144,11 +239,11 @@ class Pauses:
         if not self.on:
             return {}
         if self._has_agent:
-            pfc_control.ask(self._lab, "publish")
-        elif self.keeper is not None:
-            self.keeper.publish()
+            ask(self._lab, "publish")
+        elif self.engine is not None:
+            self.engine.publish()
         names = list(self.indices) if self.joined is None else self.joined.mine(list(self.indices))
-        rows = pause_counters.read(self._program, [self.indices[name] for name in names])
+        rows = cable_counters.read(self._program, [self.indices[name] for name in names])
         own = dict(zip(names, rows, strict=True))
         return own if self.joined is None else self.joined.by_name(list(self.indices), own)
 
@@ -157,9 +252,9 @@ class Pauses:
         if not self.on:
             return
         if self._has_agent:
-            pfc_control.ask(self._lab, "restart")
-        elif self.keeper is not None:
-            self.keeper.restart()
+            ask(self._lab, "restart")
+        elif self.engine is not None:
+            self.engine.restart()
 
     def free(self, port: str) -> int:
         """Free the buffers of what waits at ``port``, whose cable has no carrier.
@@ -179,6 +274,6 @@ class Pauses:
         if not self.on:
             raise UserError("a pause storm needs switches that obey pauses: take --switch lossless")
         if self._has_agent:
-            pfc_control.ask(self._lab, f"storm {nic} {'on' if on else 'off'}")
-        elif self.keeper is not None:
-            self.keeper.storm(nic, on)
+            ask(self._lab, f"storm {nic} {'on' if on else 'off'}")
+        elif self.engine is not None:
+            self.engine.storm(nic, on)

@@ -5,7 +5,7 @@ Two things of a topology bear on a switch: the bandwidth-delay product of its pl
 port. The buffer is a port's share of the memory on the chip, so no queue of the profiles
 ``shallow`` and ``lossless`` gets deeper: what they would hold beyond it is trimmed or dropped
 there.  Where PFC keeps them from it, the buffer bounds what came in by a port
-(:mod:`emulator.dataplane.switch.pfc.pause_fitting`). ``deep`` is a switch with packet memory
+(:mod:`emulator.dataplane.switch.cable_fitting`). ``deep`` is a switch with packet memory
 outside of the chip, and holds its own limits.
 
 The kernel's own queues below, which hold the frames, are more than twice as large: a frame that
@@ -22,19 +22,21 @@ from typing import Any
 from emulator.dataplane.clock import Dilation
 from emulator.dataplane.kernel.shaping import CONTROL_BUFFER_BYTES, Egress
 from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.switch import cable_fitting as pausing
 from emulator.dataplane.switch.balancing import PRELOADED_METHODS, LoadBalancing
 from emulator.dataplane.switch.bpf.layout import HOPS, Queue, TrafficClass
 from emulator.dataplane.switch.bpf.switch_program import Size
-from emulator.dataplane.switch.code_points import LAB
-from emulator.dataplane.switch.link.link_fitting import (
+from emulator.dataplane.switch.cable_fitting import (
+    LOSSLESS_CLASSES,
+    CableKind,
     LinkRules,
     fit_link,
+    kind_of,
     link_warnings,
     most_octets_of_cell,
 )
-from emulator.dataplane.switch.pfc import pause_fitting as pausing
-from emulator.dataplane.switch.pfc.pause_fitting import LOSSLESS_CLASSES, CableKind, kind_of
-from emulator.dataplane.switch.pfc.pause_state import PauseRules
+from emulator.dataplane.switch.code_points import LAB
+from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.switch_choice import CBFC, LATENCY, LLR, OfBdp, SwitchChoice
 from emulator.dataplane.switch.switch_profile import (
     CLASS_NAMES,

@@ -301,7 +301,7 @@ def named(
         marks alike, drops at five BDP, never trims.
     ``lossless``
         marks alike, never trims, and has no limit of its own: what it is named after takes PFC
-        (:mod:`emulator.dataplane.switch.pfc.pause_fitting`).  Without, unless congestion control
+        (:mod:`emulator.dataplane.switch.cable_fitting`).  Without, unless congestion control
         keeps queues short, the port's buffer (:mod:`emulator.dataplane.switch.switch_fitting`) is
         full, and drops.
     """

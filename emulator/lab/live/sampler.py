@@ -19,8 +19,8 @@ from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import LabRecord, Phase
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
+from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.dataplane.switch.fabric_asic import FabricAsic
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
 from emulator.dataplane.switch.telemetry import VALUES, Series
 from emulator.dataplane.switch.virtual_state import NOW, SWITCH_WORDS
 from emulator.errors import UserError

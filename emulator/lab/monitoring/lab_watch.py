@@ -14,7 +14,7 @@ from pathlib import Path
 from emulator.dataplane import lab_record
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import LabRecord
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
+from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.errors import UserError
 from emulator.lab.live.sampler import LabGone, LabSample, LabSampler, Sample
 from emulator.lab.monitoring.run_progress import RunProgress

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.dataplane.switch.bpf.layout import CODE_POINTS, Queue, TrafficClass
-from emulator.dataplane.switch.pfc.pause_fitting import LOSSLESS_CLASSES
-from emulator.dataplane.switch.pfc.pause_state import PauseRules
+from emulator.dataplane.switch.cable_fitting import LOSSLESS_CLASSES
+from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.switch_fitting import FittedSwitch
 from emulator.dataplane.switch.switch_profile import ClassRules, Profile
 from emulator.errors import UserError

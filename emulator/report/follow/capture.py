@@ -13,7 +13,7 @@ from scapy.error import Scapy_Exception
 from scapy.utils import RawPcapNgReader
 
 from emulator.dataplane.capture.pcapng import INBOUND, OUTBOUND
-from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE, duration_ns, quanta
+from emulator.dataplane.switch.pause import ETHERTYPE, duration_ns, quanta
 from emulator.dataplane.switch.switch_choice import requested
 from emulator.errors import UserError
 from emulator.report.run_folder import RunRecord

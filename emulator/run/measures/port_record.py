@@ -14,10 +14,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
+from emulator.dataplane.switch import cable_counters
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue
-from emulator.dataplane.switch.link.link_counters import LinkCounters, link_change
-from emulator.dataplane.switch.pfc import pause_counters
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
+from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters, link_change
 from emulator.dataplane.switch.switch_counters import AsicCounters, ClassCounters, QueueDepth
 from emulator.run.measures.metrics import jain, max_mean
 from topologies.analysis.capacity import HEIGHT
@@ -119,7 +118,7 @@ def changes(
         name: PortRecord(
             kernel=_kernel_change(kernel[0][name], port),
             asic=_asic_change(asic[0].get(name), asic[1].get(name)),
-            pause=pause_counters.change(pauses[0].get(name), pauses[1][name])
+            pause=cable_counters.change(pauses[0].get(name), pauses[1][name])
             if name in pauses[1]
             else None,
             link=link_change(links[0].get(name), links[1][name]) if name in links[1] else None,

@@ -18,7 +18,7 @@ from emulator.dataplane.doctor.capabilities import Capabilities
 from emulator.dataplane.fabric_choice import FabricChoice, choose
 from emulator.dataplane.homing import Homing
 from emulator.dataplane.kernel.fabric import bonds, bridge_ports
-from emulator.dataplane.model import model_scope
+from emulator.dataplane.model import scope
 from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.switch_choice import SwitchChoice
@@ -191,14 +191,14 @@ def drafted(request: RunRequest) -> RunPlan:
     preflight.check_network(chosen.topology)
     modelled = request.fabric == "model"
     if modelled:
-        model_scope.check_convergence(repeatable=request.convergence.repeatable)
-    has = model_scope.has if modelled else capabilities.has
+        scope.check_convergence(repeatable=request.convergence.repeatable)
+    has = scope.has if modelled else capabilities.has
     topology, homed = homing.resolved(chosen.topology, request.control_plane, has=has)
     topology = control_plane.chosen(topology, request.control_plane)
     if request.parts is not None:
         Partition.by_hand(topology, request.parts)
     if modelled:
-        model_scope.check_topology(topology)
+        scope.check_topology(topology)
     else:
         bonds.check(topology)
     moments = timeline(request.faults, topology)
@@ -240,7 +240,7 @@ def drafted(request: RunRequest) -> RunPlan:
     for stage in planned:
         check_control_plane(topology, stage.switch, computed=modelled)
         if modelled:
-            model_scope.check(topology, stage.switch)
+            scope.check(topology, stage.switch)
     selection = request.capture
     if selection is None:
         selection = request.scenario.capture(request.parameters, topology)

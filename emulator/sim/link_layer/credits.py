@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from emulator.dataplane.switch.link.link_fitting import CbfcRules
+from emulator.dataplane.switch.cable_fitting import CbfcRules
 from emulator.dataplane.switch.virtual_state import HELD
 from emulator.sim.line import octets_on_wire
 

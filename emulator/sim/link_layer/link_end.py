@@ -18,8 +18,8 @@ from collections.abc import Callable
 from heapq import heappush
 from typing import Any
 
-from emulator.dataplane.switch.link.link_counters import LinkCounters
-from emulator.dataplane.switch.link.link_fitting import SET_OCTETS, LinkRules
+from emulator.dataplane.switch.cable_counters import LinkCounters
+from emulator.dataplane.switch.cable_fitting import SET_OCTETS, LinkRules
 from emulator.sim.event_queue import NEVER, PS, Event, EventQueue, Source
 from emulator.sim.line import LOW, Line
 from emulator.sim.link_layer.cable_errors import CableErrors

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from emulator.dataplane.switch.cable_counters import LinkCounters
+from emulator.dataplane.switch.cable_fitting import LinkRules
 from emulator.dataplane.switch.fabric_asic import FabricAsic
-from emulator.dataplane.switch.link.link_counters import LinkCounters
-from emulator.dataplane.switch.link.link_fitting import LinkRules
 from emulator.dataplane.switch.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS, WORD_BYTES
 from emulator.sim.event_queue import EventQueue, Source
 from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line

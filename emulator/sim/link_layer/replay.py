@@ -22,7 +22,7 @@ from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
-from emulator.dataplane.switch.link.link_fitting import LlrRules
+from emulator.dataplane.switch.cable_fitting import LlrRules
 from emulator.sim.event_queue import NEVER, PS
 
 #: Kinds of units.  ``CREDITS`` and ``CONSUMED`` are CF_Update and CC_Update of UES 5.2; by ``QUIT``

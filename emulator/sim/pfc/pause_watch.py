@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from emulator.dataplane.switch import cable_counters
 from emulator.dataplane.switch.fabric_asic import FabricAsic
-from emulator.dataplane.switch.pfc import pause_counters
 from emulator.sim.event_queue import PS, EventQueue
 from emulator.sim.pfc.priority_flow_control import PauseSnapshot, PriorityFlowControl
 from topologies.analysis.deadlock import SwitchChannel
@@ -50,7 +50,7 @@ class PauseWatch:
         #: since when (ns) nothing has moved, once that has lasted long enough to end the run
         self._stood_ns: int | None = None
         self._moved, self._moved_ns = -1, 0
-        asic.pauses.keeper = self
+        asic.pauses.engine = self
 
     def forget(self) -> None:
         """Forget all deadlocks: the switches have other rules now."""
@@ -165,7 +165,7 @@ class PauseWatch:
         indices = self._asic.pauses.indices
         for part in self._workers.each_of_pauses(PriorityFlowControl.counters, self._stood_ns):
             for name, counters in part.items():
-                pause_counters.write(self._asic.program, indices[name], counters)
+                cable_counters.write(self._asic.program, indices[name], counters)
 
     def restart(self) -> None:
         """Measure the longest pause anew; counts go on."""

@@ -8,7 +8,7 @@
 
 PAUSE frames travel like all frames: they wait for the one that is being sent, take their time on
 the line and on the cable.  How often they are sent, how long they hold and what a watchdog does is
-:mod:`emulator.dataplane.switch.pfc.pause_state`'s.
+:mod:`emulator.dataplane.switch.pause`'s.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
-from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE, frame, quanta
-from emulator.dataplane.switch.pfc.pause_state import Gate, Pauser, PauseRules
+from emulator.dataplane.switch.cable_counters import PauseCounters
+from emulator.dataplane.switch.pause import ETHERTYPE, Gate, Pauser, PauseRules, frame, quanta
 from emulator.dataplane.switch.virtual_state import (
     ASSERTED,
     DEEPEST,

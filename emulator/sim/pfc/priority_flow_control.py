@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.dataplane.switch.fabric_asic import FabricAsic
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
-from emulator.dataplane.switch.pfc.pause_state import PauseRules
+from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS
 from emulator.sim.event_queue import EventQueue, Source
 from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from emulator.dataplane.switch.link.link_counters import LARGEST_OF_LINKS
-from emulator.dataplane.switch.pfc.pause_counters import LARGEST
+from emulator.dataplane.switch.cable_counters import LARGEST, LARGEST_OF_LINKS
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.run.plan.run_plan import RunPlan
 from emulator.run.report.spread import SeedRows

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from emulator.dataplane.switch.link.link_fitting import CbfcRules, LinkRules, LlrRules
+from emulator.dataplane.switch.cable_fitting import CbfcRules, LinkRules, LlrRules
 from emulator.dataplane.switch.virtual_state import HELD, PAUSE_WORDS, WORD_BYTES
 from emulator.sim.event_queue import PS, EventQueue, Source
 from emulator.sim.line import LOW, Line, octets_on_wire

@@ -7,8 +7,8 @@ Numbers for calculation by hand: a frame takes 84 ns at 400 Gb/s and 448 ns at 7
 from __future__ import annotations
 
 from emulator.dataplane.switch.bpf.layout import DropReason
-from emulator.dataplane.switch.pfc.pause_frame import frame as pause_frame
-from emulator.dataplane.switch.pfc.pause_frame import quanta
+from emulator.dataplane.switch.pause import frame as pause_frame
+from emulator.dataplane.switch.pause import quanta
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_counters import AsicCounters

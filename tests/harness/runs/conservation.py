@@ -29,8 +29,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from emulator.dataplane.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL
-from emulator.dataplane.switch.pfc.pause_frame import FRAME_OCTETS
+from emulator.dataplane.model.tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL
+from emulator.dataplane.switch.pause import FRAME_OCTETS
 from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 from topologies.model import Topology
 from topologies.stretch import stretch_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from emulator.dataplane.lab_record import LabRecord, Phase, Process
 from emulator.dataplane.switch.bpf.layout import DropReason
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
+from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.lab.live.rates import Reading, activities, directions, tiers
 from emulator.lab.live.sampler import LabSample, QueueLimits, Sample
 from emulator.lab.monitoring.lab_watch import Watched

@@ -12,12 +12,12 @@ from emulator.dataplane import lab_record
 from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.switch import pauses as pause_requests
 from emulator.dataplane.switch.bpf.layout import PAUSE_STATE, PORT_KEY, DropReason, TrafficClass
+from emulator.dataplane.switch.cable_counters import PauseCounters
+from emulator.dataplane.switch.cable_fitting import allowance_ns, device_ns
 from emulator.dataplane.switch.fabric_asic import FabricAsic
-from emulator.dataplane.switch.pfc import pfc_control
-from emulator.dataplane.switch.pfc.headroom import allowance_ns, device_ns
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
-from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE, LONGEST, frame, quanta
+from emulator.dataplane.switch.pause import ETHERTYPE, LONGEST, frame, quanta
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_fitting import fit
@@ -239,7 +239,7 @@ def test_less_headroom_is_not_enough(
 def test_an_endpoint_sends_control_while_its_data_are_paused(pausing: Pausing) -> None:
     lab = pausing()
     nic_port, switch_side = nic_of(lab, "h1g0"), port_to(lab, "h1g0")
-    assert pfc_control.ask(lab.name, f"storm {switch_side} on")
+    assert pause_requests.ask(lab.name, f"storm {switch_side} on")
     within(BUDGET_S, is_paused(lab, nic_port), "NIC paused")
     control, data = left(lab, nic_port)
     nic = lab.inside(
@@ -258,7 +258,7 @@ def test_an_endpoint_sends_control_while_its_data_are_paused(pausing: Pausing) -
         assert nic.blocked == [nic.fileno()]
         within(BUDGET_S, lambda: left(lab, nic_port)[0] - control >= 4, "control out")
         assert left(lab, nic_port)[1] - data <= 1
-        pfc_control.ask(lab.name, f"storm {switch_side} off")
+        pause_requests.ask(lab.name, f"storm {switch_side} off")
 
         def all_out() -> bool:
             nic.send([])

@@ -14,8 +14,8 @@ from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.lab_record import LabRecord, Phase
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, Queue
+from emulator.dataplane.switch.cable_counters import PauseCounters, write
 from emulator.dataplane.switch.fabric_asic import FabricAsic
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters, write
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_fitting import fit
@@ -183,7 +183,7 @@ class Keeper:
 
 def test_engine_keeps_the_counters_of_pauses(asic: FabricAsic) -> None:
     keeper = Keeper(asic)
-    asic.pauses.keeper = keeper
+    asic.pauses.engine = keeper
     assert asic.pauses.counters()["rail0:up0"].pauses == 1
     assert asic.pauses.counters()["rail0:up0"].pauses == 2
     asic.pauses.restart()

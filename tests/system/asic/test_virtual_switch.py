@@ -15,8 +15,8 @@ from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, Balancing, DropReason, Queue
 from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
+from emulator.dataplane.switch.cable_counters import read as read_pauses
 from emulator.dataplane.switch.pauses import set_dropping
-from emulator.dataplane.switch.pfc.pause_counters import read as read_pauses
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_profile import port_settings
 from emulator.dataplane.switch.virtual_state import (

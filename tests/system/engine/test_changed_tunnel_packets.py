@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from emulator.dataplane.dataplane import Dataplane, Taken
-from emulator.dataplane.model.model_dataplane import ModelDataplane
-from emulator.dataplane.model.model_switch import octets_of
-from emulator.dataplane.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL
+from emulator.dataplane.model.fabric import ModelDataplane
+from emulator.dataplane.model.switch import octets_of
+from emulator.dataplane.model.tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.run.faults.condition import SOUND

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from emulator.dataplane.switch.bpf.layout import DropReason
-from emulator.dataplane.switch.pfc.pause_frame import LONGEST
+from emulator.dataplane.switch.pause import LONGEST
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.sim.line_faults import LineFaults
 from tests.harness.engine.paused_flow import (

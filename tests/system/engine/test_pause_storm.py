@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from emulator.dataplane.switch.bpf.layout import DropReason
-from emulator.dataplane.switch.pfc.pause_frame import LONGEST
+from emulator.dataplane.switch.pause import LONGEST
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from tests.harness.engine.paused_flow import (
     CABLE_NS,

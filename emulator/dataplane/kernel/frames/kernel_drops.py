@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from emulator.dataplane.kernel.netlink import KernelRefusal, RouteSocket, attribute
-from emulator.dataplane.model.model_tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL, opened
+from emulator.dataplane.model.tunnel import BACK_INTO_TUNNEL, REFUSED_IN_TUNNEL, opened
 
 NO_ROUTE = "no route"
 #: A tunnelled packet whose next switch has routed it back: the kernel takes its source for forged,

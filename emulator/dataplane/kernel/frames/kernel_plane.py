@@ -22,7 +22,7 @@ from emulator.dataplane.kernel.frames.packet_ring import (
 from emulator.dataplane.kernel.frames.softirq_barrier import SoftirqBarrier
 from emulator.dataplane.kernel.icmp_guard import guard_interface
 from emulator.dataplane.kernel.programs.classic_bpf import WHOLE_FRAME, attach
-from emulator.dataplane.model.model_switch import octets_of
+from emulator.dataplane.model.switch import octets_of
 from emulator.dataplane.switch.switch_fitting import has_tunnels
 from topologies.model import CableEnd, Node
 

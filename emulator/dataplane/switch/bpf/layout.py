@@ -152,7 +152,7 @@ STRUCTS: dict[str, dict[str, str | Array]] = {
     },
     # Frames that wait: the port that they are to leave by, and the one that they came in by.
     "waiting_key": {"egress": "I", "origin": "I"},
-    # What :class:`emulator.dataplane.switch.pfc.pause_counters.PauseCounters` names.
+    # What :class:`emulator.dataplane.switch.cable_counters.PauseCounters` names.
     "pause_counts": {"counts": "12Q"},
     # ``control`` is the opcode of a MAC control frame and what follows it.
     "pause_event": {

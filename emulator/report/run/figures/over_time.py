@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.dataplane.switch.code_points import LAB
-from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE
+from emulator.dataplane.switch.pause import ETHERTYPE
 from emulator.dataplane.switch.telemetry import FILE
 from emulator.report.observation_points import ENDPOINT, SWITCH
 from emulator.report.run.figures import vega_lite as vl

@@ -27,7 +27,7 @@ from emulator.dataplane.switch.bpf.layout import (
     TrafficClass,
 )
 from emulator.dataplane.switch.bpf.switch_program import Size
-from emulator.dataplane.switch.pfc.pause_ring import EventKind
+from emulator.dataplane.switch.pfc_agent import EventKind
 from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 
 pytestmark = pytest.mark.skipif(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.dataplane.model.model_dataplane import ModelDataplane
+from emulator.dataplane.model.fabric import ModelDataplane
 from emulator.dataplane.switch.bpf.layout import PORT_KEY
 from emulator.dataplane.switch.switch_choice import DEFAULT, parse
 from topologies.catalogue import load

@@ -14,7 +14,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from emulator.cli.reports.follow_verb import command
-from emulator.dataplane.switch.pfc import pause_frame
+from emulator.dataplane.switch import pause as pause_frames
 from emulator.errors import UserError
 from emulator.report.follow import search
 from emulator.report.follow.capture import CaptureStream
@@ -368,7 +368,7 @@ def test_several_reasons_are_listed_with_their_counts(tmp_path: Path) -> None:
 
 
 def pause(quanta: int) -> bytes:
-    return pause_frame.frame(bytes(6), {3: quanta})
+    return pause_frames.frame(bytes(6), {3: quanta})
 
 
 def test_a_pause_that_held_a_packet_is_shown(tmp_path: Path) -> None:

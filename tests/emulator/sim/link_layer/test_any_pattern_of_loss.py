@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.dataplane.switch.link.link_fitting import LinkRules
+from emulator.dataplane.switch.cable_fitting import LinkRules
 from emulator.sim.line import LOW
 from tests.harness.engine.linked_cable import (
     FRAME_NS,

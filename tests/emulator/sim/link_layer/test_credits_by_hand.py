@@ -5,7 +5,7 @@ T = 1000 ns for a frame of 16 cells, c = 8 ns for an ordered set, d = 500 ns for
 
 from __future__ import annotations
 
-from emulator.dataplane.switch.link.link_fitting import LinkRules
+from emulator.dataplane.switch.cable_fitting import LinkRules
 from emulator.sim.line import HIGH, LOW
 from emulator.sim.link_layer.credits import CreditReceiver, CreditSender
 from tests.harness.engine.linked_cable import (

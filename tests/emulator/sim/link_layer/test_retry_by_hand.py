@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.dataplane.switch.link.link_fitting import LinkRules
+from emulator.dataplane.switch.cable_fitting import LinkRules
 from emulator.sim.line import LOW
 from tests.harness.engine.linked_cable import (
     DELAY_NS,

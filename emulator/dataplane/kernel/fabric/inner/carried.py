@@ -33,7 +33,7 @@ from emulator.dataplane.kernel.programs.classic_bpf import (
     X_FROM_VALUE,
     Assembler,
 )
-from emulator.dataplane.switch.pfc.pause_frame import ETHERTYPE as MAC_CONTROL
+from emulator.dataplane.switch.pause import ETHERTYPE as MAC_CONTROL
 from uet.wire.codes import NATIVE_PROTOCOL
 from uet.wire.codes import UDP_PORT as UET_UDP_PORT
 

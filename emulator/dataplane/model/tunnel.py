@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from emulator.dataplane.kernel.fabric.tunnel_fields import tunnel_hash
 from emulator.dataplane.kernel.kernel_objects import TUNNEL_TTL, VXLAN_UDP_PORT
-from emulator.dataplane.model.switch.model_packet import ETHERNET, is_transport, marked, parse
+from emulator.dataplane.model.packet import ETHERNET, is_transport, marked, parse
 from uet.wire.codes import NATIVE_PROTOCOL
 
 _IPV4, _IPV4_WITHOUT_OPTIONS, _UDP, _UDP_OCTETS = b"\x08\x00", 0x45, 17, 8

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from emulator.dataplane.model.model_tunnel import Inside, ModelTunnel, opened
+from emulator.dataplane.model.tunnel import Inside, ModelTunnel, opened
 from uet.wire.codes import UDP_PORT as UET_PORT
 
 HERE, THERE = bytes((10, 255, 0, 1)), bytes((10, 255, 0, 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.dataplane.model.model_scope import check_topology
+from emulator.dataplane.model.scope import check_topology
 from emulator.errors import UserError
 from topologies import catalogue
 from topologies.elements import FRONTEND

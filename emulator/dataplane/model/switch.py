@@ -8,15 +8,18 @@ between interfaces.
 from __future__ import annotations
 
 import mmap
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
 
 from emulator.dataplane.kernel.kernel_objects import VXLAN_UDP_PORT
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.kernel.sysctls import kernel_seed
-from emulator.dataplane.model.kernel_hash import udp_hash
-from emulator.dataplane.model.model_fib import MOST_KNOWN, ForwardingTable, selected
-from emulator.dataplane.model.model_tunnel import (
+from emulator.dataplane.model.packet import next_hop
+from emulator.dataplane.model.port import ModelPort
+from emulator.dataplane.model.tunnel import (
     BACK_INTO_TUNNEL,
     REFUSED_IN_TUNNEL,
     ModelTunnel,
@@ -25,16 +28,226 @@ from emulator.dataplane.model.model_tunnel import (
     opened,
     source_port,
 )
-from emulator.dataplane.model.switch.model_packet import next_hop
-from emulator.dataplane.model.switch.model_port import ModelPort
 from topologies.model import Node
-from topologies.routing.static_routes import Neighbour, Route, Rule
+from topologies.routing.forwarding import RouteTable
+from topologies.routing.static_routes import Hop, Neighbour, Route, Rule
+
+_HASH_BITS = 31
+#: Look-ups that a switch remembers; with one more it begins anew.
+MOST_KNOWN = 1 << 14
+
+
+class ModelHop(NamedTuple):
+    """The interface to leave by, and the neighbour; ``via`` None: the destination itself."""
+
+    interface: str
+    via: IPv4Address | None
+
+
+#: Next hops, each with the largest hash (31 bits) that selects it.
+Choices = tuple[tuple[int, ModelHop], ...]
+
+
+class ForwardingTable:
+    """The routes of ``node``; ``has_carrier`` returns whether an interface has carrier now.
+
+    It follows ``fib_table_lookup`` and ``fib_select_multipath`` of Linux (net/ipv4/fib_trie.c,
+    fib_semantics.c) with ``ignore_routes_with_linkdown``: next hops without carrier do not count,
+    and a route without any is passed over for a shorter prefix.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        routes: Iterable[Route],
+        rules: Iterable[Rule],
+        has_carrier: Callable[[str], bool],
+    ) -> None:
+        self._has_carrier = has_carrier
+        self._tables: dict[RouteTable, dict[IPv4Network, tuple[ModelHop, ...]]] = {
+            table: {} for table in RouteTable
+        }
+        self._connected: dict[IPv4Network, tuple[ModelHop, ...]] = {}
+        self.local = set(_addresses(node))
+        for bridge in node.bridges:
+            if bridge.gateway is not None:
+                self._connected[bridge.gateway.network] = (ModelHop(bridge.name, None),)
+        for port in node.ports:
+            if port.address is not None:
+                self._connected[port.address.network] = (ModelHop(port.name, None),)
+        self._rules: Mapping[str, list[Rule]] = {}
+        by_interface: dict[str, list[Rule]] = {}
+        for rule in rules:
+            by_interface.setdefault(rule.interface, []).append(rule)
+        self._rules = by_interface
+        self._known: dict[tuple[str | None, bytes], Choices] = {}
+        #: by next hops, so that destinations behind the same ones have them in common
+        self._divided: dict[tuple[ModelHop, ...], Choices] = {}
+        self.replace(routes)
+
+    def replace(self, routes: Iterable[Route]) -> None:
+        """Have ``routes``, and those to the switch's own subnets, in place of all others."""
+        for table in self._tables.values():
+            table.clear()
+        self._tables[RouteTable.MAIN].update(self._connected)
+        kept: dict[int, tuple[tuple[Hop, ...], tuple[ModelHop, ...]]] = {}
+        for route in routes:
+            known = kept.get(id(route.hops))
+            if known is None:  # most destinations are behind the same next hops
+                hops = tuple(ModelHop(hop.port, hop.via) for hop in route.hops)
+                known = kept[id(route.hops)] = route.hops, hops  # which keeps the identity
+            self._tables[route.table].setdefault(route.destination, known[1])
+        self._prefixes = {table: _by_length(found) for table, found in self._tables.items()}
+        self.forget()
+
+    def forget(self) -> None:
+        """Look everything up anew: a route, or the carrier of an interface, has changed."""
+        self._known.clear()
+        self._divided.clear()
+
+    @property
+    def known(self) -> int:
+        """Return how many look-ups it remembers."""
+        return len(self._known)
+
+    @property
+    def next_hops(self) -> int:
+        """Return how many sets of next hops its routes have."""
+        return len({id(hops) for table in self._tables.values() for hops in table.values()})
+
+    def choices(self, interface: str, source: bytes, destination: bytes) -> Choices:
+        """Return the next hops for a packet that came in by ``interface``; empty without a route.
+
+        The address is none of the switch's own.
+        """
+        rules = self._rules.get(interface)
+        key = (None, destination) if rules is None else (interface, source + destination)
+        found = self._known.get(key)
+        if found is None:
+            found = self._look_up(rules or (), source, int.from_bytes(destination))
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _look_up(self, rules: Iterable[Rule], source: bytes, destination: int) -> Choices:
+        tables = [
+            rule.table
+            for rule in rules
+            if rule.source is None or IPv4Address(source) in rule.source
+        ]
+        for table in (*tables, RouteTable.MAIN):
+            for shift, prefixes in self._prefixes[table]:
+                hops = prefixes.get(destination >> shift, ())
+                alive = tuple(hop for hop in hops if self._has_carrier(hop.interface))
+                if alive:
+                    found = self._divided.get(alive)
+                    if found is None:
+                        found = self._divided[alive] = _shares(alive)
+                    return found
+        return ()
+
+
+def _by_length(
+    routes: Mapping[IPv4Network, tuple[ModelHop, ...]],
+) -> list[tuple[int, dict[int, tuple[ModelHop, ...]]]]:
+    """Return the next hops by prefix, as a number without its host bits, for each count of these.
+
+    The longest prefixes come first.
+    """
+    found: dict[int, dict[int, tuple[ModelHop, ...]]] = {}
+    for network, hops in routes.items():
+        shift = network.max_prefixlen - network.prefixlen
+        found.setdefault(shift, {})[int(network.network_address) >> shift] = hops
+    return sorted(found.items())
+
+
+def _shares(hops: tuple[ModelHop, ...]) -> Choices:
+    """Divide all hashes among ``hops``, which weigh the same (``fib_rebalance``)."""
+    count = len(hops)
+    return tuple(
+        (((place << _HASH_BITS) + count // 2) // count - 1, hop)
+        for place, hop in enumerate(hops, start=1)
+    )
+
+
+def selected(choices: Choices, hash_: int) -> ModelHop:
+    """Return the first of ``choices`` whose share has the 32-bit ``hash_``."""
+    shortened = hash_ >> 1
+    for most, hop in choices:
+        if shortened <= most:
+            return hop
+    return choices[-1][1]
+
+
+def _addresses(node: Node) -> Iterable[bytes]:
+    if node.loopback is not None:
+        yield node.loopback.packed
+    for bridge in node.bridges:
+        if bridge.gateway is not None:
+            yield bridge.gateway.ip.packed
+    for port in node.ports:
+        if port.address is not None:
+            yield port.address.ip.packed
+
+
+_WORD = 2**64 - 1
+_KEYS = struct.Struct("<2xBx4x8x8x4x2H4x2I4x")  # protocol, ports, addresses
+_WORDS = struct.Struct("<6Q")
+_UDP = 17
+_INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+
+
+def udp_hash(seed: int, source: bytes, destination: bytes, ports: tuple[int, int]) -> int:
+    """Return the hash (32 bits, never 0) of a UDP packet with IPv4 addresses and two ``ports``.
+
+    A packet that a switch sends itself has no hash of its own to be routed by, so that the kernel
+    takes one of its addresses and ports: SipHash-2-4 of ``struct flow_keys`` with the seed of
+    ``fib_multipath_hash_seed`` (Linux 6.11, net/core/flow_dissector.c, include/net/ip_fib.h).
+    ``seed`` has 32 bits.  The kernel sorts the two addresses, and the two ports, as numbers of a
+    little-endian machine, so that both directions of a flow have one hash.
+    """
+    addresses = sorted(int.from_bytes(one, "little") for one in (source, destination))
+    numbers = sorted(int.from_bytes(port.to_bytes(2), "little") for port in ports)
+    octets = _KEYS.pack(_UDP, *numbers, *addresses)
+    return siphash(seed << 32 | seed, octets) & 0xFFFF_FFFF or 1
+
+
+def siphash(key: int, octets: bytes) -> int:
+    """Return SipHash-2-4 of 48 ``octets`` with ``key`` for both halves of the key."""
+    v0, v1, v2, v3 = (start ^ key for start in _INITIAL)
+    for word in (*_WORDS.unpack(octets), _WORDS.size << 56):
+        v3 ^= word
+        v0, v1, v2, v3 = _round(*_round(v0, v1, v2, v3))
+        v0 ^= word
+    v2 ^= 0xFF
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+def _round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
+    v0 = v0 + v1 & _WORD
+    v1 = _turned(v1, 13) ^ v0
+    v0 = _turned(v0, 32)
+    v2 = v2 + v3 & _WORD
+    v3 = _turned(v3, 16) ^ v2
+    v0 = v0 + v3 & _WORD
+    v3 = _turned(v3, 21) ^ v0
+    v2 = v2 + v1 & _WORD
+    v1 = _turned(v1, 17) ^ v2
+    v2 = _turned(v2, 32)
+    return v0, v1, v2, v3
+
+
+def _turned(word: int, bits: int) -> int:
+    return (word << bits | word >> 64 - bits) & _WORD
+
 
 _IPV4 = b"\x08\x00"
 _ETHERNET = 14
 _GROUP = 1
 _OWN = "lo"  # of packets that the switch sends itself
-
 #: Why a switch drops a frame that its program has let in, as
 #: emulator/dataplane/kernel/frames/kernel_drops.py has it.
 NO_ROUTE = "no route"
@@ -43,8 +256,6 @@ NO_NEIGHBOUR = "no neighbour or no memory on departure"
 TOO_LONG = "packet too long for the link"
 NOT_FOR_IT = "address that is none here"
 CAME_BACK = "packet of its own that came back"
-
-
 #: Counters of an interface, in words: from the Ethernet header on, as the kernel counts.
 FRAMES_IN, OCTETS_IN, FRAMES_OUT, OCTETS_OUT = range(4)
 INTERFACE_WORDS = 4
@@ -329,7 +540,7 @@ class ModelSwitch:
             hop = choices[0][1]
         else:
             if hash_ is None:
-                assert came.program is not None  # emulator.dataplane.model.model_scope
+                assert came.program is not None  # emulator.dataplane.model.scope
                 hash_ = came.program.hash_of(frame)
             hop = selected(choices, hash_)
         address = destination if hop.via is None else hop.via.packed

@@ -5,17 +5,59 @@
 * :class:`Gate`: a frame of the other end stops this port's lossless class until its time runs out
   or another frame replaces it. A watchdog ends a pause that does not end.
 
-Both count into the same :class:`~emulator.dataplane.switch.pfc.pause_counters.PauseCounters`.
+Both count into the same :class:`~emulator.dataplane.switch.cable_counters.PauseCounters`.
 Times are ns of fabric time; a call's ``now`` never runs backwards.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.dataplane.switch.pfc.pause_counters import PauseCounters
-from emulator.dataplane.switch.pfc.pause_frame import LONGEST, duration_ns
+from emulator.dataplane.switch.cable_counters import PauseCounters
+
+DESTINATION = bytes.fromhex("0180c2000001")
+ETHERTYPE = 0x8808
+OPCODE = 0x0101
+CLASSES = 8
+QUANTUM_BITS = 512
+LONGEST = 0xFFFF
+#: Without its frame check sequence.
+FRAME_OCTETS = 60
+#: With it, preamble and gap.
+WIRE_OCTETS = FRAME_OCTETS + 24
+_CONTROL = struct.Struct("!HH8H")
+_HEAD = struct.Struct("!6s6sH")
+
+
+def frame(source: bytes, quanta: Mapping[int, int]) -> bytes:
+    """The frame by which port ``source`` (its MAC address) pauses classes for so many quanta."""
+    vector, times = 0, [0] * CLASSES
+    for number, time in quanta.items():
+        vector |= 1 << number
+        times[number] = time
+    octets = _HEAD.pack(DESTINATION, source, ETHERTYPE) + _CONTROL.pack(OPCODE, vector, *times)
+    return octets.ljust(FRAME_OCTETS, b"\0")
+
+
+def quanta(destination: bytes, control: bytes) -> dict[int, int] | None:
+    """The quanta of each class that is meant; None if this is no PAUSE frame by priority.
+
+    ``control`` is what comes behind the EtherType, 20 octets or more.
+    """
+    if destination != DESTINATION:
+        return None
+    opcode, vector, *times = _CONTROL.unpack_from(control)
+    if opcode != OPCODE:
+        return None
+    return {number: times[number] for number in range(CLASSES) if vector >> number & 1}
+
+
+def duration_ns(quanta: int, rate_bps: int) -> int:
+    """Return how long ``quanta`` last on a link of ``rate_bps``; ns of the link's own time."""
+    return -(-quanta * QUANTUM_BITS * 10**9 // rate_bps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

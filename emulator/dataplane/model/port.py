@@ -6,14 +6,7 @@ count in the same tables.  ``tests/emulator/run/test_modelled_runs.py`` holds th
 
 from __future__ import annotations
 
-from emulator.dataplane.model.switch.model_draws import (
-    STREAM_FAULT,
-    STREAM_HASH,
-    STREAM_MARK,
-    draw,
-    mixed,
-)
-from emulator.dataplane.model.switch.model_packet import (
+from emulator.dataplane.model.packet import (
     ETHERNET,
     ModelPacket,
     corrupted,
@@ -22,8 +15,7 @@ from emulator.dataplane.model.switch.model_packet import (
     parse,
     trimmed,
 )
-from emulator.dataplane.model.switch.model_program import ModelProgram
-from emulator.dataplane.model.switch.model_rules import ModelRules
+from emulator.dataplane.model.program import ModelProgram, ModelRules
 from emulator.dataplane.switch.bpf.layout import (
     BINS,
     CLASS_COUNTERS,
@@ -45,6 +37,23 @@ from emulator.dataplane.switch.bpf.layout import (
     TrafficClass,
 )
 from topologies.ethernet import FCS_OCTETS, FRAMING_OCTETS, SHORTEST_OCTETS
+
+STREAM_MARK, STREAM_FAULT, STREAM_HASH = 1, 2, 3
+_MASK = 2**64 - 1
+
+
+def mixed(number: int) -> int:
+    """Return 64 bits of which each depends on every bit of ``number`` (SplitMix64's finalizer)."""
+    number = (number + 0x9E3779B97F4A7C15) & _MASK
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    number = (number ^ number >> 27) * 0x94D049BB133111EB & _MASK
+    return number ^ number >> 31
+
+
+def draw(seed: int, stream: int, number: int) -> int:
+    """Return draw ``number`` of ``stream``, 32 bits: a function of these alone (``random.h``)."""
+    return mixed((mixed((seed + stream) & _MASK) + number) & _MASK) >> 32
+
 
 _WORD = 8
 _PORT_WORDS = PORT_STATE_BYTES // _WORD
@@ -69,7 +78,6 @@ _FAULT_STREAMS = 16
 _BIT_ERROR_SHIFT = 24
 _FRAGMENT = 0x3FFF
 _TCP, _UDP = 6, 17
-_MASK = 2**64 - 1
 _FIRST, _TRIMMED_PASS, _DUPLICATE_PASS = range(3)
 _LOW = int(Queue.LOW)
 _OTHER = int(TrafficClass.OTHER)

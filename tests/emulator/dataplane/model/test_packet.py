@@ -7,8 +7,7 @@ import struct
 
 import pytest
 
-from emulator.dataplane.model.switch.model_draws import mixed
-from emulator.dataplane.model.switch.model_packet import (
+from emulator.dataplane.model.packet import (
     corrupted,
     is_transport,
     marked,
@@ -16,6 +15,7 @@ from emulator.dataplane.model.switch.model_packet import (
     parse,
     trimmed,
 )
+from emulator.dataplane.model.port import mixed
 
 PAYLOAD = bytes(range(200))
 MACS = bytes(range(12))

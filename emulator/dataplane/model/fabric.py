@@ -1,0 +1,522 @@
+"""A fabric whose nodes are a model in this process, which takes neither root nor Mininet.
+
+::
+
+    enter(frame) --> switch: program, bridge or route, program --> (inner end, frame), ...
+    arrive(frame) --> GPU: its interface's filter --> deliver
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Self
+
+from emulator.dataplane import homing
+from emulator.dataplane.control_plane import control_plane_choice as control_plane
+from emulator.dataplane.control_plane.advertised_members import AdvertisedMembers
+from emulator.dataplane.control_plane.computed_routing import ComputedRouting
+from emulator.dataplane.dataplane import (
+    FILTERED,
+    NO_CARRIER,
+    Account,
+    Astray,
+    Enter,
+    Host,
+    HostPort,
+    Taken,
+    switch_words,
+)
+from emulator.dataplane.kernel.frame_filter import TransportFrames
+from emulator.dataplane.kernel.port_counters import PortCounters
+from emulator.dataplane.lab_record import check_name
+from emulator.dataplane.model.port import ModelPort
+from emulator.dataplane.model.program import ModelProgram
+from emulator.dataplane.model.scope import check
+from emulator.dataplane.model.switch import (
+    FRAMES_IN,
+    FRAMES_OUT,
+    INTERFACE_WORDS,
+    OCTETS_IN,
+    OCTETS_OUT,
+    ModelInterface,
+    ModelSwitch,
+    counter_words,
+    octets_of,
+)
+from emulator.dataplane.model.tunnel import TunnelTable
+from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.dataplane.switch.switch_choice import SwitchChoice
+from emulator.dataplane.switch.switch_fitting import fit, size_of
+from emulator.dataplane.switch.switch_port import switch_ports
+from emulator.dataplane.switch.virtual_state import DROPPED, NOW
+from emulator.dataplane.wires import Wires
+from topologies.model import CableEnd, Link, Node, Topology
+from topologies.routing.static_routes import (
+    Route,
+    static_neighbours,
+    static_routes,
+    static_rules,
+)
+from uet.transport import Frame
+
+
+def tunnel_table(
+    topology: Topology, advertised: AdvertisedMembers, switch: str, vni: int
+) -> tuple[TunnelTable, dict[bytes, bytes]]:
+    """Return the table of the tunnel port of ``vni`` in ``switch``, and who is a neighbour by it.
+
+    Neighbours are IPv4 address -> MAC.  To everybody a frame goes in the order of the topology.
+    As zebra (FRR 8.4) writes it into a kernel: a MAC behind one far end of a tunnel, or, on an
+    Ethernet segment, behind a group of next hops in the order of ``zebra_evpn_es_vtep_cmp``.
+    """
+    behind: dict[bytes, tuple[bytes, ...]] = {}
+    neighbours: dict[bytes, bytes] = {}
+    for gpu, owners in advertised.elsewhere(switch, vni):
+        ends = tuple(sorted((_loopback(topology, one) for one in owners), key=_as_zebra_sorts))
+        for port in topology.node(gpu).ports if ends else ():
+            assert port.address is not None  # a member of a subnet
+            mac = bytes.fromhex(port.mac.replace(":", ""))
+            behind[mac] = ends
+            neighbours[port.address.ip.packed] = mac
+    everybody = tuple(_loopback(topology, one) for one in advertised.others(switch, vni))
+    return TunnelTable(everybody, behind), neighbours
+
+
+def _as_zebra_sorts(address: bytes) -> int:
+    """Return ``address`` as the number that a little-endian machine takes its octets for."""
+    return int.from_bytes(address, "little")
+
+
+def _loopback(topology: Topology, switch: str) -> bytes:
+    address = topology.node(switch).loopback
+    assert address is not None  # the topology is valid
+    return address.packed
+
+
+_IPV4 = b"\x08\x00"
+_ETHERNET = 14
+#: More fragments, or an offset: such a packet counts by its addresses alone.
+_FRAGMENT = 0x3FFF
+#: Protocols whose header begins with two port numbers (``proto_ports_offset``).
+_WITH_PORTS = frozenset({6, 17, 33, 50, 132, 136})
+
+
+class ModelBond:
+    """The bond of ``members``, in the order in which they have joined it.
+
+    As Linux's in mode ``balance-xor`` with ``xmit_hash_policy=layer3+4``: addresses and port
+    numbers choose among the ports with carrier (``bond_3ad_xor_xmit``, ``bond_xmit_hash``;
+    drivers/net/bonding/bond_main.c).
+    """
+
+    def __init__(self, members: Sequence[ModelInterface]) -> None:
+        self._members = members
+
+    def member_for(self, frame: bytes) -> ModelInterface | None:
+        """Return the port that ``frame`` leaves by; None if no port has carrier."""
+        usable = [member for member in self._members if member.carrier]
+        return usable[layer34_hash(frame) % len(usable)] if usable else None
+
+
+def layer34_hash(frame: bytes) -> int:
+    """Return the hash of an IPv4 frame that a bond chooses its port by.
+
+    Raises ValueError for another frame: modelled endpoints send none.
+    """
+    if frame[12:14] != _IPV4:
+        raise ValueError(f"a frame of type {frame[12:14].hex()} is not IPv4")
+    ports = b""
+    if not (frame[20] << 8 | frame[21]) & _FRAGMENT and frame[23] in _WITH_PORTS:
+        start = _ETHERNET + (frame[14] & 0xF) * 4
+        ports = frame[start : start + 4]
+    source, destination = frame[26:30], frame[30:34]
+    hash_ = 0
+    for octets in (ports, source, destination):  # words as x86 and ARM load them
+        hash_ ^= int.from_bytes(octets, "little")
+    hash_ ^= hash_ >> 16
+    hash_ ^= hash_ >> 8
+    return hash_ >> 1
+
+
+#: A change of the nodes, which can be pickled.
+NodeChange = Callable[["ModelFabric"], None]
+
+
+class ModelFabric:
+    """The nodes of ``topology``; switches work by ``program``, None without a switch ASIC.
+
+    Of another MPI rank's nodes, by ``wires``, it makes nothing.
+    ``left`` has what has come out of switches and nobody has taken yet, in order.
+    """
+
+    def __init__(self, topology: Topology, wires: Wires, program: ModelProgram | None) -> None:
+        self._topology, self._program = topology, program
+        #: what forked workers have to do yet, each
+        self._followers: list[list[NodeChange]] = []
+        if program is not None:
+            program.changed = self._note_of_program
+        self.left: list[Taken] = []
+        self._interfaces = {
+            end: ModelInterface(
+                end.port,
+                octets_of(topology.node(end.node).port(end.port).mac),
+                wires.index(end),
+                link.mtu,
+                bridge=topology.node(end.node).port(end.port).bridge,
+                standby=link.standby,
+            )
+            for link in topology.links
+            for end in link.ends
+            if wires.here(end.node)
+        }
+        words = counter_words(len(self._interfaces))
+        for number, interface in enumerate(self._interfaces.values()):
+            interface.words, interface.at = words, number * INTERFACE_WORDS
+        if program is not None:
+            for port in switch_ports(topology, wires.indices):
+                if wires.here(port.end.node):
+                    made = ModelPort(program, port.index, port.switch)
+                    self._interfaces[port.end].program = made
+        routes, rules = static_routes(topology), static_rules(topology)
+        neighbours = static_neighbours(topology)
+        #: what frames pass through: switches, and NICs that GPUs share
+        self.switches = {
+            node.name: ModelSwitch(
+                node,
+                [self._interfaces[CableEnd(node.name, port.name)] for port in node.ports],
+                {
+                    port.name: [
+                        item.mac for _, item in topology.beyond(CableEnd(node.name, port.name))
+                    ]
+                    for port in node.ports
+                    if port.bridge is not None
+                },
+                (routes[node.name], rules[node.name], neighbours[node.name]),
+                self.left.append,
+                vlans=topology.profile.vlans == "on" and node.is_switch,
+            )
+            for node in topology.nodes
+            if node.forwards and wires.here(node.name)
+        }
+        self._bonds = {
+            CableEnd(gpu.name, bond): ModelBond(
+                [self._interfaces[CableEnd(gpu.name, port.name)] for port in members]
+            )
+            for gpu in topology.gpus
+            if wires.here(gpu.name)
+            for bond, members in gpu.bonds.items()
+        }
+        plane = control_plane.of(topology)
+        #: the control plane of the switches, None where routes are static
+        self.routing = (
+            None
+            if plane is None
+            else ComputedRouting(
+                plane,
+                topology,
+                self._learn,
+                members=self._learn_members,
+                vlans=topology.profile.vlans == "on",
+            )
+        )
+
+    # ------------------------------------------------------------------ workers
+
+    def follow(self) -> list[NodeChange]:
+        """Return a list to which all that changes these nodes from now on is added.
+
+        A process that is forked now has the nodes as they are, and shares their counters and what
+        the switch program counts.  It has to :meth:`take` the changes.
+        """
+        self._followers.append([])
+        return self._followers[-1]
+
+    def take(self, changes: Sequence[NodeChange]) -> None:
+        """Do ``changes``, which another process has done before."""
+        self._followers.clear()  # those of the process that this one was forked from
+        for change in changes:
+            change(self)
+
+    def _note(self, change: NodeChange) -> None:
+        for changes in self._followers:
+            changes.append(change)
+
+    def _note_of_program(self, change: Callable[[ModelProgram], None]) -> None:
+        self._note(partial(ModelFabric.change_program, change=change))
+
+    def change_program(self, change: Callable[[ModelProgram], None]) -> None:
+        """Do ``change`` to the switch program's tables."""
+        assert self._program is not None
+        change(self._program)
+
+    # ------------------------------------------------------------------ routes
+
+    def _learn(self, switch: str, routes: Sequence[Route]) -> None:
+        self.learn(switch, routes)
+        self._note(partial(ModelFabric.learn, switch=switch, routes=routes))
+
+    def learn(self, switch: str, routes: Sequence[Route]) -> None:
+        """Have ``routes`` at ``switch``, if it is here."""
+        if switch in self.switches:
+            self.switches[switch].learn(routes)
+
+    def _learn_members(self, advertised: AdvertisedMembers) -> None:
+        self.learn_members(advertised)
+        self._note(partial(ModelFabric.learn_members, advertised=advertised))
+
+    def learn_members(self, advertised: AdvertisedMembers) -> None:
+        """Have tunnels lead to those who are ``advertised``."""
+        for name, switch in self.switches.items():
+            for bridge in switch.node.bridges:
+                if bridge.vni is not None:
+                    table, neighbours = tunnel_table(self._topology, advertised, name, bridge.vni)
+                    switch.learn_members(bridge.vni, table, neighbours)
+
+    def bond(self, end: CableEnd) -> ModelBond | None:
+        """Return the bond ``end`` of a GPU, None if it is a port."""
+        return self._bonds.get(end)
+
+    def interface(self, end: CableEnd) -> ModelInterface:
+        """Return the interface of port ``end``."""
+        return self._interfaces[end]
+
+    def counters(self, nodes: Iterable[Node]) -> dict[str, PortCounters]:
+        """Counters of the ports of ``nodes`` by ``node:port``, in their order."""
+        return {
+            f"{node.name}:{port.name}": self._interfaces[CableEnd(node.name, port.name)].counters()
+            for node in nodes
+            for port in node.ports
+            if CableEnd(node.name, port.name) in self._interfaces
+        }
+
+    # ------------------------------------------------------------------ cables
+
+    def pull(self, links: Iterable[Link]) -> None:
+        """Take carrier from both ends of ``links``; no harm if they have none."""
+        self._set_carrier(links, carrier=False)
+
+    def plug(self, links: Collection[Link], *, out: Collection[Link] = ()) -> None:
+        """Give ``links`` carrier; those of ``out`` stay pulled."""
+        self._set_carrier([link for link in links if link not in out], carrier=True)
+
+    def _set_carrier(self, links: Iterable[Link], *, carrier: bool) -> None:
+        changed = list(links)
+        self.set_carrier(changed, carrier=carrier)
+        self._note(partial(ModelFabric.set_carrier, links=changed, carrier=carrier))
+
+    def set_carrier(self, links: Sequence[Link], *, carrier: bool) -> None:
+        """Let ``links`` have ``carrier``, or not, at both ends."""
+        for link in links:
+            for end in link.ends:
+                if end in self._interfaces:
+                    self._interfaces[end].carrier = carrier
+                if end.node in self.switches:
+                    self.switches[end.node].carrier_changed()
+
+
+_UDP = 17
+_LATER_FRAGMENT = 0x1FFF
+
+
+class ModelFrames:
+    """The way of frames through the nodes of ``fabric``."""
+
+    def __init__(self, fabric: ModelFabric, asic: FabricAsic | None) -> None:
+        self._fabric, self._asic = fabric, asic
+        self.account = Account()
+        self._hosts: list[ModelHostPort] = []
+
+    def entrance(self, end: CableEnd, without_carrier: Collection[CableEnd]) -> Enter:
+        """Return the function that brings frames into port ``end`` of a switch."""
+        interface, switch = self._fabric.interface(end), self._fabric.switches[end.node]
+        account, left, arrive = self.account, self._fabric.left, switch.arrive
+        shared = switch_words(self._asic, end)
+        words, at = (memoryview(bytearray(24)).cast("Q"), 0) if shared is None else shared
+        now_at, dropped_at = at + NOW, at + DROPPED
+
+        def count_lost(dropped: int) -> None:
+            reason = "switch" if words[dropped_at] != dropped else switch.reason
+            if reason is None and without_carrier:
+                reason = NO_CARRIER
+            if reason is None:
+                raise Astray(f"a frame went into {end.node} and nothing came of it")
+            account.dropped[f"{end.node}: {reason}"] += 1
+
+        def enter(frame: bytes, now_ns: int) -> Sequence[Taken]:
+            account.injected += 1
+            words[now_at] = now_ns
+            dropped = words[dropped_at]
+            arrive(interface, frame)
+            if not left:
+                count_lost(dropped)
+                return ()
+            account.delivered += 1
+            out = left[:]
+            left.clear()
+            return out
+
+        return enter
+
+    def open_hosts(self, hosts: Sequence[Host]) -> list[list[HostPort]]:
+        """Open the interfaces of ``hosts``, in their order."""
+        opened: list[list[HostPort]] = []
+        for host in hosts:
+            ends = [CableEnd(host.node, interface) for interface in host.interfaces]
+            ports = [ModelHostPort(self._fabric, end, host.frames, self.account) for end in ends]
+            self._hosts += ports
+            opened.append(list(ports))
+        return opened
+
+    def close_hosts(self) -> None:
+        """Have no GPU listen any more."""
+        for port in self._hosts:
+            port.listens = False
+        self._hosts.clear()
+
+    def close(self) -> None:
+        """Have no GPU listen any more."""
+        self.close_hosts()
+
+
+class ModelHostPort:
+    """Interface ``end`` of a GPU, a port or a bond of ports, for its ``frames``."""
+
+    lost = 0
+
+    def __init__(
+        self, fabric: ModelFabric, end: CableEnd, frames: TransportFrames, account: Account
+    ) -> None:
+        self._fabric, self._node, self._frames, self._account = fabric, end.node, frames, account
+        self._bond = fabric.bond(end)
+        self._port = fabric.interface(end) if self._bond is None else None
+        self.listens = True
+
+    def send(self, frame: Frame) -> Sequence[Taken]:
+        """Send ``frame`` out; return it as it comes out, or nothing if no port has carrier."""
+        account, port = self._account, self._port
+        account.injected += 1
+        joined = b"".join(frame)
+        if self._bond is not None:
+            port = self._bond.member_for(joined)
+        if port is None:
+            account.dropped[f"{self._node}: {FILTERED}"] += 1
+            return ()
+        account.delivered += 1
+        words, at = port.words, port.at
+        words[at + FRAMES_OUT] += 1
+        words[at + OCTETS_OUT] += len(joined)
+        return ((port.wire, joined),)
+
+    def receiver(
+        self, end: CableEnd, deliver: Callable[[memoryview], None]
+    ) -> Callable[[bytes], None]:
+        """Return the function that brings a frame from the cable to ``end`` in, to ``deliver``."""
+        account, port, frames = self._account, self._fabric.interface(end), self._frames
+        words, at = port.words, port.at
+
+        def arrive(frame: bytes) -> None:
+            account.injected += 1
+            words[at + FRAMES_IN] += 1
+            words[at + OCTETS_IN] += len(frame)
+            if self.listens and frame[:6] == port.mac and is_for(frames, frame):
+                account.delivered += 1
+                deliver(memoryview(frame))
+            else:
+                account.dropped[f"{self._node}: {FILTERED}"] += 1
+
+        return arrive
+
+
+def is_for(frames: TransportFrames, frame: bytes) -> bool:
+    """Return whether ``frame`` is one of ``frames``; see :meth:`TransportFrames.program`."""
+    kind = frame[12:14]
+    if kind == _IPV4:
+        if (frame[20] << 8 | frame[21]) & _LATER_FRAGMENT:
+            return False
+        protocol, ports_at = frame[23], _ETHERNET + (frame[14] & 0xF) * 4
+    elif kind == b"\x86\xdd":
+        protocol, ports_at = frame[20], _ETHERNET + 40
+    else:
+        return False
+    if protocol in frames.ip_protocols:
+        return True
+    port = int.from_bytes(frame[ports_at + 2 : ports_at + 4])
+    return protocol == _UDP and len(frame) >= ports_at + 4 and port in frames.udp_ports
+
+
+class ModelDataplane:
+    """The nodes of ``topology``, with ``switch`` (None: switches without ASIC).
+
+    Of several MPI ranks ``worker`` has those of its nodes alone, by ``worker_of``.  Raises
+    UserError for a fabric that the model does not have.
+    """
+
+    dilation = 1.0
+    cable_delay = "nic"
+    directory = None
+
+    def __init__(
+        self,
+        name: str,
+        topology: Topology,
+        *,
+        seed: int,
+        switch: SwitchChoice | None,
+        worker_of: Mapping[str, int] | None = None,
+        worker: int | None = None,
+    ) -> None:
+        self.name, self.seed = check_name(name), seed
+        self.topology, _ = homing.resolved(topology)
+        check(self.topology, switch)
+        self.wires = Wires.of(self.topology, worker_of, worker)
+        self.asic: FabricAsic | None = None
+        program: ModelProgram | None = None
+        if switch is not None:
+            program = ModelProgram(name, size_of(self.topology))
+            self.asic = FabricAsic.load(
+                fit(switch, self.topology, 1, clock="virtual"),
+                name,
+                self.topology,
+                program=program,
+                dilation=1,
+                seed=seed,
+                clock="virtual",
+                here=self.wires.here,
+            )
+        #: the nodes, and their cables
+        self.cables = ModelFabric(self.topology, self.wires, program)
+
+    @property
+    def routing(self) -> ComputedRouting | None:
+        """The control plane of the switches, None where routes are static."""
+        return self.cables.routing
+
+    def counters(self, nodes: Iterable[str] | None = None) -> dict[str, PortCounters]:
+        """Counters of all ports here, or those of ``nodes``, by ``node:port``, in their order."""
+        topology = self.topology
+        return self.cables.counters(topology.nodes if nodes is None else map(topology.node, nodes))
+
+    def frames(self, worker: int) -> ModelFrames:
+        """Return the way of frames through the nodes."""
+        return ModelFrames(self.cables, self.asic)
+
+    def follow(self) -> list[NodeChange]:
+        """Return a list to which all that changes the nodes from now on is added."""
+        return self.cables.follow()
+
+    def take(self, changes: Sequence[NodeChange]) -> None:
+        """Do ``changes``, which the process that this one was forked from has done."""
+        self.cables.take(changes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the tables of the switch program."""
+        if self.asic is not None:
+            self.asic.close()
+            self.asic = None

@@ -1,0 +1,355 @@
+"""The tables of the switch program in memory, in place of the kernel's maps, and what they say."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from ipaddress import IPv4Network
+from typing import NamedTuple
+
+from emulator.dataplane.switch.bpf.layout import (
+    CLASS_SETTINGS,
+    FAULT_SETTINGS,
+    FAULTS_AT,
+    FLOWLET,
+    FLOWLETS,
+    PAUSE_COUNTS,
+    PAUSE_RULES,
+    PAUSE_STATE,
+    PORT_HEAD,
+    PORT_KEY,
+    PORT_SETTINGS_BYTES,
+    PORT_STATE_BYTES,
+    PORT_TAIL,
+    ROUTE,
+    ROUTE_KEY,
+    TAIL_AT,
+    VIRTUAL_PORT,
+    VIRTUAL_SWITCH,
+    Queue,
+    TrafficClass,
+)
+from emulator.dataplane.switch.bpf.switch_program import Size
+
+
+class ArrayTable:
+    """``entries`` values of ``value_bytes`` octets each; keys are their numbers.
+
+    ``written`` is called with a number after :meth:`put` has written its value.
+    """
+
+    def __init__(
+        self, entries: int, value_bytes: int, written: Callable[[int], None] | None = None
+    ) -> None:
+        self.entries, self.value_bytes = entries, value_bytes
+        # Workers that are forked later share it.  Pages take no room until they are written, unlike
+        # a bytearray's: of the ports of other MPI ranks most never are.
+        self._octets = mmap.mmap(-1, max(1, entries * value_bytes))
+        self._written = written
+
+    def get(self, key: bytes, *, flags: int = 0) -> bytes:
+        """The value at ``key``.  Raises OSError (ENOENT) if there is none."""
+        at = self._number(key) * self.value_bytes
+        return bytes(self._octets[at : at + self.value_bytes])
+
+    def put(self, key: bytes, value: bytes, *, flags: int = 0) -> None:
+        """Write ``value`` at ``key``.  Raises OSError (E2BIG) if there is no such place."""
+        number = self._number(key, errno.E2BIG)
+        if len(value) != self.value_bytes:
+            raise ValueError(f"{len(value)} octets for a table of {self.value_bytes}")
+        at = number * self.value_bytes
+        memoryview(self._octets)[at : at + self.value_bytes] = value
+        if self._written is not None:
+            self._written(number)
+
+    def delete(self, key: bytes) -> None:
+        """Raise OSError: an array keeps all its values."""
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    def first(self, count: int, *, flags: int = 0) -> bytearray:
+        """The values of keys 0 to ``count`` - 1, one after the other."""
+        return bytearray(self._octets[: count * self.value_bytes])
+
+    def read_first(self, count: int, values: bytearray, *, flags: int = 0) -> None:
+        """Read entries into ``values`` as :meth:`first` does."""
+        if len(values) != count * self.value_bytes:
+            raise ValueError(f"{len(values)} octets for {count} values")
+        values[:] = memoryview(self._octets)[: len(values)]
+
+    def all_keys(self) -> list[bytes]:
+        """The numbers of all values."""
+        return [number.to_bytes(4, sys.byteorder) for number in range(self.entries)]
+
+    def mapped(self) -> memoryview:
+        """Return the memory itself: who writes there writes the table."""
+        return memoryview(self._octets)[: self.entries * self.value_bytes]
+
+    def _number(self, key: bytes, absent: int = errno.ENOENT) -> int:
+        number = int.from_bytes(key, sys.byteorder)
+        if number >= self.entries:
+            raise OSError(absent, os.strerror(absent))
+        return number
+
+
+class HashTable:
+    """Values by any key, at most ``entries`` of them.
+
+    ``changed`` is called after each change, with the key and the value (None: it is removed).
+    """
+
+    def __init__(
+        self, entries: int, changed: Callable[[bytes, bytes | None], None] | None = None
+    ) -> None:
+        self.entries = entries
+        self.values: dict[bytes, bytes] = {}
+        self._changed = changed
+
+    def get(self, key: bytes, *, flags: int = 0) -> bytes:
+        """The value at ``key``.  Raises OSError (ENOENT) if there is none."""
+        if key not in self.values:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return self.values[key]
+
+    def put(self, key: bytes, value: bytes, *, flags: int = 0) -> None:
+        """Write ``value`` at ``key``.  Raises OSError (ENOSPC) if the table is full."""
+        if key not in self.values and len(self.values) >= self.entries:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.values[key] = value
+        if self._changed is not None:
+            self._changed(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove the value at ``key``.  Raises OSError (ENOENT) if there is none."""
+        self.get(key)
+        del self.values[key]
+        if self._changed is not None:
+            self._changed(key, None)
+
+    def first(self, count: int, *, flags: int = 0) -> bytearray:
+        """Raise OSError: these keys have no order."""
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    def read_first(self, count: int, values: bytearray, *, flags: int = 0) -> None:
+        """Raise OSError: these keys have no order."""
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    def all_keys(self) -> list[bytes]:
+        """All keys, in the order in which they came."""
+        return list(self.values)
+
+    def mapped(self) -> memoryview:
+        """Raise OSError: a hash table is no array."""
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+class ModelClass(NamedTuple):
+    """``class_settings`` of ``asic.h``; octets are those on the wire."""
+
+    mark_from: int
+    mark_all: int
+    mark_slope: int
+    trim_above: int
+    limit: int
+    priority: int
+    queue: int
+
+
+class ModelFaults(NamedTuple):
+    """``fault_settings`` of ``asic.h``; probabilities are of 2^32."""
+
+    loss: int
+    good_to_bad: int
+    bad_to_good: int
+    loss_in_bad: int
+    corruption: int
+    duplication: int
+    reordering: int
+    #: chance of loss for each octet, 2^-32 / 2^24
+    bit_errors: int
+    black_hole: int
+    enabled: int
+
+
+class ModelRules(NamedTuple):
+    """``port_settings`` of ``asic.h``, as far as a virtual clock has a use for them."""
+
+    rate: int
+    seed: int
+    classes: tuple[ModelClass, ...]
+    faults: ModelFaults
+    #: traffic class by the octet of DSCP and ECN
+    class_of: bytes
+    trim_payload: int
+    trimmed_dscp: int
+    bin_shift: int
+    balancing: int
+    switch: int
+    native_protocol: int
+    switch_seed: int
+    flowlet_gap: int
+
+    @classmethod
+    def of(cls, settings: bytes) -> ModelRules:
+        """Decode ``settings``."""
+        rate, seed = PORT_HEAD.unpack_from(settings)
+        at, classes = PORT_HEAD.size, []
+        for _ in TrafficClass:
+            numbers = ModelClass(*CLASS_SETTINGS.unpack_from(settings, at))
+            classes.append(numbers._replace(queue=min(numbers.queue, int(Queue.LOW))))
+            at += CLASS_SETTINGS.size
+        tail = PORT_TAIL.unpack_from(settings, TAIL_AT)
+        (by_code_point, trim_payload, trimmed_dscp, bin_shift, balancing, switch, native) = tail[:7]
+        _, _, _, switch_seed, flowlet_gap = tail[7:]
+        untrimmed = int(TrafficClass.UNTRIMMED)
+        points = (by_code_point[octet >> 2] for octet in range(256))
+        return cls(
+            rate=rate,
+            seed=seed,
+            classes=tuple(classes),
+            faults=ModelFaults(*FAULT_SETTINGS.unpack_from(settings, FAULTS_AT)),
+            class_of=bytes(point if point <= untrimmed + 1 else untrimmed for point in points),
+            trim_payload=trim_payload,
+            trimmed_dscp=trimmed_dscp,
+            bin_shift=bin_shift & 63,
+            balancing=balancing,
+            switch=switch,
+            native_protocol=native,
+            switch_seed=switch_seed,
+            flowlet_gap=flowlet_gap,
+        )
+
+
+class PauseLimits(NamedTuple):
+    """``pause_rules`` of ``pfc.h``, of a port that pauses."""
+
+    ceiling: int
+    dropping: bool
+
+    @classmethod
+    def of(cls, packed: bytes) -> PauseLimits | None:
+        """Decode ``packed``; None of a port that does not pause."""
+        _, _, ceiling, enabled, dropping = PAUSE_RULES.unpack(packed)
+        return cls(ceiling, bool(dropping)) if enabled else None
+
+
+_IPV4_MAPPED = bytes(10) + b"\xff\xff"
+_MAPPED_BITS, _SWITCH_BITS = 96, 32
+
+
+class BalancedRoute:
+    """The next hops to a destination, by interface index, and whose ``turn`` it is."""
+
+    __slots__ = ("ports", "turn")
+
+    def __init__(self, ports: tuple[int, ...]) -> None:
+        self.ports, self.turn = ports, 0
+
+
+class ModelProgram:
+    """The tables of the switch program of one lab, as :class:`SwitchTables` has them.
+
+    Nothing of it is in the kernel: it goes with this process.
+    """
+
+    egress = ingress = forget = -1
+    in_kernel = False
+
+    def __init__(self, lab: str, size: Size) -> None:
+        self.lab = lab
+        ports = size.ports
+        #: told of what a worker that was forked has to do, too, as it shares the arrays alone
+        self.changed: Callable[[Callable[[ModelProgram], None]], None] = lambda _: None
+        self._rules: dict[int, ModelRules] = {}
+        self._pauses: dict[int, PauseLimits | None] = {}
+        self._routes: dict[tuple[int, bytes], BalancedRoute | None] = {}
+        #: by switch and network; None: to be made of the table
+        self._networks: dict[tuple[int, IPv4Network], BalancedRoute] | None = {}
+        self.settings = ArrayTable(ports, PORT_SETTINGS_BYTES, self._settings_written)
+        self.ports = ArrayTable(ports, PORT_STATE_BYTES)
+        self.routes = HashTable(size.prefixes, self._route_changed)
+        self.flowlets = ArrayTable(size.switches * FLOWLETS, FLOWLET.size)
+        self.pause_rules = ArrayTable(ports, PAUSE_RULES.size, self._pauses_written)
+        self.pause_states = ArrayTable(ports, PAUSE_STATE.size)
+        self.pause_counts = ArrayTable(ports, PAUSE_COUNTS.size)
+        self.waiting_octets = HashTable(0)
+        self.virtual_switches = ArrayTable(size.switches, VIRTUAL_SWITCH.size)
+        self.virtual_ports = ArrayTable(ports, VIRTUAL_PORT.size)
+
+    def rules(self, index: int) -> ModelRules:
+        """Return the settings of port ``index``."""
+        found = self._rules.get(index)
+        if found is None:
+            found = ModelRules.of(self.settings.get(PORT_KEY.pack(index)))
+            self._rules[index] = found
+        return found
+
+    def pausing(self, index: int) -> PauseLimits | None:
+        """Return what port ``index`` may hold; None if it does not pause."""
+        if index not in self._pauses:
+            self._pauses[index] = PauseLimits.of(self.pause_rules.get(PORT_KEY.pack(index)))
+        return self._pauses[index]
+
+    def route(self, switch: int, destination: bytes) -> BalancedRoute | None:
+        """Return the next hops of ``switch`` to an IPv4 address; None if there is one at most."""
+        key = switch, destination
+        if key not in self._routes:
+            self._routes[key] = self._longest(switch, destination)
+        return self._routes[key]
+
+    def _longest(self, switch: int, destination: bytes) -> BalancedRoute | None:
+        if self._networks is None:
+            self._networks = self._balanced()
+        for length in range(32, -1, -1):
+            network = IPv4Network((destination, length), strict=False)
+            if (found := self._networks.get((switch, network))) is not None:
+                return found
+        return None
+
+    def _settings_written(self, index: int) -> None:
+        self.forget_rules(index)
+        self.changed(partial(ModelProgram.forget_rules, index=index))
+
+    def forget_rules(self, index: int) -> None:
+        """Have the settings of port ``index`` read anew."""
+        self._rules.pop(index, None)
+
+    def _pauses_written(self, index: int) -> None:
+        self.forget_pauses(index)
+        self.changed(partial(ModelProgram.forget_pauses, index=index))
+
+    def forget_pauses(self, index: int) -> None:
+        """Have what port ``index`` may hold read anew."""
+        self._pauses.pop(index, None)
+
+    def _route_changed(self, key: bytes, value: bytes | None) -> None:
+        self._forget_routes()
+        self.changed(partial(ModelProgram.take_route, key=key, value=value))
+
+    def take_route(self, key: bytes, value: bytes | None) -> None:
+        """Have ``value`` at ``key`` of the routes, or nothing any more with None."""
+        self.routes.values.pop(key, None)
+        if value is not None:
+            self.routes.values[key] = value
+        self._forget_routes()
+
+    def _forget_routes(self) -> None:
+        self._routes.clear()
+        self._networks = None
+
+    def _balanced(self) -> dict[tuple[int, IPv4Network], BalancedRoute]:
+        networks: dict[tuple[int, IPv4Network], BalancedRoute] = {}
+        for key, value in self.routes.values.items():
+            length, switch, address = ROUTE_KEY.unpack(key)
+            if not address.startswith(_IPV4_MAPPED):
+                continue
+            _, hops, *ports, _ = ROUTE.unpack(value)
+            network = IPv4Network((address[12:], length - _MAPPED_BITS - _SWITCH_BITS))
+            networks[switch, network] = BalancedRoute(tuple(ports[:hops]))
+        return networks
+
+    def close(self) -> None:
+        """Do nothing: the tables go with this process."""

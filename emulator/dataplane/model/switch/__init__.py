@@ -1,1 +1,0 @@
-"""The switch program in Python, for a fabric without a kernel: the tables and the decisions."""
