@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from emulator.lab.qos import eos_config, nvue_config, sonic_config
-from emulator.lab.qos.config_registry import FORMATS, NosConfig, NosFormat
+from emulator.lab.qos.emulated_qos import FORMATS, NosConfig, NosFormat
 
 __all__ = ["FORMATS", "NosConfig", "NosFormat", "eos_config", "nvue_config", "sonic_config"]

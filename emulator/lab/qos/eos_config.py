@@ -1,17 +1,18 @@
-"""Arista EOS: maps of code points, and a QoS profile for the interfaces of each kind."""
+"""Untried: Arista EOS, maps of code points and a QoS profile for the interfaces of each kind."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from emulator.lab.qos.config_registry import (
+from emulator.lab.qos.emulated_qos import (
     WARNING,
+    EmulatedQos,
     NosConfig,
     NosFormat,
+    PortGroup,
     ports_note,
     register,
 )
-from emulator.lab.qos.emulated_qos import EmulatedQos, PortGroup
 
 #: Times that the watchdog takes (ns).
 _WATCHDOG_NS = (10 * 10**6, 60 * 10**9)

@@ -1,17 +1,18 @@
-"""NVIDIA NVUE: ``nv set qos`` commands, by the command reference of Cumulus Linux 5."""
+"""Untried: NVIDIA NVUE, ``nv set qos``, by the command reference of Cumulus Linux 5."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from emulator.lab.qos.config_registry import (
+from emulator.lab.qos.emulated_qos import (
+    UNVERIFIED,
     WARNING,
+    EmulatedQos,
     NosConfig,
     NosFormat,
     ports_note,
     register,
 )
-from emulator.lab.qos.emulated_qos import UNVERIFIED, EmulatedQos
 
 #: Sizes of trimmed packets that the command takes (octets), in steps.
 _TRIM_SIZES = range(256, 1025, 4)

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from emulator.dataplane.switch.switch_profile import ClassRules
-from emulator.lab.qos.config_registry import (
+from emulator.lab.qos.emulated_qos import (
+    HIGHEST_CLASS,
+    UNVERIFIED,
     WARNING,
+    EmulatedQos,
     NosConfig,
     NosFormat,
     ports_note,
     register,
 )
-from emulator.lab.qos.emulated_qos import HIGHEST_CLASS, UNVERIFIED, EmulatedQos
 
 #: Lanes of a port: SONiC names a port after its first one.
 _LANES = 8

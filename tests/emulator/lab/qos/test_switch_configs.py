@@ -15,8 +15,7 @@ from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
 from emulator.lab.qos import FORMATS
-from emulator.lab.qos.config_registry import WARNING
-from emulator.lab.qos.emulated_qos import UNVERIFIED, EmulatedQos, emulated_qos
+from emulator.lab.qos.emulated_qos import UNVERIFIED, WARNING, EmulatedQos, emulated_qos
 from topologies import catalogue
 
 SPEC = "rail_clos:hosts=2,gpus_per_host=1,spines=1"
