@@ -46,8 +46,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from emulator.result_rows import TableColumn
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.incast import PLACEMENTS, RECEIVER, incast_senders, incast_topology
 from scenarios.permutation import all_nics_gbps, permutation

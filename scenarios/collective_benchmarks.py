@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from emulator.errors import UserError
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Contents, parameter, refuse_idle
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.blocks import Block

@@ -29,8 +29,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.kvload import LOAD, paced
 from scenarios.workloads.flows import (

@@ -36,8 +36,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from emulator.dataplane.switch.balancing import METHODS
+from emulator.result_rows import TableColumn
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.linkfail import sprays
 from scenarios.permutation import all_nics_gbps, permutation

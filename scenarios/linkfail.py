@@ -52,8 +52,9 @@ from dataclasses import dataclass
 
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import FaultAt, Outcome, Trial, parameter, refuse_idle
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import (

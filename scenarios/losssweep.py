@@ -51,9 +51,10 @@ from dataclasses import dataclass
 
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.faults.grammar import bit_error_ratio
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps
 from scenarios.workloads.flows import (

@@ -43,7 +43,7 @@ from functools import cache, partial
 import numpy as np
 
 from emulator.errors import UserError
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network.tensors import ELEMENT_BYTES, TensorProgram, TensorWork, octets_of

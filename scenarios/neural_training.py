@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network import training_trial

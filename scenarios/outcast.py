@@ -44,8 +44,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.victim import lengths
 from scenarios.workloads.flows import (

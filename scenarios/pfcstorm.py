@@ -65,8 +65,8 @@ from dataclasses import dataclass
 
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.flows import (
     WARMUPS,

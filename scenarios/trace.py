@@ -42,8 +42,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.measures.metrics import percentile
-from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import FABRIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.traces.format_registry import ReadOptions
 from scenarios.traces.replay import Replay, ReplayChoice

@@ -43,8 +43,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from emulator.transports.wire_cost import WireCost
 from scenarios.workloads.flows import (

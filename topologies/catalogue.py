@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from topologies.advice import question
 from topologies.model import Topology, TopologyError
-from topologies.parts.design import DESIGNS, CatalogueEntry
+from topologies.parts.design import DESIGNS as DESIGNS
+from topologies.parts.design import CatalogueEntry
 from topologies.parts.design_parameters import AUTO
 
 DEFAULT = "rail_clos"

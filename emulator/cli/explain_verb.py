@@ -10,10 +10,10 @@ import click
 from emulator import result_keys, scenario
 from emulator.cli.predict import prediction
 from emulator.errors import UserError
-from emulator.result_rows import NCCL_COLUMNS
+from emulator.result_rows import NCCL_COLUMNS, TableColumn
 from emulator.rocev2 import counters
 from emulator.run.report import comparison
-from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import FABRIC_COLUMNS
 from topologies.advice import near
 from uet import counter_meanings
 

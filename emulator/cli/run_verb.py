@@ -177,7 +177,7 @@ if TYPE_CHECKING:  # what --help does not need is imported where a run begins
 @click.option("--sizes", metavar="SIZE,...", help="same as --param sizes=...")
 @ITERATIONS
 @click.pass_context
-def command(context: click.Context, seeds: int | None, **given: Any) -> None:
+def command(context: click.Context, /, seeds: int | None, **given: Any) -> None:
     """Run SCENARIO (a name, or the path of a .py file) and leave a run folder.
 
     FILES are what the scenario reads, such as a trace.
@@ -291,7 +291,7 @@ class _Options:
 def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> None:
     from emulator.cli import rank_runs
     from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
-    from emulator.result_rows import NCCL_COLUMNS
+    from emulator.result_rows import NCCL_COLUMNS, TableColumn, short_names
     from emulator.run.interrupts import Interrupted
     from emulator.run.report import comparison, spread
     from emulator.run.report import result_table as table
@@ -302,7 +302,7 @@ def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> N
     with progress_bar() as bar:
         bar.show(PLANNING, None)
         plan = rank_runs.planned(request, ranks)
-        columns: Sequence[table.TableColumn] = getattr(
+        columns: Sequence[TableColumn] = getattr(
             request.scenario.module, "COLUMNS", (*NCCL_COLUMNS, *table.FABRIC_COLUMNS)
         )
         labels = [stage.stage.label for stage in plan.stages]
@@ -311,7 +311,7 @@ def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> N
             columns = comparison.columns(columns, labels, facts, plan.request.seeds)
         elif plan.request.seeds > 1:
             columns = spread.columns(columns)
-        names = comparison.short_names(labels)
+        names = short_names(labels)
         rows = (
             table.ResultTable(columns, run_facts(plan), wide=options.wide)
             if options.form == "table"

@@ -150,5 +150,6 @@ def changed(before: Sequence[Schedule], after: Sequence[Schedule]) -> int:
 def _are_writes(operations: Sequence[Operation]) -> npt.NDArray[np.bool_]:
     """Return which of ``operations`` are writes, without a table made for it."""
     if isinstance(operations, OperationTable):
-        return operations.columns["kind"] == WRITE
+        writes: npt.NDArray[np.bool_] = operations.columns["kind"] == WRITE
+        return writes
     return np.fromiter((isinstance(one, Write) for one in operations), bool, len(operations))

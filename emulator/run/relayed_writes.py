@@ -309,7 +309,8 @@ def _receives(table: OperationTable, arriving: Records) -> tuple[Numbers, Record
 
 
 def _key(rank: npt.NDArray[Any], tag: npt.NDArray[Any]) -> Numbers:
-    return (rank.astype(np.int64) << _LOW_BITS) + tag
+    key: Numbers = (rank.astype(np.int64) << _LOW_BITS) + tag
+    return key
 
 
 def _stages(here: Records) -> tuple[Numbers, Mapping[int, int]]:

@@ -10,7 +10,7 @@ from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.switch.code_points import rocev2_fields
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
-from emulator.rocev2.config import ConfigurationError, HcaConfig
+from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED, PERIODIC
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.rocev2.connections import MeshAddresses, full_mesh
@@ -42,6 +42,7 @@ from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.registry import describe_parameters
+from uet.config_checks import ConfigurationError
 from uet.congestion.congestion_parameters import Parameters
 
 if TYPE_CHECKING:

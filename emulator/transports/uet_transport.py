@@ -35,12 +35,12 @@ from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import CableEnd, Node, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from topologies.registry import describe_parameters, parameter_fields
-from uet.config import PAYLOAD_MTUS, FepConfig
+from uet.config import FepConfig
 from uet.congestion.congestion_parameters import Parameters, PathParameters
 from uet.congestion.control_registry import CONTROLS, tuned_controls
 from uet.congestion.spraying.policies import SPRAYING
 from uet.tss.secure_domain import Mode, domain_from_data
-from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
+from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE, PAYLOAD_MTUS
 
 if TYPE_CHECKING:  # what only a run needs is imported where it begins
     from uet.fep import FabricEndpoint

@@ -24,7 +24,8 @@ COLUMNS = (
 
 
 def _paths(choice: SuiteChoice) -> Sequence[int]:
-    return choice.pick(small=(4, 8), medium=(8, 16), full=(8, 16, 32))
+    paths: Sequence[int] = choice.pick(small=(4, 8), medium=(8, 16), full=(8, 16, 32))
+    return paths
 
 
 def _trial(choice: SuiteChoice, paths: int, name: str, transport: str, switch: str) -> NamedTrial:

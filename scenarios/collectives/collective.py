@@ -11,9 +11,9 @@ from typing import cast
 import numpy as np
 
 from emulator.errors import UserError
-from emulator.result_rows import NCCL_COLUMNS
+from emulator.result_rows import NCCL_COLUMNS, TableColumn
 from emulator.run.measures.gpu_execution import GpuExecution
-from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import FABRIC_COLUMNS
 from emulator.scenario import Contents, Outcome, Trial, refuse_idle
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import (

@@ -99,9 +99,8 @@ def _octets(where: str, word: str) -> int:
 
 def busiest(matrix: Sequence[Sequence[int]]) -> int:
     """Return the octets of the member that sends or receives most, its own part included."""
-    return max(
-        *(sum(row) for row in matrix), *(sum(column) for column in zip(*matrix, strict=True))
-    )
+    columns = zip(*matrix, strict=True)
+    return max(max(map(sum, matrix)), max(map(sum, columns)))
 
 
 def imbalance(matrix: Sequence[Sequence[int]]) -> float:

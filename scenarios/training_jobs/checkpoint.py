@@ -61,7 +61,7 @@ from functools import partial
 from statistics import fmean
 
 from emulator.errors import UserError
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.checkpointed_training import (
     RATE,

@@ -53,8 +53,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.measures.metrics import percentile
-from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.collectives.collective_parameters import EXPONENT
 from scenarios.collectives.size_sweep import WARMUPS

@@ -36,7 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import switch_ports
 from scenarios.workloads.transformer.step_trial import (

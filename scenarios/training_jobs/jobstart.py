@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from emulator.sim.endpoint.operations.schedule import only_operations_of
 from scenarios.collectives.algorithm_registry import algorithms

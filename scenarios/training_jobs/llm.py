@@ -58,7 +58,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.transformer import step_trial
 from scenarios.workloads.transformer.shape import ParallelLayout, Place

@@ -52,7 +52,7 @@ from statistics import fmean
 import numpy as np
 
 from emulator.errors import UserError
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from emulator.sim.endpoint.operations.schedule import Schedule
 from scenarios.collectives.collective_parameters import EXPONENT, FLAG, PEERS

@@ -48,8 +48,8 @@ import numpy as np
 
 from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset, ShardCache, content
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.run.measures.metrics import jain, percentile
-from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.storage_commands import (
     SHORTEST_OCTETS,

@@ -5,6 +5,7 @@ Numbers in the docstring are those of the defaults; a test computes them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from topologies import cluster
@@ -117,7 +118,7 @@ class Cluster(Clos):
         )
         frontend = LeafSpine(leaves=self.frontend_leaves, spines=self.frontend_spines)
         storage = LeafSpine(leaves=self.storage_leaves, spines=self.storage_spines)
-        builders = {
+        builders: dict[str, Callable[[], Topology]] = {
             FRONTEND: lambda: cluster.frontend(
                 machines, frontend, self._cabling(self.frontend_rate), tenancy
             ),

@@ -194,8 +194,9 @@ def _open_ipv4(env: Envelope, frame: bytes | memoryview, wire: int) -> int | Non
         return None
     if flags & _MORE_FRAGMENTS:
         env.errors.append("the IPv4 packet is a fragment, but UET is never fragmented")
-    _bound(env, frame, wire, total, ihl * 4, "IPv4 total length")
-    return env.ip + ihl * 4
+    octets: int = ihl * 4
+    _bound(env, frame, wire, total, octets, "IPv4 total length")
+    return env.ip + octets
 
 
 def _open_ipv6(env: Envelope, frame: bytes | memoryview, wire: int) -> int | None:

@@ -14,7 +14,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from emulator.cli.decode.decode_source import (
-    KEY_FILE,
     CapturedFrame,
     keys_beside,
     opener,
@@ -22,6 +21,7 @@ from emulator.cli.decode.decode_source import (
     read_frames,
 )
 from emulator.errors import UserError
+from emulator.transports.one_time_keys import KEY_FILE
 from uet.wire.codes import NATIVE_PROTOCOL, UDP_PORT, ControlType
 from uet.wire.frame import CrcMode, DecodedPacket, Layer, decode_frame
 from uet.wire.naming import label, meaning, presented

@@ -15,7 +15,7 @@ from emulator.lab.standalone.script.phrases import duration, number
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Number(click.ParamType):
+class Number(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.4
     """A whole number, also hexadecimal or with a multiple."""
 
     name = "number"
@@ -24,7 +24,7 @@ class Number(click.ParamType):
         return number(value, param.opts[0] if param else "the value")
 
 
-class DurationParam(click.ParamType):
+class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.4
     """A time in seconds, or with a unit; in ns here."""
 
     name = "time"

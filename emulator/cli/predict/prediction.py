@@ -10,7 +10,8 @@ from statistics import median
 from emulator import scenario as scenarios
 from emulator.errors import UserError
 from emulator.nccl_tests.cluster_log import COLLECTIVES, ClusterLog, ClusterRow, ClusterTimes
-from emulator.run.report.result_table import ResultTable, TableColumn, wrapped
+from emulator.result_rows import TableColumn
+from emulator.run.report.result_table import ResultTable, wrapped
 from emulator.scenario import Scenario
 from topologies.model import Topology
 from topologies.units import format_size

@@ -108,7 +108,7 @@ def _checked(outer: bytes, start: int, octets: int) -> bool:
     if outer[start + 6 : start + 8] == bytes(2):
         return True
     datagram = outer[start : start + octets] + bytes(octets % 2)
-    total = sum(struct.unpack("!4H", outer[start - 8 : start])) + _UDP + octets
+    total: int = sum(struct.unpack("!4H", outer[start - 8 : start])) + _UDP + octets
     total += sum(struct.unpack(f"!{len(datagram) // 2}H", datagram))
     while total > 0xFFFF:
         total = (total & 0xFFFF) + (total >> 16)

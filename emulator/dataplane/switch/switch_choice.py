@@ -28,13 +28,13 @@ from emulator.dataplane.switch.switch_profile import (
     CLASS_NAMES,
     CLASS_QUEUES,
     DSCP,
-    MIN_TRIM_SIZE,
     PROFILES,
     ClassRules,
 )
 from emulator.errors import Misfit, UserError
 from topologies.advice import meant
 from topologies.units import UnitError, parse_size, parse_time_ns
+from uet.wire.codes import MIN_TRIM_SIZE
 
 DEFAULT = "shallow"
 NONE = "none"

@@ -26,6 +26,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.lab.live.rates import Activity, by_tier
 from emulator.lab.live.sampler import LabSample
 from emulator.lab.monitoring.lab_watch import Watched
@@ -140,7 +141,7 @@ _COUNTERS = (
     _Value("trimmed_packets", "Packets trimmed since counting began.",
            lambda one, _: one.total_trimmed),
 )  # fmt: skip
-_PAUSES = (
+_PAUSES: tuple[tuple[str, str, Callable[[PauseCounters], float]], ...] = (
     ("pfc_pauses", "Pauses by PFC that the port obeyed.", lambda one: one.pauses),
     ("pfc_paused_fabric_seconds", "Fabric time in which PFC stopped the port.",
      lambda one: one.paused_ns / 1e9),

@@ -212,7 +212,7 @@ def _beginning(journey: Journey, *, several: bool) -> str:
 
 def _kind(journey: Journey, *, trimmed: bool) -> str:
     if journey.kind is not PacketKind.DATA:
-        return journey.kind.value
+        return str(journey.kind.value)
     if not journey.is_attempt:
         return "response"
     if trimmed:

@@ -170,7 +170,8 @@ class _Bound:
         rests = self._remaining()
         busiest = self._busiest(begins, rests)
         fabric = self._fabric(begins, rests)
-        return max(self.division.processes.gather("bound", max(longest, busiest, fabric)))
+        bounds: list[float] = self.division.processes.gather("bound", max(longest, busiest, fabric))
+        return max(bounds)
 
     def _flight(self, which: Numbers | slice = slice(None)) -> Floats:
         """Return how long what ``which`` messages carry is on its way (ns)."""
@@ -261,7 +262,8 @@ class _Bound:
         processes = self.division.processes
         parts = processes.to_first("pairs", self._crossings(begins, rests))
         bound = self._cut(parts) if processes.reports else 0.0
-        return max(processes.gather("bound of the fabric", bound))
+        bounds: list[float] = processes.gather("bound of the fabric", bound)
+        return max(bounds)
 
     def _crossings(self, begins: Floats, rests: Floats) -> _Crossings:
         """Return the pairs that write to destinations which this process has.

@@ -110,7 +110,8 @@ class MessageGraph:
     def index(self, numbers: Numbers) -> Numbers:
         """Return the indices of operations in the schedules of these ranks."""
         place = np.searchsorted(self._firsts, numbers, side="right") - 1
-        return (numbers - self._firsts[place]).astype(np.int32)
+        index: Numbers = (numbers - self._firsts[place]).astype(np.int32)
+        return index
 
     def operation(self, number: int) -> tuple[int, int, Operation]:
         """The rank of operation ``number``, its index, and itself."""
@@ -220,7 +221,8 @@ class _Sorting:
         level = level[self._waits[level] == 0]
         order = np.arange(len(level), dtype=np.int32)
         self._place[level] = order
-        return level[self._place[level] == order]
+        once: Numbers = level[self._place[level] == order]
+        return once
 
 
 def _smallest(largest: int) -> type[np.signedinteger]:

@@ -170,7 +170,8 @@ def check_memory(
 
 
 def _available() -> int:
-    return max(0, psutil.virtual_memory().available - SPARE_BYTES)
+    available: int = psutil.virtual_memory().available
+    return max(0, available - SPARE_BYTES)
 
 
 def _sized(octets: int) -> str:

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from emulator.dataplane.switch.bpf.layout import TrafficClass
 from emulator.dataplane.switch.code_points import LAB
-from emulator.dataplane.switch.switch_choice import DSCP, OF_TRIMMING, TRIM, SwitchChoice
-from emulator.dataplane.switch.switch_profile import CLASS_NAMES, TRIMMED_NAMES, named
+from emulator.dataplane.switch.switch_choice import OF_TRIMMING, TRIM, SwitchChoice
+from emulator.dataplane.switch.switch_profile import CLASS_NAMES, DSCP, TRIMMED_NAMES, named
 from emulator.errors import UserError
 from emulator.run.plan.stages import StageChoice
 from emulator.transports.transport_choice import TransportChoice

@@ -22,14 +22,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from emulator.result_rows import NCCL_COLUMNS, short_names
+from emulator.result_rows import NCCL_COLUMNS, TableColumn, short_names
 from emulator.run.measures.metrics import percentile
 from emulator.run.report import spread, traffic
-from emulator.run.report.result_table import (
-    FABRIC_COLUMNS,
-    TRAFFIC_COLUMNS,
-    TableColumn,
-)
+from emulator.run.report.result_table import FABRIC_COLUMNS, TRAFFIC_COLUMNS
 from emulator.scenario import Outcome
 from topologies.model import Topology
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.dataplane.switch.bpf.layout import TrafficClass
 from emulator.dataplane.switch.code_points import LAB
+from emulator.result_rows import short_names
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
-from emulator.run.report.comparison import short_names
 from topologies.units import format_size
 
 #: So many names are "all others".

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from emulator.run.report.result_table import ResultTable, TableColumn
+from emulator.result_rows import TableColumn
+from emulator.run.report.result_table import ResultTable
 
 Row = Mapping[str, object]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 
 TIME = "time_us"
 #: Summed, for none of them may get lost in a median.

@@ -10,6 +10,7 @@ numbers of the operations that wait for the end or the start of another one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -146,8 +147,8 @@ class _BinaryReader:
         return TraceReceive(where=where, after=after, peer=peer, octets=size, tag=tag)
 
     def _array(
-        self, kind: np.dtype, start: int, count: int, what: str, end: int | None = None
-    ) -> npt.NDArray:
+        self, kind: np.dtype[Any], start: int, count: int, what: str, end: int | None = None
+    ) -> npt.NDArray[Any]:
         left = (len(self._data) if end is None else end) - start
         if count * kind.itemsize > left:
             raise self._wrong(

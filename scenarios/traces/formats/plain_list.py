@@ -46,7 +46,7 @@ from topologies.units import parse_size, parse_time_ns
 _FIELDS = ("operation", "size", "ranks", "root", "duration", "stream", "name", "after")
 _KINDS = ("compute", "send", *(one.value for one in Collective))
 #: What a field is not for.
-_USED = {
+_USED: Mapping[str, Callable[[str], bool]] = {
     "size": lambda kind: kind not in ("compute", "barrier"),
     "duration": lambda kind: kind == "compute",
     "stream": lambda kind: kind == "compute",

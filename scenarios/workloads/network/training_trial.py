@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from emulator.errors import UserError
-from emulator.run.report.result_table import TableColumn
+from emulator.result_rows import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network.parallel_training import ParallelTraining

@@ -21,8 +21,7 @@ from emulator.lab.standalone.script.pds_operations import Open, ProbeRequest
 from emulator.lab.standalone.script.phrases import check_names, duration, ip, number, phrase, switch
 from uet.config import DELIVERY_MODES
 from uet.ses.address import Address
-from uet.ses.memory.atomic_operations import size_of
-from uet.ses.memory.operands import NO_OPERAND, WITH_COMPARE
+from uet.ses.memory.atomic_operations import NO_OPERAND, WITH_COMPARE, size_of
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import (
     AtomicRequest,

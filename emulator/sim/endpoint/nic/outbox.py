@@ -51,7 +51,8 @@ class Outbox:
         (queued,) = struct.unpack("=i", fcntl.ioctl(self._socket, _SIOCOUTQ, b"\0\0\0\0"))
         if queued == 0:
             return self._queue_frames
-        return max(0, (self._send_room - queued) // self._frame_charge)
+        free: int = self._send_room - queued
+        return max(0, free // self._frame_charge)
 
     @property
     def backlog(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -61,7 +62,8 @@ def element_type(name: str) -> np.dtype[np.generic]:
     Raises ValueError if there is none.
     """
     if name == "bfloat16":
-        return np.dtype(ml_dtypes.bfloat16)
+        brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return brain
     try:
         return np.dtype(name)
     except TypeError:
