@@ -229,7 +229,7 @@ def validate(topology: Wiring) -> None:
     validate_vrfs(topology)
 
 
-def _validate_nodes(topology: Wiring) -> dict[str, Node]:
+def _validate_nodes(topology: Wiring) -> dict[str, Node]:  # noqa: C901  a rule after the other
     nodes: dict[str, Node] = {}
     macs: dict[str, str] = {}
     addresses: dict[tuple[str | None, IPv4Address], str] = {}

@@ -204,7 +204,7 @@ def command(plan: bool, **given: Any) -> None:
         _bench(farm, plan=plan, **given)
 
 
-def _bench(
+def _bench(  # noqa: PLR0913  options of the verb
     farm: TrialFarm | None,
     *,
     suite: str,

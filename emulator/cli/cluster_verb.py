@@ -56,7 +56,7 @@ LARGE = 100
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for the results.")
 @click.option("--report", is_flag=True, help="Write the folder's report.html, too.")
 @TABLE_OR_JSON
-def command(
+def command(  # noqa: PLR0913  options of the verb
     scenario: str | None,
     topology: str | None,
     pairs: Sequence[str],

@@ -15,7 +15,7 @@ from topologies.model import Topology
 Kind = Literal["kernel", "model"]
 
 
-def build(
+def build(  # noqa: PLR0913  settings of a fabric
     kind: Kind,
     name: str,
     topology: Topology,

@@ -84,7 +84,7 @@ class Lab:
     # ------------------------------------------------------------------ life
 
     @classmethod
-    def create(
+    def create(  # noqa: PLR0913  settings of a fabric
         cls,
         name: str,
         topology: Topology,

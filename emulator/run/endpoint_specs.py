@@ -38,7 +38,7 @@ def receive_slots(topology: Topology, frame_octets: int) -> int:
     return max(EndpointSpec.receive_slots, min(requested, share))
 
 
-def endpoint_specs(
+def endpoint_specs(  # noqa: PLR0913  each is a field of what it makes
     topology: Topology,
     transport: TransportChoice,
     *,

@@ -353,7 +353,7 @@ class GpuEndpoint:
                 self._armed = when
                 events.at(when, self._source.next(), self._wake, when)
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: C901  the way of a packet, without calls
         """Do all that can be done now, and see to it that the next deadline wakes this GPU."""
         if self._settling or self._retired or self._dead:
             return  # settling: a frame that is sent makes its line request another

@@ -112,7 +112,7 @@ def uet_endpoint(
     return create(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE, log=log)
 
 
-def fabric_interface(
+def fabric_interface(  # noqa: PLR0913  each is a field of what it makes
     *,
     seed: int,
     feps: Sequence[Mapping[str, object]],

@@ -80,7 +80,7 @@ def to_csv(topology: Topology) -> str:
     return page.getvalue()
 
 
-def _row(
+def _row(  # noqa: PLR0913  each is a field of what it makes
     node: Node,
     port: str,
     *,

@@ -191,7 +191,7 @@ class Assembly:
         self._nodes[name] = draft
         return name
 
-    def bridge(
+    def bridge(  # noqa: PLR0913  each is a field of what it makes
         self,
         switch: str,
         name: str,

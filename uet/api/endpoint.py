@@ -676,7 +676,7 @@ profile that has it
         """
         self._atomic(buf, None, result, dest_addr, addr, key, datatype, op, context)
 
-    def compare_atomic(
+    def compare_atomic(  # noqa: PLR0913  libfabric's arguments
         self,
         buf: object,
         compare: object,
@@ -728,7 +728,7 @@ profile that has it
         room = self.domain.config.payload_mtu
         return room // (2 * size if op == AtomicOpcode.MSWAP else size)
 
-    def _atomic(
+    def _atomic(  # noqa: PLR0913  libfabric's arguments
         self,
         buf: object,
         compare: object,

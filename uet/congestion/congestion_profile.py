@@ -83,7 +83,7 @@ class CongestionProfile:
         return self.tuning.of(GRANTING, RcccParameters)
 
 
-def profile(
+def profile(  # noqa: PLR0913  each is a field of what it makes
     cc: str,
     *,
     spraying: str,

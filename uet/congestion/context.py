@@ -152,7 +152,7 @@ class CongestionContext:
         "window",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a field of what it makes
         self,
         *,
         window: Window | None,

@@ -72,7 +72,7 @@ _ACK_REQ_CLEAR, _ACK_REQ_CLOSE = int(AckFlag.REQ_CLEAR), int(AckFlag.REQ_CLOSE)
 _ACK_EPSN = 0x40
 
 
-def control_packet(
+def control_packet(  # noqa: PLR0913  fields of a header
     kind: ControlType,
     *,
     psn: int,
@@ -217,7 +217,7 @@ class PacketWriter:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def request(
+    def request(  # noqa: PLR0913  fields of a header
         self,
         psn: int,
         message: Outbound,
@@ -390,7 +390,7 @@ class PacketWriter:
 
     # -- control packets -----------------------------------------------------------------------
 
-    def control(
+    def control(  # noqa: PLR0913  fields of a header
         self,
         kind: ControlType,
         *,

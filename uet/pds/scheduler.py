@@ -118,7 +118,7 @@ class PdcScheduler:
                 context.offered = True
                 self._contexts.append(context)
 
-    def _send(self, out: list[Frame], now: int, limit: int) -> None:
+    def _send(self, out: list[Frame], now: int, limit: int) -> None:  # noqa: C901  the way of a packet, without calls
         contexts = self._contexts
         while contexts and len(out) < limit:
             context = contexts[0]

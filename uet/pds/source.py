@@ -355,7 +355,7 @@ class RequestSource:
         """Report the octets that wait for credit."""
         self.flow.waits(0 if self.idle else self._waiting() * self._full_size)
 
-    def transmit(self, out: list[Frame], now: int, limit: int, octets: int = EVERYTHING) -> int:
+    def transmit(self, out: list[Frame], now: int, limit: int, octets: int = EVERYTHING) -> int:  # noqa: C901  the way of a packet, without calls
         """Append what may leave now: what the network lost first, then new packets.
 
         That is about as many ``octets`` of nominal size, a packet more at most.  Returned is why

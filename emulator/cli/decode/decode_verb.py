@@ -176,7 +176,7 @@ _SHOWN_OCTETS = 24
     f" {KEY_FILE} beside the capture is used.",
 )
 @click.option("--all", "everything", is_flag=True, help="List frames that carry no UET too.")
-def command(
+def command(  # noqa: PLR0913  options of the verb
     source: str,
     style: str,
     brief: bool,

@@ -123,7 +123,7 @@ DEFAULT_COLOUR = "utilisation"
     "with the least traffic between them.",
 )
 @PARAMETERS
-def command(
+def command(  # noqa: PLR0913  options of the verb
     fabrics: tuple[str, ...],
     form: str | None,
     output: str,

@@ -91,7 +91,7 @@ DEFAULT_DILATION = 1000.0
 )
 @SEED
 @TABLE_OR_JSON
-def command(
+def command(  # noqa: PLR0913  options of the verb
     topology: str,
     name: str | None,
     dilation: float,

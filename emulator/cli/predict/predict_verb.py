@@ -77,7 +77,7 @@ from topologies.units import UnitError, parse_size
 @RUN_FOLDER
 @LAB_NAME
 @result_format("what prediction.json holds")
-def command(
+def command(  # noqa: PLR0913  options of the verb
     log_path: Path,
     topology: str,
     transport: str | None,

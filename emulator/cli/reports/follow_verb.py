@@ -50,7 +50,7 @@ _NUMBER = click.IntRange(min=0, max=2**32 - 1)
 @click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-def command(
+def command(  # noqa: PLR0913  options of the verb
     run: Path,
     psn: int | None,
     message: int | None,

@@ -183,7 +183,7 @@ class Sniffer:
 class Dumpcap(Sniffer):
     """dumpcap on several ports of one node, written as pcapng with interfaces ``node:port``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  options of dumpcap
         self,
         node: str,
         ports: Sequence[str],

@@ -179,7 +179,7 @@ class ModelPort:
 
     # ------------------------------------------------------------------ departure
 
-    def leave(self, frame: bytes, origin: int, out: list[bytes], turn: int = _FIRST) -> None:
+    def leave(self, frame: bytes, origin: int, out: list[bytes], turn: int = _FIRST) -> None:  # noqa: C901  the way of a packet, without calls
         """Append to ``out`` what leaves by this port of ``frame``, which came in by ``origin``.
 
         ``origin`` is the index of a port that pauses, 0 of any other.

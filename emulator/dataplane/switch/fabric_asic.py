@@ -72,7 +72,7 @@ class FabricAsic:
     the engine of a virtual clock, None with the host's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  settings of a fabric
         self,
         lab: str,
         topology: Topology,
@@ -114,7 +114,7 @@ class FabricAsic:
         self._dead: frozenset[CableEnd] = frozenset()
 
     @classmethod
-    def load(
+    def load(  # noqa: PLR0913  settings of a fabric
         cls,
         fitted: FittedSwitch,
         lab: str,

@@ -371,7 +371,7 @@ PROFILES: Mapping[str, Callable[[int], dict[str, ClassRules]]] = {
 }
 
 
-def port_settings(
+def port_settings(  # noqa: PLR0913  each is a field of what it makes
     profile: Profile,
     *,
     rate_bps: float,

@@ -130,7 +130,7 @@ class Manners:
 class EndpointSession:
     """One endpoint at work.  Make it inside the namespace."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts of an endpoint
         self,
         endpoint: PeerLearner,
         port: RawPort,

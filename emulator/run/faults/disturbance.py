@@ -61,7 +61,7 @@ NAMED_PAIRS = 16
 AT_NICS = ("gpu_dead", "no_carrier")
 
 
-def reported(
+def reported(  # noqa: PLR0913  each is a field of what it makes
     expected: FaultExpectation,
     topology: Topology,
     disturbed: Outcome,

@@ -155,7 +155,7 @@ def _as_wide_as(
     return replace(column, width=max(map(len, texts)) + first)
 
 
-def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
+def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:  # noqa: C901  a line after the other
     """Return the comment lines below the rows, which state what disqualifies the numbers."""
     rows = result["rows"]
     assert isinstance(rows, Sequence)

@@ -138,7 +138,7 @@ class PdcFeedback:
 
     # -- what an ACK does ---------------------------------------------------------------------
 
-    def on_ack(self, packet: memoryview, at: int, entropy: int, now: int) -> None:
+    def on_ack(self, packet: memoryview, at: int, entropy: int, now: int) -> None:  # noqa: C901  the way of a packet, without calls
         """Take an ACK, ACK_CC or ACK_CCX (UES Tables 3-35 to 3-37)."""
         word, ack_offset, cack, spdcid, _ = _ACK.unpack_from(packet, at)
         kind = word >> _TYPE_SHIFT
