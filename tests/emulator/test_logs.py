@@ -99,7 +99,8 @@ def test_the_command_logs_to_standard_error() -> None:
 def test_mininet_hides_no_line() -> None:
     source = (
         "import logging, mininet.log\n"
-        "from emulator import lab, logs\n"
+        "from emulator import logs\n"
+        "from emulator.dataplane import lab\n"
         "from emulator.dataplane.kernel.fabric import build\n"
         "logs.configure(2)\n"
         "for name, logger in logging.Logger.manager.loggerDict.items():\n"

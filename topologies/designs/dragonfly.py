@@ -14,7 +14,7 @@ routers=4, gpus_per_host=2, global_links=2 (two of nine groups drawn)::
 A group has a routers, each joined to the a - 1 others; every router has p GPUs (``hosts`` servers
 of ``gpus_per_host``) and h global links.  a h + 1 groups are joined by one link between any two;
 with fewer groups there are more links between two, as many as fit
-(:mod:`topologies.designs.global_links` selects the ports).  Balanced is a = 2 p = 2 h, the default
+(:func:`global_links` selects the ports).  Balanced is a = 2 p = 2 h, the default
 for a given p (Kim et al., "Technology-Driven, Highly-Scalable Dragonfly Topology", ISCA 2008).  A
 router of it has p + a - 1 + h = 4 p - 1 ports.
 

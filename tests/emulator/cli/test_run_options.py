@@ -89,6 +89,8 @@ DOES: dict[str, list[Changed | Refused]] = {
     "--param": [Changed(("--param", "in_flight=1"))],
     "--sizes": [Changed(("--sizes", "32KiB"), beside=SHORT[2:])],
     "--iterations": [Changed(("--iterations", "3"), beside=SHORT[:2])],
+    # What a file adds is tried in test_plugins.
+    "--plugin": [Refused(("--plugin", "missing.py"), "missing.py")],
     # Its name is that of what it makes in the machine, while it stands.
     "--name": [Refused(("--name", "a/b"), "a/b")],
     # All cases here have a folder by it.

@@ -44,7 +44,8 @@ def test_no_other_module_derives_from_a_hot_class() -> None:
             for name, bases in re.findall(
                 r"^ *class (\w+)(?:\((.*?)\))?:", path.read_text(), re.M | re.S
             ):
-                derived += [(place, name, base) for base in re.findall(r"\w+", bases)]
+                bare = re.sub(r"\[.*?\]", "", bases, flags=re.S)
+                derived += [(place, name, base) for base in re.findall(r"\w+", bare)]
                 if place in HOT:
                     classes[name] = place
     assert len(classes) > 10

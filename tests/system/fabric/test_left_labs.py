@@ -30,7 +30,7 @@ BUDGET_S = 60.0
 MAKER = """
 import os, sys
 from contextlib import ExitStack
-from emulator import cleanup
+from emulator.dataplane import cleanup
 from emulator.dataplane.lab import Lab
 from topologies import catalogue
 name, spec = sys.argv[1:]

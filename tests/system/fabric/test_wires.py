@@ -85,7 +85,6 @@ def test_another_process_finds_the_same_wires(lab: LabFactory) -> None:
 
 def test_lab_of_the_hosts_clock_has_no_wires(lab: LabFactory) -> None:
     made = lab(RAIL)
-    assert made.wires is None
     assert not made.wires_namespace.exists()
 
 

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed"),
 ]
 
-FILES = CHECKOUT / "emulator" / "monitoring" / "dashboards"
+FILES = CHECKOUT / "emulator" / "lab" / "monitoring" / "dashboards"
 SCRAPE, DASHBOARD = FILES / "prometheus.yml", FILES / "grafana-uetemu.json"
 TARGET = "127.0.0.1:9477"
 
