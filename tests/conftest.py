@@ -6,13 +6,14 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
 from xdist.remote import Producer
 
+from emulator.pytest_plugin.runs import RunFactory, RunProcess
 from tests import CHECKOUT
 from tests.harness.beside import beside_others
 from tests.harness.examples import NIGHTLY
@@ -41,6 +42,16 @@ def readable_sources() -> Iterator[Path]:
         for package in ("uet", "emulator", "topologies", "scenarios"):
             shutil.copytree(CHECKOUT / package, folder / package)
         yield folder
+
+
+@pytest.fixture
+def start(uetemu_run: RunFactory) -> Callable[..., RunProcess]:
+    """``start(*options, scenario=...)`` begins ``uetemu run``; what is left of it is removed."""
+
+    def begin(*options: str, scenario: str = "allreduce") -> RunProcess:
+        return uetemu_run.start(scenario, *options)
+
+    return begin
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

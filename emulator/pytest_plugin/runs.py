@@ -218,8 +218,14 @@ class RunProcess:
         self.undisturbed = True
         self._checks = checks
         self._asked = ("run", scenario, *options)
-        self.process = subprocess.Popen(
-            [*launcher, *UETEMU, *self._asked, "--name", self.lab, "--output", str(self.folder)],
+        self.process = self._begin(
+            launcher, [*self._asked, "--name", self.lab, "--output", str(self.folder)]
+        )
+
+    def _begin(self, launcher: Sequence[str], words: Sequence[str]) -> subprocess.Popen[str]:
+        """Start ``uetemu`` with ``words``."""
+        return subprocess.Popen(
+            [*launcher, *UETEMU, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -321,6 +327,9 @@ class RunFactory:
     that ends well.
     """
 
+    #: What begins a run.
+    process: type[RunProcess] = RunProcess
+
     def __init__(
         self, parent: Path, given: Sequence[str] = (), checks: Sequence[FolderCheck] = ()
     ) -> None:
@@ -366,7 +375,7 @@ class RunFactory:
         """Begin a run; the test's end ends it."""
         self._parent.mkdir(parents=True, exist_ok=True)
         words = (*self._given, *options, *as_options(params or {}))
-        self._begun.append(RunProcess(self._parent, scenario, *words, checks=self._checks))
+        self._begun.append(self.process(self._parent, scenario, *words, checks=self._checks))
         return self._begun[-1]
 
     def end(self) -> None:

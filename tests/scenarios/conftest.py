@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.modelled_run import ModelledRun, ModelledRuns
+from tests.harness.runs.modelled_run import ModelledRuns
+from tests.harness.runs.whole_run import held
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., ModelledRun]:
-    """``start(*options, scenario=...)`` begins ``uetemu run --fabric model``."""
-
-    def begin(*options: str, scenario: str = "allreduce") -> ModelledRun:
-        return ModelledRun(tmp_path, scenario, *options)
-
-    return begin
-
-
-@pytest.fixture
-def uetemu_run(tmp_path: Path) -> ModelledRuns:
+def uetemu_run(tmp_path: Path) -> Iterator[ModelledRuns]:
     """``uetemu_run(scenario, *options, params=...)`` runs it to its end."""
-    return ModelledRuns(tmp_path)
+    runs = ModelledRuns(tmp_path, checks=[held])
+    yield runs
+    runs.end()

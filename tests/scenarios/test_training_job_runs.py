@@ -103,6 +103,7 @@ def test_a_job_that_cannot_go_on_ends_with_one_sentence(
     assert status == 1
     assert words in errors
     assert without_progress(errors).count("\n") == 1
+    assert run.leftovers() == []
 
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
@@ -131,3 +132,4 @@ def test_a_job_that_does_not_expect_it_fails_by_a_transport_error(
     assert f"({gone})" in errors
     assert f"cut off for good by 't=2us {fault} dead', and the job cannot end without" in errors
     assert "# Unfinished" in output
+    assert run.leftovers() == []

@@ -14,7 +14,7 @@ import pytest
 from emulator.dataplane import cleanup
 from emulator.dataplane.lab import Lab
 from emulator.pytest_plugin.labs import LABS
-from emulator.pytest_plugin.runs import FolderCheck, RunFactory, RunProcess
+from emulator.pytest_plugin.runs import FolderCheck
 from tests.harness.runs.whole_run import held
 from topologies.model import Topology
 
@@ -55,16 +55,6 @@ def lab(uetemu_lab: LabFactory) -> LabFactory:
 def uetemu_checks() -> list[FolderCheck]:
     """Hold every run that ends well to what is true of all runs."""
     return [held]
-
-
-@pytest.fixture
-def start(uetemu_run: RunFactory) -> Callable[..., RunProcess]:
-    """``start(*options, scenario=...)`` begins ``uetemu run``; what is left of it is removed."""
-
-    def begin(*options: str, scenario: str = "allreduce") -> RunProcess:
-        return uetemu_run.start(scenario, *options)
-
-    return begin
 
 
 @pytest.fixture

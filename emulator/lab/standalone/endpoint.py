@@ -12,6 +12,7 @@ import contextlib
 import secrets
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -58,7 +59,7 @@ class LabGpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandAlone:
+class StandAlone(ABC):
     """An endpoint as the command line describes it; times are ns.
 
     ``values`` are fields of its configuration that an option of their own has set, ``settings``
@@ -104,16 +105,16 @@ class StandAlone:
             found.must_work()
             return self.live(values, EndpointRun(self, work, found, stop, stack))
 
+    @abstractmethod
     def prepare(self, seed: int) -> tuple[dict[str, Any], StandAloneWork]:
         """Return the fields of the configuration that the user decides, and the work.
 
         Raises :class:`UserError` for all that is wrong whatever the interface is.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def live(self, values: dict[str, Any], run: EndpointRun) -> int:
         """Make the endpoint of ``values`` in ``run``, and serve; the exit status."""
-        raise NotImplementedError
 
     def own_address(self, found: NetworkInterface, peer: str | None) -> str:
         """Return its address on ``found``, of the IP version of ``peer`` if that is known."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.harness.runs.modelled_run import ModelledRun
 from tests.harness.runs.processes import begun
+from tests.harness.runs.whole_run import held
 
 FEW = "rail_clos:hosts=2,gpus_per_host=2,spines=2"
 _SIZES = ("--topology", FEW, "--sizes", "16KiB", "--iterations", "1")
@@ -178,7 +179,7 @@ def outcomes(folder: Path, scenario: str, *arguments: str) -> list[dict[str, obj
     arguments = (*arguments, "--capture", "none", "--workers", "1")
     runs = {
         "kernel": begun(folder, *arguments, scenario=scenario),
-        "model": ModelledRun(folder, scenario, *arguments),
+        "model": ModelledRun(folder, scenario, *arguments, checks=[held]),
     }
     for fabric, run in runs.items():
         status, _, errors = run.communicate()

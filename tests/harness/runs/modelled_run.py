@@ -3,94 +3,103 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import shlex
+import select
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-from emulator.pytest_plugin.runs import BUDGET_S, RunFactory, RunOutcome, as_options
-from tests.harness.runs.whole_run import held
+from emulator.pytest_plugin.runs import FolderCheck, RunFactory, RunProcess
 
 #: What a run loads anyway, loaded once for all.
 PRELOADED = ("emulator.cli.main", "emulator.cli.run_verb", "emulator.run.runner")
 
 
-class ModelledRun:
-    """A run on a modelled fabric, with the face of ``RunProcess``; it begins at once."""
+class ForkedCommand:
+    """``uetemu`` with ``words`` in a fork of this process, with what tests use of ``Popen``."""
 
-    def __init__(self, parent: Path, scenario: str, *options: str) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
         for module in PRELOADED:
             importlib.import_module(module)
-        self.folder = parent / "run"
-        while self.folder.exists():
-            self.folder = self.folder.with_name(f"{self.folder.name}+")
-        self.folder.mkdir(parents=True)
-        self._asked = ("run", scenario, *options, "--fabric", "model")
-        self._streams = [parent / f"{self.folder.name}.{name}" for name in ("out", "err")]
-        self._pid: int | None = os.fork()
-        if not self._pid:
-            self._carry_out()
+        self.returncode: int | None = None
+        self._streams: list[IO[str]] = [
+            tempfile.TemporaryFile("w+")  # noqa: SIM115  communicate() may read it again
+            for _ in range(2)
+        ]
+        self.pid = os.fork()
+        if not self.pid:
+            self._carry_out(words)
+        self._ends = os.pidfd_open(self.pid)
 
-    def _carry_out(self) -> None:
+    def _carry_out(self, words: Sequence[str]) -> None:
         """Be the child: never return to the test."""
         status = 70
         try:
-            for number, path in enumerate(self._streams, 1):
-                os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+            os.setsid()
+            for number, stream in enumerate(self._streams, 1):
+                os.dup2(stream.fileno(), number)
             sys.stdin = open(os.devnull)  # noqa: SIM115
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-            sys.argv = ["uetemu", *self._asked, "--output", str(self.folder)]
+            sys.argv = ["uetemu", *words]
             importlib.import_module("emulator.cli.main").main()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0
+        except BaseException:  # noqa: BLE001  a child has no caller to raise to
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
 
-    @property
-    def command(self) -> str:
-        """The command as a user writes it."""
-        return shlex.join(("uetemu", *self._asked))
+    def poll(self) -> int | None:
+        """Return the exit status (negative: a signal); None while it runs."""
+        return self._wait(0)
 
-    def communicate(self) -> tuple[int, str, str]:
-        """Return status, output and errors; hold a run that ended well to what is true of all."""
-        if self._pid is not None:
-            _, status = os.waitpid(self._pid, 0)
-            self._pid, self._status = None, os.waitstatus_to_exitcode(status)
-            if not self._status:
-                held(self.folder)
-        output, errors = (path.read_text() for path in self._streams)
-        return self._status, output, errors
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Return output and errors once it has ended; TimeoutExpired if it has not by then."""
+        if self._wait(timeout) is None:
+            raise subprocess.TimeoutExpired("uetemu", timeout or 0)
+        for stream in self._streams:
+            stream.seek(0)
+        output, errors = (stream.read() for stream in self._streams)
+        return output, errors
 
-    def finish(self, budget_s: float = BUDGET_S) -> RunOutcome:
-        """Wait until the run has ended, and return its outcome; the test's own time limits it."""
-        status, output, errors = self.communicate()
-        return RunOutcome(
-            command=self.command, folder=self.folder, status=status, output=output, errors=errors
-        )
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
-    @property
-    def result(self) -> dict[str, Any]:
-        """The content of ``result.json``."""
-        content: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
-        return content
+    def kill(self) -> None:
+        """Kill it, if it has not ended."""
+        self.send_signal(signal.SIGKILL)
 
-    def events(self) -> list[dict[str, Any]]:
-        """Return the events of a run that has ended."""
-        return [
-            json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()
-        ]
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._ends], [], [], timeout)[0]:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self._ends)
+        return self.returncode
+
+
+class ModelledRun(RunProcess):
+    """A run on a modelled fabric."""
+
+    process: ForkedCommand
+
+    def __init__(
+        self, parent: Path, scenario: str, *options: str, checks: Sequence[FolderCheck] = ()
+    ) -> None:
+        super().__init__(parent, scenario, *options, "--fabric", "model", checks=checks)
+
+    def _begin(self, launcher: Sequence[str], words: Sequence[str]) -> ForkedCommand:
+        return ForkedCommand(words)
 
 
 class ModelledRuns(RunFactory):
     """``uetemu_run`` on a modelled fabric."""
 
-    def start(
-        self, scenario: str, *options: str, params: Mapping[str, object] | None = None
-    ) -> ModelledRun:
-        """Begin a run."""
-        return ModelledRun(self._parent, scenario, *options, *as_options(params or {}))
+    process = ModelledRun
