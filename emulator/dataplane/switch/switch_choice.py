@@ -343,9 +343,11 @@ MEANINGS: Mapping[str, str] = {
 }
 
 
-def _parts(choice: object, parameters: Mapping[str, Parameter]) -> dict[str, str]:
+def _parts(
+    choice: SwitchChoice | PauseChoice | LlrChoice | CbfcChoice, parameters: Mapping[str, Parameter]
+) -> dict[str, str]:
     """Return what ``choice`` has of ``parameters`` beside its defaults, as users write it."""
-    usual = {one.name: one.default for one in fields(choice)}  # type: ignore[arg-type]
+    usual = {one.name: one.default for one in fields(choice)}
     said = {name for name, default in usual.items() if getattr(choice, name) != default}
     return {
         key: _written(getattr(choice, one.field), one.field.endswith("_ns"))
