@@ -6,7 +6,7 @@ A manual holds a table between the lines ``<!-- generated: NAME -->`` and ``<!--
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import click
 
@@ -44,87 +44,16 @@ _LINK = re.compile(r"\]\(#([a-z-]+)\)")
 _TABLE = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-#: Verbs whose options stand in the manual of labs and endpoints.
-_OF_LABS = (
-    "up",
-    "down",
-    "status",
-    "top",
-    "cluster",
-    "services",
-    "metrics",
-    "inject",
-    "exec",
-    "capture",
-)
-_OF_ENDPOINTS = ("fep", "hca", "nvme")
+def verbs() -> str:
+    """List every verb with its meaning, and the commands below it."""
+    return _list((name, verb.help + _below(name)) for name, verb in VERBS.items())
 
 
-def verbs_of_runs() -> str:
-    """List the verbs that run something, or read what a run has left, with their options."""
-    others = [name for name in VERBS if name not in _OF_LABS + _OF_ENDPOINTS]
-    return "\n\n".join((_lists({"uetemu": cli}), _verbs(others)))
-
-
-def verbs_of_labs() -> str:
-    """List the verbs that build, watch and change labs, with their options."""
-    return _verbs(_OF_LABS)
-
-
-def _verbs(names: Sequence[str]) -> str:
-    """List verbs with their options, an option that three or more of them have once, before all."""
-    users: dict[tuple[str, str], list[str]] = {}
-    for name in names:
-        for command in _commands(name).values():
-            for record in _option_records(name, command):
-                users.setdefault(record, []).append(name)
-    shared = {record: verbs for record, verbs in users.items() if len(verbs) >= 3}
-    lines = (
-        f"- `{option}` (of {', '.join(f'`{verb}`' for verb in dict.fromkeys(verbs))})"
-        + (f": {text}" if text else "")
-        for (option, text), verbs in shared.items()
-    )
-    return "\n\n".join(("\n".join(lines), *(_options_of(name, shared=shared) for name in names)))
-
-
-def verbs_of_endpoints() -> str:
-    """List the verbs that are one endpoint, with their options, those of two together."""
-    return "\n\n".join((_options_of("fep", "hca"), _options_of("nvme")))
-
-
-def _options_of(*names: str, shared: Container[tuple[str, str]] = ()) -> str:
-    """List verbs with their meaning, and the options of them and of the commands below them."""
-    meanings = "\n\n".join(f"**`{name}`**: {VERBS[name].help}" for name in names)
-    options = _lists(
-        {path: each for name in names for path, each in _commands(name).items()}, shared
-    )
-    alone = f"**`{names[0]}`**\n\n"
-    return f"{meanings}\n\n{options.removeprefix(alone)}".rstrip()
-
-
-def _lists(commands: Mapping[str, click.Command], shared: Container[tuple[str, str]] = ()) -> str:
-    """List options once, under the names of the commands that have them, but for ``shared``."""
-    users: dict[tuple[str, str], list[str]] = {}
-    for path, command in commands.items():
-        for record in _option_records(path, command):
-            if record not in shared:
-                users.setdefault(record, []).append(path)
-    lists: dict[str, list[str]] = {}
-    for (option, text), paths in users.items():
-        line = f"- `{option}`: {text}" if text else f"- `{option}`"
-        lists.setdefault(_heading(paths, list(commands)), []).append(line)
-    return "\n\n".join("\n".join((f"**{head}**", "", *lines)) for head, lines in lists.items())
-
-
-def _heading(paths: Sequence[str], every: Sequence[str]) -> str:
-    """Return the names of ``paths``, a verb's own instead of those of all its commands."""
-    shown: list[str] = []
-    for verb in dict.fromkeys(path.split()[0] for path in paths):
-        own, all_own = (
-            [path for path in some if path.split()[0] == verb] for some in (paths, every)
-        )
-        shown += [verb] if own == all_own else own
-    return ", ".join(f"`{name}`" for name in shown)
+def _below(verb: str) -> str:
+    command = cli.get_command(click.Context(cli), verb)
+    if not isinstance(command, click.Group):
+        return ""
+    return f" ({', '.join(f'`{name}`' for name in command.commands)})"
 
 
 def transports() -> str:
@@ -183,9 +112,7 @@ def scenarios() -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    "verbs_of_runs": verbs_of_runs,
-    "verbs_of_labs": verbs_of_labs,
-    "verbs_of_endpoints": verbs_of_endpoints,
+    "verbs": verbs,
     "transports": transports,
     "switches": switches,
     "control_planes": control_planes,
@@ -215,35 +142,6 @@ def with_tables(text: str) -> str:
 def _list(meanings: Iterable[tuple[str, str | None]]) -> str:
     """Write a list of names with what they mean."""
     return "\n".join(f"- `{name}`: {text}" for name, text in meanings)
-
-
-def _commands(path: str, command: click.Command | None = None) -> dict[str, click.Command]:
-    """Return the commands that do something at or below a verb, by what a user types."""
-    command = command or cli.get_command(click.Context(cli), path)
-    assert command is not None
-    if not isinstance(command, click.Group):
-        return {path: command}
-    return {
-        place: each
-        for name, inner in command.commands.items()
-        for place, each in _commands(f"{path} {name}", inner).items()
-    }
-
-
-def _option_records(path: str, command: click.Command) -> list[tuple[str, str]]:
-    """Return names and help of the options of ``command``, as ``--help`` prints them."""
-    context = click.Context(command, info_name=path)
-    records = (
-        parameter.get_help_record(context)
-        for parameter in command.params
-        if isinstance(parameter, click.Option)
-    )
-    words = (
-        (" ".join(record[0].split()), " ".join(record[1].split())) for record in records if record
-    )
-    return [
-        (re.sub(r" (?:INTEGER|FLOAT)(?: RANGE)?$", " N", option), text) for option, text in words
-    ]
 
 
 if __name__ == "__main__":

@@ -111,17 +111,8 @@ def test_a_collective_and_an_algorithm_are_right(tmp_path: Path, words: Sequence
     assert row["wrong"] == 0
 
 
-@pytest.fixture
-def one_spine(tmp_path: Path) -> Path:
-    """The design of the manual in a file of its own."""
-    (source,) = re.findall(
-        r"```python\n(.*?)```", (CHECKOUT / "topologies" / "README.md").read_text(), flags=re.DOTALL
-    )
-    (tmp_path / "one_spine.py").write_text(source)
-    return tmp_path / "one_spine.py"
-
-
-def test_a_topology_is_drawn_and_run_on(one_spine: Path, tmp_path: Path) -> None:
+def test_a_topology_is_drawn_and_run_on(tmp_path: Path) -> None:
+    one_spine = EXAMPLES / "one_spine.py"
     drawn = uetemu("graph", "--plugin", one_spine, "one_spine:leaves=3", "--format", "json")
     assert len(json.loads(drawn.stdout)["links"]) == 9
     assert (
@@ -134,8 +125,9 @@ def test_a_topology_is_drawn_and_run_on(one_spine: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_the_list_has_what_files_bring(one_spine: Path) -> None:
-    shown = uetemu("list", "--plugin", one_spine, "--plugin", EXAMPLES / "star.py").stdout
+def test_the_list_has_what_files_bring() -> None:
+    files = (EXAMPLES / "one_spine.py", EXAMPLES / "star.py")
+    shown = uetemu("list", *(f"--plugin={file}" for file in files)).stdout
     assert re.search(r"^  one_spine +Leaves under one spine", shown, flags=re.MULTILINE)
     assert re.search(r"^  exchange +each GPU sends its buffer", shown, flags=re.MULTILINE)
 

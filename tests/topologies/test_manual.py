@@ -6,7 +6,6 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,9 @@ ADDRESSING = MANUAL.partition("## Addressing\n")[2].partition("\n## ")[0]
 
 
 @pytest.fixture
-def with_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def with_example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The catalogue, with the manual's design from a file of its own."""
-    (source,) = re.findall(r"```python\n(.*?)```", MANUAL, flags=re.DOTALL)
-    (tmp_path / "one_spine.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(CHECKOUT / "tests" / "examples")
     importlib.import_module("one_spine")
     yield
     catalogue.DESIGNS.remove("one_spine")
