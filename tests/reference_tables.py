@@ -40,6 +40,7 @@ _HOMES = {
     "pxn": "../sim/README.md",
     "lost-packets": "faults/README.md",
 }
+_DROPPED = "rx_drop_"
 _LINK = re.compile(r"\]\(#([a-z-]+)\)")
 _TABLE = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -94,12 +95,23 @@ def units() -> str:
 
 
 def _explained(meanings: Mapping[str, str]) -> Callable[[], str]:
-    """Return what lists the keys of ``meanings`` with their meanings."""
+    """Return what lists the keys of ``meanings`` with their meanings.
+
+    Keys of one meaning are one line, as are reasons of drops, which say themselves what they mean.
+    """
 
     def listed() -> str:
-        return _LINK.sub(
-            lambda link: f"]({_HOMES.get(link[1], '')}#{link[1]})", _list(meanings.items())
-        )
+        keys: dict[str, list[str]] = {}
+        reasons = []
+        for key, text in meanings.items():
+            if key.startswith(_DROPPED):
+                reasons.append(f"`{key.removeprefix(_DROPPED)}`")
+            else:
+                keys.setdefault(text, []).append(key)
+        lines = _list(("`, `".join(names), text) for text, names in keys.items())
+        if reasons:
+            lines += f"\n- `{_DROPPED}`...: dropped packets, by reason: {', '.join(reasons)}"
+        return _LINK.sub(lambda link: f"]({_HOMES.get(link[1], '')}#{link[1]})", lines)
 
     return listed
 
