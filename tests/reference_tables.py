@@ -40,7 +40,12 @@ _HOMES = {
     "pxn": "../sim/README.md",
     "lost-packets": "faults/README.md",
 }
-_DROPPED = "rx_drop_"
+#: How meanings of reasons begin, and what stands for all of them.
+_REASONS = {
+    "dropped": "packets dropped, by reason",
+    "not opened": "secured packets not opened, by reason (UES 3.7)",
+    "not sealed": "packets not secured, by reason",
+}
 _LINK = re.compile(r"\]\(#([a-z-]+)\)")
 _TABLE = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -97,21 +102,16 @@ def units() -> str:
 def _explained(meanings: Mapping[str, str]) -> Callable[[], str]:
     """Return what lists the keys of ``meanings`` with their meanings.
 
-    Keys of one meaning are one line, as are reasons of drops, which say themselves what they mean.
+    Keys of one meaning are one line, as are those that count packets by a reason in their name.
     """
 
     def listed() -> str:
         keys: dict[str, list[str]] = {}
-        reasons = []
         for key, text in meanings.items():
-            if key.startswith(_DROPPED):
-                reasons.append(f"`{key.removeprefix(_DROPPED)}`")
-            else:
-                keys.setdefault(text, []).append(key)
-        lines = _list(("`, `".join(names), text) for text, names in keys.items())
-        if reasons:
-            lines += f"\n- `{_DROPPED}`...: dropped packets, by reason: {', '.join(reasons)}"
-        return _LINK.sub(lambda link: f"]({_HOMES.get(link[1], '')}#{link[1]})", lines)
+            shown = _REASONS.get(text.partition(":")[0], text)
+            keys.setdefault(shown, []).append(f"`{key}`")
+        lines = (f"- {', '.join(names)}: {text}" for text, names in keys.items())
+        return _LINK.sub(lambda link: f"]({_HOMES.get(link[1], '')}#{link[1]})", "\n".join(lines))
 
     return listed
 

@@ -24,6 +24,7 @@ PUBLIC = (
     .read_text()
     .partition("## What is public\n")[2]
     .partition("\n## ")[0]
+    .replace("\n  ", " ")
 )
 PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 
@@ -59,7 +60,7 @@ def test_paths_that_a_manual_names_exist(page: Path) -> None:
 
 def public() -> dict[str, set[str]]:
     """Return the names that scripts of users may import, by module."""
-    rows = re.findall(r"^\| (`.+?) \| (.+) \|$", PUBLIC, flags=re.M)
+    rows = re.findall(r"^- (`.+?`): (.+)$", PUBLIC, flags=re.M)
     return {
         module: set(re.findall(r"`(\w+)`", names))
         for modules, names in rows

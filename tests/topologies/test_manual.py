@@ -85,7 +85,7 @@ def test_parameters_cut_subnets_as_the_manual_has_it(
     (row,) = (
         line
         for line in ADDRESSING.splitlines()
-        if line.startswith(f"| {parameter}") or line.startswith(f"| `{parameter}`")
+        if line.startswith((f"- {parameter}", f"- `{parameter}`"))
     )
     assert all(subnet in row for subnet in first)
     assert subnets(catalogue.load(spec))[:2] == first
