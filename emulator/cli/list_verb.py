@@ -10,7 +10,7 @@ import click
 
 from emulator import scenario
 from emulator.cli.plugin_command import PluginCommand
-from emulator.cluster.services.service_registry import KINDS
+from emulator.cluster.services.service_plan import KINDS
 from emulator.dataplane.switch import switch_choice
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.transports import TRANSPORTS

@@ -12,16 +12,19 @@ import click
 
 from emulator.cli.endpoints.endpoint_options import NUMBER, SPAN, F, with_options
 from emulator.cluster.nvme_tcp.initiator.host_options import HOST_NQN, HostOptions
-from emulator.cluster.nvme_tcp.standalone.nvme_bench import PATTERNS, BenchLoad, bench
-from emulator.cluster.nvme_tcp.standalone.nvme_host_run import (
+from emulator.cluster.nvme_tcp.standalone_run import (
+    PATTERNS,
+    BenchLoad,
     HostAlone,
+    StandAloneTarget,
+    bench,
     read_blocks,
+    serve,
     show_discovery,
     show_identity,
     write_blocks,
 )
-from emulator.cluster.nvme_tcp.standalone.nvme_target_run import StandAloneTarget, serve
-from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
+from emulator.cluster.nvme_tcp.target.controller import TargetSettings
 from emulator.cluster.nvme_tcp.wire.layouts import DISCOVERY_NQN, IO_PORT
 from emulator.errors import UserError
 from emulator.lab.standalone.script.phrases import host_and_port, ip, number

@@ -24,15 +24,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from emulator.cluster.run.clients.sharded_dataset import content
+from emulator.cluster.run.clients.dataset_reader import content
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.run.shared_states import shared_states
-from emulator.cluster.services.kinds.nfs import NFS
+from emulator.cluster.run.storage_nodes import shared_states
+from emulator.cluster.services import kinds
 from emulator.scenario import parameter
 from topologies.parts.design_parameters import SIZE
 
 TOPOLOGY = "cluster"
-SERVICES = NFS.name
+SERVICES = kinds.nfs.name
 #: What states are drawn from, beside the seed and the server's number.
 _STATE = 3
 

@@ -55,7 +55,7 @@ from emulator.cluster.run.clients.checkpoint_keeper import (
 )
 from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.cluster.run.storage_nodes import StorageNodes
-from emulator.cluster.services.kinds.block_storage import check_whole_blocks
+from emulator.cluster.services import kinds
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from topologies.model import STORAGE
@@ -92,7 +92,7 @@ class Parameters:
     depth: int = parameter(16, COUNT, help="commands at a time")
 
     def __post_init__(self) -> None:
-        check_whole_blocks(state=self.state, command=self.command)
+        kinds.check_whole_blocks(state=self.state, command=self.command)
 
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:

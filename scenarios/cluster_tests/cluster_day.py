@@ -32,17 +32,14 @@ from typing import Any
 
 import numpy as np
 
-from emulator.cluster.run.clients.parameter_broadcast import layouts
-from emulator.cluster.run.clients.sharded_dataset import content
+from emulator.cluster.run.clients.dataset_reader import content
+from emulator.cluster.run.clients.rendezvous_rank import layouts
 from emulator.cluster.run.cluster_context import ClusterContext, FabricRun
 from emulator.cluster.run.job_start import JobPlan, started, tenants_servers
-from emulator.cluster.run.management_watch import management_watched
+from emulator.cluster.run.packet_survey import management_watched
 from emulator.cluster.run.processes import printed
-from emulator.cluster.run.shared_states import shared_states
-from emulator.cluster.services.kinds.files import FILES, OFFERED
-from emulator.cluster.services.kinds.model_servers import LLM
-from emulator.cluster.services.kinds.nfs import EXPORT, NFS, SHARED
-from emulator.cluster.services.llm import request_load
+from emulator.cluster.run.storage_nodes import shared_states
+from emulator.cluster.services import kinds, request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from scenarios.neural_training import data_parallel, data_parallel_plan
@@ -132,10 +129,10 @@ def _struck(run: ClusterContext) -> Iterator[Mapping[str, object]]:
 def _rolled_out(run: ClusterContext) -> Mapping[str, object]:
     """Roll a file out to every server over management."""
     run.event("a file is rolled out")
-    offered = run.services.folder(f"{FILES.name}@head0") / OFFERED / "job.json"
+    offered = run.services.folder(f"{kinds.files.name}@head0") / kinds.OFFERED / "job.json"
     offered.write_text(json.dumps({"seed": run.seed}))
     head = run.machines.address("head0", MANAGEMENT)
-    url = f"http://{head}:{FILES.port}/{offered.name}"
+    url = f"http://{head}:{kinds.files.port}/{offered.name}"
     servers = run.machines.servers
     right = sum(run.execute(one, ["curl", "-sf", url]) == offered.read_text() for one in servers)
     return {
@@ -206,14 +203,14 @@ def _trained(run: ClusterContext, training: FabricRun, part: int) -> Mapping[str
 def _read(run: ClusterContext, what: str, octets: int) -> Mapping[str, object]:
     """Let every server read its shard from the shared file system, and compare it."""
     run.event(what)
-    (store,) = run.services.of_kind(NFS)
-    folder = run.services.folder(store.name) / SHARED
+    (store,) = run.services.of_kind(kinds.nfs)
+    folder = run.services.folder(store.name) / kinds.SHARED
     readers = []
     for number, server in enumerate(run.machines.servers):
         shard = folder / f"shard{number}"
         if not shard.exists():
             shard.write_bytes(np.random.default_rng([run.seed, number]).bytes(octets))
-        remote = f"nfs://{store.address}{EXPORT}/{shard.name}?version=4"
+        remote = f"nfs://{store.address}{kinds.EXPORT}/{shard.name}?version=4"
         readers.append(run.started(server, ["sh", "-c", f'nfs-cat "{remote}" | cmp - "{shard}"']))
     began = run.samples.now_s
     equal = sum(reader.wait(LIMIT_S) == 0 for reader in readers)
@@ -251,7 +248,7 @@ def _users(
     run: ClusterContext, parameters: Parameters, what: str
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Begin requests of all users, beside the other parts of the day; yield what they are."""
-    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(LLM)]
+    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(kinds.llm)]
     for number, user in enumerate(run.machines.users):
         run.event(f"{user} begins its {what}")
         given = {

@@ -41,11 +41,10 @@ from statistics import fmean
 from typing import Any
 
 from emulator.cluster.run.clients import dataset_reader
-from emulator.cluster.run.clients.dataset_reader import ReaderTask
-from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset
+from emulator.cluster.run.clients.dataset_reader import SHARE, WHOLE, Dataset, ReaderTask
 from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.cluster.run.storage_nodes import StorageNodes
-from emulator.cluster.services.kinds.block_storage import check_whole_blocks
+from emulator.cluster.services import kinds
 from emulator.errors import UserError
 from emulator.run.measures.metrics import jain, percentile
 from emulator.scenario import parameter
@@ -74,7 +73,7 @@ class Parameters:
     depth: int = parameter(16, COUNT, help="reads at a time")
 
     def __post_init__(self) -> None:
-        check_whole_blocks(shard=self.shard, command=self.command)
+        kinds.check_whole_blocks(shard=self.shard, command=self.command)
 
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:

@@ -30,12 +30,8 @@ import numpy as np
 
 from emulator.cluster.run.clients import udp_burst
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.run.management_watch import foreign_ports
-from emulator.cluster.run.packet_survey import survey
-from emulator.cluster.services.kinds.files import FILES, OFFERED
-from emulator.cluster.services.kinds.model_servers import LLM
-from emulator.cluster.services.kinds.nfs import EXPORT, NFS, SHARED
-from emulator.cluster.services.llm import request_load
+from emulator.cluster.run.packet_survey import foreign_ports, survey
+from emulator.cluster.services import kinds, request_load
 from emulator.cluster.services.service_runner import ServiceRecord
 from emulator.errors import UserError
 from emulator.scenario import parameter
@@ -65,9 +61,9 @@ class Parameters:
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Probe, load, probe under load, and report what management has seen."""
-    source = run.services.folder(_store(run).name) / SHARED / "dataset"
+    source = run.services.folder(_store(run).name) / kinds.SHARED / "dataset"
     source.write_bytes(np.random.default_rng(run.seed).bytes(parameters.file))
-    offered = run.services.folder(f"{FILES.name}@head0") / OFFERED / "rolled-out"
+    offered = run.services.folder(f"{kinds.files.name}@head0") / kinds.OFFERED / "rolled-out"
     offered.write_text("the same on every server\n")
     with run.watched(MANAGEMENT_SWITCH, "management") as capture:
         yield _probed(run, "management alone", parameters.seconds)
@@ -99,7 +95,7 @@ def _load(
             "seconds": parameters.seconds,
         }
         yield f"{BACKEND}, {gpu}", run.begin(gpu, udp_burst.__name__, given)
-    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(LLM)]
+    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(kinds.llm)]
     for user in run.machines.users:
         requests = {
             "servers": servers,
@@ -111,7 +107,7 @@ def _load(
             "seed": run.seed,
         }
         yield f"{FRONTEND}, {user}", run.begin(user, request_load.__name__, requests)
-    remote = f"nfs://{_store(run).address}{EXPORT}/dataset?version=4"
+    remote = f"nfs://{_store(run).address}{kinds.EXPORT}/dataset?version=4"
     read = f'for i in {READS}; do nfs-cat "{remote}" | cmp - "{source}" || exit 1; done'
     for server in run.machines.servers:
         yield f"{STORAGE}, {server}", run.started(server, ["sh", "-c", f"{read}; echo {EQUAL}"])
@@ -119,7 +115,7 @@ def _load(
 
 def _store(run: ClusterContext) -> ServiceRecord:
     """Return the service that is the shared file system."""
-    (store,) = run.services.of_kind(NFS)
+    (store,) = run.services.of_kind(kinds.nfs)
     return store
 
 
@@ -178,7 +174,7 @@ def _used(run: ClusterContext) -> Mapping[str, object]:
     head = run.machines.address("head0", MANAGEMENT)
     right = 0
     for server in run.machines.servers:
-        got = run.execute(server, ["curl", "-sf", f"http://{head}:{FILES.port}/rolled-out"])
+        got = run.execute(server, ["curl", "-sf", f"http://{head}:{kinds.files.port}/rolled-out"])
         named = run.execute(server, ["busybox", "nslookup", "-type=a", server, head])
         right += "same on every" in got and run.machines.address(server, MANAGEMENT) in named
     servers = len(run.machines.servers)

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from emulator.cluster.run.clients.parameter_broadcast import layouts
+from emulator.cluster.run.clients.rendezvous_rank import layouts
 from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.cluster.run.job_start import (
     JobPlan,
@@ -45,7 +45,7 @@ from emulator.cluster.run.job_start import (
     with_a_rank_twice,
     without_a_rank,
 )
-from emulator.cluster.run.management_watch import management_watched
+from emulator.cluster.run.packet_survey import management_watched
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from topologies.parts.design_parameters import COUNT, SIZE

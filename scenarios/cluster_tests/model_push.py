@@ -53,9 +53,8 @@ import numpy as np
 from emulator.cluster.run.clients import file_relay
 from emulator.cluster.run.clients.file_relay import RelayTask
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.run.timed_commands import run_together
-from emulator.cluster.services.kinds.nfs import EXPORT, NFS, SHARED
-from emulator.cluster.services.kinds.object_store import OBJECT_STORE
+from emulator.cluster.run.processes import run_together
+from emulator.cluster.services import kinds
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from topologies.cluster import HEAD
@@ -88,7 +87,7 @@ class Parameters:
 
 def services(parameters: Parameters) -> str:
     """Return the services that the sources need."""
-    names = {FROM_STORAGE: NFS.name, FROM_S3: OBJECT_STORE.name}
+    names = {FROM_STORAGE: kinds.nfs.name, FROM_S3: kinds.s3.name}
     return ",".join(name for source, name in names.items() if source in parameters.sources)
 
 
@@ -129,9 +128,9 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
 
 def _offer(run: ClusterContext, original: Path, sources: Sequence[str]) -> None:
     """Put ``original`` where the services of ``sources`` have it."""
-    for store in run.services.of_kind(NFS) if FROM_STORAGE in sources else ():
-        (run.services.folder(store.name) / SHARED / MODEL).write_bytes(original.read_bytes())
-    for store in run.services.of_kind(OBJECT_STORE) if FROM_S3 in sources else ():
+    for store in run.services.of_kind(kinds.nfs) if FROM_STORAGE in sources else ():
+        (run.services.folder(store.name) / kinds.SHARED / MODEL).write_bytes(original.read_bytes())
+    for store in run.services.of_kind(kinds.s3) if FROM_S3 in sources else ():
         bucket = f"http://{store.address}:{store.port}/{BUCKET}"
         for request in (("-X", "PUT", bucket), ("-T", str(original), f"{bucket}/{MODEL}")):
             run.execute(store.machine, ("curl", "-sSf", *SIGNED, *request))
@@ -238,10 +237,10 @@ class ModelPush:
         """Return the client of ``copy``."""
         target, address = str(self._place(copy.server)), self._address(copy.source)
         if copy.by == BY_NFS:
-            remote = f"nfs://{address}{EXPORT}/{MODEL}"
+            remote = f"nfs://{address}{kinds.EXPORT}/{MODEL}"
             return ("sh", "-c", 'exec nfs-cat "$1" > "$2"', "sh", remote, target)
         if copy.by == BY_S3:
-            remote = f"http://{address}:{OBJECT_STORE.port}/{BUCKET}/{MODEL}"
+            remote = f"http://{address}:{kinds.s3.port}/{BUCKET}/{MODEL}"
             return ("curl", "-sSf", *SIGNED, "-o", target, remote)
         return ("curl", "-sSf", "-o", target, f"http://{address}:{HTTP_PORT}/{MODEL}")
 

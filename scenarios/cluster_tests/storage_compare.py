@@ -41,8 +41,7 @@ from typing import Any
 from emulator.cluster.run.clients import checkpoint_keeper, dataset_reader
 from emulator.cluster.run.clients.checkpoint_keeper import RESTORE
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.run.storage_nodes import StorageNodes
-from emulator.cluster.run.watched_clients import WatchedClients, watched
+from emulator.cluster.run.storage_nodes import StorageNodes, WatchedClients, watched
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from scenarios.cluster_tests import checkpoint_storage, dataset

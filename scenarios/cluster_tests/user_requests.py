@@ -28,10 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from emulator.cluster import border_firewall
+from emulator.cluster import isolation
 from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.services.kinds.model_servers import LLM, AnswerTimes
-from emulator.cluster.services.llm import request_load
+from emulator.cluster.services import kinds, request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from topologies.cluster import BORDER, MODEL_PORT
@@ -62,7 +61,7 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
     if not machines.users:
         raise UserError("the cluster has no users: take users=1 or more")
     dilation = run.dilation(FRONTEND)
-    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(LLM)]
+    servers = [(record.address, MODEL_PORT) for record in run.services.of_kind(kinds.llm)]
     before = run.samples.port_octets(FRONTEND)
     began = run.samples.now_s
     records: list[Mapping[str, Any]] = []
@@ -92,7 +91,7 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
         "servers": len(servers),
         "ok": not failed,
     }
-    stated = AnswerTimes()
+    stated = kinds.AnswerTimes()
     for name, values, own in (
         ("TTFT", [record["token_s"][0] for record in records if record["token_s"]], stated.ttft),
         ("ITL", [gap for record in records for gap in np.diff(record["token_s"])], stated.itl),
@@ -170,7 +169,7 @@ def _elephants(run: ClusterContext) -> Iterator[Mapping[str, object]]:
 def _refusals(run: ClusterContext) -> Mapping[str, object]:
     """Try what users may not do, and report what the border router refused."""
     frontend = run.cluster.labs[FRONTEND]
-    before = border_firewall.refused(frontend).packets
+    before = isolation.refused_by_border(frontend).packets
     user, machines = run.machines.users[0], run.machines
     server = machines.servers[0]
     tried = [f"http://{machines.address(server, FRONTEND)}:22/"]
@@ -182,7 +181,7 @@ def _refusals(run: ClusterContext) -> Mapping[str, object]:
         lab = run.cluster.lab_of(user)
         done = lab.exec(user, ["curl", "-s", "-m", "2", url], timeout=30)
         reached += done.returncode == 0
-    refused = border_firewall.refused(frontend).packets - before
+    refused = isolation.refused_by_border(frontend).packets - before
     return {
         "what": f"firewall of {BORDER}",
         "tried": len(tried),

@@ -46,7 +46,7 @@ from statistics import fmean
 
 import numpy as np
 
-from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset, ShardCache, content
+from emulator.cluster.run.clients.dataset_reader import SHARE, WHOLE, Dataset, ShardCache, content
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
 from emulator.run.measures.metrics import jain, percentile

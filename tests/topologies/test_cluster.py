@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from emulator.cluster import isolation_choice
+from emulator.cluster import isolation
 from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
 from topologies import catalogue
@@ -279,11 +279,11 @@ def test_vrfs_and_bridges_agree() -> None:
 )
 def test_the_machine_chooses_what_a_vrf_is(asked: str, capable: bool, taken: str) -> None:
     topology = frontend(f"isolation={asked}")
-    resolved = isolation_choice.resolved(topology, has=lambda _: capable)
+    resolved = isolation.resolved(topology, has=lambda _: capable)
     assert resolved.profile.isolation == taken
-    assert isolation_choice.stated(resolved).startswith("2 tenants: ")
+    assert isolation.stated(resolved).startswith("2 tenants: ")
 
 
 def test_devices_that_the_kernel_has_not_are_refused() -> None:
     with pytest.raises(UserError, match="take isolation=netns"):
-        isolation_choice.resolved(frontend("isolation=vrf"), has=lambda _: False)
+        isolation.resolved(frontend("isolation=vrf"), has=lambda _: False)

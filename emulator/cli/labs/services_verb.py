@@ -10,8 +10,7 @@ from emulator.cli.options import TABLE_OR_JSON
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cluster.services.cabling import cabling
-from emulator.cluster.services.service_plan import missing
-from emulator.cluster.services.service_registry import KINDS, ServiceKind
+from emulator.cluster.services.service_plan import KINDS, ServiceKind, missing
 from emulator.cluster.services.service_runner import Services
 from emulator.dataplane import lab_record
 from emulator.dataplane.lab import Lab

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from emulator.cli.options import TABLE_OR_JSON
-from emulator.cluster import border_firewall, isolation_choice
+from emulator.cluster import isolation
 from emulator.dataplane import lab_record
 from emulator.dataplane.control_plane.lab_routing import Routing
 from emulator.dataplane.kernel.port_counters import PortCounters
@@ -96,7 +96,7 @@ def _facts(
         for node in lab.topology.nodes
     ]
     facts: dict[str, object] = {"control_plane": lab.topology.profile.control_plane}
-    if isolation_choice.tenants_of(lab.topology):
+    if isolation.tenants_of(lab.topology):
         facts["isolation"] = lab.topology.profile.isolation
         facts["lost_routers"] = _lost_routers(lab)
         facts["routers_put_back"] = _routers_put_back(lab)
@@ -147,14 +147,14 @@ def _show_ports(
     )
     for words in faulted.words():
         click.echo(f"struck: {words}")
-    if isolation_choice.tenants_of(lab.topology):
-        click.echo(isolation_choice.stated(lab.topology))
+    if isolation.tenants_of(lab.topology):
+        click.echo(isolation.stated(lab.topology))
         for words in _lost_routers(lab):
             click.echo(f"lost traffic: {words}")
         if number := _routers_put_back(lab):
             click.echo(f"router MACs of tenants that zebra had lost, put back: {number}")
-    if lab.record.membership is not None and border_firewall.is_there(lab):
-        packets, octets = border_firewall.refused(lab)
+    if lab.record.membership is not None and isolation.has_border(lab):
+        packets, octets = isolation.refused_by_border(lab)
         click.echo(f"firewall of {BORDER}: {packets} packets of users refused, {octets} octets")
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("port", "to", "address", "rate"):

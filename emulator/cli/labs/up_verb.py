@@ -15,11 +15,9 @@ import click
 from emulator.cli.options import SEED, TABLE_OR_JSON
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.progress_bar import progress_bar
-from emulator.cluster.cluster_lab import ClusterLab, member_name
-from emulator.cluster.network_dilation import DEFAULTS, dilations
+from emulator.cluster.cluster_lab import DEFAULTS, ClusterLab, dilations, member_name
 from emulator.cluster.services.machine_map import MachineMap
-from emulator.cluster.services.service_plan import ALL, NONE, missing, plan_services
-from emulator.cluster.services.service_registry import KINDS
+from emulator.cluster.services.service_plan import ALL, KINDS, NONE, missing, plan_services
 from emulator.cluster.services.service_runner import Services
 from emulator.dataplane import homing
 from emulator.dataplane.cleanup import require_root

@@ -19,12 +19,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emulator.cluster.cluster_lab import ClusterLab
-from emulator.cluster.isolation_choice import tenants_of
-from emulator.cluster.network_dilation import dilations
-from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.cluster_lab import ClusterLab, dilations
+from emulator.cluster.isolation import tenants_of
+from emulator.cluster.run.cluster_context import ClusterContext, NetworkSamples
 from emulator.cluster.run.cluster_scenario import ClusterScenario, Row
-from emulator.cluster.run.network_samples import NetworkSamples
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
 from emulator.cluster.services.service_runner import Services

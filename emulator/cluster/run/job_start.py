@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 from emulator.cluster.run.clients import rendezvous_rank
-from emulator.cluster.run.clients.parameter_broadcast import MASTER
-from emulator.cluster.run.clients.rendezvous_rank import RankTask, first_parameters
+from emulator.cluster.run.clients.rendezvous_rank import MASTER, RankTask, first_parameters
 from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.cluster.run.processes import await_ready, last_words, release
-from emulator.cluster.services.kinds.rendezvous import PORT, RENDEZVOUS
+from emulator.cluster.services import kinds
 from emulator.errors import UserError
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE
 
@@ -70,7 +69,7 @@ def carrier(run: ClusterContext) -> str:
 
 def rank_tasks(run: ClusterContext, job: JobPlan) -> list[RankTask]:
     """Return the tasks of all ranks: those of a server's GPUs follow each other."""
-    (store,) = run.services.of_kind(RENDEZVOUS)
+    (store,) = run.services.of_kind(kinds.rendezvous)
     backend = run.machines.topology
     gpus = {server.name: server.gpus for server in backend.servers}
     places = [(gpu, server) for server in job.servers for gpu in gpus[server]]
@@ -83,7 +82,7 @@ def rank_tasks(run: ClusterContext, job: JobPlan) -> list[RankTask]:
             host=server,
             own=run.machines.address(server, carrier(run)),
             store=store.address,
-            port=PORT,
+            port=kinds.RENDEZVOUS_PORT,
             octets=job.octets,
             layout=job.layout,
             seed=run.seed,

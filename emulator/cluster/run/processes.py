@@ -1,15 +1,21 @@
-"""Processes of a cluster: clients held until all may begin, their ends, the machine's load."""
+"""Processes of a cluster: clients held until all may begin, commands on several machines, load."""
 
 from __future__ import annotations
 
 import select
 import subprocess
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psutil
 
 from emulator.errors import UserError
+
+if TYPE_CHECKING:
+    from emulator.cluster.run.cluster_context import ClusterContext
 
 
 def printed(
@@ -73,3 +79,37 @@ class ProcessorTimes:
         """Return the busy part of the time of all processors since ``before``, 0 to 1."""
         total_s = self.total_s - before.total_s
         return (self.busy_s - before.busy_s) / total_s if total_s > 0 else 0.0
+
+
+LIMIT_S = 300.0
+POLL_S = 0.001
+
+
+def run_together(
+    run: ClusterContext, commands: Mapping[str, Sequence[str]], purpose: str
+) -> dict[str, float]:
+    """Start a command on each machine and return when each has ended (s, of time.monotonic).
+
+    Raises UserError, which says ``purpose``, for the first that fails or takes more than
+    :data:`LIMIT_S`; none runs afterwards.
+    """
+    begun = {machine: run.started(machine, argv) for machine, argv in commands.items()}
+    ends: dict[str, float] = {}
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        while len(ends) < len(begun):
+            for machine, process in begun.items():
+                if machine not in ends and process.poll() is not None:
+                    ends[machine] = time.monotonic()
+            if time.monotonic() > deadline:
+                late = ", ".join(machine for machine in begun if machine not in ends)
+                raise UserError(f"{late} did not {purpose} in {LIMIT_S:g} s")
+            time.sleep(POLL_S)
+    finally:
+        for process in begun.values():
+            process.kill()
+    for machine, process in begun.items():
+        _, err = process.communicate()
+        if process.returncode:
+            raise UserError(f"{machine} did not {purpose}: {last_words(err)}")
+    return ends

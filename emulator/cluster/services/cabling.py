@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from emulator.cluster.services.kinds.lldp import LLDP, SOCKET
+from emulator.cluster.services import kinds
 from emulator.cluster.services.service_runner import Services
 from emulator.errors import UserError
 from topologies.model import CableEnd, Topology
@@ -35,7 +35,8 @@ def cabling(topology: Topology, services: Services) -> Iterator[CablingRow]:
     Raises UserError if no node has one, or one does not answer.
     """
     sockets = {
-        record.machine: services.folder(record.name) / SOCKET for record in services.of_kind(LLDP)
+        record.machine: services.folder(record.name) / kinds.SOCKET
+        for record in services.of_kind(kinds.lldp)
     }
     if not sockets:
         raise UserError("no node of the cluster runs lldp: build it with --services lldp")

@@ -20,8 +20,7 @@ from typing import Any
 
 from emulator.cluster.cluster_lab import ClusterLab
 from emulator.cluster.services.machine_map import MachineMap
-from emulator.cluster.services.service_plan import PlannedService
-from emulator.cluster.services.service_registry import ServiceKind, ServicePlace
+from emulator.cluster.services.service_plan import PlannedService, ServiceKind, ServicePlace
 from emulator.dataplane.kernel.fabric.fabric_plan import Progress
 from emulator.dataplane.lab_record import Process
 from emulator.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 
 from emulator import scenario
 from emulator.cli.main import cli
-from emulator.cluster.services.service_registry import KINDS
+from emulator.cluster.services.service_plan import KINDS
 from emulator.dataplane.switch import switch_choice
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.transports import TRANSPORTS

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.cluster.cluster_lab import member_name
-from emulator.cluster.network_dilation import DEFAULTS, dilations
+from emulator.cluster.cluster_lab import DEFAULTS, dilations, member_name
 from emulator.errors import UserError
 from topologies import catalogue
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from emulator.cluster.cluster_lab import ClusterLab
-from emulator.cluster.network_dilation import dilations
-from emulator.cluster.run.cluster_context import ClusterContext
-from emulator.cluster.run.network_samples import NetworkSamples
+from emulator.cluster.cluster_lab import ClusterLab, dilations
+from emulator.cluster.run.cluster_context import ClusterContext, NetworkSamples
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
 from emulator.cluster.services.service_runner import Services

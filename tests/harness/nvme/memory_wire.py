@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from emulator.cluster.nvme_tcp.initiator.host_commands import (
+from emulator.cluster.nvme_tcp.initiator.host_queue import (
+    CommandDone,
+    HostQueue,
+    QueueSettings,
     connect_data,
     connect_entry,
     property_set_entry,
 )
-from emulator.cluster.nvme_tcp.initiator.host_queue import CommandDone, HostQueue, QueueSettings
 from emulator.cluster.nvme_tcp.target.block_store import BlockStore
-from emulator.cluster.nvme_tcp.target.log_pages import LocalEnd
-from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
-from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
-from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
-from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
+from emulator.cluster.nvme_tcp.target.commands import LocalEnd
+from emulator.cluster.nvme_tcp.target.controller import NvmeSubsystem, TargetSettings
+from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget, TargetConnection
 from emulator.cluster.nvme_tcp.wire.layouts import (
     ANY_CONTROLLER,
     ENABLE,

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.cluster.cluster_lab import ClusterLab
-from emulator.cluster.network_dilation import dilations
+from emulator.cluster.cluster_lab import ClusterLab, dilations
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
 from emulator.cluster.services.service_runner import Services

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.cluster import border_firewall, tenant_isolation
+from emulator.cluster import isolation
 from emulator.cluster.run.cluster_context import ClusterContext
 from tests.harness.lab.running_cluster import running_cluster
 from tests.harness.lab.traffic import within
@@ -83,14 +83,14 @@ def test_users_reach_model_servers_of_every_tenant(run: ClusterContext) -> None:
 
 def test_the_firewall_counts_what_users_may_not_begin(run: ClusterContext) -> None:
     frontend = run.cluster.labs[FRONTEND]
-    before = border_firewall.refused(frontend).packets
+    before = isolation.refused_by_border(frontend).packets
     address = run.machines.address("h0", FRONTEND)
     with run.watched("h0", "refused", "tcp port 22") as path:
         lab = run.cluster.lab_of("user0")
         done = lab.exec("user0", ["curl", "-s", "-m", "1", f"http://{address}:22/"], timeout=20)
     assert done.returncode != 0
     assert shown(path) == []
-    assert border_firewall.refused(frontend).packets > before
+    assert isolation.refused_by_border(frontend).packets > before
     assert reaches(run, "h0", "user0")  # what begins inside passes
 
 
@@ -113,4 +113,4 @@ def test_a_filter_stands_in_for_vrfs(tmp_path: Path) -> None:
             assert not reaches(run, "h0", "h1")
             assert not reaches(run, "h2", "h1")
         assert shown(path, "-Y", "icmp", "-T", "fields", "-e", "ip.src") == []
-        assert tenant_isolation.crossed(frontend) == 2
+        assert isolation.crossed(frontend) == 2

@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from emulator.cluster.cluster_lab import ClusterLab
-from emulator.cluster.network_dilation import dilations
+from emulator.cluster.cluster_lab import ClusterLab, dilations
 from emulator.cluster.services.cabling import cabling
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
@@ -29,7 +28,7 @@ SMALLEST = "cluster:hosts=1,gpus_per_host=1,spines=0,storage_nodes=1,networks=ma
 SERVICES = "dns,lldp,metrics,ntp,prometheus,ptp,redfish,rendezvous,ssh"
 CLIENT = """
 import sys
-from emulator.cluster.services.rendezvous.store_client import RendezvousClient
+from emulator.cluster.services.rendezvous_store import RendezvousClient
 with RendezvousClient(sys.argv[1], 29500) as store:
     rank = store.add("rank", 1)
     store.barrier("start", 2)

@@ -15,14 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from emulator.cluster.cluster_lab import ClusterLab
-from emulator.cluster.network_dilation import dilations
-from emulator.cluster.services.kinds.nbd import NBD
-from emulator.cluster.services.kinds.nfs import EXPORT, NFS
-from emulator.cluster.services.kinds.object_store import OBJECT_STORE
+from emulator.cluster.cluster_lab import ClusterLab, dilations
+from emulator.cluster.services import kinds
 from emulator.cluster.services.machine_map import MachineMap
-from emulator.cluster.services.service_plan import plan_services
-from emulator.cluster.services.service_registry import ServiceKind
+from emulator.cluster.services.service_plan import ServiceKind, plan_services
 from emulator.cluster.services.service_runner import Services
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import uetemu
@@ -81,7 +77,7 @@ def address(cluster: ClusterLab, kind: ServiceKind) -> str:
 def test_an_object_of_one_server_is_another_ones(
     cluster: ClusterLab, execute: Execute, sent: Path
 ) -> None:
-    bucket = f"http://{address(cluster, OBJECT_STORE)}:{OBJECT_STORE.port}/models"
+    bucket = f"http://{address(cluster, kinds.s3)}:{kinds.s3.port}/models"
     received = sent.with_name("received")
     assert execute("h0", *SIGNED, *CODE, "-X", "PUT", bucket) == "200"
     assert execute("h0", *SIGNED, *CODE, "-T", str(sent), f"{bucket}/weights") == "200"
@@ -95,7 +91,7 @@ def test_an_object_of_one_server_is_another_ones(
 def test_a_file_that_one_server_writes_another_one_reads(
     cluster: ClusterLab, execute: Execute, sent: Path, reading: str
 ) -> None:
-    remote = f"nfs://{address(cluster, NFS)}{EXPORT}/{secrets.token_hex(4)}"
+    remote = f"nfs://{address(cluster, kinds.nfs)}{kinds.EXPORT}/{secrets.token_hex(4)}"
     received = sent.with_name("received")
     execute("h0", "nfs-cp", str(sent), remote)
     execute("h1", "nfs-cp", f"{remote}{reading}", str(received))
@@ -105,7 +101,7 @@ def test_a_file_that_one_server_writes_another_one_reads(
 def test_blocks_that_one_server_writes_another_one_reads(
     cluster: ClusterLab, execute: Execute, sent: Path
 ) -> None:
-    remote = f"nbd://{address(cluster, NBD)}/"
+    remote = f"nbd://{address(cluster, kinds.nbd)}/"
     received = sent.with_name("received")
     assert int(execute("h0", "nbdinfo", "--size", remote)) == DISK_OCTETS
     execute("h0", "nbdcopy", str(sent), remote)
@@ -115,7 +111,7 @@ def test_blocks_that_one_server_writes_another_one_reads(
 
 def test_a_user_loads_the_block_device_with_fio(cluster: ClusterLab) -> None:
     """The command is that of the manual, with blocks verified and JSON printed."""
-    argv = ("fio", "--name=b", "--ioengine=nbd", f"--uri=nbd://{address(cluster, NBD)}/")
+    argv = ("fio", "--name=b", "--ioengine=nbd", f"--uri=nbd://{address(cluster, kinds.nbd)}/")
     argv += ("--rw=randwrite", "--verify=crc32c", "--bs=128k", "--iodepth=16", "--size=4M")
     argv += ("--verify_state_save=0",)
     process = uetemu("exec", f"{cluster.name}-stor:h0", "--", *argv, "--output-format=json")
@@ -128,7 +124,7 @@ def test_a_user_loads_the_block_device_with_fio(cluster: ClusterLab) -> None:
 
 def test_the_end_of_a_server_behind_a_shell_is_noticed(cluster: ClusterLab) -> None:
     """This test stands last, since it takes the service away."""
-    (record,) = Services.of_lab(cluster.backend.directory).of_kind(NBD)
+    (record,) = Services.of_lab(cluster.backend.directory).of_kind(kinds.nbd)
     children = Path(f"/proc/{record.process.pid}/task/{record.process.pid}/children")
     (server,) = children.read_text().split()
     os.kill(int(server), signal.SIGTERM)

@@ -1,4 +1,7 @@
-"""A host's queue sends commands and takes completions, without a socket (NVMe/TCP)."""
+"""A host's queue sends commands and takes completions, without a socket (NVMe/TCP).
+
+Here are also the submission queue entries that it makes, and the errors that a user can act on.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +9,86 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.cluster.nvme_tcp.initiator.host_commands import AT_CID, AT_SGL
-from emulator.cluster.nvme_tcp.wire.layouts import (
-    IN_CAPSULE,
-    IN_TRANSPORT,
-    SGL,
-    NvmeCompletion,
-    NvmeStatus,
-    completion_of,
-)
-from emulator.cluster.nvme_tcp.wire.pdu import (
-    AT_ALIGNMENT,
-    AT_CCCID,
-    AT_DGST,
-    AT_FLAGS,
-    AT_LENGTH,
-    AT_MAXIMUM,
-    AT_PFV,
-    COMMON,
-    DATA,
-    DATA_DIGEST,
-    HEADER_DIGEST,
-    INITIALIZE,
-    LAST_PDU,
-    LEAST_MAXH2CDATA,
-    MOST_ALIGNMENT,
-    R2T,
-    SUCCESS,
-    TERMINATE,
-    FatalError,
-    Pdu,
-    PduError,
-    PduReader,
-    PduType,
-    PduWriter,
-)
+from emulator.cluster.nvme_tcp.wire import layouts as nvme
+from emulator.cluster.nvme_tcp.wire import pdu as wire
+from emulator.errors import UserError
+
+#: Offsets of CID and of the SGL descriptor within an entry (Base 2.0, 3.3.3.1).
+AT_CID, AT_SGL = 2, 24
+
+
+def entry(opcode: int, nsid: int = 0, *dwords: int) -> bytearray:
+    """Make an entry with CDW10 and the dwords behind it."""
+    six = (*dwords, 0, 0, 0, 0, 0, 0)[:6]
+    return bytearray(nvme.SQE.pack(opcode, nvme.USES_SGL, 0, nsid, 0, 0, 0, 0, *six))
+
+
+def io_entry(opcode: int, nsid: int, lba: int, blocks: int, flags: int = 0) -> bytearray:
+    """Make a Read, Write, Compare or Write Zeroes; ``flags`` go into CDW12."""
+    return entry(opcode, nsid, lba & 0xFFFFFFFF, lba >> 32, blocks - 1 | flags)
+
+
+def identify_entry(cns: nvme.IdentifyCns, nsid: int = 0) -> bytearray:
+    """Make an Identify command."""
+    return entry(nvme.AdminOpcode.IDENTIFY, nsid, cns)
+
+
+def log_entry(page: int, offset: int, length: int) -> bytearray:
+    """Make a Get Log Page command for ``length`` octets, a multiple of 4."""
+    dwords = length // 4 - 1
+    return entry(
+        nvme.AdminOpcode.GET_LOG_PAGE, 0xFFFFFFFF, page | (dwords & 0xFFFF) << 16, dwords >> 16,
+        offset & 0xFFFFFFFF, offset >> 32,
+    )  # fmt: skip
+
+
+def connect_entry(qid: int, sqsize: int, keep_alive_ms: int, *, flow_control: bool) -> bytearray:
+    """Make a Connect command; :func:`connect_data` makes its data."""
+    return bytearray(
+        nvme.CONNECT.pack(
+            opcode=nvme.FABRICS,
+            flags=nvme.USES_SGL,
+            fctype=nvme.FabricsType.CONNECT,
+            qid=qid,
+            sqsize=sqsize,
+            cattr=0 if flow_control else nvme.DISABLE_FLOW_CONTROL,
+            kato=keep_alive_ms,
+        )
+    )
+
+
+def connect_data(identifier: bytes, cntlid: int, subsystem: str, host: str) -> bytes:
+    """Make the data of a Connect command."""
+    return nvme.CONNECT_DATA.pack(
+        hostid=identifier, cntlid=cntlid, subnqn=subsystem.encode(), hostnqn=host.encode()
+    )
+
+
+def property_get_entry(offset: nvme.Property) -> bytearray:
+    """Make a Property Get command."""
+    return bytearray(
+        nvme.PROPERTY.pack(
+            opcode=nvme.FABRICS,
+            flags=nvme.USES_SGL,
+            fctype=nvme.FabricsType.PROPERTY_GET,
+            attrib=int(offset in nvme.LONG_PROPERTIES),
+            ofst=offset,
+        )
+    )
+
+
+def property_set_entry(offset: nvme.Property, value: int) -> bytearray:
+    """Make a Property Set command of a property of 4 octets."""
+    return bytearray(
+        nvme.PROPERTY.pack(
+            opcode=nvme.FABRICS,
+            flags=nvme.USES_SGL,
+            fctype=nvme.FabricsType.PROPERTY_SET,
+            ofst=offset,
+            value=value,
+        )
+    )
+
 
 _IDS = 1 << 16
 
@@ -66,7 +114,7 @@ class CommandDone:
     """A completed command: the token of its submitter, its completion, its data, its time."""
 
     token: Any
-    completion: NvmeCompletion
+    completion: nvme.NvmeCompletion
     data: bytes
     elapsed_ns: int
 
@@ -123,30 +171,30 @@ class HostQueue:
         self.ready = False
         self.broken: str | None = None
         limits = {
-            PduType.IC_RESP: 0,
-            PduType.C2H_TERM_REQ: 0,
-            PduType.CAPSULE_RESP: 0,
-            PduType.C2H_DATA: settings.most_transfer,
-            PduType.R2T: 0,
+            wire.PduType.IC_RESP: 0,
+            wire.PduType.C2H_TERM_REQ: 0,
+            wire.PduType.CAPSULE_RESP: 0,
+            wire.PduType.C2H_DATA: settings.most_transfer,
+            wire.PduType.R2T: 0,
         }
-        self._reader = PduReader(limits)
+        self._reader = wire.PduReader(limits)
         self._reader.alignment = settings.alignment
-        self._writer = PduWriter()
-        self._maxh2cdata = LEAST_MAXH2CDATA
+        self._writer = wire.PduWriter()
+        self._maxh2cdata = wire.LEAST_MAXH2CDATA
         self._requests: dict[int, _Request] = {}
         self._next_cid = 0
         self._out: deque[list[bytes]] = deque()
         self._uploads: deque[_Upload] = deque()
         self._done: list[CommandDone] = []
         self._connect_deadline: int | None = now_ns + connect_ns
-        digests = (HEADER_DIGEST if settings.header_digest else 0) | (
-            DATA_DIGEST if settings.data_digest else 0
+        digests = (wire.HEADER_DIGEST if settings.header_digest else 0) | (
+            wire.DATA_DIGEST if settings.data_digest else 0
         )
         self._digests = digests
         self._out.append(
             [
                 self._writer.initialize(
-                    PduType.IC_REQ, settings.alignment, digests, settings.r2ts - 1
+                    wire.PduType.IC_REQ, settings.alignment, digests, settings.r2ts - 1
                 )
             ]
         )
@@ -179,8 +227,12 @@ class HostQueue:
         self._next_cid = (cid + 1) % _IDS
         entry[AT_CID : AT_CID + 2] = cid.to_bytes(2, "little")
         inside = bool(upload) and len(upload) <= self.settings.in_capsule
-        SGL.pack_into(
-            entry, AT_SGL, 0, len(upload) or download, IN_CAPSULE if inside else IN_TRANSPORT
+        nvme.SGL.pack_into(
+            entry,
+            AT_SGL,
+            0,
+            len(upload) or download,
+            nvme.IN_CAPSULE if inside else nvme.IN_TRANSPORT,
         )
         self._requests[cid] = _Request(
             token, now_ns, None if timeout_ns is None else now_ns + timeout_ns,
@@ -189,7 +241,7 @@ class HostQueue:
         self.counters.commands += 1
         self.counters.octets_written += len(upload)
         self._out.append(
-            self._writer.capsule(PduType.CAPSULE_CMD, bytes(entry), upload if inside else b"")
+            self._writer.capsule(wire.PduType.CAPSULE_CMD, bytes(entry), upload if inside else b"")
         )
         return cid
 
@@ -228,10 +280,10 @@ class HostQueue:
             self._reader.feed(octets)
             while self.broken is None and (pdu := self._reader.next_pdu()) is not None:
                 self._dispatch(pdu, now_ns)
-        except PduError as error:
+        except wire.PduError as error:
             self.counters.bad_pdus += 1
             self.fail(f"{error.status.name.lower()}: {error}")
-            self._out.append([self._writer.terminate(PduType.H2C_TERM_REQ, error)])
+            self._out.append([self._writer.terminate(wire.PduType.H2C_TERM_REQ, error)])
 
     def next_deadline(self) -> int | None:
         """Return the time at which to call :meth:`handle_timer`, or None."""
@@ -259,35 +311,39 @@ class HostQueue:
 
     # -- PDUs that arrive --------------------------------------------------------------------------
 
-    def _dispatch(self, pdu: Pdu, now_ns: int) -> None:
-        if pdu.kind is PduType.C2H_TERM_REQ:
-            *_, status, information = TERMINATE.unpack(pdu.header)
+    def _dispatch(self, pdu: wire.Pdu, now_ns: int) -> None:
+        if pdu.kind is wire.PduType.C2H_TERM_REQ:
+            *_, status, information = wire.TERMINATE.unpack(pdu.header)
             self.fail(f"the controller has requested termination: FES {status}, FEI {information}")
-        elif pdu.kind is PduType.IC_RESP:
+        elif pdu.kind is wire.PduType.IC_RESP:
             self._initialize(pdu)
         elif not self.ready:
-            raise PduError(FatalError.SEQUENCE_ERROR, 0, pdu.header, "no ICResp came first")
-        elif pdu.kind is PduType.C2H_DATA:
+            raise wire.PduError(
+                wire.FatalError.SEQUENCE_ERROR, 0, pdu.header, "no ICResp came first"
+            )
+        elif pdu.kind is wire.PduType.C2H_DATA:
             self._controller_data(pdu, now_ns)
-        elif pdu.kind is PduType.R2T:
+        elif pdu.kind is wire.PduType.R2T:
             self._requested(pdu)
         else:
-            completion = completion_of(pdu.header, COMMON.size)
-            self._complete(self._request(completion.cid, pdu, COMMON.size + 12), completion, now_ns)
+            completion = nvme.completion_of(pdu.header, wire.COMMON.size)
+            self._complete(
+                self._request(completion.cid, pdu, wire.COMMON.size + 12), completion, now_ns
+            )
 
-    def _initialize(self, pdu: Pdu) -> None:
+    def _initialize(self, pdu: wire.Pdu) -> None:
         """Take ICResp (NVMe/TCP, 3.6.2.3)."""
         if self.ready:
-            raise PduError(FatalError.SEQUENCE_ERROR, 0, pdu.header, "a second ICResp")
-        *_, version, alignment, digests, most = INITIALIZE.unpack(pdu.header)
+            raise wire.PduError(wire.FatalError.SEQUENCE_ERROR, 0, pdu.header, "a second ICResp")
+        *_, version, alignment, digests, most = wire.INITIALIZE.unpack(pdu.header)
         for bad, place, words in (
-            (version, AT_PFV, f"PFV {version}"),
-            (alignment > MOST_ALIGNMENT, AT_ALIGNMENT, f"CPDA {alignment}"),
-            (digests != self._digests, AT_DGST, "the controller does not do the digests"),
-            (most < LEAST_MAXH2CDATA or most % 4, AT_MAXIMUM, f"MAXH2CDATA {most}"),
+            (version, wire.AT_PFV, f"PFV {version}"),
+            (alignment > wire.MOST_ALIGNMENT, wire.AT_ALIGNMENT, f"CPDA {alignment}"),
+            (digests != self._digests, wire.AT_DGST, "the controller does not do the digests"),
+            (most < wire.LEAST_MAXH2CDATA or most % 4, wire.AT_MAXIMUM, f"MAXH2CDATA {most}"),
         ):
             if bad:
-                raise PduError(FatalError.UNSUPPORTED_PARAMETER, place, pdu.header, words)
+                raise wire.PduError(wire.FatalError.UNSUPPORTED_PARAMETER, place, pdu.header, words)
         self._reader.header_digest = self._writer.header_digest = self.settings.header_digest
         self._reader.data_digest = self._writer.data_digest = self.settings.data_digest
         self._writer.alignment = alignment
@@ -295,30 +351,33 @@ class HostQueue:
         self._connect_deadline = None
         self.ready = True
 
-    def _request(self, cid: int, pdu: Pdu, place: int = AT_CCCID) -> _Request:
+    def _request(self, cid: int, pdu: wire.Pdu, place: int = wire.AT_CCCID) -> _Request:
         request = self._requests.get(cid)
         if request is None:
-            raise PduError(
-                FatalError.INVALID_HEADER_FIELD, place, pdu.header, f"no command has CID {cid}"
+            raise wire.PduError(
+                wire.FatalError.INVALID_HEADER_FIELD, place, pdu.header, f"no command has CID {cid}"
             )
         return request
 
-    def _controller_data(self, pdu: Pdu, now_ns: int) -> None:
+    def _controller_data(self, pdu: wire.Pdu, now_ns: int) -> None:
         """Take C2HData, in order (NVMe/TCP, 3.6.2.9)."""
-        _, flags, _, _, _, cid, _, offset, length = DATA.unpack(pdu.header)
+        _, flags, _, _, _, cid, _, offset, length = wire.DATA.unpack(pdu.header)
         request = self._request(cid, pdu)
         if length != len(pdu.data):
-            raise PduError(
-                FatalError.INVALID_HEADER_FIELD, AT_LENGTH, pdu.header, f"DATAL {length}"
+            raise wire.PduError(
+                wire.FatalError.INVALID_HEADER_FIELD, wire.AT_LENGTH, pdu.header, f"DATAL {length}"
             )
         end = offset + length
         if offset != request.came or end > request.download:
-            raise PduError(
-                FatalError.DATA_OUT_OF_RANGE, 0, pdu.header, f"data from {offset} to {end}"
+            raise wire.PduError(
+                wire.FatalError.DATA_OUT_OF_RANGE, 0, pdu.header, f"data from {offset} to {end}"
             )
-        if flags & SUCCESS and not flags & LAST_PDU:
-            raise PduError(
-                FatalError.INVALID_HEADER_FIELD, AT_FLAGS, pdu.header, "SUCCESS without LAST_PDU"
+        if flags & wire.SUCCESS and not flags & wire.LAST_PDU:
+            raise wire.PduError(
+                wire.FatalError.INVALID_HEADER_FIELD,
+                wire.AT_FLAGS,
+                pdu.header,
+                "SUCCESS without LAST_PDU",
             )
         if not pdu.data_intact:
             self.counters.data_digest_errors += 1
@@ -332,15 +391,17 @@ class HostQueue:
             request.data[offset:end] = pdu.data
         request.came = end
         self.counters.octets_read += length
-        if flags & SUCCESS:
-            self._complete(request, NvmeCompletion(0, 0, 0, cid, NvmeStatus.SUCCESS), now_ns)
+        if flags & wire.SUCCESS:
+            self._complete(
+                request, nvme.NvmeCompletion(0, 0, 0, cid, nvme.NvmeStatus.SUCCESS), now_ns
+            )
 
-    def _complete(self, request: _Request, completion: NvmeCompletion, now_ns: int) -> None:
+    def _complete(self, request: _Request, completion: nvme.NvmeCompletion, now_ns: int) -> None:
         if completion.ok:
             if request.spoiled:
-                completion = completion._replace(status=NvmeStatus.TRANSIENT_TRANSPORT_ERROR)
+                completion = completion._replace(status=nvme.NvmeStatus.TRANSIENT_TRANSPORT_ERROR)
             elif request.came < request.download:
-                completion = completion._replace(status=NvmeStatus.DATA_TRANSFER_ERROR)
+                completion = completion._replace(status=nvme.NvmeStatus.DATA_TRANSFER_ERROR)
         if not completion.ok:
             self.counters.failed_commands += 1
         del self._requests[completion.cid]
@@ -349,16 +410,21 @@ class HostQueue:
         data = bytes(request.data) if completion.ok else b""  # copies no bytes object
         self._done.append(CommandDone(request.token, completion, data, now_ns - request.began_ns))
 
-    def _requested(self, pdu: Pdu) -> None:
+    def _requested(self, pdu: wire.Pdu) -> None:
         """Take R2T (NVMe/TCP, 3.6.2.10)."""
-        *_, cid, ttag, offset, length = R2T.unpack(pdu.header)
+        *_, cid, ttag, offset, length = wire.R2T.unpack(pdu.header)
         request = self._request(cid, pdu)
         if not length or offset + length > len(request.upload):
-            raise PduError(
-                FatalError.DATA_OUT_OF_RANGE, 0, pdu.header, f"R2T from {offset}, {length} octets"
+            raise wire.PduError(
+                wire.FatalError.DATA_OUT_OF_RANGE,
+                0,
+                pdu.header,
+                f"R2T from {offset}, {length} octets",
             )
         if request.r2ts >= self.settings.r2ts:
-            raise PduError(FatalError.LIMIT_EXCEEDED, 0, pdu.header, "more R2Ts than MAXR2T")
+            raise wire.PduError(
+                wire.FatalError.LIMIT_EXCEEDED, 0, pdu.header, "more R2Ts than MAXR2T"
+            )
         request.r2ts += 1
         self.counters.r2ts += 1
         self._uploads.append(_Upload(cid, ttag, offset, offset + length))
@@ -370,9 +436,41 @@ class HostQueue:
         upload.next = end
         flags = 0
         if end == upload.end:
-            flags = LAST_PDU
+            flags = wire.LAST_PDU
             request.r2ts -= 1
         else:
             self._uploads.append(upload)
         octets = request.upload[start:end]
-        return self._writer.data(PduType.H2C_DATA, flags, upload.cid, upload.ttag, start, octets)
+        return self._writer.data(
+            wire.PduType.H2C_DATA, flags, upload.cid, upload.ttag, start, octets
+        )
+
+
+#: What its user can do about a status.
+_HINTS: dict[int, str] = {
+    nvme.NvmeStatus.CONNECT_INVALID_PARAMETERS: "; uetemu nvme discover lists the subsystems",
+    nvme.NvmeStatus.CONNECT_INVALID_HOST: "; the target admits other hosts only: give --host NQN",
+    nvme.NvmeStatus.CONNECT_CONTROLLER_BUSY: (
+        "; the target has no controller left: end another host"
+    ),
+    nvme.NvmeStatus.NAMESPACE_WRITE_PROTECTED: "; it is served read-only",
+}
+
+
+class NvmeCommandError(UserError):
+    """The controller has completed a command with an error."""
+
+    def __init__(self, what: str, status: int, result: int = 0) -> None:
+        hint = _HINTS.get(status & ~nvme.DO_NOT_RETRY, "")
+        super().__init__(f"{what} failed: {nvme.status_name(status)} ({status & 0x7FF:#05x}){hint}")
+        self.status = status & ~nvme.DO_NOT_RETRY
+        self.do_not_retry = bool(status & nvme.DO_NOT_RETRY)
+        self.result = result
+
+
+class QueueBrokenError(UserError):
+    """The connection of a queue has ended while a command was outstanding, or before."""
+
+
+class ControllerLostError(UserError):
+    """The controller stayed away for longer than ``ctrl_loss_s``, or the host was closed."""

@@ -1,33 +1,410 @@
-"""The target: its subsystems, controllers and connections, and which command goes where."""
+"""The target: its subsystems, controllers and connections, without sockets.
+
+::
+
+    octets --PduReader--> capsule --NvmeTarget--> Answer ----------------> CapsuleResp
+                                                  Transmission --pieces--> C2HData ...
+                                                  Collection --R2T--> host --H2CData--> store
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from emulator.cluster.nvme_tcp.target import admin_commands, fabrics_commands, io_commands
-from emulator.cluster.nvme_tcp.target.command_outcomes import Answer, Collection, Outcome, refused
-from emulator.cluster.nvme_tcp.target.fabrics_commands import ConnectRequest, invalid_parameter
-from emulator.cluster.nvme_tcp.target.identify_pages import identify
-from emulator.cluster.nvme_tcp.target.log_pages import LocalEnd, log_page
-from emulator.cluster.nvme_tcp.target.nvme_controller import ConnectedHost, NvmeController
-from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
-from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
-from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
-from emulator.cluster.nvme_tcp.wire.layouts import (
-    ANY_CONTROLLER,
-    AT_FCTYPE,
-    CONNECT_DATA,
-    DISCOVERY_NQN,
-    DO_NOT_RETRY,
-    FABRICS,
-    SHUTDOWN_COMPLETE,
-    AdminOpcode,
-    FabricsType,
-    NvmeCommand,
-    NvmeStatus,
+from emulator.cluster.nvme_tcp.target import commands
+from emulator.cluster.nvme_tcp.target.commands import (
+    ConnectRequest,
+    LocalEnd,
+    identify,
+    invalid_parameter,
+    log_page,
 )
+from emulator.cluster.nvme_tcp.target.controller import (
+    Answer,
+    Collection,
+    ConnectedHost,
+    NvmeController,
+    NvmeSubsystem,
+    Outcome,
+    TargetSettings,
+    Transmission,
+    refused,
+)
+from emulator.cluster.nvme_tcp.wire import layouts as nvme
+from emulator.cluster.nvme_tcp.wire import pdu as wire
+from emulator.cluster.nvme_tcp.wire.layouts import (
+    CQE,
+    IN_CAPSULE,
+    IN_TRANSPORT,
+    NO_FLOW_CONTROL,
+    PSDT_MASK,
+    USES_SGL,
+    entry_of,
+)
+
+#: Data that a capsule of the Admin queue may bring (NVMe/TCP, in-capsule data).
+ADMIN_IN_CAPSULE = 8192
+#: Entries of a queue before its Connect command has stated them.
+_FIRST_ENTRIES = 32
+#: R2Ts that are outstanding for one command, where the host allows as many.
+_MOST_R2TS = 4
+
+
+class _Stream:
+    """A transmission under way."""
+
+    __slots__ = ("command", "sent", "what")
+
+    def __init__(self, command: nvme.NvmeCommand, what: Transmission) -> None:
+        self.command = command
+        self.what = what
+        self.sent = 0
+
+
+class _Intake:
+    """A collection under way: how far R2Ts have requested it, how much has come."""
+
+    __slots__ = ("asked", "came", "command", "failed", "granted", "what")
+
+    def __init__(self, command: nvme.NvmeCommand, what: Collection) -> None:
+        self.command = command
+        self.what = what
+        self.asked = 0
+        self.came = 0
+        self.granted = 0
+        self.failed: int | None = None
+
+
+@dataclass(slots=True)
+class _Grant:
+    """An R2T: the next octet that it is to bring, and its end."""
+
+    intake: _Intake
+    next: int
+    end: int
+
+
+class TargetConnection:
+    """Serve one queue of one host, without a socket.
+
+    Feed octets to :meth:`receive`; send what :meth:`octets_to_send` returns; close the connection
+    when :attr:`finished` is true.
+    """
+
+    def __init__(self, target: NvmeTarget, settings: TargetSettings) -> None:
+        self._target = target
+        self._settings = settings
+        limits = {
+            wire.PduType.IC_REQ: 0,
+            wire.PduType.H2C_TERM_REQ: 0,
+            wire.PduType.CAPSULE_CMD: max(ADMIN_IN_CAPSULE, settings.in_capsule),
+            wire.PduType.H2C_DATA: settings.maxh2cdata,
+        }
+        self._reader = wire.PduReader(limits)
+        self._writer = wire.PduWriter()
+        self._initialized = False
+        self._closing = False
+        self._most_r2ts = 1
+        self._pending: dict[int, nvme.NvmeCommand] = {}
+        self._ready: deque[list[bytes]] = deque()
+        self._streams: deque[_Stream] = deque()
+        self._grants: dict[int, _Grant] = {}
+        self._ttag = 0
+        #: The queue, once Connect has made it one: None before.
+        self.qid: int | None = None
+        self.entries = _FIRST_ENTRIES
+        self.flow_control = True
+        self.sqhd = 0
+        #: Words on the PDU that ended the connection.
+        self.fault: str | None = None
+
+    # -- what the runner calls ---------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether to close the TCP connection: nothing more will be sent or understood."""
+        return self._closing and not self._ready
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether there is something for :meth:`octets_to_send`."""
+        return bool(self._ready or (self._streams and not self._closing))
+
+    def receive(self, octets: bytes | memoryview, now_ns: int) -> None:
+        """Take octets of the TCP connection; never raises on what they are."""
+        if self._closing:
+            return
+        try:
+            self._reader.feed(octets)
+            while not self._closing and (pdu := self._reader.next_pdu()) is not None:
+                self._dispatch(pdu, now_ns)
+        except wire.PduError as error:
+            self._terminate(error)
+
+    def octets_to_send(self, most: int) -> list[bytes]:
+        """Return PDUs to send, some ``most`` octets of them; reads take turns, piece by piece."""
+        parts: list[bytes] = []
+        size = 0
+        while size < most:
+            if self._ready:
+                pdu = self._ready.popleft()
+            elif self._streams and not self._closing:
+                pdu = self._next_piece(self._streams.popleft())
+            else:
+                break
+            parts += pdu
+            size += sum(map(len, pdu))
+        return parts
+
+    def close(self) -> None:
+        """End the connection: the peer has gone, or the controller has."""
+        if not self._closing:
+            self._closing = True
+            self._forget()
+            self._target.ended(self)
+
+    # -- PDUs that arrive --------------------------------------------------------------------------
+
+    def _dispatch(self, pdu: wire.Pdu, now_ns: int) -> None:
+        if pdu.kind is wire.PduType.H2C_TERM_REQ:
+            self._target.count("rx_termination_requests")
+            self.fault = "the host has requested termination"
+            self.close()
+        elif pdu.kind is wire.PduType.IC_REQ:
+            self._initialize(pdu)
+        elif not self._initialized:
+            raise wire.PduError(
+                wire.FatalError.SEQUENCE_ERROR, 0, pdu.header, "no ICReq came first"
+            )
+        elif pdu.kind is wire.PduType.CAPSULE_CMD:
+            self._capsule(pdu, now_ns)
+        else:
+            self._host_data(pdu)
+
+    def _initialize(self, pdu: wire.Pdu) -> None:
+        """Answer ICReq (NVMe/TCP, 3.6.2.2): digests, alignment and outstanding R2Ts."""
+        if self._initialized:
+            raise wire.PduError(wire.FatalError.SEQUENCE_ERROR, 0, pdu.header, "a second ICReq")
+        *_, version, alignment, digests, most_r2ts = wire.INITIALIZE.unpack(pdu.header)
+        unsupported = wire.FatalError.UNSUPPORTED_PARAMETER
+        if version:
+            raise wire.PduError(unsupported, wire.AT_PFV, pdu.header, f"PFV {version}")
+        if alignment > wire.MOST_ALIGNMENT:
+            raise wire.PduError(
+                wire.FatalError.INVALID_HEADER_FIELD,
+                wire.AT_ALIGNMENT,
+                pdu.header,
+                f"HPDA {alignment}",
+            )
+        if digests & ~(wire.HEADER_DIGEST | wire.DATA_DIGEST):
+            raise wire.PduError(
+                wire.FatalError.INVALID_HEADER_FIELD, wire.AT_DGST, pdu.header, f"DGST {digests:#x}"
+            )
+        settings = self._settings
+        header = bool(digests & wire.HEADER_DIGEST and settings.header_digest)
+        data = bool(digests & wire.DATA_DIGEST and settings.data_digest)
+        agreed = (wire.HEADER_DIGEST if header else 0) | (wire.DATA_DIGEST if data else 0)
+        answer = self._writer.initialize(
+            wire.PduType.IC_RESP, settings.alignment, agreed, settings.maxh2cdata
+        )
+        self._ready.append([answer])
+        self._reader.header_digest = self._writer.header_digest = header
+        self._reader.data_digest = self._writer.data_digest = data
+        self._reader.alignment, self._writer.alignment = settings.alignment, alignment
+        self._most_r2ts = min(most_r2ts + 1, _MOST_R2TS)
+        self._initialized = True
+
+    def _capsule(self, pdu: wire.Pdu, now_ns: int) -> None:
+        command = entry_of(pdu.header, wire.COMMON.size)
+        self.sqhd = (self.sqhd + 1) % self.entries
+        if len(self._pending) >= self.entries:
+            raise wire.PduError(
+                wire.FatalError.SEQUENCE_ERROR, 0, pdu.header, "more commands than entries"
+            )
+        if command.cid in self._pending:
+            self._ready.append(self._capsule_of(command, refused(nvme.NvmeStatus.ID_CONFLICT)))
+            return
+        self._pending[command.cid] = command
+        if command.flags & PSDT_MASK != USES_SGL and command.opcode != nvme.FABRICS:
+            outcome: Outcome = refused(nvme.NvmeStatus.INVALID_FIELD)
+        elif command.flags & 3:  # no fused operations
+            outcome = refused(nvme.NvmeStatus.INVALID_FIELD)
+        else:
+            outcome = self._begun(command, pdu, now_ns)
+        if isinstance(outcome, Answer):
+            self.answer(command.cid, outcome)
+        elif isinstance(outcome, Transmission):
+            self._begin_transmission(command, outcome)
+        elif isinstance(outcome, Collection):
+            self._begin_collection(command, outcome, pdu)
+
+    def _begun(self, command: nvme.NvmeCommand, pdu: wire.Pdu, now_ns: int) -> Outcome:
+        if not pdu.data_intact:
+            self._target.count("data_digest_errors")
+            return Answer(nvme.NvmeStatus.TRANSIENT_TRANSPORT_ERROR)
+        try:
+            return self._target.execute(self, command, pdu.header[wire.COMMON.size :], now_ns)
+        except OSError:
+            self._target.count("store_errors")
+            return refused(nvme.NvmeStatus.INTERNAL_ERROR)
+
+    # -- data to the host --------------------------------------------------------------------------
+
+    def _begin_transmission(self, command: nvme.NvmeCommand, what: Transmission) -> None:
+        if command.descriptor != IN_TRANSPORT:
+            self.answer(command.cid, refused(nvme.NvmeStatus.DESCRIPTOR_TYPE_INVALID))
+        elif command.length != what.length:
+            self.answer(command.cid, refused(nvme.NvmeStatus.DATA_LENGTH_INVALID))
+        else:
+            self._streams.append(_Stream(command, what))
+
+    def _next_piece(self, stream: _Stream) -> list[bytes]:
+        """Return the next C2HData of a transmission, and its response behind the last one."""
+        command, what, at = stream.command, stream.what, stream.sent
+        size = min(self._settings.c2h_octets, what.length - at)
+        try:
+            octets = what.read(at, size)
+        except OSError:
+            self._target.count("store_errors")
+            return self._response(command, refused(nvme.NvmeStatus.INTERNAL_ERROR))
+        stream.sent += size
+        if stream.sent < what.length:
+            self._streams.append(stream)
+            return self._writer.data(wire.PduType.C2H_DATA, 0, command.cid, 0, at, octets)
+        if self._settings.success_flag and not self.flow_control:
+            del self._pending[command.cid]
+            self._target.completed(self, command, nvme.NvmeStatus.SUCCESS)
+            flags = wire.LAST_PDU | wire.SUCCESS
+            return self._writer.data(wire.PduType.C2H_DATA, flags, command.cid, 0, at, octets)
+        pdu = self._writer.data(wire.PduType.C2H_DATA, wire.LAST_PDU, command.cid, 0, at, octets)
+        return pdu + self._response(command, Answer())
+
+    # -- data from the host ------------------------------------------------------------------------
+
+    def _begin_collection(self, command: nvme.NvmeCommand, what: Collection, pdu: wire.Pdu) -> None:
+        if command.length != what.length:
+            self.answer(command.cid, refused(nvme.NvmeStatus.DATA_LENGTH_INVALID))
+            return
+        intake = _Intake(command, what)
+        if command.descriptor == IN_TRANSPORT:
+            self._grant(intake)
+        elif command.descriptor != IN_CAPSULE:
+            self.answer(command.cid, refused(nvme.NvmeStatus.DESCRIPTOR_TYPE_INVALID))
+        elif command.address + command.length > len(pdu.data):
+            self.answer(command.cid, refused(nvme.NvmeStatus.SGL_OFFSET_INVALID))
+        else:
+            at = command.address
+            self._take(intake, 0, pdu.data[at : at + command.length] if at else pdu.data)
+            self._settle(intake)
+
+    def _grant(self, intake: _Intake) -> None:
+        """Request data by R2Ts, as many as the host allows at a time."""
+        while intake.asked < intake.what.length and intake.granted < self._most_r2ts:
+            size = min(self._settings.r2t_octets, intake.what.length - intake.asked)
+            while self._ttag in self._grants:
+                self._ttag = (self._ttag + 1) & 0xFFFF
+            ttag, start = self._ttag, intake.asked
+            self._ttag = (ttag + 1) & 0xFFFF
+            self._grants[ttag] = _Grant(intake, start, start + size)
+            intake.asked += size
+            intake.granted += 1
+            self._target.count("tx_r2ts")
+            self._ready.append(
+                self._writer.ready_to_transfer(intake.command.cid, ttag, start, size)
+            )
+
+    def _host_data(self, pdu: wire.Pdu) -> None:
+        """Take H2CData, in order within its R2T (NVMe/TCP, 3.6.2.8)."""
+        _, flags, _, _, _, cccid, ttag, offset, length = wire.DATA.unpack(pdu.header)
+        grant = self._grants.get(ttag)
+        invalid = wire.FatalError.INVALID_HEADER_FIELD
+        if grant is None:
+            raise wire.PduError(invalid, wire.AT_TTAG, pdu.header, f"no R2T has TTAG {ttag}")
+        intake = grant.intake
+        if cccid != intake.command.cid:
+            raise wire.PduError(
+                invalid, wire.AT_CCCID, pdu.header, f"CCCID {cccid} is not that of the R2T"
+            )
+        if length != len(pdu.data):
+            raise wire.PduError(
+                invalid, wire.AT_LENGTH, pdu.header, f"DATAL {length} is not that of PLEN"
+            )
+        end = offset + length
+        if offset != grant.next or end > grant.end:
+            raise wire.PduError(
+                wire.FatalError.DATA_OUT_OF_RANGE, 0, pdu.header, f"data from {offset} to {end}"
+            )
+        if bool(flags & wire.LAST_PDU) != (end == grant.end):
+            raise wire.PduError(invalid, wire.AT_FLAGS, pdu.header, "the LAST_PDU flag")
+        grant.next = end
+        if not pdu.data_intact:
+            self._target.count("data_digest_errors")
+            intake.failed = nvme.NvmeStatus.TRANSIENT_TRANSPORT_ERROR
+        self._take(intake, offset, pdu.data)
+        intake.came += length
+        if end == grant.end:
+            del self._grants[ttag]
+            intake.granted -= 1
+            if intake.came == intake.what.length:
+                self._settle(intake)
+            else:
+                self._grant(intake)
+
+    def _take(self, intake: _Intake, offset: int, octets: bytes) -> None:
+        if intake.failed is None:
+            try:
+                intake.what.take(offset, octets)
+            except OSError:
+                self._target.count("store_errors")
+                intake.failed = refused(nvme.NvmeStatus.INTERNAL_ERROR).status
+
+    def _settle(self, intake: _Intake) -> None:
+        if intake.failed is not None:
+            self.answer(intake.command.cid, Answer(intake.failed))
+            return
+        try:
+            answer = intake.what.finish()
+        except OSError:
+            self._target.count("store_errors")
+            answer = refused(nvme.NvmeStatus.INTERNAL_ERROR)
+        self.answer(intake.command.cid, answer)
+
+    # -- completions and ends ----------------------------------------------------------------------
+
+    def answer(self, cid: int, answer: Answer) -> None:
+        """Complete a command that is pending; nothing where it is none."""
+        command = self._pending.get(cid)
+        if command is not None and not self._closing:
+            self._ready.append(self._response(command, answer))
+
+    def _response(self, command: nvme.NvmeCommand, answer: Answer) -> list[bytes]:
+        del self._pending[command.cid]
+        self._target.completed(self, command, answer.status)
+        return self._capsule_of(command, answer)
+
+    def _capsule_of(self, command: nvme.NvmeCommand, answer: Answer) -> list[bytes]:
+        sqhd = self.sqhd if self.flow_control else NO_FLOW_CONTROL
+        entry = CQE.pack(answer.result, sqhd, self.qid or 0, command.cid, answer.status << 1)
+        return self._writer.capsule(wire.PduType.CAPSULE_RESP, entry)
+
+    def _terminate(self, error: wire.PduError) -> None:
+        """Request termination, and close behind it (NVMe/TCP, 3.6.2.5)."""
+        self._target.count("bad_pdus")
+        if error.status == wire.FatalError.HEADER_DIGEST_ERROR:
+            self._target.count("header_digest_errors")
+        self.fault = f"{error.status.name.lower()}: {error}"
+        self._ready.append([self._writer.terminate(wire.PduType.C2H_TERM_REQ, error)])
+        self._closing = True
+        self._forget()
+        self._target.ended(self)
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._streams.clear()
+        self._grants.clear()
+
 
 #: The only offered record format of Connect (Base 2.0, 6.3).
 _RECORD_FORMAT = 0
@@ -114,14 +491,18 @@ class NvmeTarget:
         """Add to a counter."""
         self.counters[name] += number
 
-    def completed(self, connection: TargetConnection, command: NvmeCommand, status: int) -> None:
+    def completed(
+        self, connection: TargetConnection, command: nvme.NvmeCommand, status: int
+    ) -> None:
         """Count a command, and put it into the error log where it has failed."""
         self.counters["commands"] += 1
         if status:
             self.counters["failed_commands"] += 1
             link = self._links.get(connection)
             if link is not None and link.controller is not None:
-                link.controller.record_error(connection.qid or 0, command, status & ~DO_NOT_RETRY)
+                link.controller.record_error(
+                    connection.qid or 0, command, status & ~nvme.DO_NOT_RETRY
+                )
 
     def ended(self, connection: TargetConnection) -> None:
         """Forget a connection; the end of the Admin queue's is the end of its controller."""
@@ -136,87 +517,87 @@ class NvmeTarget:
             self._dissolve(association)
 
     def execute(
-        self, connection: TargetConnection, command: NvmeCommand, header: bytes, now_ns: int
+        self, connection: TargetConnection, command: nvme.NvmeCommand, header: bytes, now_ns: int
     ) -> Outcome:
         """Begin a command of a connection's queue."""
         link = self._links[connection]
         controller = link.controller
-        if command.opcode == FABRICS:
+        if command.opcode == nvme.FABRICS:
             return self._fabrics(connection, link, header, now_ns)
         if controller is None or not controller.enabled:
-            return refused(NvmeStatus.SEQUENCE_ERROR)
+            return refused(nvme.NvmeStatus.SEQUENCE_ERROR)
         if connection.qid:
-            return io_commands.execute(controller, command)
+            return commands.execute_io(controller, command)
         return self._admin(link, controller, command, now_ns)
 
     # -- commands ----------------------------------------------------------------------------------
 
     def _admin(
-        self, link: _Link, controller: NvmeController, command: NvmeCommand, now_ns: int
+        self, link: _Link, controller: NvmeController, command: nvme.NvmeCommand, now_ns: int
     ) -> Outcome:
         match command.opcode:
-            case AdminOpcode.IDENTIFY:
+            case nvme.AdminOpcode.IDENTIFY:
                 return identify(controller, command)
-            case AdminOpcode.GET_LOG_PAGE:
+            case nvme.AdminOpcode.GET_LOG_PAGE:
                 return log_page(controller, command, self.subsystems.values(), link.local)
-            case AdminOpcode.SET_FEATURES:
+            case nvme.AdminOpcode.SET_FEATURES:
                 self.rescheduled = True  # the command may set KATO
-                return admin_commands.set_features(controller, command, now_ns)
-            case AdminOpcode.GET_FEATURES:
-                return admin_commands.get_features(controller, command)
-            case AdminOpcode.ASYNC_EVENT_REQUEST:
-                return admin_commands.async_event_request(controller, command)
-            case AdminOpcode.KEEP_ALIVE:
+                return commands.set_features(controller, command, now_ns)
+            case nvme.AdminOpcode.GET_FEATURES:
+                return commands.get_features(controller, command)
+            case nvme.AdminOpcode.ASYNC_EVENT_REQUEST:
+                return commands.async_event_request(controller, command)
+            case nvme.AdminOpcode.KEEP_ALIVE:
                 self.counters["keep_alives"] += 1
-                return admin_commands.keep_alive(controller, now_ns)
-            case AdminOpcode.ABORT:
+                return commands.keep_alive(controller, now_ns)
+            case nvme.AdminOpcode.ABORT:
                 return self._abort(controller, command)
-        return refused(NvmeStatus.INVALID_OPCODE)
+        return refused(nvme.NvmeStatus.INVALID_OPCODE)
 
-    def _abort(self, controller: NvmeController, command: NvmeCommand) -> Outcome:
+    def _abort(self, controller: NvmeController, command: nvme.NvmeCommand) -> Outcome:
         """Abort an Async Event Request (Base 2.0, 5.1); nothing else waits long."""
         sqid, cid = command.cdw10 & 0xFFFF, command.cdw10 >> 16
         admin = self._associations[controller.cntlid].queues.get(0)
         if sqid or admin is None or cid not in controller.event_requests:
             return Answer(result=1)  # not aborted
         controller.event_requests.remove(cid)
-        admin.answer(cid, Answer(NvmeStatus.ABORT_REQUESTED))
+        admin.answer(cid, Answer(nvme.NvmeStatus.ABORT_REQUESTED))
         return Answer(result=0)
 
     def _fabrics(
         self, connection: TargetConnection, link: _Link, entry: bytes, now_ns: int
     ) -> Outcome:
-        kind = entry[AT_FCTYPE]
-        if kind == FabricsType.CONNECT:
+        kind = entry[nvme.AT_FCTYPE]
+        if kind == nvme.FabricsType.CONNECT:
             if connection.qid is not None:
-                return refused(NvmeStatus.SEQUENCE_ERROR)
-            data = bytearray(CONNECT_DATA.size)
+                return refused(nvme.NvmeStatus.SEQUENCE_ERROR)
+            data = bytearray(nvme.CONNECT_DATA.size)
 
             def take(offset: int, octets: bytes) -> None:
                 data[offset : offset + len(octets)] = octets
 
             def finish() -> Answer:
-                request = fabrics_commands.connect_request(entry, bytes(data))
+                request = commands.connect_request(entry, bytes(data))
                 return self._connect(connection, link, request, now_ns)
 
-            return Collection(CONNECT_DATA.size, take, finish)
+            return Collection(nvme.CONNECT_DATA.size, take, finish)
         if link.controller is None or connection.qid:
-            return refused(NvmeStatus.SEQUENCE_ERROR)
-        if kind == FabricsType.PROPERTY_GET:
-            return fabrics_commands.property_get(link.controller, entry)
-        if kind == FabricsType.PROPERTY_SET:
+            return refused(nvme.NvmeStatus.SEQUENCE_ERROR)
+        if kind == nvme.FabricsType.PROPERTY_GET:
+            return commands.property_get(link.controller, entry)
+        if kind == nvme.FabricsType.PROPERTY_SET:
             return self._property_set(link.controller, entry)
-        return refused(NvmeStatus.INVALID_FIELD)
+        return refused(nvme.NvmeStatus.INVALID_FIELD)
 
     def _property_set(self, controller: NvmeController, entry: bytes) -> Outcome:
         """Set a property; a reset (CC.EN from 1 to 0) ends I/O queues and what waits."""
         before = controller.enabled
-        outcome = fabrics_commands.property_set(controller, entry)
+        outcome = commands.property_set(controller, entry)
         if before and not controller.enabled:
             queues = self._associations[controller.cntlid].queues
             while controller.event_requests:
                 cid = controller.event_requests.popleft()
-                queues[0].answer(cid, Answer(NvmeStatus.ABORT_REQUESTED))
+                queues[0].answer(cid, Answer(nvme.NvmeStatus.ABORT_REQUESTED))
             for qid in [qid for qid in queues if qid]:
                 self._end(queues[qid], "the controller was reset")
         return outcome
@@ -227,27 +608,26 @@ class NvmeTarget:
         self, connection: TargetConnection, link: _Link, request: ConnectRequest, now_ns: int
     ) -> Answer:
         if request.record_format != _RECORD_FORMAT:
-            return refused(NvmeStatus.CONNECT_INCOMPATIBLE_FORMAT)
+            return refused(nvme.NvmeStatus.CONNECT_INCOMPATIBLE_FORMAT)
         if not 1 <= request.sqsize < self.settings.queue_entries:
             return invalid_parameter("sqsize")
         if not request.host:
             return invalid_parameter("hostnqn")
         subsystem = self.subsystems.get(request.subsystem)
-        if subsystem is None and request.subsystem != DISCOVERY_NQN:
+        if subsystem is None and request.subsystem != nvme.DISCOVERY_NQN:
             return invalid_parameter("subnqn")
         if subsystem is not None and subsystem.hosts and request.host not in subsystem.hosts:
-            return refused(NvmeStatus.CONNECT_INVALID_HOST)
+            return refused(nvme.NvmeStatus.CONNECT_INVALID_HOST)
         if request.qid:
             answer = self._join(connection, link, request)
         else:
             answer = self._create(link, request, subsystem, now_ns)
-        if answer.status == NvmeStatus.SUCCESS:
-            assert link.controller is not None
+        if answer.status == nvme.NvmeStatus.SUCCESS:
             connection.qid = request.qid
             connection.entries = request.sqsize + 1
             connection.flow_control = request.flow_control
             connection.sqhd = 1 % connection.entries  # Connect was the first entry
-            self._associations[link.controller.cntlid].queues[request.qid] = connection
+            self._associations[answer.result].queues[request.qid] = connection
             link.deadline_ns = None
         return answer
 
@@ -255,10 +635,10 @@ class NvmeTarget:
         self, link: _Link, request: ConnectRequest, subsystem: NvmeSubsystem | None, now_ns: int
     ) -> Answer:
         """Make a controller for the host: the dynamic controller model."""
-        if request.cntlid != ANY_CONTROLLER:
+        if request.cntlid != nvme.ANY_CONTROLLER:
             return invalid_parameter("cntlid")
         if len(self._associations) >= self.settings.controllers:
-            return Answer(NvmeStatus.CONNECT_CONTROLLER_BUSY)
+            return Answer(nvme.NvmeStatus.CONNECT_CONTROLLER_BUSY)
         while True:
             self._last_cntlid = self._last_cntlid % _LAST_CNTLID + 1
             if self._last_cntlid not in self._associations:
@@ -287,14 +667,14 @@ class NvmeTarget:
         if request.qid > self.settings.queues:
             return invalid_parameter("qid")
         if not controller.enabled or request.qid in association.queues:
-            return refused(NvmeStatus.SEQUENCE_ERROR)
+            return refused(nvme.NvmeStatus.SEQUENCE_ERROR)
         link.controller = controller
         return Answer(result=controller.cntlid)
 
     def _dissolve(self, association: _Association) -> None:
         """End a controller, and the connections of its queues."""
         self._associations.pop(association.controller.cntlid, None)
-        shut_down = association.controller.csts & SHUTDOWN_COMPLETE
+        shut_down = association.controller.csts & nvme.SHUTDOWN_COMPLETE
         for connection in tuple(association.queues.values()):
             self._end(connection, None if shut_down else "the controller has ended")
 

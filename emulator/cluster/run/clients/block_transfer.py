@@ -1,12 +1,18 @@
-"""Ranges of NVMe namespaces, read and written by commands of one size at a queue depth."""
+"""What clients share: a held begin, one sentence at the end, and ranges of NVMe namespaces.
+
+Ranges are read and written by commands of one size at a queue depth.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+
+import click
 
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
 from emulator.cluster.nvme_tcp.initiator.nvme_host import NvmeHost
@@ -103,3 +109,31 @@ async def connected(
             )
             for one in options
         ]
+
+
+#: The line that a client prints once it could begin.
+READY = "ready"
+
+
+def wait_for_release() -> None:
+    """Print that this client is ready, and return when a line comes on standard input.
+
+    So all clients of a measurement begin at once, however long each took to start.
+    """
+    click.echo(READY)
+    sys.stdin.readline()
+
+
+async def released() -> None:
+    """Do as :func:`wait_for_release` does, while the loop goes on."""
+    await asyncio.to_thread(wait_for_release)
+
+
+@contextmanager
+def ended_with_sentence() -> Iterator[None]:
+    """Print a UserError of the block and leave the process with status 1."""
+    try:
+        yield
+    except UserError as error:
+        click.echo(error, err=True)
+        raise SystemExit(1) from None

@@ -21,9 +21,10 @@ from emulator.cluster.run.clients.block_transfer import (
     NSID,
     BlockTransfer,
     connected,
+    ended_with_sentence,
+    released,
 )
-from emulator.cluster.run.clients.client_end import ended_with_sentence, released
-from emulator.cluster.run.clients.sharded_dataset import content
+from emulator.cluster.run.clients.dataset_reader import content
 from emulator.errors import UserError
 
 WRITE, RESTORE = "write", "restore"

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from emulator.cluster.run.clients.client_end import ended_with_sentence
+from emulator.cluster.run.clients.block_transfer import ended_with_sentence
 from emulator.errors import UserError
 
 NUMBER = struct.Struct("!Q")

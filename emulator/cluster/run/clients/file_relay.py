@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from emulator.cluster.run.clients.client_end import ended_with_sentence, wait_for_release
+from emulator.cluster.run.clients.block_transfer import ended_with_sentence, wait_for_release
 from emulator.errors import UserError
 
 #: What is read at once (octets), and how long a neighbour may be silent (s).

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from emulator.cluster.nvme_tcp.initiator.host_errors import QueueBrokenError
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
+from emulator.cluster.nvme_tcp.initiator.host_queue import QueueBrokenError
 from emulator.cluster.nvme_tcp.initiator.nvme_host import NvmeHost
-from emulator.cluster.nvme_tcp.target import identify_pages, nvme_target
-from emulator.cluster.nvme_tcp.target.command_outcomes import Outcome, transmission_of
-from emulator.cluster.nvme_tcp.target.nvme_controller import NvmeController
-from emulator.cluster.nvme_tcp.target_server import TargetServer
+from emulator.cluster.nvme_tcp.target import commands, nvme_target
+from emulator.cluster.nvme_tcp.target.controller import NvmeController, Outcome, transmission_of
+from emulator.cluster.nvme_tcp.target.server import TargetServer
 from emulator.cluster.nvme_tcp.wire.layouts import IDENTIFY_CONTROLLER, IdentifyCns, NvmeCommand
 from emulator.errors import UserError
 from tests.harness.nvme.memory_wire import NQN, target_of
@@ -46,8 +45,8 @@ def test_a_list_of_namespaces_that_does_not_end(
     octets = b"".join(nsid.to_bytes(4, "little") for nsid in nsids)
     page: Page = lambda controller, command: transmission_of(octets)  # noqa: E731
     same: Page = lambda controller, command: transmission_of(bytes(4096))  # noqa: E731
-    monkeypatch.setitem(identify_pages._PAGES, IdentifyCns.ACTIVE_NAMESPACES, page)
-    monkeypatch.setitem(identify_pages._PAGES, IdentifyCns.NAMESPACE, same)
+    monkeypatch.setitem(commands._IDENTIFY_PAGES, IdentifyCns.ACTIVE_NAMESPACES, page)
+    monkeypatch.setitem(commands._IDENTIFY_PAGES, IdentifyCns.NAMESPACE, same)
 
     async def test(options: HostOptions) -> None:
         with pytest.raises(QueueBrokenError, match="does not rise"):
@@ -58,14 +57,14 @@ def test_a_list_of_namespaces_that_does_not_end(
 
 @pytest.mark.parametrize("shift", [0, 8, 23, 63, 255])
 def test_blocks_that_no_command_carries(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = identify_pages._PAGES[IdentifyCns.NAMESPACE]
+    kept = commands._IDENTIFY_PAGES[IdentifyCns.NAMESPACE]
 
     def page(controller: NvmeController, command: NvmeCommand) -> Outcome:
         octets = bytearray(kept(controller, command).read(0, 4096))  # type: ignore[union-attr]
         octets[130] = shift
         return transmission_of(bytes(octets))
 
-    monkeypatch.setitem(identify_pages._PAGES, IdentifyCns.NAMESPACE, page)
+    monkeypatch.setitem(commands._IDENTIFY_PAGES, IdentifyCns.NAMESPACE, page)
 
     async def test(options: HostOptions) -> None:
         async with await NvmeHost.connect(options) as host:
@@ -81,7 +80,7 @@ def test_a_limit_of_transfers_that_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     def page(controller: NvmeController, command: NvmeCommand) -> Outcome:
         if command.cdw10 & 0xFF != IdentifyCns.CONTROLLER:
             return kept(controller, command)
-        octets = bytearray(identify_pages.controller_data(controller))
+        octets = bytearray(commands.controller_data(controller))
         octets[IDENTIFY_CONTROLLER.offset("mdts")] = 200
         return transmission_of(bytes(octets))
 

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from emulator.cluster.nvme_tcp.initiator.host_errors import ControllerLostError, NvmeCommandError
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
-from emulator.cluster.nvme_tcp.initiator.multipath_host import MultipathHost
+from emulator.cluster.nvme_tcp.initiator.host_queue import ControllerLostError, NvmeCommandError
+from emulator.cluster.nvme_tcp.initiator.nvme_host import MultipathHost
 from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
-from emulator.cluster.nvme_tcp.target_server import TargetServer
+from emulator.cluster.nvme_tcp.target.server import TargetServer
 from emulator.errors import UserError
 from tests.harness.nvme.memory_wire import BLOCK, NQN, SIZE, target_of
 

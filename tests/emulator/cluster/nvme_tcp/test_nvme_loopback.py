@@ -10,17 +10,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from emulator.cluster.nvme_tcp.initiator.discovery_query import discover
-from emulator.cluster.nvme_tcp.initiator.host_errors import (
+from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
+from emulator.cluster.nvme_tcp.initiator.host_queue import (
     ControllerLostError,
     NvmeCommandError,
     QueueBrokenError,
 )
-from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
-from emulator.cluster.nvme_tcp.initiator.nvme_host import NvmeHost
+from emulator.cluster.nvme_tcp.initiator.nvme_host import NvmeHost, discover
+from emulator.cluster.nvme_tcp.target.controller import TargetSettings
 from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
-from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
-from emulator.cluster.nvme_tcp.target_server import TargetServer, local_end
+from emulator.cluster.nvme_tcp.target.server import TargetServer, local_end
 from emulator.cluster.nvme_tcp.wire.layouts import IoOpcode, NvmeStatus
 from emulator.errors import UserError
 from tests.harness.nvme.memory_wire import BLOCK, NQN, SIZE, target_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.cluster.services.rendezvous import store as rendezvous
-from emulator.cluster.services.rendezvous.store import RendezvousStore
+from emulator.cluster.services import rendezvous_store as rendezvous
+from emulator.cluster.services.rendezvous_store import RendezvousStore
 
 
 def asked(store: RendezvousStore, **request: object) -> list[Mapping[str, object]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.cluster.services.machine_map import MachineMap
-from emulator.cluster.services.service_plan import plan_services
-from emulator.cluster.services.service_registry import KINDS, NeededProgram, ServiceKind
+from emulator.cluster.services.service_plan import KINDS, NeededProgram, ServiceKind, plan_services
 from emulator.errors import UserError
 from topologies import catalogue
 from topologies.model import MANAGEMENT

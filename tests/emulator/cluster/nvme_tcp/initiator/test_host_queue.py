@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.cluster.nvme_tcp.initiator.host_commands import entry, io_entry
-from emulator.cluster.nvme_tcp.initiator.host_queue import HostQueue
+from emulator.cluster.nvme_tcp.initiator.host_queue import HostQueue, entry, io_entry
 from emulator.cluster.nvme_tcp.wire.layouts import CQE, IoOpcode, NvmeStatus
 from emulator.cluster.nvme_tcp.wire.pdu import (
     LAST_PDU,

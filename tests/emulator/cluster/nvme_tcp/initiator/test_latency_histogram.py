@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from emulator.cluster.nvme_tcp.initiator.latency_histogram import LatencyHistogram
+from emulator.cluster.nvme_tcp.initiator.nvme_host import LatencyHistogram
 
 
 @pytest.mark.parametrize("scale", [5, 1000, 10**9, 10**15])

@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.cluster.nvme_tcp.initiator.host_commands import entry, io_entry
-from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
+from emulator.cluster.nvme_tcp.initiator.host_queue import entry, io_entry
+from emulator.cluster.nvme_tcp.target.controller import TargetSettings
 from emulator.cluster.nvme_tcp.wire.layouts import AdminOpcode, IoOpcode
 from emulator.cluster.nvme_tcp.wire.pdu import PduType, PduWriter
 from tests.harness.nvme.memory_wire import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.cluster.nvme_tcp.initiator.host_commands import (
+from emulator.cluster.nvme_tcp.initiator.host_queue import (
     entry,
     identify_entry,
     io_entry,
@@ -13,8 +13,8 @@ from emulator.cluster.nvme_tcp.initiator.host_commands import (
     property_set_entry,
 )
 from emulator.cluster.nvme_tcp.target.block_store import BlockStore
+from emulator.cluster.nvme_tcp.target.controller import NvmeSubsystem
 from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
-from emulator.cluster.nvme_tcp.target.subsystem_model import NvmeSubsystem
 from emulator.cluster.nvme_tcp.wire.layouts import (
     ATTRIBUTE_DEALLOCATE,
     DISCOVERY_ENTRY,

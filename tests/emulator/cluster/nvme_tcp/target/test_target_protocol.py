@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from emulator.cluster.nvme_tcp.initiator.host_commands import entry, io_entry
-from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
-from emulator.cluster.nvme_tcp.target.target_settings import TargetSettings
+from emulator.cluster.nvme_tcp.initiator.host_queue import entry, io_entry
+from emulator.cluster.nvme_tcp.target.controller import TargetSettings
+from emulator.cluster.nvme_tcp.target.nvme_target import TargetConnection
 from emulator.cluster.nvme_tcp.wire.layouts import IoOpcode, NvmeStatus, completion_of
 from emulator.cluster.nvme_tcp.wire.pdu import (
     DATA,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from emulator.cluster.run.clients.parameter_broadcast import (
+from emulator.cluster.run.clients.rendezvous_rank import (
     MASTER,
     PIECE,
     Broadcast,

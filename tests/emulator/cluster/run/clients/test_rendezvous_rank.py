@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import pytest
 
-from emulator.cluster.run.clients.parameter_broadcast import Broadcast
 from emulator.cluster.run.clients.rendezvous_rank import (
+    Broadcast,
     RankTask,
     first_parameters,
     start,
 )
-from emulator.cluster.services.rendezvous import store_server
-from emulator.cluster.services.rendezvous.store_client import RendezvousClient
+from emulator.cluster.services import rendezvous_store
+from emulator.cluster.services.rendezvous_store import RendezvousClient
 from emulator.errors import UserError
 
 OCTETS = 300_000
@@ -28,7 +28,7 @@ OCTETS = 300_000
 @pytest.fixture
 def port() -> Iterator[int]:
     """Return the port of a store that runs during the test."""
-    argv = [sys.executable, "-m", store_server.__name__, "127.0.0.1", "0"]
+    argv = [sys.executable, "-m", rendezvous_store.__name__, "127.0.0.1", "0"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline().rpartition(":")[2])

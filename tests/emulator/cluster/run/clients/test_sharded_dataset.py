@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.cluster.run.clients.sharded_dataset import SHARE, WHOLE, Dataset, ShardCache
+from emulator.cluster.run.clients.dataset_reader import SHARE, WHOLE, Dataset, ShardCache
 
 DATASET = Dataset(shards=10, shard_octets=64, nodes=3, seed=5)
 

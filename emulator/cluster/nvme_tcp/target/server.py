@@ -9,16 +9,14 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any, cast
 
-from emulator.cluster.nvme_tcp.target.log_pages import LocalEnd
-from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
-from emulator.cluster.nvme_tcp.target.target_connection import TargetConnection
+from emulator.cluster.nvme_tcp.target.commands import LocalEnd
+from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget, TargetConnection
 from emulator.cluster.nvme_tcp.wake_timer import WakeTimer
 
 #: Octets taken from a socket at a time, and octets that wait in it before reads are continued.
 RECEIVE_OCTETS, HIGH_WATER, BATCH = 1 << 18, 1 << 20, 1 << 18
 #: How long a host may take its last octets (s).
 LINGER_S = 5.0
-
 #: Takes note of a connection's end: its queue (None: before Connect), and words on a fault.
 EndReport = Callable[[TargetConnection], None]
 

@@ -1,1 +1,0 @@
-"""``uetemu nvme``: an NVMe/TCP target or host by itself, on the kernel's TCP."""

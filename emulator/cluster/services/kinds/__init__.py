@@ -1,1 +1,0 @@
-"""Every kind of service, a module for each, which registers it."""
