@@ -132,8 +132,8 @@ def current() -> Ranks | None:
     return click.get_current_context().find_object(Ranks)
 
 
-def share_of(request: RunRequest, ranks: Ranks) -> RunRequest:
-    """Return the ``request`` of this rank, which works as one worker on a lab of its own.
+def part_of(request: RunRequest, ranks: Ranks) -> RunRequest:
+    """Return the ``request`` of this rank, which is one of its workers, on a lab of its own.
 
     Raises UserError for a request that is for one machine.
     """
@@ -146,7 +146,7 @@ def share_of(request: RunRequest, ranks: Ranks) -> RunRequest:
     name = ranks.gather("name of the lab", name)[0]
     own = f"{name}-r{ranks.number}" if ranks.number else name
     ranks.holds(lab=own)
-    return dataclasses.replace(request, lab=own, ranks=ranks.count)
+    return dataclasses.replace(request, lab=own, workers=ranks.count)
 
 
 def planned(request: RunRequest, ranks: Ranks | None) -> RunPlan:
@@ -156,7 +156,7 @@ def planned(request: RunRequest, ranks: Ranks | None) -> RunPlan:
     """
     if ranks is None:
         return prepare(request)
-    plan = drafted(share_of(request, ranks))
+    plan = drafted(part_of(request, ranks), ranks)
     agree(plan, ranks)
     return weighed(plan, ranks)
 

@@ -23,7 +23,6 @@ from emulator.run.report import differences, outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
-from emulator.workers.ranks.rank_folder import RankFolder
 
 #: What the table says of a fabric that is a model.
 MODELLED = "model: switches are computed in this process, no frame passes a kernel"
@@ -230,7 +229,7 @@ class Terminal:
             name = self._names.get(str(row["transport"]))
             self._print(*self._rows.lines({**row, "name": name}))
 
-    def close(self, folder: RunFolder | RankFolder | None, result: Result | None = None) -> None:
+    def close(self, folder: RunFolder | None, result: Result | None = None) -> None:
         """Print the last lines of a run; both arguments are None if it was cut short."""
         result = result or self._result
         if result is None or (self._result is None and self._rows is not None):

@@ -30,6 +30,8 @@ the same schema number; a key that changes its meaning or goes away raises it.
 from __future__ import annotations
 
 import json
+import mmap
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +41,9 @@ from typing import Literal
 
 from emulator.errors import UserError
 from emulator.run_files import EVENTS, SCHEMA, UNITS
+from emulator.sim.endpoint.operations.gpu_memory import memory_path
 from emulator.whole_file import MEND, whole_file
+from emulator.workers.division import Processes
 
 _MEND = f"{MEND} with --output"
 #: The nodes of a run's fabric: namespaces of the kernel, or a model of them in the run's process.
@@ -174,6 +178,59 @@ class RunFolder:
     def close(self) -> None:
         with self._written(self.path / EVENTS):
             self._events.close()
+
+
+class PartFolder(RunFolder):
+    """The folder of a process that has a part of the run: the first process writes the results.
+
+    ``path`` has this process's own files.  It lies with the memory of the GPUs of ``lab`` and is
+    removed with it. So ``uetemu clean`` finds it, whatever has become of this process.
+    """
+
+    def __init__(self, lab: str) -> None:
+        self.path = memory_path(lab, ".files")  # no node has this name
+        try:
+            self.path.mkdir()
+            # As with memory: whoever has it mapped is alive (emulator.dataplane.cleanup).
+            held = self.path / "held"
+            held.write_bytes(b"\0")
+            with held.open("rb") as file:
+                self._held = mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise UserError(
+                f"cannot make {self.path} for a process's files: {error.strerror}; make room there"
+            ) from error
+
+    def event(self, kind: str, **details: object) -> None:
+        """Write nothing."""
+
+    def write(self, name: str, content: object) -> Path:
+        """Write nothing."""
+        return self.path / name
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._held.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def gather_files(processes: Processes, folder: Path) -> None:
+    """Bring the files of all processes' ``folder`` into that of the first; all call this."""
+    sending = not processes.reports and folder.is_dir()
+    own = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if sending else {}
+    found: dict[str, bytes] = {}
+    for files in processes.gather("event logs", own):
+        found |= files
+    if not processes.reports:
+        return
+    for name, content in found.items():
+        try:
+            (folder / name).write_bytes(content)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {folder / name}: {error.strerror}; make room there, or choose "
+                "another place with --output"
+            ) from error
 
 
 def _json_lines(content: object) -> Iterator[str]:

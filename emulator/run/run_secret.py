@@ -17,7 +17,7 @@ from uet.addresses import Neighbours
 _WITHOUT_EFFECT = frozenset(
     (
         *("scenario", "parameters", "output", "lab"),
-        *("digest", "capture", "snaplen", "event_log", "workers", "parts", "ranks"),
+        *("digest", "capture", "snaplen", "event_log", "workers", "parts"),
         "fabric",
     )
 )

@@ -47,7 +47,7 @@ from emulator.run.report import row_events
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
-from emulator.run.results import Result, RunFolder
+from emulator.run.results import PartFolder, Result, RunFolder, gather_files
 from emulator.run.run_secret import run_secret
 from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
 from emulator.run.virtual_time import VirtualTime
@@ -57,7 +57,6 @@ from emulator.sim.endpoint.counting import add
 from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.transports.one_time_keys import KEY_FILE
 from emulator.workers.division import ALONE, Division, Processes
-from emulator.workers.ranks.rank_folder import RankFolder, bring_logs
 from emulator.workers.virtual_pool import VirtualPool
 from topologies.exports import mermaid as export
 
@@ -68,7 +67,7 @@ __all__ = ["Observer", "RunPlan", "RunRequest", "default_capture", "execute", "p
 
 def execute(
     plan: RunPlan, observer: Observer, processes: Processes = ALONE
-) -> tuple[Result, RunFolder | RankFolder]:
+) -> tuple[Result, RunFolder]:
     """Run ``plan``.  Failures of the run stand in ``Result.errors``; :class:`Interrupted` passes.
 
     All ``processes`` run it, each its own part of the fabric.
@@ -81,17 +80,14 @@ def execute(
         return _execute(plan, observer, processes)
 
 
-def _execute(
-    plan: RunPlan, observer: Observer, processes: Processes
-) -> tuple[Result, RunFolder | RankFolder]:
+def _execute(plan: RunPlan, observer: Observer, processes: Processes) -> tuple[Result, RunFolder]:
     request = plan.request
     result = blank_result(plan)
-    folder: RunFolder | RankFolder
     if processes.reports:
         folder = RunFolder.create(request.scenario.name, request.output)
         processes.holds(folder=str(folder.path.absolute()))
     else:
-        folder = RankFolder(plan.lab)
+        folder = PartFolder(plan.lab)
     with interruptible():
         run = _Run(plan, result, folder, observer, processes)
         try:
@@ -136,7 +132,7 @@ class _Run:
         self,
         plan: RunPlan,
         result: Result,
-        folder: RunFolder | RankFolder,
+        folder: RunFolder,
         observer: Observer,
         processes: Processes,
     ) -> None:
@@ -180,7 +176,7 @@ class _Run:
                         self._run_stage(number, built, pool)
                     self._take_endpoints(pool.close())
             if self.plan.logged:
-                bring_logs(self._processes, self.folder.path / EVENT_LOGS)
+                gather_files(self._processes, self.folder.path / EVENT_LOGS)
             self._count(built.ports)
 
     def _by_endpoints(self) -> list[list[int]]:

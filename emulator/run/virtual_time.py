@@ -32,7 +32,6 @@ from emulator.sim.port_capture import PortCapture
 from emulator.sim.sampling import Sampling
 from emulator.sim.virtual_clock import EPOCH, VirtualClock
 from emulator.workers.division import ALONE, Processes
-from emulator.workers.ranks.rank_folder import RankFolder
 from emulator.workers.virtual_fabric import VirtualFabric
 from emulator.workers.virtual_pool import VirtualPool
 from emulator.workers.worker import WorkerPart
@@ -58,7 +57,7 @@ class VirtualTime:
         self,
         plan: RunPlan,
         result: Result,
-        folder: RunFolder | RankFolder,
+        folder: RunFolder,
         environment: dict[str, object],
         processes: Processes = ALONE,
     ) -> None:

@@ -70,10 +70,8 @@ class RunRequest:
     fabric: FabricKind = "kernel"
     #: processes that share the work; None: as many as suit the machine
     workers: int | None = None
-    #: names of the switches of each worker, or MPI rank; None: those with the least traffic between
+    #: names of the switches of each worker; None: those with the least traffic between them
     parts: Sequence[Sequence[str]] | None = None
-    #: MPI ranks that share the work, each one worker on its own machine
-    ranks: int = 1
     #: what virtual time charges for new routes after a fault
     convergence: Convergence = field(default_factory=Convergence)
     #: what the run must come to (:mod:`emulator.sim.frame_digest`); None: anything
@@ -131,7 +129,7 @@ class RunPlan:
     compares: bool = False
     #: how the ports of GPUs with several are used
     homing: Homing | None = None
-    #: of MPI ranks, once the trials are weighed; else it is found when the run begins
+    #: of several processes, once the trials are weighed; else it is found when the run begins
     partition: Partition | None = None
 
     @property
@@ -179,8 +177,11 @@ def prepare(request: RunRequest) -> RunPlan:
     return weighed(drafted(request))
 
 
-def drafted(request: RunRequest) -> RunPlan:
-    """Validate all but what the schedules say, which are not compiled yet."""
+def drafted(request: RunRequest, processes: Processes = ALONE) -> RunPlan:
+    """Validate all but what the schedules say, which are not compiled yet.
+
+    Each of several ``processes`` does so for its part of the GPUs.
+    """
     requested: str | Topology | None = request.topology
     if requested is None:
         requested = request.scenario.topology(request.parameters)
@@ -203,8 +204,8 @@ def drafted(request: RunRequest) -> RunPlan:
         bonds.check(topology)
     moments = timeline(request.faults, topology)
     bridge_ports.check(topology)
-    # Of several MPI ranks each is on a machine of its own, until they know each other's parts.
-    least = -(-len(topology.gpus) // request.ranks)
+    # Each process is on a machine of its own, until they know each other's parts.
+    least = -(-len(topology.gpus) // processes.count)
     preflight.check_endpoints(least)
     relays = Pxn(topology, request.pxn)
     by_seed = {
@@ -317,8 +318,6 @@ def partition_of(plan: RunPlan) -> Partition:
     if plan.partition is not None:
         return plan.partition
     topology, requested = plan.topology, plan.request.workers
-    if plan.request.ranks > 1:
-        requested = plan.request.ranks
     if plan.request.parts is not None:
         return Partition.by_hand(topology, plan.request.parts)
     if requested is None:

@@ -38,7 +38,7 @@ def test_verbs_of_one_process_are_refused(verb: str | None) -> None:
 )
 def test_requests_for_one_machine_are_refused(chosen: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        rank_runs.share_of(request(**chosen), ranks_of(2)[0])
+        rank_runs.part_of(request(**chosen), ranks_of(2)[0])
 
 
 def test_a_request_without_a_launcher_stays_as_it_is() -> None:
@@ -49,8 +49,8 @@ def test_a_request_without_a_launcher_stays_as_it_is() -> None:
 def test_each_rank_works_on_a_lab_of_its_own() -> None:
     first, second = ranks_of(2)
     first.share("name of the lab", lambda _: "demo")
-    share = rank_runs.share_of(request(lab="another"), second)
-    assert (share.lab, share.ranks, share.workers) == ("demo-r1", 2, None)
+    share = rank_runs.part_of(request(lab="another"), second)
+    assert (share.lab, share.workers) == ("demo-r1", 2)
 
 
 def plan(spec: str, control_plane: str = "static", parts: list[list[str]] | None = None) -> RunPlan:

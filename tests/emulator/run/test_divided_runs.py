@@ -45,7 +45,6 @@ def plan(spec: str = SPEC, name: str = "alltoall") -> RunPlan:
             topology=spec,
             fabric="model",
             lab="share",
-            ranks=2,
         )
     )
 

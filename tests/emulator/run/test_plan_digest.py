@@ -16,7 +16,6 @@ def digest(transport: str, topology: str = "rail_clos:hosts=2,gpus_per_host=2,sp
         transport=transport,
         fabric="model",
         lab="digest",
-        ranks=2,
     )
     return plan_digest(drafted(request))
 

@@ -1,4 +1,4 @@
-"""Folders of ranks that are not the first, and how their files come to it."""
+"""Folders of processes that are not the first, and how their files come to it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from emulator.dataplane import cleanup
 from emulator.errors import UserError
+from emulator.run.results import PartFolder, gather_files
 from emulator.workers.ranks.rank_exchange import Ranks
-from emulator.workers.ranks.rank_folder import RankFolder, bring_logs
 from tests.harness.engine.memory_channel import ranks_of
 
 
@@ -22,34 +22,34 @@ def lab() -> str:
 
 
 @pytest.fixture
-def folder(lab: str) -> Iterator[RankFolder]:
-    made = RankFolder(lab)
+def folder(lab: str) -> Iterator[PartFolder]:
+    made = PartFolder(lab)
     yield made
     made.close()
 
 
 def test_nothing_is_left_of_it(lab: str) -> None:
-    made = RankFolder(lab)
+    made = PartFolder(lab)
     (made.path / "telemetry.csv").write_text("t_us\n")
     made.close()
     assert not cleanup.exists(lab)
 
 
-def test_it_is_no_leftover_while_its_rank_lives(lab: str, folder: RankFolder) -> None:
+def test_it_is_no_leftover_while_its_rank_lives(lab: str, folder: PartFolder) -> None:
     assert cleanup.exists(lab)
     assert lab not in cleanup.leftovers()
     with pytest.raises(UserError, match="cannot make /dev/shm/uetemu"):
-        RankFolder(lab)
+        PartFolder(lab)
 
 
-def test_what_all_ranks_know_is_not_written(folder: RankFolder) -> None:
+def test_what_all_ranks_know_is_not_written(folder: PartFolder) -> None:
     before = sorted(folder.path.iterdir())
     folder.event("begin", lab="demo")
     folder.write("result.json", {})
     assert sorted(folder.path.iterdir()) == before
 
 
-def test_that_of_a_dead_rank_is_a_leftover(lab: str, folder: RankFolder) -> None:
+def test_that_of_a_dead_rank_is_a_leftover(lab: str, folder: PartFolder) -> None:
     folder._held.close()
     assert lab in cleanup.leftovers()
 
@@ -62,7 +62,7 @@ def test_logs_come_to_the_first_rank(tmp_path: Path) -> None:
         (one / f"{name}.sqlog").write_text(name)
 
     def bring(one: Ranks) -> None:
-        bring_logs(one, folders[one.number])
+        gather_files(one, folders[one.number])
 
     threads = [threading.Thread(target=bring, args=(one,)) for one in ranks]
     for thread in threads:
