@@ -235,8 +235,8 @@ def _ended(ranks: Companions | None, sentence: str, status: int, *, here: bool =
     """
     if ranks is not None:
         ranks.leave(sentence)
-        sentence = ranks.last_words if here else sentence
-    if ranks is None or not ranks.mourned:
+        sentence = ranks.exit_reason if here else sentence
+    if ranks is None or not ranks.death_reported:
         click.echo(f"uetemu: {sentence}", err=True)
     return status
 

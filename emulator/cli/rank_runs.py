@@ -77,8 +77,8 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
             status = 1
         whole = ranks.part()
     silent = all(peer in ranks.silent for peer in range(ranks.number))
-    if status and ranks.number and silent and not ranks.mourned:
-        click.echo(f"uetemu: {ranks.last_words}", err=True)  # who speaks for all is gone
+    if status and ranks.number and silent and not ranks.death_reported:
+        click.echo(f"uetemu: {ranks.exit_reason}", err=True)  # who speaks for all is gone
     sys.stdout.flush()
     sys.stderr.flush()
     watch.over()

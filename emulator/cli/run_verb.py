@@ -331,7 +331,7 @@ def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> N
                 raise
             bar.end()
             terminal.close(None)
-            if ranks is None or not ranks.mourned:
+            if ranks is None or not ranks.death_reported:
                 click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
             sys.exit(stop.exit_status)
     terminal.close(folder, result)

@@ -156,7 +156,7 @@ class RelayedWrites:
     def _asked(self, own: Records) -> tuple[Records, Numbers]:
         """Return the writes of all processes that own GPUs relay, and whose each is."""
         names = self._names.all()
-        asked: list[tuple[Records, Sequence[str]]] = self._processes.trade(
+        asked: list[tuple[Records, Sequence[str]]] = self._processes.all_to_all(
             "writes to relay", [(own[one], names) for one in self._of_each(own["relay"])]
         )
         for records, theirs in asked:
@@ -176,7 +176,7 @@ class RelayedWrites:
         """
         to_relay, arriving = self._of_each(own["relay"]), self._of_each(here["destination"])
         asked = [np.flatnonzero(sender == process) for process in range(self._processes.count)]
-        answers: list[_Answer] = self._processes.trade(
+        answers: list[_Answer] = self._processes.all_to_all(
             "places of relayed writes",
             [
                 _Answer(own["inside"][ours], here["offset"][theirs], here[ends], staged)

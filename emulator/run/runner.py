@@ -93,7 +93,7 @@ def _execute(plan: RunPlan, observer: Observer, processes: Processes) -> tuple[R
         try:
             run.work()
         except Interrupted as stop:
-            stop.explain(processes.obituary())
+            stop.explain(processes.interrupted_by())
             result.errors.append(str(stop))
             raise
         except EndpointError as error:

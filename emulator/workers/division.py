@@ -36,8 +36,8 @@ class Processes(Protocol):
     def reports(self) -> bool:
         """Return whether this process, the first one, writes the run folder."""
 
-    def trade(self, what: str, parcels: Sequence[Any]) -> list[Any]:
-        """Send ``parcels[n]`` to process n; return what each process has for this one, by number.
+    def all_to_all(self, what: str, parts: Sequence[Any]) -> list[Any]:
+        """Send ``parts[n]`` to process n; return what each process has for this one, by number.
 
         All processes call it.  ``what`` is the step's name.
         """
@@ -55,12 +55,12 @@ class Processes(Protocol):
         """Return what ``make`` returns at process 0, which alone calls it."""
 
     def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:
-        """Have whoever outlives this process know what it leaves behind."""
+        """Register what is to be removed, or completed, should this process be killed."""
 
     def warned(self) -> AbstractContextManager[None]:
         """Have all others know at once what ends the block."""
 
-    def obituary(self) -> str | None:
+    def interrupted_by(self) -> str | None:
         """Return which other process's end has interrupted this one, if one's has."""
 
 
@@ -72,9 +72,9 @@ class Alone:
     def __init__(self) -> None:
         self.machines = [""]
 
-    def trade(self, what: str, parcels: Sequence[Any]) -> list[Any]:
-        """Return ``parcels``, which are one."""
-        return list(parcels)
+    def all_to_all(self, what: str, parts: Sequence[Any]) -> list[Any]:
+        """Return ``parts``, which are one."""
+        return list(parts)
 
     def gather(self, what: str, value: Any) -> list[Any]:
         """Return ``value`` alone."""
@@ -95,7 +95,7 @@ class Alone:
         """Warn nobody."""
         return nullcontext()
 
-    def obituary(self) -> str | None:
+    def interrupted_by(self) -> str | None:
         """Return None: there is no other process."""
         return None
 

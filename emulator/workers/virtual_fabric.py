@@ -40,7 +40,7 @@ from emulator.workers.forked_worker import ForkedWorker
 from emulator.workers.partition import lookahead_ps
 from emulator.workers.ranks.rank_exchange import Ranks
 from emulator.workers.ranks.rank_worker import OtherRank, OwnRank, RankedPorts
-from emulator.workers.windows import Crossing, News, WindowReport
+from emulator.workers.windows import Crossing, News
 from emulator.workers.worker import Call, Counted, Worker, WorkerPart, call, uncollected
 from topologies.model import CableEnd
 
@@ -288,8 +288,7 @@ class VirtualFabric:
     def following(self) -> int:
         """Return when something happens next at any worker (ps)."""
         if self._stale and not self.alone:
-            report = call(WorkerPart.report)  # news make events of the run
-            self._exchange([report] * len(self.workers))
+            self._exchange([0] * len(self.workers))  # news make events of the run
         own = self.events.heap[0][0] if self.events.heap else NEVER
         return own if self.alone else min(own, self._all_over())
 
@@ -333,13 +332,7 @@ class VirtualFabric:
                 limit = min(limit, events.heap[0][0])
             if sampler is not None:
                 limit = min(limit, sampler.due)
-            limits = self._limits(limit)
-            self._exchange(
-                [
-                    call(WorkerPart.advance, limits[number], self.lookahead_ps, self._taken(number))
-                    for number in range(len(self.workers))
-                ]
-            )
+            self._exchange(self._limits(limit))
         if until != NEVER:
             events.now = until
         return False
@@ -356,10 +349,17 @@ class VirtualFabric:
             for own in range(len(self.workers))
         ]
 
-    def _exchange(self, calls: Sequence[Call[WindowReport]]) -> None:
-        """Have all workers work at once; pass on what they report for each other, and the news."""
+    def _exchange(self, limits: Sequence[int]) -> None:
+        """Have all workers work at once up to their ``limits`` (ps).
+
+        Then pass on what they report for each other, and the news.
+        """
         self.exchanges += 1
-        reports = self._carried_out(calls)
+        calls = (
+            call(WorkerPart.advance, limit, self.lookahead_ps, self._taken(number))
+            for number, limit in enumerate(limits)
+        )
+        reports = self._carried_out([one._replace(window=True) for one in calls])
         for worker, report in zip(self.workers, reports, strict=True):
             self._following[worker.number] = report.following
             self.events.now = max(self.events.now, report.now)

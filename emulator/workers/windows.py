@@ -84,13 +84,9 @@ NO_TIMES = WindowTimes(0, NEVER)
 
 @dataclass(frozen=True, slots=True)
 class WindowBlock:
-    """The block of a rank in ``step``; ``which`` says what is done in it.
-
-    The ``mask`` has a bit for each rank that gets a message.
-    """
+    """The block of a rank in ``step``.  The ``mask`` has a bit for each rank that gets a message."""
 
     step: int
-    which: int
     times: WindowTimes
     mask: int
 
@@ -104,28 +100,25 @@ class BlockForm:
 
     ::
 
-        step | which step | now | following | away | first receiver | away to others | mask ...
+        step | now | following | away | first receiver | away to others | mask ...
     """
 
     def __init__(self, count: int) -> None:
         self._mask_octets = -(-count // _RANKS) * _OCTETS
-        self._struct = struct.Struct(f"<7q{self._mask_octets}s")
+        self._struct = struct.Struct(f"<6q{self._mask_octets}s")
 
     @property
     def octets(self) -> int:
         """The length of a block."""
         return self._struct.size
 
-    def packed(
-        self, step: int, which: int, times: WindowTimes, receivers: Collection[int]
-    ) -> bytes:
+    def packed(self, step: int, times: WindowTimes, receivers: Collection[int]) -> bytes:
         """Return the octets of a block; ``receivers`` get a message."""
         mask = 0
         for receiver in receivers:
             mask |= 1 << receiver
         return self._struct.pack(
             step,
-            which,
             times.now,
             times.following,
             times.away,
@@ -137,8 +130,8 @@ class BlockForm:
     def unpacked(self, octets: bytes | bytearray) -> list[WindowBlock]:
         """Return the blocks of all ranks, by number, which ``octets`` has one behind the other."""
         return [
-            WindowBlock(step, which, WindowTimes(*times), int.from_bytes(mask, "little"))
-            for step, which, *times, mask in self._struct.iter_unpack(octets)
+            WindowBlock(step, WindowTimes(*times), int.from_bytes(mask, "little"))
+            for step, *times, mask in self._struct.iter_unpack(octets)
         ]
 
 
@@ -146,7 +139,7 @@ class BlockForm:
 #: number of the line or rank, and itself.
 Crossing = tuple[int, int, int, bytes | LinkUnit | CopyNotice | FarCopy]
 #: Contents of a message to another rank: crossings, news, and blocks of the capture.
-Parcel = tuple[list[Crossing], list["News"], list[Block]]
+WindowMessage = tuple[list[Crossing], list["News"], list[Block]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +178,7 @@ class WindowReport:
         )
         return WindowTimes(self.now, self.following, *first, rest[0][0] if rest else NEVER)
 
-    def parcels(self, others: Sequence[int]) -> dict[int, Parcel]:
+    def messages(self, others: Sequence[int]) -> dict[int, WindowMessage]:
         """Return what goes to those of ``others`` that need more than the times.
 
         All need news, rank 0 writes the capture, and frames go where they arrive.
@@ -202,8 +195,8 @@ class WindowReport:
         }
 
     @classmethod
-    def heard(cls, times: WindowTimes, parcel: Parcel | None, number: int) -> Self:
-        """Return the report that rank ``number`` makes of another one's times and parcel."""
-        crossings, news, blocks = parcel or ([], [], [])
+    def heard(cls, times: WindowTimes, message: WindowMessage | None, number: int) -> Self:
+        """Return the report that rank ``number`` makes of another one's times and message."""
+        crossings, news, blocks = message or ([], [], [])
         own = {number: crossings} if crossings else {}
         return cls(times.now, times.following_for(number), own, news, blocks)

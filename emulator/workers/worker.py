@@ -81,13 +81,15 @@ class Counted(Generic[K, V]):
 class Call(NamedTuple, Generic[T]):
     """``method`` of a :class:`WorkerPart` with its ``arguments``; :func:`call` makes it.
 
-    The part first takes ``crossings``, and its time is ``now`` (ps) at least.
+    The part first takes ``crossings``, and its time is ``now`` (ps) at least.  Of the answer to a
+    ``window``, a :class:`WindowReport`, each worker gets what concerns it.
     """
 
     method: Callable[..., T]
     arguments: tuple[object, ...] = ()
     now: int = 0
     crossings: Sequence[Crossing] = ()
+    window: bool = False
 
     @property
     def name(self) -> str:
@@ -383,17 +385,18 @@ class WorkerPart:
         """Take what comes from others, and run all events before ``limit`` (ps).
 
         It ends earlier, one lookahead at most after the first event that others have to know of.
+        With 0 for ``limit`` it only reports.
         """
         self.accept(crossings)
         events = self.events
         with uncollected():
-            while not self._to_tell():
+            while limit and not self._to_tell():
                 following = events.heap[0][0] if events.heap else NEVER
                 self._limit = min(limit, following + lookahead_ps)
                 events.run_before(self._limit)
                 if self._limit == limit:
                     break
-        return self.report()
+        return self._report()
 
     def _to_tell(self) -> bool:
         """Return whether the next report has more than times."""
@@ -402,7 +405,7 @@ class WorkerPart:
             self.network.outbox or self._copies or self._news or (taps is not None and taps.blocks)
         )
 
-    def report(self) -> WindowReport:
+    def _report(self) -> WindowReport:
         """Report the time, the news, and what is for others."""
         heap = self.events.heap
         made = WindowReport(self.events.now, heap[0][0] if heap else NEVER, news=self._news)

@@ -25,7 +25,7 @@ FABRIC = "rail_clos:hosts=8,gpus_per_host=4,spines=2"
 SIZE = "1MiB"
 RANKS = (1, 2, 4)
 #: What rank 0 logs at its end (:mod:`emulator.workers.ranks.rank_exchange`).
-_EXCHANGED = re.compile(r"exchanged (\d+) windows .* messages to rank (.*?); .* (\d+) octets$")
+_EXCHANGED = re.compile(r"exchanged (\d+) windows, .* messages to rank (.*?); .* (\d+) octets$")
 
 
 def run(ranks: int, size: str = SIZE, limits: Limits | None = None) -> dict[str, float]:

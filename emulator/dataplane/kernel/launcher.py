@@ -26,11 +26,11 @@ class Companions(Protocol):
     """The other ranks, as far as whoever ends a command needs them."""
 
     @property
-    def mourned(self) -> bool:
+    def death_reported(self) -> bool:
         """Return whether it has been said why the command ends here: a rank has died."""
 
     @property
-    def last_words(self) -> str:
+    def exit_reason(self) -> str:
         """Return why this rank's command has ended, in a sentence that names it and its machine."""
 
     def leave(self, reason: str) -> None:

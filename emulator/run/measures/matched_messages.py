@@ -122,7 +122,7 @@ class Messages:
         own = _Sends.of(operations, numbers)
         leaving = _leaving(own, division)
         offered = [(own.chosen(which), operations.index(numbers[which])) for which in leaving]
-        heard: list[tuple[_Sends, Numbers]] = processes.trade("sends", offered)
+        heard: list[tuple[_Sends, Numbers]] = processes.all_to_all("sends", offered)
         sends = own.followed([part for part, _ in heard])
         receives = np.flatnonzero(operations.kind == RECEIVE).astype(np.int32)
         found = _matches(operations, sends, receives)
@@ -138,7 +138,7 @@ class Messages:
         ]
 
         # Senders get to know where what they send is received.
-        answers: list[Numbers] = processes.trade(
+        answers: list[Numbers] = processes.all_to_all(
             "receives", [_where(operations, receive, which) for which in of_each]
         )
         gone = [which[places >= 0] for which, places in zip(leaving, answers, strict=True)]
@@ -198,7 +198,7 @@ class Messages:
     ) -> None:
         """Send each process ``values`` of the messages ``given``; put in those of ``taken``."""
         if self.processes.count > 1:
-            parts = self.processes.trade("messages", [values[which] for which in given])
+            parts = self.processes.all_to_all("messages", [values[which] for which in given])
             for process, (which, part) in enumerate(zip(taken, parts, strict=True)):
                 if process != self.processes.number:
                     values[which] = part
@@ -220,7 +220,9 @@ class Messages:
         gone = np.zeros(len(self), bool)
         gone[sent] = True
         flags = [gone[ends.messages] for ends in self.outgoing]
-        heard = self.processes.trade("sent messages", [(np.packbits(one), state) for one in flags])
+        heard = self.processes.all_to_all(
+            "sent messages", [(np.packbits(one), state) for one in flags]
+        )
         arrived = [
             ends.messages[np.unpackbits(bits, count=len(ends.messages)).astype(bool)]
             for ends, (bits, _) in zip(self.incoming, heard, strict=True)

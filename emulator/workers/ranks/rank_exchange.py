@@ -75,7 +75,7 @@ class Death:
 
 
 class Watch(Protocol):
-    """Whoever knows of ranks that have died, and sees to what they leave."""
+    """A guardian as its rank sees it: it knows which rank has died, and removes what is left."""
 
     @property
     def contact(self) -> object:
@@ -145,14 +145,12 @@ PATIENCE_VARIABLE = "UETEMU_RANK_PATIENCE"
 #: Host time (s) that ranks have to remove their labs before the launcher is to end all.
 PARTING_S = 20.0
 #: Host time (s) in which a rank that the launcher interrupts says so.
-_OBITUARY_S = 0.5
+_REASON_S = 0.5
 #: Reasons of ranks that the launcher, or a user, has interrupted.
 _INTERRUPTIONS = tuple(f"interrupted by {one.name}" for one in (SIGINT, SIGTERM, SIGHUP))
 #: Host time (s) in which the failure arrives that has made other ranks leave.
 _CAUSE_S = 0.5
 RANK_NAME = "MPI rank"
-#: Steps after which all ranks gather blocks: a window of virtual time, and a report without one.
-WINDOW, REPORT = WINDOWS = ("advance", "report")
 #: Kinds of messages: the outcome of a step; the reason of an early end; a lab that is removed; a
 #: question of ranks that wait for a block, and its answer by those that wait as well.
 _STEP, _LEFT, _PARTED, _ASK, _HERE = "step", "left", "parted", "ask", "here"
@@ -187,9 +185,9 @@ class Ranks:
         self._form = BlockForm(channel.count)
         #: those of the present step, once they are there
         self._blocks: Sequence[WindowBlock] | None = None
-        #: steps of each kind that has blocks, and messages in them to each rank
-        self._gathers = dict.fromkeys(WINDOWS, 0)
-        self._parcels = [0] * channel.count
+        #: steps that had blocks, and messages in them to each rank
+        self._windows = 0
+        self._messages = [0] * channel.count
         #: ranks that wait for blocks, as they have answered
         self._here: set[int] = set()
         self._early: dict[int, deque[tuple[Any, ...]]] = {
@@ -202,7 +200,7 @@ class Ranks:
         #: this rank shares nothing any more
         self.ended = False
         #: why it has ended
-        self.last_words = ""
+        self.exit_reason = ""
         #: what another rank has raised, and this one has raised again
         self.heard: Exception | None = None
 
@@ -227,7 +225,7 @@ class Ranks:
             self._watch.introduce(self.machines, contacts[0])
 
     def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:
-        """Have whoever watches this rank know the ``lab``, or the run's ``folder``, it has."""
+        """Have the guardian of this rank know the ``lab``, or the run's ``folder``, it has."""
         if self._watch is not None:
             self._watch.holds(lab=lab, folder=folder)
 
@@ -238,11 +236,11 @@ class Ranks:
         self.share(what, lambda _: value)
         return [value if peer == self.number else self.hear(peer) for peer in range(self.count)]
 
-    def trade(self, what: str, parcels: Sequence[object]) -> list[Any]:
-        """Send each rank its one of ``parcels``; return what every rank has for this, by number."""
-        self.share(what, lambda peer: parcels[peer])
+    def all_to_all(self, what: str, parts: Sequence[object]) -> list[Any]:
+        """Send each rank its one of ``parts``; return what every rank has for this, by number."""
+        self.share(what, lambda peer: parts[peer])
         return [
-            parcels[peer] if peer == self.number else self.hear(peer) for peer in range(self.count)
+            parts[peer] if peer == self.number else self.hear(peer) for peer in range(self.count)
         ]
 
     def to_first(self, what: str, value: object) -> list[Any]:
@@ -291,11 +289,11 @@ class Ranks:
         self.share(what, lambda _: (None, small))
         return made
 
-    def fail(self, what: str, failure: Exception) -> None:
-        """Send every other rank the ``failure`` of this one's part of a step."""
+    def fail(self, what: str, failure: Exception, *, window: bool = False) -> None:
+        """Send every other rank the ``failure`` of this one's part of a step, or of a window."""
         self._begin(what)
         self._send_all(lambda _: (_STEP, self._step, what, failure, None))
-        if self.in_window:
+        if window:
             self._gather(NO_TIMES, self.others)
 
     def _begin(self, what: str) -> None:
@@ -367,36 +365,30 @@ class Ranks:
 
     # Windows
 
-    @property
-    def in_window(self) -> bool:
-        """Return whether the present step is one after which all gather blocks."""
-        return self._what in WINDOWS
-
-    def share_window(self, what: str, times: WindowTimes, parcels: Mapping[int, object]) -> None:
-        """Let all others have ``times`` of this step, and send those in ``parcels`` theirs."""
+    def share_window(self, what: str, times: WindowTimes, messages: Mapping[int, object]) -> None:
+        """Let all others have ``times`` of this step, and send those in ``messages`` theirs."""
         self._begin(what)
-        for peer, parcel in parcels.items():
-            self._send(peer, (_STEP, self._step, what, None, parcel))
-            self._parcels[peer] += 1
-        self._gather(times, parcels)
+        for peer, message in messages.items():
+            self._send(peer, (_STEP, self._step, what, None, message))
+            self._messages[peer] += 1
+        self._gather(times, messages)
 
     def hear_window(self, peer: int) -> tuple[WindowTimes, Any]:
-        """Return the times of ``peer`` in the present step, and its parcel for this rank, or None.
+        """Return the times of ``peer`` in the present step, and its message to this rank, or None.
 
         Raises what :meth:`hear` raises.
         """
         if self._blocks is None:
             self._blocks = self._await_blocks()
         block = self._blocks[peer]
-        self._compare(peer, block.step, WINDOWS[block.which])
+        self._compare(peer, block.step, self._what)
         return block.times, self.hear(peer) if block.has_message_for(self.number) else None
 
     def _gather(self, times: WindowTimes, receivers: Collection[int]) -> None:
         self._blocks = None
-        self._gathers[self._what] += 1
+        self._windows += 1
         self._sent_octets += self._form.octets
-        which = WINDOWS.index(self._what)
-        self._channel.gather(self._form.packed(self._step, which, times, receivers))
+        self._channel.gather(self._form.packed(self._step, times, receivers))
 
     def _await_blocks(self) -> list[WindowBlock]:
         """Wait for the blocks of all; what other messages say of a rank that gives none counts."""
@@ -477,8 +469,8 @@ class Ranks:
             if (death := self._death()) is not None:
                 reason = death.sentence
             named = reason.startswith(RANK_NAME)
-            self.last_words = reason if named else f"{self.name(self.number)}: {reason}"
-            self._tell((_LEFT, self.last_words))
+            self.exit_reason = reason if named else f"{self.name(self.number)}: {reason}"
+            self._tell((_LEFT, self.exit_reason))
 
     def _tell(self, message: tuple[object, ...]) -> None:
         death = self._death()
@@ -507,17 +499,17 @@ class Ranks:
                 self.leave(str(error) or type(error).__name__)
             raise
 
-    def obituary(self) -> str | None:
+    def interrupted_by(self) -> str | None:
         """Return why a launcher has interrupted this rank; None if a user has.
 
-        A launcher that loses a rank interrupts all others, which say so to each other.  Who says
-        nothing is dead.
+        A launcher that loses a rank interrupts all others, which say so to each other.  A rank
+        that says nothing is dead.
         """
-        dead = self.unheard(_OBITUARY_S)
+        dead = self.unheard(_REASON_S)
         self.silent.update(dead)
         if (death := self._death()) is not None:
             self.silent.add(death.number)
-            self.last_words = death.sentence
+            self.exit_reason = death.sentence
             return death.sentence
         reasons = [self._left[one] for one in sorted(self._left)]
         reasons = [one for one in reasons if not one.endswith(_INTERRUPTIONS)]
@@ -527,11 +519,11 @@ class Ranks:
                 f"{names} ended without a word, so that the launcher has ended all others: run "
                 "uetemu clean there, and start the run again"
             )
-        self.last_words = next(iter(reasons), self.last_words)
+        self.exit_reason = next(iter(reasons), self.exit_reason)
         return next(iter(reasons), None)
 
     @property
-    def mourned(self) -> bool:
+    def death_reported(self) -> bool:
         """Return whether it has been said who died, so that no rank need say anything."""
         return self._death() is not None
 
@@ -539,7 +531,7 @@ class Ranks:
         return None if self._watch is None else self._watch.death()
 
     def unheard(self, budget_s: float) -> list[int]:
-        """Return who has not said within ``budget_s`` (host s) that its run ends.
+        """Return which ranks have not said within ``budget_s`` (host s) that its run ends.
 
         Where the launcher ends all ranks, these are the dead.
         """
@@ -552,12 +544,12 @@ class Ranks:
         """
         self._tell((_PARTED,))
         _log.info(
-            "exchanged %d windows and %d reports, with a block of %d octets for all, and with "
-            "messages to rank %s; %d other steps; to all of them %d octets",
-            *self._gathers.values(),
+            "exchanged %d windows, with a block of %d octets for all, and with messages to rank "
+            "%s; %d other steps; to all of them %d octets",
+            self._windows,
             self._form.octets,
-            ", ".join(f"{peer}: {self._parcels[peer]}" for peer in self.others),
-            self._step - sum(self._gathers.values()),
+            ", ".join(f"{peer}: {self._messages[peer]}" for peer in self.others),
+            self._step - self._windows,
             self._sent_octets,
         )
         self.silent.update(self._await(lambda peer: peer in self._parted, budget_s))

@@ -9,9 +9,9 @@ is the rank, and the guardians of all others report to that of rank 0::
                          +------------------- TCP ----------------------+
 
 Guardian 0 decides who died first, says so, and tells all others (:class:`Death`).  Each interrupts
-its rank, which removes its lab.  What is left when the rank has ended, a caretaker of the guardian
-removes: launchers kill ranks and guardians a second after they have told them to end.  Where both
-are killed at once, a keeper of the rank does so (:mod:`emulator.dataplane.kernel.keeper`).
+its rank, which removes its lab.  Launchers kill ranks and guardians a second after they have told
+them to end. So a cleaner, which the guardian forks, removes what the ended rank has left.  Where
+both are killed at once, the rank's own does so (:mod:`emulator.dataplane.kernel.keeper`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def line_pair() -> tuple[MessageLine, MessageLine]:
 
 @dataclass(frozen=True)
 class _Hello:
-    """The first words of a guardian of this job."""
+    """The first message of a guardian of this job."""
 
     number: int
     machine: str
@@ -140,7 +140,7 @@ def _parsed(line: MessageLine) -> Iterator[object]:
 
 
 class Listener:
-    """Guardian 0's ear for the others."""
+    """The socket at which guardian 0 hears the others."""
 
     def __init__(self) -> None:
         family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
@@ -157,7 +157,7 @@ class Listener:
     def accepted(self) -> tuple[int, str, MessageLine] | None:
         """Take a connection; return rank, machine and line of a guardian of this job.
 
-        Whoever says something else, or nothing, is not heard again: None.
+        A peer that says something else, or nothing, is not heard again: None.
         """
         try:
             end, _ = self._socket.accept()
@@ -234,15 +234,15 @@ _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: Host time (s) in which the death is reported that made MPI end a rank, or the launcher end all.
 _CAUSE_S = 0.8
-#: Host time (s) without a sign of life after which a machine is taken for gone: the patience with
+#: Host time (s) without a heartbeat after which a machine is taken for gone: the patience with
 #: ranks within these bounds.
 _LEAST_SILENCE_S, _LONGEST_SILENCE_S = 10.0, 60.0
 #: Host time (s) after which a rank is killed that was told of a death and has not ended.
 _HANGS_S = 60.0
 #: Host time (s) between two looks whether an ended rank has been reaped.
 _LOOK_S = 0.01
-#: Host time (s) that guardians wait for each other's farewell.
-_FAREWELL_S = 5.0
+#: Host time (s) that guardians wait for each other's end.
+_CLOSING_S = 5.0
 _BY_MPI = "was ended by MPI"
 _WITHOUT_LAUNCHER = "lost its launcher"
 _WITHOUT_GUARDIAN = "lost the process that had started it"
@@ -338,7 +338,7 @@ def guarded(place: RankPlace, aftermath: Aftermath, patience_s: float) -> RankWa
 
 
 @dataclass
-class _Told:
+class _Reported:
     """Reports that a guardian has had from its rank."""
 
     machines: list[str] = field(default_factory=list)
@@ -361,15 +361,15 @@ class _Guardian:
     ) -> None:
         self._number, self._rank, self._line = place.number, rank, line
         self._shared, self._aftermath = shared, aftermath
-        self._beat_s = min(max(patience_s, _LEAST_SILENCE_S), _LONGEST_SILENCE_S) / 6
-        self._beaten = time.monotonic()
+        self._interval_s = min(max(patience_s, _LEAST_SILENCE_S), _LONGEST_SILENCE_S) / 6
+        self._last_heartbeat = time.monotonic()
         self._listener = listener
         self._launcher = os.getppid()
-        self._told = _Told()
+        self._reported = _Reported()
         self._death: Death | None = None
         self._signalled: set[int] = set()
-        self._told_to_end = math.inf
-        self._caretaker = 0
+        self._signalled_at = math.inf
+        self._cleaner = 0
         self._selector = selectors.DefaultSelector()
         #: the line to guardian 0; lines to all others, at guardian 0
         self._first: MessageLine | None = None
@@ -390,8 +390,8 @@ class _Guardian:
         status = 1
         try:
             while os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                self._turn(self._beat_s)
-                self._beat()
+                self._serve(self._interval_s)
+                self._heartbeat()
             status = os.waitstatus_to_exitcode(os.waitpid(self._rank, 0)[1])
             self._selector.unregister(handle)
             while self._line.ended is None and select.select([self._line], [], [], 0)[0]:
@@ -412,18 +412,18 @@ class _Guardian:
     def _signal_rank(self, number: int) -> None:
         if not self._signalled:
             self._signalled.add(number)
-            self._told_to_end = time.monotonic()
-            self._leave_caretaker()
+            self._signalled_at = time.monotonic()
+            self._fork_cleaner()
             with suppress(ProcessLookupError):
                 os.kill(self._rank, number)
 
-    def _leave_caretaker(self) -> None:
+    def _fork_cleaner(self) -> None:
         """Have a process, which no launcher kills, see to what the rank leaves at its end."""
-        told = self._told
-        if self._caretaker or (told.lab is None and told.folder is None):
+        reported = self._reported
+        if self._cleaner or (reported.lab is None and reported.folder is None):
             return
-        self._caretaker = os.fork()
-        if self._caretaker:
+        self._cleaner = os.fork()
+        if self._cleaner:
             return
         try:
             os.setsid()
@@ -437,37 +437,37 @@ class _Guardian:
                     line.close()
             select.select([self._handle], [], [])
             self._await_reaped()
-            if told.folder is not None and (death := self._shared.read()) is not None:
-                self._aftermath.note(told.folder, death.sentence)
-            if told.lab is not None:
-                self._aftermath.remove(told.lab)
+            if reported.folder is not None and (death := self._shared.read()) is not None:
+                self._aftermath.note(reported.folder, death.sentence)
+            if reported.lab is not None:
+                self._aftermath.remove(reported.lab)
         finally:
             os._exit(0)
 
     def _await_reaped(self) -> None:
         """Wait until nobody takes the ended rank for one that lives, and owns its lab."""
-        give_up = time.monotonic() + _FAREWELL_S
+        give_up = time.monotonic() + _CLOSING_S
         with suppress(ProcessLookupError):
             while time.monotonic() < give_up:
                 os.kill(self._rank, 0)
                 time.sleep(_LOOK_S)
 
-    def _beat(self) -> None:
-        """Show life to the other guardians, and see who shows none; end a rank that hangs."""
+    def _heartbeat(self) -> None:
+        """Send heartbeats to the other guardians, and notice who sends none; end a rank that hangs."""
         now = time.monotonic()
-        if now < self._beaten + self._beat_s:
+        if now < self._last_heartbeat + self._interval_s:
             return
-        stalled = now > self._beaten + 3 * self._beat_s  # it was this process that stood still
-        self._beaten = now
+        stalled = now > self._last_heartbeat + 3 * self._interval_s  # this process was
+        self._last_heartbeat = now
         for number, line in list(self._lines().items()):
-            line.send({"alive": True})
+            line.send({"heartbeat": True})
             if stalled:
                 line.heard = now
-            elif line.ended is None and now > line.heard + 6 * self._beat_s:
+            elif line.ended is None and now > line.heard + 6 * self._interval_s:
                 line.ended = CUT_OFF
                 self._forget(line)
                 self._decide(number, CUT_OFF)
-        if self._death is not None and now > self._told_to_end + _HANGS_S:
+        if self._death is not None and now > self._signalled_at + _HANGS_S:
             with suppress(ProcessLookupError):
                 os.kill(self._rank, signal.SIGKILL)
 
@@ -475,7 +475,7 @@ class _Guardian:
         """Return the lines to other guardians, by rank."""
         return self._others if self._first is None else {0: self._first}
 
-    def _turn(self, timeout_s: float | None) -> None:
+    def _serve(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
             key.data()
 
@@ -488,7 +488,7 @@ class _Guardian:
                     self._machines = dict(enumerate(value))
                     self._join(Contact.of(message["contact"]))
                 elif name != "contact":
-                    setattr(self._told, name, value)
+                    setattr(self._reported, name, value)
         if self._line.ended is not None:
             self._forget(self._line)
 
@@ -547,7 +547,7 @@ class _Guardian:
 
         Ranks that end when the launcher has had its patience with all are none.
         """
-        if self._death is None and time.monotonic() < self._told_to_end + _CAUSE_S:
+        if self._death is None and time.monotonic() < self._signalled_at + _CAUSE_S:
             name = f"{RANK_NAME} {number} on {self._machines.get(number, 'another machine')}"
             death = Death(number, f"{name} {how}, {_ADVICE[how]}")
             if self._number < 2 or number == self._number:  # the first guardian that is there
@@ -566,23 +566,23 @@ class _Guardian:
 
     def _conclude(self, status: int) -> None:
         """See to what the rank has not said, or has not removed; ``status`` is its end."""
-        if not self._told.over:
+        if not self._reported.over:
             how = self._own_end(status)
             if how is not None:
                 self._report(how)
-                self._await(lambda: self._death is not None or self._first is None, _FAREWELL_S)
+                self._await(lambda: self._death is not None or self._first is None, _CLOSING_S)
             else:
                 self._await(lambda: self._death is not None, _CAUSE_S)
                 if self._number == 0 and not self._signalled:
                     self._decide(0, _BY_MPI)
-            self._leave_caretaker()
+            self._fork_cleaner()
         for line in self._lines().values():
             line.send({"over": True})
-        if self._caretaker:
-            os.waitpid(self._caretaker, 0)
+        if self._cleaner:
+            os.waitpid(self._cleaner, 0)
 
     def _report(self, how: str) -> None:
-        """Report the death of the own rank to guardian 0, or to whoever reads standard error."""
+        """Report the death of the own rank to guardian 0, or to standard error."""
         if self._first is not None:
             self._first.send({"died": how})
         else:
@@ -599,7 +599,7 @@ class _Guardian:
     def _await(self, done: Callable[[], bool], budget_s: float) -> None:
         give_up = time.monotonic() + budget_s
         while not done() and (left := give_up - time.monotonic()) > 0:
-            self._turn(left)
+            self._serve(left)
 
 
 def _end_as(status: int) -> NoReturn:

@@ -41,10 +41,10 @@ class OwnRank:
         try:
             value = call.carry_out(self._part)
         except Exception as failure:
-            self._ranks.fail(what, failure)
+            self._ranks.fail(what, failure, window=call.window)
             raise
         if isinstance(value, WindowReport):
-            self._ranks.share_window(what, value.times(), value.parcels(self._ranks.others))
+            self._ranks.share_window(what, value.times(), value.messages(self._ranks.others))
         elif isinstance(value, Counted):
             self._ranks.share_with_first(what, value)
         elif isinstance(value, EndedSchedules):
@@ -66,10 +66,10 @@ class OtherRank:
 
     def give(self, call: Call[T], time_limit_s: float | None = None) -> Callable[[], T]:
         """Return what returns that rank's answer, once this rank has carried out its own part."""
-        return self._heard
+        return partial(self._heard, call.window)
 
-    def _heard(self) -> Any:
-        if self._ranks.in_window:
+    def _heard(self, window: bool) -> Any:
+        if window:
             return WindowReport.heard(*self._ranks.hear_window(self.number), self._ranks.number)
         return self._ranks.hear(self.number)
 

@@ -11,7 +11,7 @@ from tests.harness.engine.rank_threads import in_ranks
 def test_a_process_alone_owns_all_and_gets_what_it_gives() -> None:
     division = Division.alone(3)
     assert division.own == {0, 1, 2}
-    assert division.processes.trade("parcels", ["own"]) == ["own"]
+    assert division.processes.all_to_all("parts", ["own"]) == ["own"]
     assert division.processes.gather("values", 7) == [7]
 
 
@@ -22,9 +22,9 @@ def test_blocks_are_equal_and_cover_all_gpus() -> None:
     assert {len(part) for part in parts} == {2, 3}
 
 
-def test_each_process_gets_the_parcels_for_it() -> None:
+def test_each_process_gets_the_part_for_it() -> None:
     got = in_ranks(
-        3, lambda one: one.trade("parcels", [f"{one.number} to {to}" for to in range(3)])
+        3, lambda one: one.all_to_all("parts", [f"{one.number} to {to}" for to in range(3)])
     )
     assert got == [[f"{sender} to {to}" for sender in range(3)] for to in range(3)]
 

@@ -36,10 +36,10 @@ def test_blocks_come_back_as_they_were(count: int) -> None:
     form = BlockForm(count)
     times = WindowTimes(7, NEVER - 1, 5, count - 1, NEVER)
     receivers = {0, count // 2, count - 1}
-    packed = [form.packed(3, 1, times, receivers), *[form.packed(3, 0, NO_TIMES, ())] * (count - 1)]
+    packed = [form.packed(3, times, receivers), *[form.packed(3, NO_TIMES, ())] * (count - 1)]
     assert {len(one) for one in packed} == {form.octets}
     first, *others = form.unpacked(b"".join(packed))
-    assert (first.step, first.which, first.times) == (3, 1, times)
+    assert (first.step, first.times) == (3, times)
     assert {one for one in range(count) if first.has_message_for(one)} == receivers
     assert len(others) == count - 1
     assert not any(one.has_message_for(number) for one in others for number in range(count))
@@ -69,19 +69,19 @@ def test_the_earliest_frames_for_two_ranks_are_among_the_times() -> None:
 def test_frames_go_where_they_arrive_and_nothing_to_anybody_else() -> None:
     frames = [crossing(30)]
     report = WindowReport(10, 50, {2: frames})
-    assert report.parcels([0, 1, 2]) == {2: (frames, [], [])}
-    assert WindowReport(10, 50).parcels([0, 1, 2]) == {}
+    assert report.messages([0, 1, 2]) == {2: (frames, [], [])}
+    assert WindowReport(10, 50).messages([0, 1, 2]) == {}
 
 
 def test_news_go_to_all_and_the_capture_to_the_first() -> None:
     block = cast(Block, object())
-    assert WindowReport(10, 50, {}, NEWS).parcels([0, 2]) == {0: ([], NEWS, []), 2: ([], NEWS, [])}
-    assert WindowReport(10, 50, blocks=[block]).parcels([0, 2]) == {0: ([], [], [block])}
-    told = WindowReport(10, 50, {}, NEWS, [block]).parcels([0, 2])
+    assert WindowReport(10, 50, {}, NEWS).messages([0, 2]) == {0: ([], NEWS, []), 2: ([], NEWS, [])}
+    assert WindowReport(10, 50, blocks=[block]).messages([0, 2]) == {0: ([], [], [block])}
+    told = WindowReport(10, 50, {}, NEWS, [block]).messages([0, 2])
     assert told == {0: ([], NEWS, [block]), 2: ([], NEWS, [])}
 
 
-def test_a_report_is_made_of_times_and_parcel() -> None:
+def test_a_report_is_made_of_times_and_message() -> None:
     times, frames = WindowTimes(10, 50, 25, 1, 27), [crossing(25)]
     assert WindowReport.heard(times, None, 0) == WindowReport(10, 25)
     heard = WindowReport.heard(times, (frames, NEWS, []), 1)

@@ -199,8 +199,8 @@ class _Listening:
         self.peers, self.number, self.count = peers, peers.number, peers.count
         self.reports, self.machines, self.octets = peers.reports, peers.machines, 0
 
-    def trade(self, what: str, parcels: Sequence[object]) -> list[Any]:
-        return self.peers.trade(what, parcels)
+    def all_to_all(self, what: str, parts: Sequence[object]) -> list[Any]:
+        return self.peers.all_to_all(what, parts)
 
     def gather(self, what: str, value: object) -> list[Any]:
         return self.peers.gather(what, value)

@@ -224,19 +224,19 @@ def test_an_interrupted_rank_names_those_that_say_nothing() -> None:
     first, second, third = ranks_of(3)
     first.leave("interrupted by SIGTERM")
     second.leave("interrupted by SIGTERM")
-    assert str(first.obituary()).startswith("MPI rank 2 on c ended without a word")
+    assert str(first.interrupted_by()).startswith("MPI rank 2 on c ended without a word")
     third.leave("interrupted by SIGTERM")
     fourth = ranks_of(2)
     for one in fourth:
         one.leave("interrupted by SIGINT")
-    assert fourth[0].obituary() is None
+    assert fourth[0].interrupted_by() is None
 
 
 def test_an_interrupted_rank_repeats_why_another_ended_first() -> None:
     first, second = ranks_of(2)
     second.leave("no room")
     first.leave("interrupted by SIGTERM")
-    assert first.obituary() == "MPI rank 1 on b: no room" == first.last_words
+    assert first.interrupted_by() == "MPI rank 1 on b: no room" == first.exit_reason
 
 
 def test_ranks_part_when_all_have_cleaned_up() -> None:

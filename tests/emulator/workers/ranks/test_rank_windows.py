@@ -11,7 +11,7 @@ import pytest
 
 from emulator.sim.event_queue import EventQueue
 from emulator.workers.ranks import rank_exchange
-from emulator.workers.ranks.rank_exchange import REPORT, WINDOW, Death, RankGone, Ranks
+from emulator.workers.ranks.rank_exchange import Death, RankGone, Ranks
 from emulator.workers.ranks.rank_worker import OtherRank, OwnRank
 from emulator.workers.windows import News, WindowReport, WindowTimes
 from emulator.workers.worker import Call, WorkerPart
@@ -61,7 +61,7 @@ def windows(ranks: Ranks, add: Callable[[int, WindowReport, int], None]) -> list
     others = [OtherRank(number, ranks) for number in ranks.others]
     heard: list[Any] = []
     for _ in range(WINDOWS):
-        window: Call[Any] = Call(_Part.advance)
+        window: Call[Any] = Call(_Part.advance, window=True)
         own.give(window)()
         heard = [one.give(window)() for one in others]
     return heard
@@ -113,18 +113,18 @@ def test_a_failure_in_mid_window_is_raised_by_all() -> None:
 
 def test_nobody_waits_for_a_message_of_a_rank_that_has_none() -> None:
     first, second, third = ranks_of(3, patience_s=3600)
-    second.share_window(WINDOW, TIMES, {0: "frames"})
-    third.share_window(WINDOW, TIMES, {1: "others"})
-    first.share_window(WINDOW, TIMES, {})
+    second.share_window("advance", TIMES, {0: "frames"})
+    third.share_window("advance", TIMES, {1: "others"})
+    first.share_window("advance", TIMES, {})
     assert [first.hear_window(peer) for peer in (1, 2)] == [(TIMES, "frames"), (TIMES, None)]
 
 
 def test_a_message_of_which_the_mask_speaks_is_awaited() -> None:
     first, second = ranks_of(2, patience_s=20)
-    second.share_window(WINDOW, TIMES, {0: "frames"})
+    second.share_window("advance", TIMES, {0: "frames"})
     line = channel(first).queues[1, 0]
     message = line.pop()
-    first.share_window(WINDOW, TIMES, {})
+    first.share_window("advance", TIMES, {})
     late = threading.Timer(0.05, line.append, [message])
     late.start()
     assert first.hear_window(1) == (TIMES, "frames")
@@ -134,9 +134,9 @@ def test_a_message_of_which_the_mask_speaks_is_awaited() -> None:
 def test_a_rank_that_leaves_in_mid_window_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_exchange, "_CAUSE_S", 0.01)
     first, second, third = ranks_of(3, patience_s=3600)
-    third.share_window(WINDOW, TIMES, {})
+    third.share_window("advance", TIMES, {})
     second.leave("no room")
-    first.share_window(WINDOW, TIMES, {})
+    first.share_window("advance", TIMES, {})
     for one in (first, third):
         with pytest.raises(RankGone, match=r"^MPI rank 1 on b: no room$"):
             one.hear_window(1)
@@ -145,8 +145,8 @@ def test_a_rank_that_leaves_in_mid_window_is_named(monkeypatch: pytest.MonkeyPat
 def test_a_failure_counts_more_than_the_ends_that_it_has_caused() -> None:
     first, second, third = ranks_of(3, patience_s=3600)
     second.leave("astray")
-    third.fail(WINDOW, ValueError("astray"))
-    first.share_window(WINDOW, TIMES, {})
+    third.fail("advance", ValueError("astray"), window=True)
+    first.share_window("advance", TIMES, {})
     with pytest.raises(ValueError, match="astray") as raised:
         first.hear_window(1)
     assert raised.value.__notes__ == ["in MPI rank 2 on c"]
@@ -157,7 +157,7 @@ def test_a_silent_rank_is_told_from_those_that_wait_for_it() -> None:
 
     def wait(one: Ranks) -> None:
         if one.number != 1:
-            one.share_window(WINDOW, TIMES, {})
+            one.share_window("advance", TIMES, {})
             one.hear_window(1)
 
     first, nothing, third = outcomes(ranks, wait)
@@ -183,33 +183,26 @@ def test_a_death_in_mid_window_is_named() -> None:
 
     patient, _ = ranks_of(2)
     first = Ranks(channel(patient), machine="a", patience_s=3600, watch=Told())
-    first.share_window(WINDOW, TIMES, {})
+    first.share_window("advance", TIMES, {})
     with pytest.raises(RankGone, match=r"^MPI rank 1 on b was killed$"):
         first.hear_window(1)
 
 
-@pytest.mark.parametrize(
-    ("act", "said"),
-    [
-        (lambda one: one.share_window(REPORT, TIMES, {}), r"step 1 \(report\)"),
-        (lambda one: one.share("load", lambda _: None), r"step 1 \(load\)"),
-    ],
-)
-def test_ranks_whose_windows_differ_are_found_out(act: Callable[[Ranks], None], said: str) -> None:
+def test_a_rank_that_has_no_window_is_found_out() -> None:
     first, second = ranks_of(2, patience_s=3600)
-    act(second)
-    first.share_window(WINDOW, TIMES, {})
-    with pytest.raises(RuntimeError, match=said):
+    second.share("load", lambda _: None)
+    first.share_window("advance", TIMES, {})
+    with pytest.raises(RuntimeError, match=r"step 1 \(load\)"):
         first.hear_window(1)
 
 
 def test_a_failure_in_the_step_behind_a_window_waits_until_that_is_heard() -> None:
     first, second = ranks_of(2, patience_s=20)
-    second.share_window(WINDOW, TIMES, {})
+    second.share_window("advance", TIMES, {})
     second.fail("load", ValueError("later"))
     blocks = channel(first).gathers[0]
     block = blocks.pop(1)
-    first.share_window(WINDOW, TIMES, {})
+    first.share_window("advance", TIMES, {})
     late = threading.Timer(0.1, blocks.update, [{1: block}])
     late.start()
     assert first.hear_window(1) == (TIMES, None)
