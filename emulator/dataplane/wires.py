@@ -67,7 +67,7 @@ class Wires:
         )
 
     def here(self, node: str) -> bool:
-        """Return whether ``node`` is in this lab, and not in that of another rank."""
+        """Return whether ``node`` is in this lab, and not in that of another process."""
         return self.worker is None or self.worker_of[node] == self.worker
 
     def index(self, end: CableEnd) -> int:

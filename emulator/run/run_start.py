@@ -1,4 +1,5 @@
-"""Parts of a run that are the same whether this process carries it out or ranks do seed by seed."""
+"""Parts of a run that are the same whether this process carries it out, or others do seed by
+seed."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class LineRecord:
     def __init__(self, ends: Sequence[CableEnd]) -> None:
         self.names = [str(end) for end in ends]
         self._at = {end: number * _WORDS for number, end in enumerate(ends)}
-        #: what other ranks note, where this process has not all ports
+        #: what other processes note, where this process has not all ports
         self.joined: JoinedPorts | None = None
         self._words = memoryview(mmap.mmap(-1, max(1, len(ends)) * _WORDS * _WORD_BYTES)).cast("q")
 

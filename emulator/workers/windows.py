@@ -84,7 +84,7 @@ NO_TIMES = WindowTimes(0, NEVER)
 
 @dataclass(frozen=True, slots=True)
 class WindowBlock:
-    """The block of a rank in ``step``.  The ``mask`` has a bit for each rank that gets a message."""
+    """A rank's block in ``step``; ``mask`` has a bit for each rank that gets a message."""
 
     step: int
     times: WindowTimes

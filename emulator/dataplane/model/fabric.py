@@ -146,7 +146,7 @@ NodeChange = Callable[["ModelFabric"], None]
 class ModelFabric:
     """The nodes of ``topology``; switches work by ``program``, None without a switch ASIC.
 
-    Of another MPI rank's nodes, by ``wires``, it makes nothing.
+    Of nodes of other processes, by ``wires``, it makes nothing.
     ``left`` has what has come out of switches and nobody has taken yet, in order.
     """
 
@@ -448,7 +448,7 @@ def is_for(frames: TransportFrames, frame: bytes) -> bool:
 class ModelDataplane:
     """The nodes of ``topology``, with ``switch`` (None: switches without ASIC).
 
-    Of several MPI ranks ``worker`` has those of its nodes alone, by ``worker_of``.  Raises
+    Of several processes that of ``worker`` has its nodes alone, by ``worker_of``.  Raises
     UserError for a fabric that the model does not have.
     """
 

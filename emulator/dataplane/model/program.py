@@ -47,7 +47,7 @@ class ArrayTable:
     ) -> None:
         self.entries, self.value_bytes = entries, value_bytes
         # Workers that are forked later share it.  Pages take no room until they are written, unlike
-        # a bytearray's: of the ports of other MPI ranks most never are.
+        # a bytearray's: of the ports of other processes most never are.
         self._octets = mmap.mmap(-1, max(1, entries * value_bytes))
         self._written = written
 

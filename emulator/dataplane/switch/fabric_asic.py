@@ -98,7 +98,7 @@ class FabricAsic:
         self.ports: Mapping[str, SwitchPort] = {
             str(port.end): port for port in switch_ports(topology, self._indices)
         }
-        #: those of switches that are in this process's lab, and not in that of another rank
+        #: those of switches that are in this process's lab, and not in that of another process
         self._own = [port for port in self.ports.values() if here(port.end.node)]
         #: port of a NIC -> port of the switch at the other end
         self._port_at = {str(nic): str(end) for nic, end in self._nic_cables().items()}
@@ -106,7 +106,7 @@ class FabricAsic:
         self._nics = self._nic_cables() if self._reported else {}
         self.pauses = Pauses(lab, topology, program, self._indices, clock)
         self.links = LinkReadings()
-        #: the switches of other ranks, where this process has not all of them
+        #: the switches of other processes, where this process has not all of them
         self.joined: JoinedPorts | None = None
         self._fitted: FittedSwitch | None = None
         self._storms: dict[str, bool] = {}

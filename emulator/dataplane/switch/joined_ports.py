@@ -1,4 +1,4 @@
-"""The face of whoever puts together what several ranks know of their own ports."""
+"""What several processes of a run know of their own ports, put together."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ T = TypeVar("T")
 
 
 class JoinedPorts(Protocol):
-    """Every rank calls the same method at the same time, each with what it has itself.
+    """Every process calls the same method at the same time, each with what it has itself.
 
     The one that reports has the whole.
     """
 
     def mine(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` (``node:port``) whose node is this rank's; all at its end."""
+        """Return those of ``names`` (``node:port``) whose node is this process's; all at its
+        end."""
 
     def by_name(self, names: Sequence[str], own: Mapping[str, T]) -> dict[str, T]:
-        """Return for each of ``names`` (``node:port``) what the rank of its node has in ``own``."""
+        """Return for each of ``names`` (``node:port``) what the process of its node has in
+        ``own``."""
 
     def rows(self, names: Sequence[str], own: NDArray[Any]) -> NDArray[Any]:
-        """Return for each of ``names`` the row that the rank of its node has in ``own``."""
+        """Return for each of ``names`` the row that the process of its node has in ``own``."""

@@ -234,7 +234,7 @@ class Pauses:
     def counters(self) -> dict[str, PauseCounters]:
         """Return the pause counters of all ports up to now; empty if the switches do not pause.
 
-        Ranks of a run that report nothing have none.
+        Processes of a run that report nothing have none.
         """
         if not self.on:
             return {}

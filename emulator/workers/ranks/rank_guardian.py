@@ -453,7 +453,7 @@ class _Guardian:
                 time.sleep(_LOOK_S)
 
     def _heartbeat(self) -> None:
-        """Send heartbeats to the other guardians, and notice who sends none; end a rank that hangs."""
+        """Send heartbeats to other guardians, notice who sends none, and end a rank that hangs."""
         now = time.monotonic()
         if now < self._last_heartbeat + self._interval_s:
             return
