@@ -1,5 +1,4 @@
-"""Parts of a run that are the same whether this process carries it out, or others do seed by
-seed."""
+"""Parts of a run that are the same for one process, and for several that do it seed by seed."""
 
 from __future__ import annotations
 

@@ -25,4 +25,4 @@ class JoinedPorts(Protocol):
         ``own``."""
 
     def rows(self, names: Sequence[str], own: NDArray[Any]) -> NDArray[Any]:
-        """Return for each of ``names`` the row that the process of its node has in ``own``."""
+        """Return for each of ``names`` the row that its node's process has in ``own``."""
