@@ -17,12 +17,10 @@ class JoinedPorts(Protocol):
     """
 
     def mine(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` (``node:port``) whose node is this process's; all at its
-        end."""
+        """Return those of ``names`` (``node:port``) whose node this process has; all at its end."""
 
     def by_name(self, names: Sequence[str], own: Mapping[str, T]) -> dict[str, T]:
-        """Return for each of ``names`` (``node:port``) what the process of its node has in
-        ``own``."""
+        """Return for each of ``names`` (``node:port``) what its node's process has in ``own``."""
 
     def rows(self, names: Sequence[str], own: NDArray[Any]) -> NDArray[Any]:
         """Return for each of ``names`` the row that its node's process has in ``own``."""
