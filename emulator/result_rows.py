@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 
-from emulator import result_keys
-
 _ABSENT = "N/A"
 #: Between a transport and the switch that it is run on.
 ON = "@"
-#: Keys that a comparison adds.
-MEASURED = ("payload_bytes", "message_p999_us", "retransmitted_bytes", "cnps")
 #: Times that differ by less are the same to a reader.
 CLOSE = 0.005
 #: Characters of a transport's name in the table; a longer one gets a number.
@@ -149,11 +145,13 @@ def _places(tables: Sequence[Sequence[Mapping[str, object]]]) -> list[str]:
 
     ``tables`` are those of each transport and seed; what parts them is the same in all.
     """
+    from emulator.metrics import METRICS  # whose columns are the ones above
+
     rows = min(tables, key=len)
-    known = {*result_keys.ROW, *result_keys.COLLECTIVE_ROW, *result_keys.TRAFFIC_ROW}
+    known = {one.key for one in METRICS.values() if one.rows not in ("scenario", "fault")}
     parting: list[str] = []
     kinds = 1
-    for key in ("size_bytes", *(key for key in rows[0] if key not in {*known, *MEASURED})):
+    for key in ("size_bytes", *(key for key in rows[0] if key not in known)):
         if any(
             one[place].get(key) != row.get(key) for one in tables for place, row in enumerate(rows)
         ):

@@ -35,7 +35,7 @@ import pkgutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -52,6 +52,9 @@ from emulator.transports.wire_cost import WireCost
 from topologies.advice import meant
 from topologies.model import Topology, TopologyError
 from topologies.registry import Registry
+
+if TYPE_CHECKING:
+    from emulator.transports.transport_choice import TransportChoice
 
 
 class LatestSchedules:
@@ -228,6 +231,16 @@ class Outcome:
         """
         received = self.counters.get("rx_message_octets")
         return None if received is None else received / len(self.times_ns)
+
+
+@dataclass(frozen=True)
+class MeasuredTrial:
+    """What the metrics of a row are computed of (:class:`emulator.metrics.Metric`)."""
+
+    topology: Topology
+    trial: Trial
+    outcome: Outcome
+    transport: TransportChoice
 
 
 class ReadableKind(Protocol):

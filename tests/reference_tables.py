@@ -14,6 +14,7 @@ from emulator import result_keys
 from emulator.cli.main import VERBS, cli
 from emulator.dataplane.control_plane import control_plane_choice
 from emulator.dataplane.switch import switch_choice
+from emulator.metrics import meanings
 from emulator.rocev2 import counters
 from emulator.run_files import UNITS
 from emulator.scenario import load, names
@@ -130,10 +131,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "control_planes": control_planes,
     "units": units,
     "result_keys": _explained(result_keys.RESULT),
-    "row_keys": _explained(result_keys.ROW),
-    "collective_row_keys": _explained(result_keys.COLLECTIVE_ROW),
-    "traffic_row_keys": _explained(result_keys.TRAFFIC_ROW),
-    "fault_row_keys": _explained(result_keys.FAULT_ROW),
+    "row_keys": _explained(meanings("every")),
+    "collective_row_keys": _explained(meanings("collective")),
+    "traffic_row_keys": _explained(meanings("traffic")),
+    "fault_row_keys": _explained(meanings("fault")),
     "endpoint_counters": _explained(result_keys.ENDPOINT),
     "uet_counters": _explained(counter_meanings.COUNTERS),
     "rocev2_counters": _explained(counters.COUNTERS),

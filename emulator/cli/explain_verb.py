@@ -10,10 +10,9 @@ import click
 from emulator import result_keys, scenario
 from emulator.cli.predict import prediction
 from emulator.errors import UserError
+from emulator.metrics import METRICS, table
 from emulator.result_rows import NCCL_COLUMNS, TableColumn
 from emulator.rocev2 import counters
-from emulator.run.report import comparison
-from emulator.run.report.result_table import FABRIC_COLUMNS
 from topologies.advice import near
 from uet import counter_meanings
 
@@ -21,13 +20,7 @@ from uet import counter_meanings
 PLACES: Sequence[tuple[str, Mapping[str, str]]] = (
     (
         "key of a row",
-        {
-            **result_keys.ROW,
-            **result_keys.COLLECTIVE_ROW,
-            **result_keys.TRAFFIC_ROW,
-            **result_keys.SCENARIO_ROW,
-            **result_keys.FAULT_ROW,
-        },
+        {one.key: one.meaning for one in METRICS.values()},
     ),
     ("key of result.json", result_keys.RESULT),
     ("counter of a GPU", result_keys.ENDPOINT),
@@ -64,7 +57,7 @@ def command(names: Sequence[str]) -> None:
 
 def table_columns() -> Iterator[TableColumn]:
     """Yield the columns of all tables that ``uetemu run`` and ``uetemu predict`` print."""
-    yield from (*NCCL_COLUMNS, *FABRIC_COLUMNS, *comparison.MEASURES, *prediction.COLUMNS)
+    yield from (*NCCL_COLUMNS, *table("nccl"), *table("compared"), *prediction.COLUMNS)
     for name in scenario.names():
         yield from getattr(scenario.load(name).module, "COLUMNS", ())
 

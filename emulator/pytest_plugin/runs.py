@@ -21,6 +21,7 @@ import emulator
 from emulator.dataplane import lab_record
 from emulator.dataplane.kernel import namespaces
 from emulator.errors import UserError
+from emulator.metrics import METRICS
 from emulator.report.compare.comparison import (
     COMPARED,
     Statement,
@@ -31,7 +32,6 @@ from emulator.report.compare.comparison import (
     parse_statement,
 )
 from emulator.report.compare.sources import read_source
-from emulator.report.observation_points import BY_KEY
 from emulator.report.run.page import write_report
 from emulator.report.run_folder import labels
 
@@ -60,7 +60,7 @@ def parse_bound(text: str) -> ResultBound:
     stated: Statement = parse_statement(text, f"bound {text!r}", "drops==0, time<=90 or jain>0.95")
     limit = stated.limit
     if stated.percent:
-        if BY_KEY[stated.key].scale != 100:
+        if METRICS[stated.key].scale != 100:
             raise UserError(
                 f"bound {text!r}: {stated.key} is no share; leave % out, or compare with another "
                 "run by assert_against"

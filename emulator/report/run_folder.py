@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.report.observation_points import INPUT, MIXED, VALUES
+from emulator.metrics import INPUT, METRICS, readable
 from emulator.result_rows import short_names
 from emulator.run_files import (
     ENVIRONMENT,
@@ -39,7 +39,7 @@ from topologies.units import format_size
 LARGEST_FILE = 256 * 2**20
 #: Keys of a row that hold numbers, and those of a flow.
 NUMERIC = (
-    *(value.key for value in VALUES if value.numeric),
+    *(one.key for one in readable(METRICS.values()) if one.numeric),
     *("size_bytes", "iterations", "undisturbed_us"),
 )
 #: Keys that name a run, which every ``result.json`` has.
@@ -48,7 +48,7 @@ _FLOW = ("bytes", "messages", "time_us", "goodput_gbps")
 NO_ROW = "nothing was measured before the run ended"
 #: Rows whose time is drawn, at most: a reader chooses among them.
 MOST_DRAWN = 24
-_MEASURED = {value.key for value in VALUES if value.point != INPUT} | set(MIXED)
+_MEASURED = {one.key for one in METRICS.values() if one.observed_at not in ("", INPUT)}
 _NOT_FACTS = _MEASURED | {
     *("transport", "switch", "collective", "size_bytes", "endpoints", "flows", "digest"),
     *("communicators", "relayed_messages", "max_queue_port", "goodput_at", "count", "iterations"),

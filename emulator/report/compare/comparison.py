@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 from emulator.errors import UserError
+from emulator.metrics import METRICS, MODEL
 from emulator.report.compare.sources import MEASURED, MeasuredSource, Place, Samples, point_of
-from emulator.report.observation_points import BY_KEY, MODEL
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.page import rendered
@@ -327,15 +327,13 @@ def _lines(values: Sequence[ValueDifference]) -> Iterator[str]:
 
 def heading(key: str) -> str:
     """Return a value's name and unit for people."""
-    value = BY_KEY.get(key)
-    if value is None:
-        return key
-    return f"{value.heading} ({value.unit})" if value.unit else value.heading
+    known = METRICS.get(key)
+    return known.headed if known and known.heading else key
 
 
 def shown(samples: Samples, key: str) -> str:
     """Return the median, and in brackets the least and the most, where several were taken."""
-    scale = BY_KEY[key].scale if key in BY_KEY else 1
+    scale = METRICS[key].scale if key in METRICS else 1
     low, middle, high = (
         _number(scale * one)
         for one in (min(samples.values), median(samples.values), max(samples.values))
@@ -486,7 +484,7 @@ def _figure(number: int, one: SourceComparison) -> Figure | None:
 
 
 def _direction(value: ValueDifference) -> str:
-    better = BY_KEY[value.key].better if value.key in BY_KEY else 0
+    better = METRICS[value.key].better if value.key in METRICS else 0
     if not better:
         return "neither"
     return "better" if better * value.change > 0 else "worse"
@@ -505,21 +503,7 @@ _TEXT = re.compile(
     r"\s*([A-Za-z][A-Za-z0-9_.]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*(%?)\s*"
 )
 #: Short names of values.
-SHORT: Mapping[str, str] = {
-    "time": "time_us",
-    "ideal": "ideal_us",
-    "busbw": "busbw_gbps",
-    "algbw": "algbw_gbps",
-    "goodput": "goodput_gbps",
-    "p50": "message_p50_us",
-    "p99": "message_p99_us",
-    "p99.9": "message_p999_us",
-    "marks": "marked_packets",
-    "trims": "trimmed_packets",
-    "drops": "dropped_packets",
-    "resent": "retransmitted_packets",
-    "queue": "max_queue_bytes",
-}
+SHORT: Mapping[str, str] = {one.short: one.key for one in METRICS.values() if one.short}
 
 
 @dataclass(frozen=True)

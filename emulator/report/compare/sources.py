@@ -15,9 +15,9 @@ from typing import Any
 
 from emulator import scenario as scenarios
 from emulator.errors import UserError
+from emulator.metrics import CLUSTER, ENDPOINT, METRICS, readable
 from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import ClusterLog, ClusterTimes
-from emulator.report.observation_points import CLUSTER, ENDPOINT, VALUES
 from emulator.report.run_folder import RunRecord, labels
 from emulator.report.suite.folder import ReportedTest, SuiteFolder
 from emulator.run_files import RESULT
@@ -95,7 +95,7 @@ _OPTIONS = (
 _INSPECTOR_ENDS = (".jsonl", ".log", ".json")
 #: Octets of a file that decide what it is.
 _HEAD = 4096
-MEASURED = tuple(value.key for value in VALUES if value.numeric)
+MEASURED = tuple(one.key for one in readable(METRICS.values()) if one.numeric)
 
 
 def read_source(path: Path, collective: str | None = None) -> MeasuredSource:
@@ -202,12 +202,11 @@ def _place(record: RunRecord, numbers: Sequence[int], label: str) -> MeasuredPla
     if len(rows) == 1:
         samples |= _iterations(record.times_us(numbers[0]), rows[0], samples)
     digests = [row.get("digest") for row in rows]
-    at = rows[0].get("goodput_at")
     return MeasuredPlace(
         label=label,
         samples=samples,
         digests=tuple(map(str, digests)) if all(digests) else None,
-        points={"goodput_gbps": at, "goodput_share": at} if isinstance(at, str) else {},
+        points={key: METRICS[key].at(rows[0]).observed_at for key in samples},
     )
 
 
@@ -291,9 +290,8 @@ def point_of(source: MeasuredSource, place: MeasuredPlace, key: str) -> str:
     """Where a value was observed."""
     if source.point is not None:
         return source.point
-    return place.points.get(key) or next(
-        (value.point for value in VALUES if value.key == key), ENDPOINT
-    )
+    known = METRICS.get(key)
+    return place.points.get(key) or (known.observed_at if known else "") or ENDPOINT
 
 
 SUITE = "suite"

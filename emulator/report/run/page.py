@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from emulator.html_page import page_environment, policy_hash, source_of
-from emulator.report.observation_points import MEANINGS
+from emulator.metrics import MEANINGS
 from emulator.report.run.figures import vega_lite
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.figures.over_time import fault_records, line_figures, time_figures

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from emulator.report.observation_points import (
+from emulator.metrics import (
     BOUNDARY,
     ENDPOINT,
     INPUT,
+    METRICS,
     MODEL,
     SWITCH,
-    VALUES,
-    RowValue,
+    Metric,
+    readable,
     text,
-    value_of,
 )
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run_folder import RunRecord, labels, parting_facts
@@ -63,31 +63,27 @@ def row_table(record: RunRecord) -> ReportTable:
         return ReportTable(
             "rows", title, (), (), (), reason="nothing was measured before the run ended"
         )
-    shown: list[RowValue] = []
-    for value in VALUES:
-        points = [
-            found
-            for row in record.rows
-            if row.get(value.key) is not None and (found := value_of(value.key, row)) is not None
-        ]
+    shown: list[Metric[Any]] = []
+    for one in readable(METRICS.values()):
+        points = [one.at(row) for row in record.rows if row.get(one.key) is not None]
         shown += list(dict.fromkeys(points))
     order = [ENDPOINT, BOUNDARY, SWITCH, MODEL, INPUT]
-    shown = [value for value in shown if value.point != INPUT or _differs(record, value.key)]
-    shown.sort(key=lambda value: order.index(value.point))
+    shown = [one for one in shown if one.observed_at != INPUT or _differs(record, one.key)]
+    shown.sort(key=lambda one: order.index(one.observed_at))
     facts = parting_facts(record.rows)
     names = labels(record.rows)
     lines = []
     for name, row in zip(names, record.rows, strict=True):
         cells = [name, *(text(row.get(key)) for key in facts), _verdict(row)]
-        cells += [value.shown(row) if value_of(value.key, row) == value else "" for value in shown]
+        cells += [one.shown(row) if one.at(row) == one else "" for one in shown]
         lines.append(cells)
     groups = [("row", 1 + len(facts) + 1)]
-    groups += [(point, len([*each])) for point, each in groupby(shown, lambda one: one.point)]
+    groups += [(point, len([*each])) for point, each in groupby(shown, lambda one: one.observed_at)]
     return ReportTable(
         name="rows",
         title=title,
         groups=groups,
-        headings=["row", *facts, "fidelity", *map(_heading, shown)],
+        headings=["row", *facts, "fidelity", *(one.headed for one in shown)],
         rows=lines[:MOST_SHOWN],
         note=_left_out(len(lines)),
     )
@@ -95,10 +91,6 @@ def row_table(record: RunRecord) -> ReportTable:
 
 def _differs(record: RunRecord, key: str) -> bool:
     return len({str(row.get(key)) for row in record.rows}) > 1
-
-
-def _heading(value: RowValue) -> str:
-    return f"{value.heading} ({value.unit})" if value.unit else value.heading
 
 
 def _verdict(row: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from statistics import median
 from emulator.dataplane.switch import switch_choice
 from emulator.dataplane.switch.switch_profile import PROFILES
 from emulator.errors import UserError
-from emulator.report.observation_points import BOUNDARY, ENDPOINT, MEANINGS, MODEL, SWITCH
+from emulator.metrics import BOUNDARY, ENDPOINT, MEANINGS, MODEL, SWITCH
 from emulator.report.run.report_tables import ReportTable
 from emulator.report.suite.folder import (
     ReportedTest,

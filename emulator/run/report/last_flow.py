@@ -1,21 +1,8 @@
-"""Which flow ended last, how long it was by itself, and what held it back meanwhile.
-
-``last_flow`` and ``last_flow_us``
-    the flow, and when its last message was there, from the iteration's start on; of the iteration
-    in which flows ended furthest apart.
-``last_flow_alone_us``
-    how long after all others.
-``last_flow_share``
-    what it got in that time of its NIC's rate, 0..1.
-``last_flow_waited_for``
-    the first of these that its sender shows: ``retransmission timers`` that expired, ``pauses``
-    (its NIC was stopped for half of the time or more), ``its rate or window`` (none of those, and
-    less than 0.9 of the NIC's rate), ``nothing``.
-"""
+"""Which flow ended last, how long it was by itself, and what held it back meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Outcome
@@ -26,22 +13,40 @@ from topologies.parts.attachment import nic_rate_bps
 FULL = 0.9
 
 
-def last_flow(topology: Topology, outcome: Outcome) -> Mapping[str, object]:
-    """Return the values described above; none for fewer than two flows."""
+@dataclass(frozen=True)
+class LastFlow:
+    """The flow ``name`` of the iteration in which flows ended furthest apart.
+
+    Its last message was there ``end_us`` after the iteration's start, ``alone_us`` after all other
+    flows' ends.  In that time it got ``share`` (0..1) of its NIC's rate.  ``waited_for`` is the
+    first of these that its sender shows: ``retransmission timers`` that expired, ``pauses`` (its
+    NIC was stopped for half of the time or more), ``its rate or window`` (none of those, and less
+    than 0.9 of the NIC's rate), ``nothing``.
+    """
+
+    name: str
+    end_us: float
+    alone_us: float
+    share: float | None
+    waited_for: str
+
+
+def last_flow(topology: Topology, outcome: Outcome) -> LastFlow | None:
+    """Return the flow that ended last; None for fewer than two flows."""
     apart = [found for one in outcome.iterations if (found := _apart(one)) is not None]
     if not apart:
-        return {}
+        return None
     alone_ns, end_ns, (source, destination), octets = max(apart)
     gpus = topology.gpus
     rate_bps = nic_rate_bps(topology, gpus[source].name)
     share = min(1.0, octets * 8e9 / alone_ns / rate_bps) if alone_ns else None
-    return {
-        "last_flow": f"{gpus[source].name} to {gpus[destination].name}",
-        "last_flow_us": end_ns / 1000,
-        "last_flow_alone_us": alone_ns / 1000,
-        "last_flow_share": share,
-        "last_flow_waited_for": _reason(topology, outcome, source, alone_ns, share),
-    }
+    return LastFlow(
+        name=f"{gpus[source].name} to {gpus[destination].name}",
+        end_us=end_ns / 1000,
+        alone_us=alone_ns / 1000,
+        share=share,
+        waited_for=_reason(topology, outcome, source, alone_ns, share),
+    )
 
 
 def _apart(iteration: Iteration) -> tuple[float, float, tuple[int, int], float] | None:

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from emulator.metrics import table
 from emulator.result_rows import TableColumn
 from emulator.run.faults import disturbance, unfinished
 from emulator.run.report.link_footer import link_lines
@@ -22,37 +23,10 @@ _NO_BLANK = "\0"  # before a blank that is only there for a line to end
 WIDTH = 120
 
 
-FABRIC_COLUMNS = (
-    TableColumn("ideal_us", "ideal", "(us)", rank=2),
-    TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    TableColumn("data_packets", "packets", "(data)", 9, rank=4),
-    TableColumn("retransmitted_packets", "resent", "(data)", 7, rank=1),
-)
-#: What traffic scenarios print behind the columns of their own
-#: (:mod:`emulator.run.report.traffic`).
-TRAFFIC_COLUMNS = (
-    TableColumn("size_bytes", "size", "(B)", 9, rank=1),
-    TableColumn("time_us", "time", "(us)", 8),
-    TableColumn("ideal_us", "ideal", "(us)", 8, rank=13),
-    TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    TableColumn("goodput_gbps", "goodput", "(GB/s)", 8, rank=10),
-    TableColumn("message_p50_us", "p50", "(us)", 8, rank=14),
-    TableColumn(
-        "message_p99_us", "p99", "(us)", 8, rank=1, words="99 % of the messages took at most {} us"
-    ),
-    TableColumn("jain", "Jain", "", 6, 3, rank=12),
-    TableColumn("marked_packets", "marks", "", 7, rank=7),
-    TableColumn("trimmed_packets", "trims", "", 7, rank=4),
-    TableColumn("dropped_packets", "drops", "", 6, rank=2),
-    TableColumn("pauses", "pauses", "", 6, rank=8),
-    TableColumn("paused_us", "paused", "(us)", 8, 1, rank=9),
-    TableColumn("retransmitted_packets", "resent", "", 6, rank=3),
-    TableColumn("timeouts", "RTOs", "", 5, rank=5),
-    TableColumn("max_queue_bytes", "queue", "(KB)", 7, 1, divisor=1000, rank=6),
-    TableColumn("links_max_mean", "max/mean", "links", 8, rank=15),
-    TableColumn("reordered_packets", "reord", "", 6, rank=16),
-    TableColumn("wrong", "#wrong", "", 6),
-)
+#: What collectives print behind the columns of nccl-tests.
+FABRIC_COLUMNS = table("nccl")
+#: What traffic scenarios print behind the columns of their own.
+TRAFFIC_COLUMNS = table("traffic")
 
 
 def heading(columns: Sequence[TableColumn]) -> Iterator[str]:

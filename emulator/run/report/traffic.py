@@ -1,66 +1,35 @@
-"""The columns of traffic scenarios beside time and ideal.
+"""What the metrics of traffic are computed of, beside time and ideal.
 
-``goodput_gbps``
-    payload that all flows together delivered while all of them were under way, which is the steady
-    state: from when each has delivered its first message until the first of them ends.  None if
-    that was too short (:func:`emulator.run.measures.metrics.steady_interval`).  It is what the
-    ports that the receivers are plugged into sent of data by the telemetry, without headers;
-    without an ASIC it comes from the ends of messages, which come in bunches after losses and so
-    show up to a tenth too much.  ``goodput_at`` is where it was observed: at those ports, the
-    ``fabric boundary``, or at the ``endpoint``.  ``goodput_share`` is its share of what the links
-    could carry.
-``message_p50_us``, ``message_p99_us``
-    from a message's start until its receiver has verified it, over all messages (nearest rank).
-``victim_p50_us``, ``victim_p99_us``
-    likewise, over the messages of the trial's victims; only where it has some.
-``jain``
-    Jain's fairness index of the flows' rates in the same interval, or over their lives.
-``marked_packets``, ``trimmed_packets``, ``dropped_packets``
-    by the switches (ECN; trimming; drops of any reason, which ``drops`` has by name; among them
-    ``nic``, what did not fit into a shared NIC in front of its PCIe).
-``pauses``, ``paused_us``
-    frames that requested a pause (PFC), by switches and NICs, and how long ports were not let
-    send data, all ports added up; None where the switches do not pause. ``paused_nics_us`` is the
-    part of the NICs.
-``timeouts``
-    retransmission timers of endpoints that expired.
-``max_queue_bytes``
-    the deepest queue of data at any switch port, octets on the wire; ``max_queue_port`` is where.
-``steady_queue_bytes``
-    mean depth, by the telemetry, of the queue at the port that a scenario calls its bottleneck,
-    in the same interval as goodput.
-``links_max_mean``, ``links_jain``
-    balance of parallel uplinks (:func:`emulator.run.measures.port_record.balance`).
-``last_flow``, ``last_flow_us`` and more
-    which flow ended last, and why (:mod:`emulator.run.report.last_flow`).
-``reordered_packets``
-    packets that arrived after one that was sent later; None where endpoints do not count them.
-    Packets of RoCEv2 do not show whether they were sent before, so there it is those that came
-    before an earlier one, which is all behind a loss as well: not to be held against UET's.
+The metrics themselves are entries of :mod:`emulator.run.measures.row_metrics`.  Goodput is what all
+flows together delivered in the steady state: from when each has delivered its first message until
+the first of them ends (:func:`emulator.run.measures.metrics.steady_interval`).  It is what the
+ports that the receivers are plugged into sent of data by the telemetry, without headers; without an
+ASIC it comes from the ends of messages, which come in bunches after losses and so show up to a
+tenth too much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
+from typing import TypeVar
 
+from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters
+from emulator.metrics import BOUNDARY, ENDPOINT, computed
 from emulator.run.measures.message_times import Iteration
 from emulator.run.measures.metrics import jain, percentile, rates_between, steady_interval, together
-from emulator.run.measures.port_record import balance
+from emulator.run.measures.port_record import Balance, PortRecord, balance
 from emulator.run.measures.queue_depths import QueueSeries
-from emulator.run.report.last_flow import last_flow
+from emulator.run.report.last_flow import LastFlow, last_flow
 from emulator.scenario import Outcome
 from topologies.model import Role, Topology
 from topologies.parts.attachment import nic_rate_bps, switch_ends
 
 #: A flow: ranks of source and destination.
 Pair = tuple[int, int]
-
-#: Where goodput is observed.
-BOUNDARY, ENDPOINT = "fabric boundary", "endpoint"
-#: Names under which endpoints count these.
-TIMEOUTS = ("rto_expirations",)
-REORDERED = ("rx_reordered", "rx_out_of_order")
+C = TypeVar("C")
 
 
 def measured(
@@ -70,34 +39,149 @@ def measured(
     capacity_gbps: float | None = None,
     bottleneck: str | None = None,
 ) -> dict[str, object]:
-    """Return the values described above.
+    """Return the metrics of traffic.
 
     ``capacity_gbps`` is the payload that goodput is compared with, ``bottleneck`` the port whose
     queue is reported in the steady state.
     """
-    goodput = carried_gbps(topology, outcome, receivers(outcome))
-    observed = BOUNDARY
-    if goodput is None:
-        goodput, observed = steady_goodput(outcome), ENDPOINT
-    durations = _durations(outcome.iterations)
-    row: dict[str, object] = {
-        "goodput_gbps": goodput,
-        "goodput_at": observed if goodput is not None else None,
+    return computed(
+        "traffic",
+        MeasuredTraffic(topology, outcome, capacity_gbps=capacity_gbps, bottleneck=bottleneck),
+    )
+
+
+@dataclass(frozen=True)
+class MeasuredTraffic:
+    """An outcome as the metrics of traffic read it.
+
+    A counter that no endpoint has is ``absent``: endpoints count what has happened.
+    """
+
+    topology: Topology
+    outcome: Outcome
+    capacity_gbps: float | None = None
+    bottleneck: str | None = None
+    absent: int | None = None
+
+    @cached_property
+    def goodput(self) -> tuple[float | None, str | None]:
+        """Goodput (GB/s), and where it was observed."""
+        carried = carried_gbps(self.topology, self.outcome, receivers(self.outcome))
+        if carried is not None:
+            return carried, BOUNDARY
+        by_messages = steady_goodput(self.outcome)
+        return by_messages, None if by_messages is None else ENDPOINT
+
+    @property
+    def goodput_share(self) -> float | None:
+        """Goodput over the capacity."""
+        goodput, _ = self.goodput
         # Samples know octets to a frame: a link that is never idle may seem to carry 0.1 % more.
-        "goodput_share": min(1.0, goodput / capacity_gbps) if goodput and capacity_gbps else None,
-        "message_p50_us": _us(percentile(durations, 0.5)),
-        "message_p99_us": _us(percentile(durations, 0.99)),
-        "jain": fairness(outcome),
-        "timeouts": _counted(outcome, TIMEOUTS) or 0,
-        "reordered_packets": _counted(outcome, REORDERED),
-    }
-    if outcome.victims:
-        waited = _durations(outcome.victims)
-        row["victim_p50_us"] = _us(percentile(waited, 0.5))
-        row["victim_p99_us"] = _us(percentile(waited, 0.99))
-    if bottleneck is not None:
-        row["steady_queue_bytes"] = _steady(outcome, bottleneck, QueueSeries.mean)
-    return {**row, **last_flow(topology, outcome), **_ports(topology, outcome)}
+        return min(1.0, goodput / self.capacity_gbps) if goodput and self.capacity_gbps else None
+
+    def message_us(self, share: float) -> float | None:
+        """Return the time that ``share`` (0..1) of the messages took at most (nearest rank)."""
+        return _us(percentile(self._durations, share))
+
+    def victim_us(self, share: float) -> float | None:
+        """Return the same of the victims' messages."""
+        return _us(percentile(_durations(self.outcome.victims), share))
+
+    def counted(self, *names: str) -> int | None:
+        """Return the counter of all endpoints under the first of ``names`` that they have."""
+        found = (self.outcome.counters[name] for name in names if name in self.outcome.counters)
+        return next(found, self.absent)
+
+    @property
+    def steady_queue_bytes(self) -> float | None:
+        """Mean depth of the bottleneck's queue in the steady state."""
+        return _steady(self.outcome, self.bottleneck or "", QueueSeries.mean)
+
+    @cached_property
+    def last_flow(self) -> LastFlow | None:
+        """The flow that ended last; None of fewer than two."""
+        return last_flow(self.topology, self.outcome)
+
+    @property
+    def modelled(self) -> bool:
+        """Whether any port has the ASIC."""
+        return any(port.asic is not None for port in self.outcome.ports.values())
+
+    def at_switches(self, count: Callable[[PortRecord], int]) -> int | None:
+        """Return the sum of a count over all ports; None without the ASIC."""
+        ports = self.outcome.ports.values()
+        return sum(count(port) for port in ports) if self.modelled else None
+
+    @cached_property
+    def drops(self) -> Mapping[str, int]:
+        """Packets that were dropped, by reason; ``nic``: at a shared NIC, in front of its PCIe."""
+        ports = self.outcome.ports
+        drops: dict[str, int] = {}
+        for port in ports.values():
+            for reason, count in port.drops.items():
+                drops[reason] = drops.get(reason, 0) + count
+        drops["nic"] = sum(
+            ports[name].kernel.data.drops + ports[name].kernel.control.drops
+            for node in self.topology.nodes
+            if node.role is Role.NIC
+            for port in node.ports
+            if (name := f"{node.name}:{port.name}") in ports
+        )
+        return drops
+
+    @property
+    def deepest(self) -> str | None:
+        """The port whose queue of data was the deepest."""
+        ports = self.outcome.ports
+        return max(ports, key=lambda name: ports[name].max_queue_bytes) if self.modelled else None
+
+    @cached_property
+    def balance(self) -> Balance | None:
+        """The balance of parallel uplinks."""
+        return balance(self.topology, self.outcome.ports) if self.outcome.ports else None
+
+    def paused(self, count: Callable[[PauseCounters], int], *, nics: bool = False) -> int | None:
+        """Return the sum of a count of PFC, at NICs or everywhere; None where nothing pauses."""
+        pauses = {
+            name: port.pause for name, port in self.outcome.ports.items() if port.pause is not None
+        }
+        return self._sum(pauses, count, nics) if pauses else None
+
+    @cached_property
+    def links(self) -> Mapping[str, LinkCounters]:
+        """What the link layers of cables counted, by port."""
+        return {name: port.link for name, port in self.outcome.ports.items() if port.link}
+
+    def linked(self, count: Callable[[LinkCounters], int], *, nics: bool = False) -> int:
+        """Return the sum of a count of the link layers, at NICs or everywhere."""
+        return self._sum(self.links, count, nics)
+
+    @property
+    def reserved(self) -> list[int]:
+        """What each port keeps for data that is never lost (octets)."""
+        ports = self.outcome.ports.values()
+        return [port.reserved_bytes for port in ports if port.reserved_bytes is not None]
+
+    @property
+    def held_bytes(self) -> int:
+        """The most that a port held of what it keeps."""
+        held = [port.pause.max_held_bytes for port in self.outcome.ports.values() if port.pause]
+        return max([*held, *(link.max_held_bytes for link in self.links.values())], default=0)
+
+    @cached_property
+    def _durations(self) -> list[int]:
+        return _durations(self.outcome.iterations)
+
+    @cached_property
+    def _nics(self) -> set[str]:
+        return {node.name for node in self.topology.nodes if not node.is_switch}
+
+    def _sum(self, ports: Mapping[str, C], count: Callable[[C], int], nics: bool) -> int:
+        return sum(
+            count(one)
+            for name, one in ports.items()
+            if not nics or name.split(":")[0] in self._nics
+        )
 
 
 def _durations(iterations: Iterable[Iteration]) -> list[int]:
@@ -203,98 +287,6 @@ def fairness(outcome: Outcome) -> float | None:
     ]
     indices = [index for rates in each if (index := jain(rates)) is not None]
     return fmean(indices) if indices else None
-
-
-def _ports(topology: Topology, outcome: Outcome) -> dict[str, object]:
-    ports = outcome.ports
-    drops: dict[str, int] = {}
-    for port in ports.values():
-        for reason, count in port.drops.items():
-            drops[reason] = drops.get(reason, 0) + count
-    drops["nic"] = sum(
-        ports[name].kernel.data.drops + ports[name].kernel.control.drops
-        for node in topology.nodes
-        if node.role is Role.NIC
-        for port in node.ports
-        if (name := f"{node.name}:{port.name}") in ports
-    )
-    deepest = max(ports, key=lambda name: ports[name].max_queue_bytes, default=None)
-    even = balance(topology, ports) if ports else None
-    modelled = any(port.asic is not None for port in ports.values())
-    return {
-        "marked_packets": sum(port.marked for port in ports.values()) if modelled else None,
-        "trimmed_packets": sum(port.trimmed for port in ports.values()) if modelled else None,
-        "dropped_packets": sum(drops.values()) if modelled else None,
-        **_pauses(topology, outcome),
-        **_links(topology, outcome),
-        "drops": {reason: count for reason, count in drops.items() if count},
-        "max_queue_bytes": ports[deepest].max_queue_bytes if modelled and deepest else None,
-        "max_queue_port": deepest if modelled else None,
-        "links_max_mean": even.max_mean if even else None,
-        "links_jain": even.jain if even else None,
-    }
-
-
-def _pauses(topology: Topology, outcome: Outcome) -> dict[str, object]:
-    pausing = {name: port.pause for name, port in outcome.ports.items() if port.pause is not None}
-    if not pausing:
-        return {"pauses": None, "paused_us": None, "paused_nics_us": None}
-    nics = {node.name for node in topology.nodes if not node.is_switch}
-    return {
-        "pauses": sum(pause.xoff_sent for pause in pausing.values()),
-        "paused_us": sum(pause.paused_ns for pause in pausing.values()) / 1000,
-        "paused_nics_us": sum(
-            pause.paused_ns for name, pause in pausing.items() if name.split(":")[0] in nics
-        )
-        / 1000,
-    }
-
-
-def _links(topology: Topology, outcome: Outcome) -> dict[str, object]:
-    """Return what the link layer of cables did, and the buffers that keep data from loss."""
-    linked = {name: port.link for name, port in outcome.ports.items() if port.link is not None}
-    reserved = [
-        port.reserved_bytes for port in outcome.ports.values() if port.reserved_bytes is not None
-    ]
-    found: dict[str, object] = {}
-    if reserved:
-        held = [port.pause.max_held_bytes for port in outcome.ports.values() if port.pause]
-        held += [link.max_held_bytes for link in linked.values()]
-        found |= {
-            "lossless_buffer_bytes": max(reserved),
-            "lossless_held_bytes": max(held, default=0),
-        }
-    if not linked:
-        return found
-    links = list(linked.values())
-    recovered = sum(link.recovered_frames for link in links)
-    nics = {node.name for node in topology.nodes if not node.is_switch}
-    return found | {
-        "replays": sum(link.replays for link in links),
-        "replayed_packets": sum(link.replayed_frames for link in links),
-        "replay_timeouts": sum(link.replay_timer_expiries for link in links),
-        "link_recovery_us": sum(link.recovery_ns for link in links) / recovered / 1000
-        if recovered
-        else None,
-        "link_recovery_max_us": max(link.longest_recovery_ns for link in links) / 1000
-        if recovered
-        else None,
-        "link_lost_packets": sum(link.lost_frames for link in links),
-        "replay_full_us": sum(link.buffer_full_ns for link in links) / 1000,
-        "credit_stalled_us": sum(link.credit_stalled_ns for link in links) / 1000,
-        "credit_stalled_nics_us": sum(
-            link.credit_stalled_ns for name, link in linked.items() if name.split(":")[0] in nics
-        )
-        / 1000,
-    }
-
-
-def _counted(outcome: Outcome, names: Collection[str]) -> int | None:
-    """The counter of all endpoints under one of ``names``; None if they have none of them."""
-    for name in names:
-        if name in outcome.counters:
-            return outcome.counters[name]
-    return None
 
 
 def _us(value_ns: float | None) -> float | None:

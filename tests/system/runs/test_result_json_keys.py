@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from emulator import result_keys
+from emulator.metrics import meanings
 from emulator.pytest_plugin.runs import RunProcess
 from emulator.rocev2 import counters
 from uet import counter_meanings
@@ -21,10 +22,10 @@ COUNTERS = {"uet": counter_meanings.COUNTERS, "rocev2": counters.COUNTERS}
 @pytest.mark.parametrize(
     ("scenario", "own", "options"),
     [
-        ("allreduce", result_keys.COLLECTIVE_ROW, ("--sizes", "16KiB")),
+        ("allreduce", meanings("collective"), ("--sizes", "16KiB")),
         (
             "incast",
-            {**result_keys.TRAFFIC_ROW, "senders": "", "placement": "", **result_keys.FAULT_ROW},
+            {**meanings("traffic"), "senders": "", "placement": "", **meanings("fault")},
             ("--param", "size=64KiB", "--param", "senders=2",
              "--fault", "t=5us link rail0:down1 loss=5%"),
         ),
@@ -44,7 +45,7 @@ def test_every_key_has_a_meaning(
     result = run.result
     assert set(result) == set(result_keys.RESULT)
     for row in result["rows"]:
-        assert set(row) <= {*result_keys.ROW, *own}
+        assert set(row) <= {*meanings("every"), *own}
     stack = {f"transport.{name}" for name in COUNTERS[transport]}
     for counted in result["endpoints"].values():
         assert set(counted) <= stack | set(result_keys.ENDPOINT)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from emulator.dataplane.switch.code_points import LAB
 from emulator.dataplane.switch.pause import ETHERTYPE
 from emulator.dataplane.switch.telemetry import FILE
-from emulator.report.observation_points import ENDPOINT, SWITCH
+from emulator.metrics import ENDPOINT, SWITCH
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.port_series import (

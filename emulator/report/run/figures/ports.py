@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from emulator.html_page import DrawingError, drawn_by_graphviz
+from emulator.metrics import SWITCH as AT_SWITCH
 from emulator.report import row_heat
-from emulator.report.observation_points import SWITCH as AT_SWITCH
 from emulator.report.row_heat import MEASURES
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run_folder import NO_ROW, RunRecord, drawn_rows, labels

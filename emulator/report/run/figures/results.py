@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from emulator.report.observation_points import ENDPOINT, MODEL
+from emulator.metrics import ENDPOINT, MODEL
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run_folder import NO_ROW, RunRecord, drawn_rows, labels, parting_facts
