@@ -129,7 +129,7 @@ class Metric(Generic[M]):
 
     def at(self, row: Mapping[str, Any]) -> Metric[M]:
         """Return this metric, observed at the point that ``row`` names."""
-        named = row.get(self.point_key) if self.point_key else None
+        named = str(row.get(self.point_key)) if self.point_key else ""
         return replace(self, observed_at=named) if named in MEANINGS else self
 
     def column(self, cell: Cell | None = None) -> TableColumn:
@@ -154,6 +154,12 @@ class Metric(Generic[M]):
 
 #: All metrics; those of ``emulator.run.measures`` are loaded by the first look-up.
 METRICS: Registry[Metric[Any]] = Registry("metric", "emulator.run.measures", ending="_metrics")
+
+
+def register(rows: Rows, metrics: Iterable[Metric[Any]]) -> None:
+    """Enter metrics that stand in the same ``rows``."""
+    for one in metrics:
+        METRICS.register(replace(one, rows=rows), level=2)
 
 
 def computed(rows: Rows, measured: object) -> dict[str, object]:

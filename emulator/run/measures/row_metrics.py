@@ -5,18 +5,16 @@ Rows have them in this order.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from emulator.metrics import (
     BOUNDARY,
     ENDPOINT,
     INPUT,
-    METRICS,
     MIXED,
     MODEL,
     SWITCH,
     Cell,
     Metric,
+    register,
 )
 from emulator.run.report.traffic import MeasuredTraffic, fairness
 from emulator.scenario import MeasuredTrial
@@ -687,9 +685,6 @@ _COMPARED: tuple[Metric[MeasuredTraffic], ...] = (
     ),
 )
 
-for _metric in _EVERY:
-    METRICS.register(_metric)
-for _metric in _TRAFFIC:
-    METRICS.register(replace(_metric, rows="traffic"))
-for _metric in _COMPARED:
-    METRICS.register(replace(_metric, rows="compared"))
+register("every", _EVERY)
+register("traffic", _TRAFFIC)
+register("compared", _COMPARED)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from emulator.metrics import ENDPOINT, INPUT, METRICS, Metric
+from emulator.metrics import ENDPOINT, INPUT, Metric, register
 
 #: Of :mod:`scenarios.collectives`.
 _OF_COLLECTIVES: tuple[Metric[Any], ...] = (
@@ -202,9 +201,6 @@ _OF_SCENARIOS = {
     "compute_us": "computing of the busiest rank",
 }
 
-for _metric in _OF_COLLECTIVES:
-    METRICS.register(replace(_metric, rows="collective"))
-for _metric in _OF_FAULTS:
-    METRICS.register(replace(_metric, rows="fault"))
-for _key, _meaning in _OF_SCENARIOS.items():
-    METRICS.register(Metric(_key, _meaning, rows="scenario"))
+register("collective", _OF_COLLECTIVES)
+register("fault", _OF_FAULTS)
+register("scenario", (Metric[Any](key, meaning) for key, meaning in _OF_SCENARIOS.items()))
