@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,15 @@ from topologies.units import format_size
 
 #: Octets of a file that is read whole, at most.
 LARGEST_FILE = 256 * 2**20
-#: Keys of a row that hold numbers, and those of a flow.
-NUMERIC = (
-    *(one.key for one in readable(METRICS.values()) if one.numeric),
-    *("size_bytes", "iterations", "undisturbed_us"),
-)
 #: Keys that name a run, which every ``result.json`` has.
 NAMING = {"scenario", "topology", "transport", "switch", "seed"}
+#: Numbers of a flow.
 _FLOW = ("bytes", "messages", "time_us", "goodput_gbps")
 NO_ROW = "nothing was measured before the run ended"
 #: Rows whose time is drawn, at most: a reader chooses among them.
 MOST_DRAWN = 24
-_MEASURED = {one.key for one in METRICS.values() if one.observed_at not in ("", INPUT)}
-_NOT_FACTS = _MEASURED | {
+#: Keys that part no rows, beside what is measured.
+_NOT_FACTS = {
     *("transport", "switch", "collective", "size_bytes", "endpoints", "flows", "digest"),
     *("communicators", "relayed_messages", "max_queue_port", "goodput_at", "count", "iterations"),
     *("held_writes", "total_bytes"),
@@ -331,11 +327,18 @@ def _is_row(row: object) -> bool:
         and all(isinstance(row.get(key), str) for key in ("transport", "collective"))
         and isinstance(row.get("switch", 0), str | None)
         and isinstance(row.get("seed"), int)
-        and all(_is_number(row.get(key)) for key in NUMERIC)
+        and all(_is_number(row.get(key)) for key in _numeric())
         and _lists(row.get("began_us") or [], int | float)
         and _lists(row.get("faults") or [], dict)
         and all(_is_counts(row.get(key) or {}) for key in ("drops", "lost_packets"))
     )
+
+
+@cache
+def _numeric() -> list[str]:
+    """Return the keys of a row that hold numbers."""
+    metrics = [one.key for one in readable(METRICS.values()) if one.numeric]
+    return [*metrics, "size_bytes", "iterations", "undisturbed_us"]
 
 
 def _is_number(value: object) -> bool:
@@ -403,11 +406,12 @@ def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def parting_facts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the scenario's own keys that differ between rows and are no measured values."""
+    measured = {one.key for one in METRICS.values() if one.observed_at not in ("", INPUT)}
     keys = dict.fromkeys(key for row in rows for key in row)
     return [
         key
         for key in keys
-        if key not in _NOT_FACTS
+        if key not in measured | _NOT_FACTS
         and not any(unit in key for unit in _UNITS)
         and all(_plain(row.get(key)) for row in rows)
         and len({str(row.get(key)) for row in rows}) > 1
