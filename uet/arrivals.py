@@ -14,11 +14,13 @@ from uet.carrier_codec import Decapsulator
 from uet.compatibility import Compatibility
 from uet.config import FepConfig
 from uet.encapsulation_choice import Encapsulation
+from uet.pds.controls import on_control
 from uet.pds.credit_granter import CreditGranter
 from uet.pds.destination import Reception
+from uet.pds.feedback import on_ack, on_nack
 from uet.pds.packets import MAX_PSN_OFFSET, OPENING, nack_packet
-from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.table import PdcTable
+from uet.pds.pdc import Pdc
+from uet.pds.table import PdcTable
 from uet.pds.window import MASK, PsnArrival
 from uet.peer import traffic_class
 from uet.transport import Frame
@@ -320,7 +322,7 @@ class FepArrivals:
                 return
             self._counts["rx_acks"] += 1
             self.pdc = pdc
-            pdc.feedback.on_ack(packet, at, entropy, now)
+            on_ack(pdc, packet, at, entropy, now)
             self._endpoint.activate(pdc)
             return
         reception = self._reception
@@ -504,7 +506,7 @@ class FepArrivals:
             return
         self._counts["rx_nacks"] += 1
         self.pdc = pdc
-        pdc.feedback.on_nack(packet, at, entropy, now)
+        on_nack(pdc, packet, at, entropy, now)
         self._endpoint.activate(pdc)
 
     # -- control packets -----------------------------------------------------------------------
@@ -543,7 +545,7 @@ class FepArrivals:
             self._counts["rx_drop_other_domain"] += 1
         else:
             self.pdc = pdc
-            pdc.controls.on_control(reception, kind, payload, opaque)
+            on_control(pdc, reception, kind, payload, opaque)
             self._endpoint.activate(pdc)
 
     # -- packets without a PDC -----------------------------------------------------------------

@@ -22,12 +22,11 @@ from uet.congestion.spraying.port_entropy import Ports
 from uet.encapsulation_choice import Encapsulation
 from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
-from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.secure import SecureStarts
-from uet.pds.pdc.state import PdcState
-from uet.pds.pdc.table import PdcTable
+from uet.pds.pdc import Pdc, PdcState
 from uet.pds.scheduler import PdcScheduler
+from uet.pds.secure import SecureStarts
 from uet.pds.semantics import Context, Outbound, Semantics
+from uet.pds.table import PdcTable
 from uet.peer import NOMINAL_OVERHEAD, Peer, Peers
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
@@ -246,7 +245,7 @@ class FabricEndpoint:
         for pdc in self.table.by_id.values():
             if pdc.initiator and pdc.address == peer and pdc.peer_id:
                 try:
-                    self.control.append(pdc.probes.probe(self.time.now))
+                    self.control.append(pdc.probe(self.time.now))
                 except SealError:
                     return False
                 return True
@@ -439,15 +438,3 @@ class FabricEndpoint:
 
     def pressure(self) -> int:
         return self.target.pressure()
-
-    def credit_requested(self, pdc: Pdc, state: int, entropy: int, now: int) -> None:
-        self.credits.on_request(pdc, state, entropy, now)
-
-    def next_start(self, peer: Peer, sdi: int | None) -> int | None:
-        return self.secure.next_start(peer.key, sdi)
-
-    def expected_psn(self, pdc: Pdc) -> int | None:
-        return self.secure.ended(pdc.sdi, pdc.start_psn)
-
-    def expect_psn(self, pdc: Pdc, psn: int) -> None:
-        self.secure.reported(pdc.peer.key, pdc.sdi, psn)

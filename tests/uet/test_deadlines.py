@@ -41,9 +41,7 @@ def check_pdcs(fep: FabricEndpoint) -> None:
     """The deadline that is kept of each PDC is the one that it has."""
     for pdc in fep.table.by_id.values():
         if pdc not in fep.scheduler.woken and not pdc.source.credited:
-            assert pdc.due == (pdc.sender.next_deadline() if pdc.sender.has_work() else None), (
-                pdc.id
-            )
+            assert pdc.due == (pdc.next_deadline() if pdc.has_work() else None), pdc.id
 
 
 def busy(fep: FabricEndpoint, peer: str, rng: random.Random) -> int:

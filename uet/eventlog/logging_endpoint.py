@@ -29,7 +29,7 @@ from uet.eventlog.repair_causes import Repairs
 from uet.eventlog.schema import NAMESPACE
 from uet.eventlog.sequence import Event, milliseconds
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc import Pdc
 from uet.pds.semantics import Context, Outbound
 from uet.transport import Completion, Frame, ReceiveRequest, Request
 from uet.tss import record
@@ -44,7 +44,7 @@ _NOT_SHOWN = frozenset({"domains", "neighbours"})
 _WIDE = frozenset({"tag", "ignore", "header_data", "key", "offset"})
 #: JSON's numbers are exact for whoever reads them up to here (RFC 8259 section 6).
 _EXACT = 1 << 53
-#: What PDCs report (:meth:`uet.pds.pdc.pdc.Endpoint.pdc_event`), by names of events, with
+#: What PDCs report (:meth:`uet.pds.pdc.Endpoint.pdc_event`), by names of events, with
 #: those of its data that are called otherwise.
 _REPORTS: dict[str, tuple[str, dict[str, str]]] = {
     "rto": ("rto_expired", {}),

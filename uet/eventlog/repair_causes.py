@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc import Pdc
 from uet.pds.window import HALF, MASK
 
 #: Causes remembered per PDC before those that are settled are looked for.

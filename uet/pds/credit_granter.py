@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uet.congestion.congestion_parameters import RcccParameters
 from uet.congestion.receiver_credit import CreditPacer
-from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc import Pdc
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError
 

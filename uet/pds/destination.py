@@ -23,7 +23,7 @@ from uet.wire.codes import (
 )
 
 if TYPE_CHECKING:
-    from uet.pds.pdc.pdc import Pdc
+    from uet.pds.pdc import Pdc
 
 #: (PSN, next header, UET packet, offset of the SES header) -> what SES answers.
 Deliver = Callable[[int, int, memoryview, int], Answer]

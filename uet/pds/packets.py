@@ -30,8 +30,7 @@ from uet.wire.codes import (
 
 if TYPE_CHECKING:
     from uet.pds.destination import RequestDestination
-    from uet.pds.pdc.pdc import Endpoint
-    from uet.pds.pdc.state import PdcIdentity
+    from uet.pds.pdc import Endpoint, PdcIdentity
 
 #: psn_offset of SYN packets has 12 bits: as many may leave before the first answer.
 MAX_PSN_OFFSET = 4_095

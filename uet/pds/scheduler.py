@@ -16,8 +16,7 @@ import heapq
 from collections import deque
 
 from uet.congestion.context import CongestionContext
-from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.state import PdcState
+from uet.pds.pdc import Pdc, PdcState
 from uet.pds.source import EVERYTHING, FINISHED, HELD
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError
@@ -100,7 +99,7 @@ class PdcScheduler:
             pdc = next(iter(woken))
             del woken[pdc]
             try:
-                pdc.sender.attend(out, now, limit)
+                pdc.attend(out, now, limit)
             except SealError as error:
                 pdc.fail(error.reason.upper(), now, notify=False)
             except Exception:
@@ -127,16 +126,15 @@ class PdcScheduler:
                 self._leave(context)
                 continue
             pdc: Pdc = line[0]
-            sender = pdc.sender
             if pdc.deficit <= 0:
                 pdc.deficit += self._quantum
             alone, rivals = len(line) == 1, len(contexts) > 1
             octets = 1 if rivals else EVERYTHING if alone else pdc.deficit  # 1: a packet
             flow = pdc.source.flow
             before = flow.unsettled
-            keeps_deadline = before > 0 and sender.keeps_deadline(now)
+            keeps_deadline = before > 0 and pdc.keeps_deadline(now)
             try:
-                stop = sender.send(out, now, limit, octets)
+                stop = pdc.send(out, now, limit, octets)
             except SealError as error:
                 pdc.fail(error.reason.upper(), now, notify=False)
             except Exception:
@@ -188,8 +186,7 @@ class PdcScheduler:
             self._sweep_at = max(_LEAST_SWEPT, 2 * len(self.timers))
 
     def _keep_deadline(self, pdc: Pdc) -> None:
-        sender = pdc.sender
-        pdc.due = due = sender.next_deadline() if sender.has_work() else None
+        pdc.due = due = pdc.next_deadline() if pdc.has_work() else None
         if due is not None and (pdc.wakes_at is None or due < pdc.wakes_at):
             self._push(due, pdc)
 

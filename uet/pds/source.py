@@ -1,9 +1,9 @@
-"""The source half of a PDC: requests leave, again if they were lost.
+"""The source half of a PDC: requests leave, again if they were lost, and ACKs settle them.
 
-In order: the messages, the control packets, and of requests: what may be sent, credit, a new first
-PSN, the end (UES 3.5.12, 3.5.20, 3.5.21).  The records of what is sent are
-:mod:`uet.pds.recovery.open_requests`, :mod:`uet.pds.recovery.repair` repairs losses, and
-:mod:`uet.pds.acks` has what ACKs do.
+In order: the messages; of requests: what may be sent, control packets, what an ACK does, credit, a
+new first PSN, the end (UES 3.5.11, 3.5.12, 3.5.16, 3.5.20, 3.5.21).  The records of what is sent
+are
+:mod:`uet.pds.open_requests`, and :mod:`uet.pds.repair` repairs losses.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from uet.congestion.context import PdcFlow
-from uet.pds.acks import SourceAcks
-from uet.pds.packets import PacketWriter, feature_request
-from uet.pds.recovery.open_requests import RING, OpenRequests
-from uet.pds.recovery.repair import LossRecovery, TailLoss
+from uet.congestion.signals import NO_SAMPLE, rtt_sample
+from uet.pds.open_requests import RING, OpenRequests
+from uet.pds.packets import feature_request
+from uet.pds.repair import LossRecovery, TailLoss
 from uet.pds.semantics import Numbered, Outbound
-from uet.pds.window import HALF, MASK
+from uet.pds.window import HALF, MASK, after
 from uet.transport import Frame
 from uet.wire.codes import MPR_UNIT, ControlType, NextHeader
 
 if TYPE_CHECKING:
-    from uet.pds.pdc.pdc import Pdc
+    from uet.pds.pdc import Pdc
 
 #: Requests below this have no message id: return data names them by their PSN.
 _WITH_ID = int(NextHeader.REQUEST_STD)
@@ -36,6 +36,9 @@ EVERYTHING = 1 << 62
 #: that might need them: the largest one has fewer packets than the margin.
 PSN_LIMIT = 1 << 31
 PSN_LIMIT_MARGIN = 1 << 23
+#: So far behind the newest PSN an ACK may lie that others have overtaken: as far as the 16 bits of
+#: its ack_psn_offset reach, and much further than packets are in flight.
+_REACH = 1 << 16
 
 
 class OutboundMessages:
@@ -117,82 +120,12 @@ class OutboundMessages:
                 self._pdc.message_end(message, now)
 
 
-class SourceControls:
-    """Writes the control packets of one source (UES 3.5.16).
-
-    NOOP, NEGOTIATION, CLOSE and CLOSE_REQ take a PSN, and are acknowledged and sent again as
-    requests are; CLEAR and ACK_REQ are about PSNs that others have taken.  ``negotiation`` is what
-    a NEGOTIATION carries.
-    """
-
-    __slots__ = ("_counters", "_negotiation", "_requests", "_writer", "close_psn")
-
-    def __init__(
-        self,
-        requests: OpenRequests,
-        *,
-        writer: PacketWriter,
-        negotiation: bytes,
-        counters: dict[str, int],
-    ) -> None:
-        #: the PSN of the newest CLOSE or CLOSE_REQ
-        self.close_psn: int | None = None
-        self._requests = requests
-        self._writer = writer
-        self._negotiation = negotiation
-        self._counters = counters
-
-    def renumber(self, shift: int) -> None:
-        """Move the PSN of a CLOSE by ``shift``, as all PSNs of the PDC move."""
-        if self.close_psn is not None:
-            self.close_psn = (self.close_psn + shift) & MASK
-
-    def send(self, kind: ControlType, now: int) -> Frame:
-        """Return a control packet that takes the next PSN and is tracked like a request."""
-        requests = self._requests
-        requests.make_rings()
-        window = requests.window
-        if window.outstanding > requests.slot_mask:
-            requests.grow()
-        psn = window.next
-        window.next = (psn + 1) & MASK
-        requests.controls[psn] = kind
-        if kind in (ControlType.CLOSE_CMD, ControlType.CLOSE_REQ):
-            requests.clear_sent = (psn - 1) & MASK  # which a CLOSE implies
-            self.close_psn = psn
-        slot = psn & requests.slot_mask
-        requests.message[slot] = None
-        requests.size[slot] = requests.nacks[slot] = requests.copies[slot] = 0
-        requests.timer.sent(psn, now)
-        return self.write(kind, psn, again=False)
-
-    def write(self, kind: ControlType, psn: int, *, again: bool) -> Frame:
-        """Return a control packet that has taken ``psn``, for the first time or ``again``."""
-        more = self._negotiation if kind is ControlType.NEGOTIATION else b""
-        return self._writer.control(
-            kind,
-            psn=psn,
-            ar=True,
-            retx=again,
-            payload=int.from_bytes(more[:4], "big"),
-            more=more[4:],
-        )
-
-    def ask_again(self, psn: int, message_id: int = 0) -> Frame:
-        """Return an ACK_REQ: the response to ``psn`` is missing (UES 3.5.16)."""
-        self._counters["tx_ack_requests"] += 1
-        return self._writer.control(ControlType.ACK_REQ, psn=psn, ar=True, payload=message_id)
-
-    def clear(self, psn: int) -> Frame:
-        """Return a CLEAR: all responses up to ``psn`` are known."""
-        return self._writer.control(ControlType.CLEAR_CMD, psn=0, payload=psn)
-
-
 class RequestSource:
     """Sends the requests of one direction of a PDC, and again what was lost."""
 
     __slots__ = (
         "_ack_per_packet",
+        "_arrived",
         "_behind",
         "_context",
         "_copies",
@@ -204,15 +137,16 @@ class RequestSource:
         "_keep_syn",
         "_message",
         "_nacks",
+        "_negotiation",
         "_ordered",
         "_renumbered",
+        "_settled",
         "_size",
         "_syn_end",
         "_trigger",
         "_writer",
-        "acks",
         "adaptive",
-        "controls",
+        "close_psn",
         "credited",
         "flow",
         "messages",
@@ -251,13 +185,8 @@ class RequestSource:
         self.messages = OutboundMessages(pdc, config.short_message_packets)
         self.queue = self.messages.queue
         self.open = self.messages.open
-        self.acks = SourceAcks(
-            requests, self.recovery, self.tail, finished=self.messages.finish, drained=self._drained
-        )
-        negotiation = feature_request(config.compatibility)
-        self.controls = SourceControls(
-            requests, writer=writer, negotiation=negotiation, counters=counters
-        )
+        #: the PSN of the newest CLOSE or CLOSE_REQ
+        self.close_psn: int | None = None
         #: a packet with SYN left more than once: a late copy may outlive the PDC
         self.syn_resent = False
         #: it needs credit (RCCC), and states in every request how much
@@ -273,9 +202,12 @@ class RequestSource:
         self._keep_syn = config.compatibility.keep_syn_on_retransmission
         self._full_size = pdc.endpoint.full_size
         self._syn_end = start_psn  # first PSN whose packet never had SYN
+        self._negotiation = feature_request(config.compatibility)
+        self._settled = 0  # octets that the present ACK has settled
         self._renumbered: set[int] = set()  # PSNs that have not been on the wire under this number
         # Bound once, for the data path.
-        self._inference = self.recovery.inference
+        self._inference = inference = self.recovery.inference
+        self._arrived = None if inference is None else inference.arrived
         self._behind = self.recovery.behind
         self._message = requests.message
         self._index = requests.index
@@ -478,11 +410,11 @@ class RequestSource:
             slot = psn & requests.slot_mask
             message = self._message[slot]
             if control is not None:
-                out.append(self.controls.write(control, psn, again=True))
+                out.append(self._control(control, psn, again=True))
             elif window.is_delivered(psn):
                 # The data arrived; only its response is missing (UES 3.5.16, ACK_REQ).
                 message_id = message.id if message is not None else 0
-                out.append(self.controls.ask_again(psn, message_id))
+                out.append(self.ask_again(psn, message_id))
             elif message is not None:
                 if not self._stands_alone(psn) and not self._asks(psn, now):
                     if context.room() <= 0:
@@ -537,13 +469,177 @@ class RequestSource:
         if self.flow.unsettled > 0 or base in self.requests.controls:
             return None
         message = self._message[base & self.requests.slot_mask]
-        return self.controls.ask_again(base, 0 if message is None else message.id)
+        return self.ask_again(base, 0 if message is None else message.id)
+
+    # -- control packets -----------------------------------------------------------------------
 
     def send_control(self, kind: ControlType, now: int) -> Frame:
-        """Return a control packet that takes the next PSN, tracked like a request (UES 3.5.16)."""
-        if self.window.next == self.window.base:
+        """Return a control packet that takes the next PSN (UES 3.5.16).
+
+        NOOP, NEGOTIATION, CLOSE and CLOSE_REQ are acknowledged and sent again as requests are.
+        """
+        requests, window = self.requests, self.window
+        if window.next == window.base:
             self.tail.heard_at = now  # nothing was expected before
-        return self.controls.send(kind, now)
+        requests.make_rings()
+        if window.outstanding > requests.slot_mask:
+            requests.grow()
+        psn = window.next
+        window.next = (psn + 1) & MASK
+        requests.controls[psn] = kind
+        if kind in (ControlType.CLOSE_CMD, ControlType.CLOSE_REQ):
+            requests.clear_sent = (psn - 1) & MASK  # which a CLOSE implies
+            self.close_psn = psn
+        slot = psn & requests.slot_mask
+        self._message[slot] = None
+        self._size[slot] = self._nacks[slot] = self._copies[slot] = 0
+        self.timer.sent(psn, now)
+        return self._control(kind, psn, again=False)
+
+    def _control(self, kind: ControlType, psn: int, *, again: bool) -> Frame:
+        """Return a control packet that has taken ``psn``, for the first time or ``again``."""
+        more = self._negotiation if kind is ControlType.NEGOTIATION else b""
+        return self._writer.control(
+            kind,
+            psn=psn,
+            ar=True,
+            retx=again,
+            payload=int.from_bytes(more[:4], "big"),
+            more=more[4:],
+        )
+
+    def ask_again(self, psn: int, message_id: int = 0) -> Frame:
+        """Return an ACK_REQ: the response to ``psn`` is missing (UES 3.5.16)."""
+        self._counters["tx_ack_requests"] += 1
+        return self._writer.control(ControlType.ACK_REQ, psn=psn, ar=True, payload=message_id)
+
+    def clear(self) -> Frame:
+        """Return a CLEAR: all responses before the first open PSN are known."""
+        psn = (self.window.base - 1) & MASK
+        self.requests.clear_sent = psn
+        return self._writer.control(ControlType.CLEAR_CMD, psn=0, payload=psn)
+
+    # -- what an ACK does ----------------------------------------------------------------------
+    # For each packet with an ACK the PDC calls, in this order: sample, on_ack, on_sack and
+    # acknowledged.
+
+    def is_invalid(self, psn: int) -> bool:
+        """Return whether an ACK names a PSN that was not sent, or long ago (UES 3.5.12).
+
+        What passes lies close to the PSNs in flight, wherever they are in the number space.
+        """
+        return ((self.window.next - 1 - psn) & MASK) >= _REACH
+
+    def on_range(self, mpr: int, cack: int) -> None:
+        """Take the maximum PSN range of an ACK that none has overtaken; 0 is none (UES 3.5.11)."""
+        requests = self.requests
+        if mpr and not after(requests.max_cack, cack):
+            requests.peer_range = min(mpr * MPR_UNIT, RING)
+
+    def sample(self, psn: int, cack: int, resent: int, service_time: int, now: int) -> int:
+        """Return the RTT that the ACK caused by ``psn`` shows (ns), before it is settled.
+
+        Where ``cack`` passes the first open PSN, that packet was missing until now: none that has
+        arrived took longer, whoever caused the ACK.
+        """
+        window, sent_at = self.window, self.timer.sent_at
+        base = window.base
+        slot = base & self.requests.slot_mask
+        is_passed = ((cack - base) & MASK) < ((window.next - base) & MASK)
+        if base != psn and is_passed and not window.is_delivered(base):
+            copies = self._copies[slot]
+            self.recovery.timed(rtt_sample(now, sent_at[slot], copies, 0, service_time), now)
+        if psn in self.requests.controls or not window.is_open(psn):
+            return NO_SAMPLE
+        slot = psn & self.requests.slot_mask
+        rtt = rtt_sample(now, sent_at[slot], self._copies[slot], resent, service_time)
+        self.recovery.timed(rtt, now)
+        return rtt
+
+    def on_ack(
+        self, ack_psn: int, cack: int, next_header: int, response: memoryview | None, now: int
+    ) -> None:
+        """Settle ``ack_psn`` and everything up to ``cack``.
+
+        ``response`` is the SES response to ``ack_psn`` where it is more than the default.
+        """
+        window, requests = self.window, self.requests
+        first = window.base
+        if window.is_open(ack_psn):
+            self._settle(ack_psn, next_header, response, now)
+            window.finish(ack_psn)
+            if self._arrived is not None:
+                self._arrived(ack_psn)
+        if after(cack, requests.max_cack):
+            requests.max_cack = cack
+        psn = window.base
+        ahead = ((cack - psn) & MASK) + 1
+        if ahead <= (window.next - psn) & MASK:
+            done = window.done
+            for _ in range(ahead):
+                if not done & 1:
+                    self._settle(psn, 0, None, now)
+                done >>= 1
+                psn = (psn + 1) & MASK
+            window.finish_through(cack)
+        if self._behind and window.base != first:
+            self.recovery.follow(now)
+
+    def on_sack(self, base: int, bitmap: int) -> None:
+        """Take a SACK: a set bit means received; a clear bit means nothing (UES 3.5.12)."""
+        news = self.window.sacked(base, bitmap)
+        first, slot_mask = self.window.base, self.requests.slot_mask
+        if news and self._arrived is not None:
+            self._arrived((first + news.bit_length() - 1) & MASK)
+        while news:
+            low = news & -news
+            slot = (first + low.bit_length() - 1) & slot_mask
+            self._settled += self._size[slot]
+            self._size[slot] = 0
+            news ^= low
+
+    def acknowledged(
+        self,
+        counter: int | None,
+        entropy: int,
+        marked: bool,
+        rtt: int,
+        now: int,
+        penalty: int,
+        restore: bool,
+    ) -> None:
+        """Pass an ACK to congestion control, after all that it reports about PSNs."""
+        self.tail.heard(now)
+        settled, self._settled = self._settled, 0
+        self.flow.on_ack(counter, settled, entropy, marked, rtt, now, penalty, restore)
+        if self.window.base == self.window.next:
+            self._drained()
+
+    def reported(self, counter: int | None, now: int) -> None:
+        """Pass the answer to a PROBE to congestion control."""
+        self.tail.heard(now)
+        settled, self._settled = self._settled, 0
+        self.flow.on_report(counter, settled)
+        if self.window.base == self.window.next:
+            self._drained()
+
+    def _settle(self, psn: int, next_header: int, response: memoryview | None, now: int) -> None:
+        """Record that the response of ``psn`` is known."""
+        slot = psn & self.requests.slot_mask
+        size = self._size[slot]
+        if size:
+            self._settled += size
+            self._size[slot] = 0
+        message = self._message[slot]
+        if message is None:
+            self.requests.controls.pop(psn, None)
+            return
+        self._message[slot] = None
+        message.acknowledged += 1
+        if response is not None:
+            message.answered(self._index[slot], next_header, response)
+        if message.acknowledged == message.packets:
+            self.messages.finish(message, now)
 
     def _drained(self) -> None:
         """Note that all is answered: nothing is in flight, and nothing waits to be sent again."""
@@ -604,7 +700,8 @@ class RequestSource:
         Only before anything has been acknowledged.
         """
         requests, window = self.requests, self.window
-        self.controls.renumber((start_psn - requests.start_psn) & MASK)
+        if self.close_psn is not None:
+            self.close_psn = (self.close_psn + start_psn - requests.start_psn) & MASK
         requests.renumber(start_psn)
         self.recovery.renumber(start_psn)
         self._syn_end = window.next

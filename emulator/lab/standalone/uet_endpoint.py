@@ -32,7 +32,7 @@ from uet.config import FepConfig
 from uet.eventlog.logging_endpoint import TracedEndpoint
 from uet.eventlog.sequence import Event, JsonSequence
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc import Pdc
 from uet.ses.address import Address
 from uet.tss.secure_domain import SecureDomain
 

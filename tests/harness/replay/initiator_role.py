@@ -176,7 +176,7 @@ class Player:
         self.result.counters = dict(self.fep.counters())
         self.result.open_messages = self.fep.initiator.open_messages
         (peer,) = self.fep.peers.values()
-        reported = self.fep.next_start(peer, self.fep.config.sdi)
+        reported = self.fep.secure.next_start(peer.key, self.fep.config.sdi)
         if reported is not None:
             self.result.next_start = distance(reported, self.live.pdcs[0].start)
         self.result.is_closed = self.fep.closed

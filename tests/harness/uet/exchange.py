@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Impairment, Network, endpoint
-from uet.pds.pdc.state import PdcState
+from uet.pds.pdc import PdcState
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
 from uet.transport import Completion, ReceiveRequest, Request
 from uet.tss.secure_domain import SecureDomain

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.state import PdcState
-from uet.pds.recovery.open_requests import RING
+from uet.pds.open_requests import RING
+from uet.pds.pdc import PdcState
 from uet.pds.window import MASK
 from uet.wire.codes import BYTE_COUNT_UNIT
 
@@ -44,8 +44,8 @@ def check(fep: FabricEndpoint, now: int) -> None:
         flying[pdc.peer.key] += flow.inflight
         if pdc.initiator:
             messages += len(source.open) + len(source.queue)
-        if pdc.sender.has_work():
-            deadline = pdc.sender.next_deadline()
+        if pdc.has_work():
+            deadline = pdc.next_deadline()
             if pdc.source.credited and deadline is not None:
                 # where others of its context have asked for credit meanwhile, it looks too early
                 assert pdc.due is not None
@@ -112,7 +112,7 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
         if source.idle:
             continue
         window = source.window
-        due = pdc.sender.next_deadline()
+        due = pdc.next_deadline()
         if pdc.condemned is not None:
             assert due is not None
             continue
@@ -122,7 +122,7 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
             if other.peer is pdc.peer and other.source.flow.unsettled > 0
         ]
         for other in flying:
-            assert other.sender.next_deadline() is not None, other.id
+            assert other.next_deadline() is not None, other.id
         if due is None:
             assert pdc.peer.congestion.room() <= 0, pdc.id
             others = [other for other in pdc.peer.congestion.line if other is not pdc]

@@ -21,7 +21,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from tests.harness.uet.network import MACS, endpoint, joined
-from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc import Pdc
 from uet.pds.window import distance
 from uet.transport import Completion, Frame, WriteRequest
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode

@@ -30,7 +30,7 @@ from tests.harness.lab.fep_wire import (
     target,
 )
 from uet.pds.destination import Reception, RequestDestination
-from uet.pds.pdc.sender import PdcSender
+from uet.pds.pdc import Pdc
 from uet.pds.scheduler import PdcScheduler
 from uet.transport import Frame
 
@@ -102,15 +102,15 @@ def test_an_error_of_its_own_ends_one_pdc(wire: Wire, monkeypatch: pytest.Monkey
 
 
 def test_an_error_while_it_sends_ends_one_pdc(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    attend, raised = PdcSender.attend, []
+    attend, raised = Pdc.attend, []
 
-    def broken(self: PdcSender, out: list[Frame], now: int, limit: int) -> None:
+    def broken(self: Pdc, out: list[Frame], now: int, limit: int) -> None:
         if not raised:
             raised.append(now)
             raise IndexError("as a mistake of ours would")
         attend(self, out, now, limit)
 
-    monkeypatch.setattr(PdcSender, "attend", broken)
+    monkeypatch.setattr(Pdc, "attend", broken)
     with target(wire, "--region", "default:4k") as there:
         monkeypatch.undo()  # the target is another process by now
         assert_all_ok(initiate(wire, "read:600"))  # the SYN packet, sent again, makes another PDC

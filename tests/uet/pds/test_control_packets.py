@@ -18,6 +18,7 @@ from tests.harness.uet.script import (
     KEY,
     MASK,
     MS,
+    MTU,
     START,
     TARGET,
     THERE,
@@ -32,6 +33,7 @@ from tests.harness.uet.script import (
 )
 from tests.harness.uet.stub import StubSemantics, guaranteed
 from uet.compatibility import Compatibility
+from uet.pds.open_requests import FIRST_SLOTS
 from uet.pds.packets import SYN_RETX_TRANSFER, agreed_features, feature_request
 from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
@@ -132,6 +134,20 @@ def test_no_room_for_another_opening() -> None:
     check(script.fep, script.now)
 
 
+def test_a_control_packet_finds_room_in_a_full_ring() -> None:
+    script = Script(window_bytes=1 << 30)
+    script.establish_initiator()
+    script.post(bytes(FIRST_SLOTS * MTU), offset=0)
+    script.take()
+    requests = script.pdc.source.requests
+    assert requests.window.outstanding == len(requests.size) == FIRST_SLOTS
+    assert script.fep.open_pdc(THERE)
+    assert len(requests.size) == 2 * FIRST_SLOTS
+    script.take()
+    check(script.fep, script.now)
+    assert len([size for size in requests.size if size]) == FIRST_SLOTS
+
+
 def test_what_both_can_do() -> None:
     """The target answers a NEGOTIATION with its own, and each keeps what both have."""
     network = Network(
@@ -140,7 +156,7 @@ def test_what_both_can_do() -> None:
     assert network.endpoints[HERE].open_pdc(THERE, negotiate=True)
     network.settle()
     pdcs = [next(iter(fep.table.by_id.values())) for fep in network.endpoints.values()]
-    assert [pdc.controls.negotiated for pdc in pdcs] == [SYN_RETX_TRANSFER] * 2
+    assert [pdc.negotiated for pdc in pdcs] == [SYN_RETX_TRANSFER] * 2
     for fep in network.endpoints.values():
         check_idle(fep)
 
@@ -163,7 +179,7 @@ def test_a_negotiation_that_is_not_understood(octets: bytes) -> None:
     packet.payload_word = int.from_bytes(octets[:4].ljust(4, b"\0"), "big")
     (answer,) = script.give(packet / octets[4:])
     assert answer.is_ack
-    assert script.pdc.controls.negotiated is None
+    assert script.pdc.negotiated is None
     assert script.counters["rx_negotiations_not_understood"] == 1
 
 

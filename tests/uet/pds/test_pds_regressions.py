@@ -27,10 +27,10 @@ from tests.harness.uet.script import (
 from tests.harness.uet.secured import DOMAINS, OTHER, SDI, SecureScript, opening
 from tests.harness.uet.stub import StubSemantics, guaranteed
 from tests.harness.uet.tss_vectors import opened, sealed_frame
-from tests.uet.pds.pdc.test_return_direction import data
+from tests.uet.pds.test_return_direction import data
 from uet.config import ConfigurationError
-from uet.pds.pdc.feedback import MOST_RENUMBERINGS
-from uet.pds.recovery.repair import LossInference
+from uet.pds.feedback import MOST_RENUMBERINGS
+from uet.pds.repair import LossInference
 from uet.pds.window import SendWindow
 from uet.transport import ReadRequest, ReceiveRequest, SendRequest
 from uet.tss.keys import provision_client

@@ -23,7 +23,7 @@ from tests.harness.uet.script import (
 )
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.state import PdcState
+from uet.pds.pdc import PdcState
 from uet.pds.scheduler import QUANTUM_PACKETS
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import NackCode, PacketType

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from tests.harness.examples import examples
-from uet.pds.recovery.rto import RetransmissionQueue, RetransmissionTimer
+from uet.pds.rto import RetransmissionQueue, RetransmissionTimer
 from uet.pds.window import (
     HALF,
     MASK,

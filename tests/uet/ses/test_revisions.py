@@ -203,7 +203,7 @@ def test_negotiation(
     exchange.prove(close=False)
     for each in exchange.sides:
         (pdc,) = each.fep.table.by_id.values()
-        assert (pdc.controls.negotiated, pdc.ordered) == (agreed, ordered)
+        assert (pdc.negotiated, pdc.ordered) == (agreed, ordered)
     exchange.close()
 
 

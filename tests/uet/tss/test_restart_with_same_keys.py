@@ -12,7 +12,7 @@ from tests.harness.uet.secured import DOMAINS, SDI, SecureScript, counter_of, op
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.table import START_END
+from uet.pds.table import START_END
 from uet.transport import AtomicRequest, WriteRequest
 from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import AtomicOpcode, ControlType, Datatype, NackCode

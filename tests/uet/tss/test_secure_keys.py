@@ -24,7 +24,7 @@ from tests.harness.uet.script import (
 )
 from tests.harness.uet.secured import DOMAINS, OTHER, SDI, SecureScript, counter_of, opening, pair
 from tests.harness.uet.tss_vectors import sealed_frame
-from tests.uet.pds.pdc.test_return_direction import read_request
+from tests.uet.pds.test_return_direction import read_request
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import SendRequest, WriteRequest
 from uet.tss.record import SecureDomains

@@ -30,10 +30,10 @@ from tests.harness.uet.script import (
     write,
 )
 from tests.harness.uet.secured import OTHER, SDI, SecureScript, counter_of, opening, pair
-from tests.uet.pds.pdc.test_return_direction import data as return_data
-from tests.uet.pds.pdc.test_return_direction import read_request
+from tests.uet.pds.test_return_direction import data as return_data
+from tests.uet.pds.test_return_direction import read_request
 from uet.compatibility import Compatibility
-from uet.pds.pdc.feedback import MOST_RENUMBERINGS
+from uet.pds.feedback import MOST_RENUMBERINGS
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode

@@ -6,7 +6,7 @@ this endpoint requests, and time. :mod:`uet.ses.initiator.replies` takes respons
 
 from __future__ import annotations
 
-from uet.pds.recovery.rto import UNLIMITED_NACK
+from uet.pds.rto import UNLIMITED_NACK
 from uet.pds.semantics import ACCEPTED, REISSUABLE_ERRORS, Answer, Context, Outbound
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.state import PdcState
+from uet.pds.pdc import Pdc, PdcState
 from uet.transport import Request
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from uet.congestion.spraying.entropy_values import SinglePath
-from uet.pds.pdc.pdc import Endpoint, Pdc
-from uet.pds.pdc.state import PdcIdentity, PdcState
+from uet.pds.pdc import Endpoint, Pdc, PdcIdentity, PdcState
 from uet.pds.window import MASK, START_END, START_FIRST, after, distance
 from uet.peer import Peer
 from uet.tss.secure_domain import SealError
@@ -160,7 +159,7 @@ class PdcTable:
         if local_id is None:
             return None
         if start_psn is None:
-            expected = self._endpoint.next_start(peer, sdi)
+            expected = self._endpoint.secure.next_start(peer.key, sdi)
             start_psn = self._start_psn(local_id) if expected is None else expected
         pdc = Pdc(
             self._endpoint,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.harness.uet.open_requests import SIZE, opened, sent
 from uet.config import FepConfig
-from uet.pds.recovery.repair import LossRecovery
+from uet.pds.repair import LossRecovery
 
 NEWER = 16
 FAST, SLOW = 6_000, 40_000

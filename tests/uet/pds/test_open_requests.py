@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from tests.harness.uet.open_requests import PEER_RANGE, SIZE, opened, sent
-from uet.pds.recovery.open_requests import FIRST_SLOTS, RING, OpenRequests
-from uet.pds.source import SourceControls
+from uet.pds.open_requests import FIRST_SLOTS, RING, OpenRequests
 from uet.pds.window import MASK
 from uet.wire.codes import ControlType
 
@@ -62,16 +58,6 @@ def test_a_grown_ring_has_each_size_once() -> None:
     requests.lose(psns[4], 1)
     requests.grow()
     assert sum(requests.size) == requests.flow.unsettled == (FIRST_SLOTS - 1) * SIZE
-
-
-def test_a_control_packet_finds_room_in_a_full_ring() -> None:
-    requests = opened(5)
-    psns = sent(requests, FIRST_SLOTS)
-    writer: Any = SimpleNamespace(control=lambda *_, **__: ())
-    counters: dict[str, int] = {}
-    controls = SourceControls(requests, writer=writer, negotiation=b"", counters=counters)
-    controls.send(ControlType.NOOP, 3)
-    assert [requests.size[psn & requests.slot_mask] for psn in psns] == [SIZE] * FIRST_SLOTS
 
 
 @pytest.mark.parametrize("start", STARTS)

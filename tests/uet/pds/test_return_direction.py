@@ -31,7 +31,7 @@ from tests.harness.uet.script import (
     rud,
     write,
 )
-from uet.pds.pdc.state import PdcState
+from uet.pds.pdc import PdcState
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode
 from uet.wire.frame import decode_frame

@@ -25,7 +25,7 @@ from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Network, destination, endpoint, joined
 from tests.harness.uet.script import HERE, KEY, START, THERE, Script, control, rod, write
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
-from uet.pds.pdc.state import PdcState
+from uet.pds.pdc import PdcState
 from uet.pds.semantics import LATER, NO_ROOM, Answer
 from uet.transport import NoOperationRequest, ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode
@@ -120,7 +120,7 @@ class Conversation(RuleBasedStateMachine):
         fep = self.feps[end]
         fep.table.quiesce()
         for pdc in list(fep.table.by_id.values()):
-            if pdc.sender.has_work():
+            if pdc.has_work():
                 fep.activate(pdc)
         self.pump()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uet.congestion.context import PdcFlow
 from uet.congestion.spraying.paths import TIMEOUT
-from uet.pds.recovery.rto import RetransmissionQueue, RetransmissionTimer
+from uet.pds.rto import RetransmissionQueue, RetransmissionTimer
 from uet.pds.semantics import Outbound
 from uet.pds.window import HALF, MASK, SendWindow
 from uet.wire.codes import ControlType

@@ -29,7 +29,7 @@ from tests.harness.uet.script import (
     write,
 )
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
-from uet.pds.pdc.state import PdcState
+from uet.pds.pdc import PdcState
 from uet.pds.semantics import LATER, NO_ROOM
 from uet.pds.window import MASK
 from uet.transport import WriteRequest

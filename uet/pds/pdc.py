@@ -1,42 +1,78 @@
 """One end of a packet delivery context (PDC; UES 3.5.8).
 
-In order: what a PDC uses of its endpoint; which requests another PDC may take over; the PDC itself:
-its reports, messages, arriving requests, how it closes, how it fails.
+In order: its states; what it uses of its endpoint; which requests another PDC may take over; the
+PDC itself: its reports, messages, arriving requests, what leaves and when, how it closes, how it
+fails.
 
-A :class:`Pdc` is what the endpoint and SES hold, and its parts hold the :class:`Pdc`:
-``writer`` writes packets (:mod:`uet.pds.packets`); ``source`` and ``destination`` are the halves
-that send and receive requests (:mod:`uet.pds.source`, :mod:`uet.pds.destination`); ``sender`` is
-called by the scheduler (:mod:`uet.pds.pdc.sender`); ``feedback`` takes ACKs and NACKs, ``probes``
-are the PROBEs (:mod:`uet.pds.pdc.feedback`); ``controls`` takes control packets, and ``clear``
-sends CLEAR (:mod:`uet.pds.pdc.controls`).
+A :class:`Pdc` is what the endpoint and SES hold.  Its ``writer`` writes packets
+(:mod:`uet.pds.packets`), ``source`` and ``destination`` are the halves that send and receive
+requests (:mod:`uet.pds.source`, :mod:`uet.pds.destination`).  ACKs and NACKs for it are taken by
+:mod:`uet.pds.feedback`, control packets by :mod:`uet.pds.controls`.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import PathSelection
 from uet.congestion.spraying.port_entropy import Ports
+from uet.pds.controls import ClearDuty
 from uet.pds.destination import Reception, RequestDestination
 from uet.pds.nacks import PROVES_NOTHING, TARGET_IS_GONE
 from uet.pds.packets import MAX_PSN_OFFSET, PacketWriter
-from uet.pds.pdc.controls import ClearDuty, PdcControls
-from uet.pds.pdc.feedback import PdcFeedback, PdcProbes
-from uet.pds.pdc.sender import PdcSender
-from uet.pds.pdc.state import PdcIdentity, PdcState
 from uet.pds.semantics import Answer, Outbound, Semantics
-from uet.pds.source import RequestSource
+from uet.pds.source import FINISHED, HELD, RequestSource
 from uet.pds.window import MASK, PsnArrival
 from uet.peer import Peer
 from uet.transport import Frame
 from uet.wire.codes import ControlType, NackCode, NextHeader, RequestFlag
 
+if TYPE_CHECKING:
+    from uet.pds.credit_granter import CreditGranter
+    from uet.pds.secure import SecureStarts
+
 # A plain number: arithmetic on enum members is slow, and this is the data path.
 _REQ_RETX = int(RequestFlag.RETX)
 _RETURN_DATA = frozenset({int(NextHeader.RESPONSE_DATA), int(NextHeader.RESPONSE_DATA_SMALL)})
+
+
+class PdcState(enum.Enum):
+    """The state of one end of a PDC (UES 3.5.8).
+
+    An initiator passes the states in order, a target begins in ESTABLISHED.
+
+    In QUIESCE no new message is taken and the last requests are waited for (UES: QUIESCE and
+    ACK_WAIT).
+    """
+
+    CREATING = enum.auto()
+    ESTABLISHED = enum.auto()
+    QUIESCE = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PdcIdentity:
+    """Name one end of a PDC, and what never changes about it."""
+
+    local_id: int
+    #: the peer's identifier; 0 where this end opens the PDC, until the peer answers
+    peer_id: int
+    #: the first PSN of both directions
+    start_psn: int
+    initiator: bool
+    #: ROD, not RUD
+    ordered: bool
+    #: secure domain, or ``None``
+    sdi: int | None
+    #: it may take one of the PDCs that a target keeps back for requests that need one
+    reserved: bool
 
 
 class Endpoint(Protocol):
@@ -50,6 +86,8 @@ class Endpoint(Protocol):
     #: nominal size of a full request (UES 3.6.12)
     full_size: int
     ports: Ports
+    credits: CreditGranter
+    secure: SecureStarts
 
     def activate(self, pdc: Pdc) -> None:
         """Note that ``pdc`` has, or may have, something to send."""
@@ -65,22 +103,6 @@ class Endpoint(Protocol):
 
     def pressure(self) -> int:
         """Return how much the peers should hold back, as memory fills (rcv_cwnd_pend, 0 to 127)."""
-        ...
-
-    def credit_requested(self, pdc: Pdc, state: int, entropy: int, now: int) -> None:
-        """Take a CREDIT_REQ: context of the peer (8 bits) and requested credit (24 bits)."""
-        ...
-
-    def next_start(self, peer: Peer, sdi: int | None) -> int | None:
-        """Return the first PSN that the target requires of our next secured PDC; else ``None``."""
-        ...
-
-    def expected_psn(self, pdc: Pdc) -> int | None:
-        """Return where the next secured PDC must begin, at least: a target's, as ``pdc`` ends."""
-        ...
-
-    def expect_psn(self, pdc: Pdc, psn: int) -> None:
-        """Store where the next secured PDC must begin, from its target."""
         ...
 
 
@@ -147,25 +169,25 @@ class Pdc:
         "closed_by",
         "condemned",
         "config",
-        "controls",
         "counts",
         "deficit",
         "destination",
         "due",
         "endpoint",
         "failure",
-        "feedback",
         "id",
         "identity",
         "initiator",
+        "negotiated",
         "ordered",
         "peer",
+        "probed_at",
         "probes",
         "queued",
         "refused",
+        "renumberings",
         "sdi",
         "second",
-        "sender",
         "source",
         "state",
         "wakes_at",
@@ -198,6 +220,12 @@ class Pdc:
         self.failure: str | None = None
         #: initiator: refused for good, and soon to end
         self.condemned: Condemned | None = None
+        #: features that both ends have, once known
+        self.negotiated: int | None = None
+        #: PROBEs sent, and when the newest was (ns)
+        self.probes = self.probed_at = 0
+        #: initiator: other first PSNs that its target has named
+        self.renumberings = 0
         self._locks = 0
         self._octets_when_asked = 0
         # What the scheduler (uet.pds.scheduler) keeps of it:
@@ -215,10 +243,6 @@ class Pdc:
             self, partial(semantics.deliver_data if self.initiator else semantics.deliver, self)
         )
         self.clear = ClearDuty(self.source, self.config)
-        self.probes = PdcProbes(self)
-        self.sender = PdcSender(self)
-        self.feedback = PdcFeedback(self)
-        self.controls = PdcControls(self)
         self.event("created")
 
     @property
@@ -345,6 +369,151 @@ class Pdc:
             reception.word & _REQ_RETX,
             reception.entropy,
             reception.marked,
+        )
+
+    # -- what leaves --------------------------------------------------------------------------
+
+    def attend(self, out: list[Frame], now: int, limit: int) -> None:
+        """Do what need not be scheduled: timers first, then control packets that are due."""
+        source, clear = self.source, self.clear
+        condemned = self.condemned
+        if condemned is not None:
+            if now < condemned.due and not condemned.is_decided:
+                return
+            self.conclude(condemned, now)
+        if self.due is not None and self.due <= now:
+            source.recovery.on_timer(now)
+            if source.recovery.gave_up:
+                self.fail(source.recovery.gave_up, now)
+            else:
+                clear.consider(now)
+            if self.close_due is not None and self.close_due <= now:
+                self.close_is_missing(now)
+        if self.state is PdcState.CLOSED:
+            return
+        congestion, peer_id = self.peer.congestion, self.writer.peer_id
+        if source.retransmit.members:
+            source.resend(out, now, limit, 0)
+        if source.credited:
+            source.report_backlog()
+            if peer_id:
+                congestion.expire_credit(now)
+            elif source.asks_at() == 0:
+                source.transmit(out, now, min(limit, len(out) + 1))
+        tail = source.tail.deadline()
+        if tail is not None and tail <= now and peer_id and len(out) < limit:
+            # Where switches trim, a queue of data is short, and a packet of it may be cut.
+            behind = not self.config.network_trims
+            out.append(source.ask_about_tail(now) or self.probe(now, with_data=behind))
+        else:
+            self._ask_for_room(out, now, limit)
+        while clear.due is not None and clear.due <= now and len(out) < limit:
+            if not clear.transmit(out, now):
+                self.fail("RTO_RETRIES_EXHAUSTED", now)
+        if (
+            self.state is PdcState.QUIESCE
+            and source.idle
+            and self.locks <= 0  # those of a PDC that failed are taken off twice
+            and not self.destination.busy
+            and len(out) < limit
+        ):
+            self.enter(PdcState.CLOSING)
+            out.append(source.send_control(ControlType.CLOSE_CMD, now))
+
+    def send(self, out: list[Frame], now: int, limit: int, octets: int) -> int:
+        """Append about as many ``octets`` of requests, as far as they may leave now.
+
+        The return value is the reason why no more leave, as that of
+        :meth:`uet.pds.source.RequestSource.transmit` does.
+        """
+        if self.condemned is not None:
+            return FINISHED
+        source = self.source
+        stop = source.transmit(out, now, limit, octets)
+        if stop == HELD:
+            self._ask_for_room(out, now, limit)
+        elif stop == FINISHED and source.window.base == source.window.next and source.has_unsent:
+            self.clear.consider(now)  # with nothing in flight, no ACK will move the peer's range
+        if self.initiator and source.worn_out and self.takes_messages:
+            self.wear_out()
+        return stop
+
+    def keeps_deadline(self, now: int) -> bool:
+        """Return whether new requests behind others in flight bring no earlier deadline."""
+        source, due = self.source, self.due
+        return (
+            due is not None
+            and due <= now + source.timer.rto
+            and not source.retransmit.members
+            and not source.credited
+        )
+
+    def _ask_for_room(self, out: list[Frame], now: int, limit: int) -> None:
+        """Request what opens a window, or credit, where nothing else would bring it."""
+        source = self.source
+        if not self.writer.peer_id or len(out) >= limit:
+            return
+        if source.adaptive and source.tail.window_is_stuck() and source.has_unsent:
+            source.tail.asked()
+            out.append(self.probe(now))
+        if source.credited and len(out) < limit:
+            requested = self.peer.congestion.credit_request(now)
+            if requested is not None:
+                self.counts["tx_credit_requests"] += 1
+                out.append(
+                    self.writer.control(ControlType.CREDIT_REQ, psn=0, payload=requested, syn=False)
+                )
+
+    def next_deadline(self) -> int | None:
+        """Return when this end must be looked at again (ns), if nothing arrives before."""
+        source = self.source
+        if self.condemned is not None:
+            return self.condemned.due
+        deadline = source.recovery.next_deadline()
+        due = source.tail.deadline() if self.writer.peer_id else None
+        if due is not None and (deadline is None or due < deadline):
+            deadline = due
+        due = self.clear.due
+        if due is not None and (deadline is None or due < deadline):
+            deadline = due
+        due = self.close_due
+        if due is not None and (deadline is None or due < deadline):
+            deadline = due
+        if source.credited:
+            if not self.writer.peer_id:
+                due = source.asks_at()
+            else:
+                due = self.peer.congestion.next_deadline() if self.queued else None
+            if due is not None and (deadline is None or due < deadline):
+                deadline = due
+        return deadline
+
+    def has_work(self) -> bool:
+        """Return whether there may ever be something to do without new input."""
+        return self.state is not PdcState.CLOSED and (
+            not self.source.idle
+            or self.clear.due is not None
+            or self.close_due is not None
+            or self.state is PdcState.QUIESCE
+        )
+
+    def probe(self, now: int, *, with_data: bool = False) -> Frame:
+        """Request the state of the peer's window, and measure the path (UES 3.6.13.7).
+
+        The answer shows 64 PSNs: those from the oldest on of which nothing is known.
+
+        ``with_data``: behind what was sent, so that its delay separates waiting from lost packets.
+        """
+        self.probes += 1
+        self.probed_at = now
+        return self.writer.control(
+            ControlType.PROBE,
+            psn=0,
+            ar=True,
+            payload=self.source.requests.oldest_in_flight(),
+            opaque=self.probes & 0xFFFF,
+            syn=False,
+            with_data=with_data,
         )
 
     # -- states, closing -----------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 In order: which packets newer ones show as lost; what is sent again, after a NACK, after newer
 packets, when overdue, by the timer; when a PROBE asks for the last packets of a message.  The
-records are :mod:`uet.pds.recovery.open_requests`; :mod:`uet.pds.source` retransmits.
+records are :mod:`uet.pds.open_requests`; :mod:`uet.pds.source` retransmits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from uet.config import FepConfig
 from uet.congestion.signals import rtt_sample
 from uet.congestion.spraying.paths import LOST, TIMEOUT
+from uet.pds.open_requests import OpenRequests
 from uet.pds.packets import PacketWriter
-from uet.pds.recovery.open_requests import OpenRequests
-from uet.pds.recovery.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
+from uet.pds.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
 from uet.pds.window import HALF, MASK, SACK_BITS, SendWindow
 
 LEAST_PACKETS = 5

@@ -25,8 +25,8 @@ from tests.harness.uet.script import (
     write,
 )
 from uet.compatibility import Compatibility
-from uet.pds.pdc.state import PdcState
-from uet.pds.recovery import repair
+from uet.pds import repair
+from uet.pds.pdc import PdcState
 from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
 

@@ -11,8 +11,8 @@ import pytest
 from tests.harness.uet.open_requests import SIZE, opened, sent
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import TIMEOUT
-from uet.pds.recovery.open_requests import OpenRequests
-from uet.pds.recovery.repair import TailLoss
+from uet.pds.open_requests import OpenRequests
+from uet.pds.repair import TailLoss
 
 TIME, MOST = 100, 3
 ASKED_ON = 77

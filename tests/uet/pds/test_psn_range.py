@@ -13,8 +13,7 @@ from tests.harness.uet.script import HERE, KEY, MASK, MTU, TARGET, THERE, US, Sc
 from tests.harness.uet.secured import DOMAINS, SDI
 from tests.harness.uet.stub import watch
 from uet.pds import source as source_module
-from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.state import PdcState
+from uet.pds.pdc import Pdc, PdcState
 from uet.pds.source import PSN_LIMIT, PSN_LIMIT_MARGIN, RequestSource
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType
