@@ -1,4 +1,4 @@
-"""Fast codec, compiled at import from the ``fields_desc`` of the scapy layers.
+"""Fast codec, compiled at import from a line that names the fields of a header.
 
 A compiled :class:`Header` packs and unpacks at two levels:
 
@@ -30,10 +30,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from scapy.fields import BitField, ConditionalField
-from scapy.packet import Packet
+if TYPE_CHECKING:
+    from scapy.packet import Packet
 
 _UNSIGNED = {8: "B", 16: "H", 32: "I", 64: "Q"}
 _SIGNED = {8: "b", 16: "h", 32: "i", 64: "q"}
@@ -86,18 +87,10 @@ class Header:
     encode: Callable[..., bytes]
     decode: Callable[..., tuple[Any, ...]]
 
-    def __init__(
-        self,
-        name: str,
-        layer: type[Packet] | None,
-        words: tuple[Word, ...],
-        variant: dict[str, int] | None = None,
-    ) -> None:
+    def __init__(self, name: str, layer: str | None, words: tuple[Word, ...]) -> None:
         self.name = name
-        self.layer = layer
+        self._layer = layer
         self.words = words
-        #: the fields that decided the overlays, with the values that did
-        self.variant = variant or {}
         self.fields = tuple(field for word in words for field in word.fields)
         self.names = tuple(field.name for field in self.fields)
         self.struct = struct.Struct(">" + "".join(word.code for word in words))
@@ -111,6 +104,15 @@ class Header:
 
     def __repr__(self) -> str:
         return f"<Header {self.name}: {self.size} octets, {len(self.fields)} fields>"
+
+    @property
+    def layer(self) -> type[Packet] | None:
+        """The scapy layer of this header, which is imported when it is first asked for."""
+        if self._layer is None:
+            return None
+        module, _, name = self._layer.rpartition(".")
+        layer: type[Packet] = getattr(import_module(module), name)
+        return layer
 
     def field(self, name: str) -> Field:
         """The field ``name``; its ``offset`` is in bits."""
@@ -215,43 +217,23 @@ class Header:
         raise ValueError(f"{self.name} needs {self.size} octets, {left} are left") from None
 
 
-def compile_header(
-    name: str, layer: type[Packet], *, omit: tuple[str, ...] = (), **variant: int
-) -> Header:
-    """Compile the variant of ``layer`` whose overlays are decided by the fields in ``variant``.
+def header(name: str, layer: str, fields: str) -> Header:
+    """Compile a header from its ``fields``, as ``"syn:1=1 psn:32 clear_psn_offset:i16 dst:s6"``.
 
-    These fields get their given value as default.  ``omit`` names fields of variable length at
-    the end of the header, which the codec leaves to the caller.
+    That is name and width in bits, of a signed one behind ``i``, or in octets behind ``s``, and the
+    default if it is not 0.  ``layer`` is where scapy's description of it can be imported.
     """
-    probe = layer(**variant)
-    fields: list[Field] = []
+    described: list[Field] = []
     offset = 0
-    for description in layer.fields_desc:
-        if isinstance(description, ConditionalField):
-            if not description.cond(probe):
-                continue
-            description = description.fld
-        if description.name in omit:
-            continue
-        width = description.size if isinstance(description, BitField) else description.sz * 8
-        code = description.fmt[-1]
-        octets = code == "s" and not isinstance(description, BitField)
-        default = variant.get(description.name, description.default)
-        if octets:
-            default = bytes(width // 8)
-        signed = code in "bhiq" and not isinstance(description, BitField)
-        fields.append(
-            Field(
-                name=description.name,
-                offset=offset,
-                width=int(width),
-                default=default if octets else int(default or 0),
-                signed=signed,
-                octets=octets,
-            )
-        )
-        offset += int(width)
-    return Header(name, layer, _partition(fields), variant)
+    for entry in fields.split():
+        name_of, width_of = entry.split(":")
+        width_of, _, default = width_of.partition("=")
+        octets, signed = width_of.startswith("s"), width_of.startswith("i")
+        width = int(width_of.lstrip("si")) * (8 if octets else 1)
+        value = bytes(width // 8) if octets else int(default or "0", 0)
+        described.append(Field(name_of, offset, width, value, signed, octets))
+        offset += width
+    return Header(name, layer, _partition(described))
 
 
 def compile_stack(*headers: Header | tuple[str, Header]) -> Header:

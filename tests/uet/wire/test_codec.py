@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scapy.fields import BitField, ConditionalField, XBitField
+from scapy.fields import BitField, ConditionalField
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from emulator.rocev2.wire import headers as rocev2
 from uet.wire import headers
-from uet.wire.codec import Header, compile_header, compile_stack
+from uet.wire.codec import Field, Header, compile_stack, header
 from uet.wire.codes import CSWAP_OPCODES, Datatype, ErrorClass, NackCode, NextHeader, PacketType
 from uet.wire.encapsulation import UETLayer
 
 COMPILED = {name: header for name, header in vars(headers).items() if isinstance(header, Header)}
+ROCEV2 = [header for header in vars(rocev2).values() if isinstance(header, Header)]
 OURS = {
     name: header
     for name, header in COMPILED.items()
@@ -26,11 +28,58 @@ OURS = {
 }
 
 
+def overlay_of(header: Header) -> dict[str, Any]:
+    """Return the values of the fields that decide which of its layer's variants a header is."""
+    return {
+        field.name: field.default
+        for field in header.fields
+        if field.name in ("syn", "p", "nt", "sp", "cc_type")
+        or (field.name == "opcode" and field.default)
+    }
+
+
+def described(header: Header) -> tuple[Field, ...]:
+    """Return the fields of a header as its layer describes them, but for those at its end."""
+    assert header.layer is not None
+    decide = {*overlay_of(header), "som", "hd"}
+    given = {field.name: field.default for field in header.fields if field.name in decide}
+    if header.name in ("ip", "ip6"):
+        given |= {field.name: field.default for field in header.fields[:2] if field.width == 4}
+    probe = header.layer(**given)
+    fields: list[Field] = []
+    offset = 0
+    for description in header.layer.fields_desc:
+        if isinstance(description, ConditionalField):
+            if not description.cond(probe):
+                continue
+            description = description.fld
+        if description.name in ("options", "icrc"):
+            continue
+        is_bits = isinstance(description, BitField)
+        width = int(description.size if is_bits else description.sz * 8)
+        octets = description.fmt[-1] == "s" and not is_bits
+        default = given.get(description.name, description.default)
+        fields.append(
+            Field(
+                description.name,
+                offset,
+                width,
+                bytes(width // 8) if octets else int(default or 0),
+                signed=description.fmt[-1] in "bhiq" and not is_bits,
+                octets=octets,
+            )
+        )
+        offset += width
+    return tuple(fields)
+
+
 def values_of(header: Header) -> st.SearchStrategy[dict[str, Any]]:
     """Any values of a header's fields that keep to its overlay variant."""
 
+    overlay = overlay_of(header)
+
     def values(octets: bytes) -> dict[str, Any]:
-        return {**header.values(octets), **header.variant}
+        return {**header.values(octets), **overlay}
 
     anything = st.binary(min_size=header.size, max_size=header.size).map(values)
     layer = header.layer
@@ -46,6 +95,12 @@ def active(packet: Packet) -> tuple[str, ...]:
         for field in packet.fields_desc
         if not (isinstance(field, ConditionalField) and not field.cond(packet))
     )
+
+
+@pytest.mark.parametrize("compiled", [*COMPILED.values(), *ROCEV2], ids=lambda header: header.name)
+def test_a_header_is_what_its_layer_describes(compiled: Header) -> None:
+    """Names, order, places, widths, defaults and kinds of its fields."""
+    assert compiled.fields == described(compiled)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -153,11 +208,8 @@ def test_words_masks_and_shifts() -> None:
 
 
 def test_fields_that_fill_no_words_are_a_type_error() -> None:
-    class Odd(Packet):
-        fields_desc = [XBitField("a", 0, 5), BitField("b", 0, 7)]
-
     with pytest.raises(TypeError, match="whole words"):
-        compile_header("odd", Odd)
+        header("odd", "scapy.packet.Raw", "a:5 b:7")
 
 
 def test_code_tables() -> None:
