@@ -19,12 +19,13 @@ number is its real part, then its imaginary one.
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # most endpoints never carry out what needs numpy
+    from numpy.typing import NDArray
 
 from uet.wire.codes import CSWAP_OPCODES, AtomicOpcode, Datatype, ReturnCode
 
@@ -85,8 +86,10 @@ _TYPES: dict[int, _Type] = {
 }
 # The size of a long double is the implementation's: here the platform's, if it is a wider one
 # than a double and not a pair of them (80 bits in 16 octets on x86-64, 128 on most others).
-if np.dtype(np.longdouble).itemsize == 16 and np.finfo(np.longdouble).nmant in (63, 112):
-    _PADDING = 6 if np.finfo(np.longdouble).nmant == 63 else 0
+_ONE = bytes(ctypes.c_longdouble(1))
+_PADDED = _ONE[:10] == bytes.fromhex("0000000000000080ff3f")
+if len(_ONE) == 16 and (_PADDED or _ONE[14:] == b"\xff\x3f"):
+    _PADDING = 6 if _PADDED else 0
     _TYPES[Datatype.LONG_DOUBLE] = _Type(16, "f", dtype="f16", padding=_PADDING)
     _TYPES[Datatype.LONG_DOUBLE_COMPLEX] = _Type(16, "f", 2, dtype="f16", padding=_PADDING)
 
@@ -205,6 +208,8 @@ def _reverse(unit: int, octets: Octets) -> bytes:
         return bytes(octets)[::-1]
     if unit == 1:
         return bytes(octets)
+    import numpy as np
+
     return np.frombuffer(octets, "u1").reshape(-1, unit)[:, ::-1].tobytes()
 
 
@@ -271,6 +276,8 @@ def _each(size: int, one: _Run) -> _Run:
 
 def _load(kind: _Type, octets: Octets, byteorder: ByteOrder) -> NDArray[Any]:
     """Values to compute with: one per element, or a row of two for a complex one."""
+    import numpy as np
+
     values: NDArray[Any] = np.frombuffer(octets, np.dtype(kind.dtype).newbyteorder(byteorder))
     if kind.kind == "b":
         values = (values.astype(np.uint32) << 16).view(np.float32)
@@ -278,6 +285,8 @@ def _load(kind: _Type, octets: Octets, byteorder: ByteOrder) -> NDArray[Any]:
 
 
 def _store(kind: _Type, target: memoryview, values: NDArray[Any], byteorder: ByteOrder) -> None:
+    import numpy as np
+
     if kind.kind == "b":
         values = _to_bfloat16(values)
     memory = np.frombuffer(target, np.dtype(kind.dtype).newbyteorder(byteorder))
@@ -296,6 +305,8 @@ def _to_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
     The values have been rounded once already, with 24 bits.  That many spoil no sum or product of
     numbers of 8 bits, for which 2 * 8 + 2 would do. Denormal products of them are exact.
     """
+    import numpy as np
+
     bits = values.astype(np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
@@ -306,6 +317,8 @@ def _product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
 
     numpy's own may fuse steps, depending on the processor.
     """
+    import numpy as np
+
     a, b, c, d = left[:, 0], left[:, 1], right[:, 0], right[:, 1]
     return np.stack((a * c - b * d, a * d + b * c), axis=1)
 
@@ -322,6 +335,8 @@ def _values(operation: int, kind: _Type) -> Callable[..., NDArray[Any]]:
             return lambda target, operand, compare: logical(target != 0, operand != 0) * 1.0
 
         def parts(target: NDArray[Any], operand: NDArray[Any], _: NDArray[Any]) -> NDArray[Any]:
+            import numpy as np
+
             truth = logical((target != 0).any(axis=1), (operand != 0).any(axis=1))
             return np.stack((truth * 1.0, np.zeros(len(truth))), axis=1)
 
@@ -349,6 +364,8 @@ def _many(operation: int, kind: _Type) -> _Run:
     unit, element = kind.unit, f"V{kind.size}"
 
     def run(target: memoryview, operand: Octets, compare: Octets, byteorder: ByteOrder) -> bytes:
+        import numpy as np
+
         little = byteorder == "little"
         original = _reverse(unit, target) if little else bytes(target)
         with np.errstate(all="ignore"):

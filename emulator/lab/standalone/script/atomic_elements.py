@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
-
-import numpy as np
 
 from emulator.errors import UserError
 from uet.ses.memory.atomic_operations import size_of
@@ -38,9 +37,11 @@ def _encode(datatype: Datatype, value: object, what: str) -> bytes:
             return struct.pack(f"<2{_COMPLEX[datatype]}", both.real, both.imag)
         if datatype == Datatype.BF16:
             return struct.pack("<f", float(text))[2:]
-        if datatype == Datatype.LONG_DOUBLE:
-            return np.longdouble(text).tobytes()
-        if datatype == Datatype.LONG_DOUBLE_COMPLEX:
+        if datatype in (Datatype.LONG_DOUBLE, Datatype.LONG_DOUBLE_COMPLEX):
+            import numpy as np
+
+            if datatype == Datatype.LONG_DOUBLE:
+                return np.longdouble(text).tobytes()
             return np.clongdouble(complex(text)).tobytes()
         signed = datatype.name.startswith("INT")
         return int(text, 0).to_bytes(size, "little", signed=signed)
@@ -64,12 +65,13 @@ def _decode(datatype: Datatype, octets: bytes) -> int | float | str:
         return str(complex(*struct.unpack(f"<2{_COMPLEX[datatype]}", octets)))
     if datatype == Datatype.BF16:
         return _plain(struct.unpack("<f", b"\0\0" + octets)[0])
-    if datatype == Datatype.LONG_DOUBLE:
-        return str(np.frombuffer(octets, np.longdouble)[0])
-    if datatype == Datatype.LONG_DOUBLE_COMPLEX:
-        return str(np.frombuffer(octets, np.clongdouble)[0])
+    if datatype in (Datatype.LONG_DOUBLE, Datatype.LONG_DOUBLE_COMPLEX):
+        import numpy as np
+
+        long = np.longdouble if datatype == Datatype.LONG_DOUBLE else np.clongdouble
+        return str(np.frombuffer(octets, long)[0])
     return int.from_bytes(octets, "little", signed=datatype.name.startswith("INT"))
 
 
 def _plain(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)
+    return value if math.isfinite(value) else str(value)

@@ -7,7 +7,6 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import psutil
 
 from emulator.errors import UserError
@@ -45,8 +44,10 @@ class OctetPattern:
         """``length`` octets of message ``index``."""
         match self.name:
             case "reference":
-                j = np.arange(min(length, _PERIOD), dtype=np.uint64)
-                return _repeated((7 * index + 13 * j + j // 256).astype(np.uint8).tobytes(), length)
+                period = range(min(length, _PERIOD))
+                return _repeated(
+                    bytes(7 * index + 13 * j + j // 256 & 0xFF for j in period), length
+                )
             case "counter":
                 return _repeated(bytes(range(256)), length)
             case "random":
