@@ -12,6 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from uet.addresses import ip_of
 from uet.arrivals import FepArrivals
@@ -39,10 +40,12 @@ from uet.ses.target.rma_target import Guard
 from uet.ses.target.target import Target
 from uet.timekeeper import NEVER, Timekeeper
 from uet.transport import Completion, Frame, ReceiveRequest, Request
-from uet.tss.record import SecureDomains
 from uet.tss.secure_domain import SealError
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ControlType
+
+if TYPE_CHECKING:
+    from uet.tss.record import SecureDomains
 
 #: Bits of the number that, with a peer's address, seeds the random generator of that peer.
 _SEED_BITS = 64
@@ -80,6 +83,8 @@ class FabricEndpoint:
                     "an endpoint with secure domains needs first_counter: 0 for keys that were"
                     " never sent with, else a number beyond every counter used with them"
                 )
+            from uet.tss.record import SecureDomains  # with its library of ciphers
+
             self.domains = SecureDomains(config.domains, self.counts, first_counter=first_counter)
         encapsulation = Encapsulation(
             address=config.address,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from uet.addresses import Neighbours, ip_of
 from uet.carrier_codec import PeerEnvelope, packed_in_reach, reachable
 from uet.congestion.context import CongestionContext
 from uet.encapsulation_choice import Encapsulation, mac_octets
 from uet.transport import Frame
-from uet.tss.record import SecureRecords
 from uet.wire.codes import ECN_ECT0, ECN_NOT_ECT
+
+if TYPE_CHECKING:
+    from uet.tss.record import SecureRecords
 
 #: (IP traffic class, entropy value, UET headers, payload) -> frame.
 Wrap = Callable[[int, int, bytes, "memoryview | bytes"], Frame]

@@ -7,14 +7,16 @@ own keys, which notices nothing of it.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uet.config import FepConfig
-from uet.tss.record import SecureDomains
 from uet.wire.codec import Field, Header
 from uet.wire.codes import ECN_CE, ECN_ECT0, ECN_ECT1, ECN_NOT_ECT, CcType, ControlType
 from uet.wire.frame import DecodedPacket, Layer, OpenSecure, decode_frame
 from uet.wire.naming import meaning, prefix, presented, shown_fields
+
+if TYPE_CHECKING:
+    from uet.tss.record import SecureDomains
 
 Data = dict[str, Any]
 

@@ -32,7 +32,6 @@ from uet.fep import FabricEndpoint
 from uet.pds.pdc import Pdc
 from uet.pds.semantics import Context, Outbound
 from uet.transport import Completion, Frame, ReceiveRequest, Request
-from uet.tss import record
 
 Log = Callable[[Event], object]
 
@@ -107,6 +106,8 @@ class TracedEndpoint(FabricEndpoint):
         self._reader = FrameReader(config, self.domains)
         self._seal_errors: tuple[str, ...] = ()
         if self.domains is not None:
+            from uet.tss import record
+
             self._seal_errors = (record.EXHAUSTED, record.NEEDS_SSI, record.UNKNOWN_CLIENT)
 
     def _emit(self, name: str, data: Data) -> None:
