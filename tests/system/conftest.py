@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from emulator.dataplane import cleanup
 from emulator.dataplane.lab import Lab
 from emulator.pytest_plugin.labs import LABS
-from emulator.pytest_plugin.runs import FolderCheck
+from emulator.pytest_plugin.runs import FolderCheck, RunFactory, RunProcess
+from tests.harness.runs.forked_command import ForkedRun
 from tests.harness.runs.whole_run import held
 from topologies.model import Topology
 
@@ -49,6 +51,32 @@ def lab(uetemu_lab: LabFactory) -> LabFactory:
         return uetemu_lab(topology, **{"switch": None} | settings)
 
     return build
+
+
+@pytest.fixture
+def uetemu_run(uetemu_run: RunFactory) -> RunFactory:
+    """``uetemu_run(scenario, *options, params=...)`` runs it in a fork of the test's process."""
+    uetemu_run.process = ForkedRun
+    return uetemu_run
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., RunProcess]]:
+    """``start``, in a process of its own: to be killed, or read while it runs."""
+    runs = RunFactory(tmp_path / "spawned", checks=[held])
+
+    def begin(*options: str, scenario: str = "allreduce") -> RunProcess:
+        return runs.start(scenario, *options)
+
+    yield begin
+    runs.end()
+
+
+@pytest.fixture(scope="session")
+def uetemu_run_factory(uetemu_run_factory: RunFactory) -> RunFactory:
+    """``uetemu_run`` for fixtures of modules and sessions."""
+    uetemu_run_factory.process = ForkedRun
+    return uetemu_run_factory
 
 
 @pytest.fixture(scope="session")

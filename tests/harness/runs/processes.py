@@ -14,6 +14,7 @@ import psutil
 
 from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
 from tests import CHECKOUT
+from tests.harness.runs.forked_command import ForkedCommand, ForkedRun
 from tests.harness.runs.whole_run import held
 
 SMALL = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")
@@ -22,7 +23,12 @@ ENDLESS = (*SMALL, "--sizes", "1MiB", "--iterations", "16384")
 
 
 def begun(folder: Path, *options: str, scenario: str = "allreduce") -> RunProcess:
-    """A run that no fixture ends; one that ends well is held to be sound."""
+    """A run that no fixture ends, in a fork; one that ends well is held to be sound."""
+    return ForkedRun(folder, scenario, *options, checks=[held])
+
+
+def spawned(folder: Path, *options: str, scenario: str = "allreduce") -> RunProcess:
+    """The same as a process of its own, to be killed or watched."""
     return RunProcess(folder, scenario, *options, checks=[held])
 
 
@@ -34,14 +40,20 @@ def user_environment() -> dict[str, str]:
 
 def refused(folder: Path, *arguments: str) -> str:
     """Why ``uetemu run allreduce`` with ``arguments`` is refused, before anything is made."""
-    process = uetemu("run", "allreduce", *arguments, "--output", str(folder / "run"))
+    process = forked("run", "allreduce", *arguments, "--output", str(folder / "run"))
     _, errors = process.communicate()
     assert process.returncode == 1
     assert not (folder / "run").exists()
     return errors
 
 
+def forked(*arguments: str) -> ForkedCommand:
+    """``uetemu`` in a fork of this process, which imports nothing again."""
+    return ForkedCommand(arguments, user_environment())
+
+
 def uetemu(*arguments: str) -> subprocess.Popen[str]:
+    """``uetemu`` as a process of its own, to be killed, or read while it runs."""
     code = "from emulator.cli.main import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],

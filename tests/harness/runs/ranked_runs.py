@@ -15,7 +15,7 @@ from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.lab_record import directory_of
 from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
 from tests.harness.lab.traffic import within
-from tests.harness.runs.processes import processes_of, uetemu
+from tests.harness.runs.processes import forked, processes_of
 from tests.harness.runs.whole_run import held
 
 #: Tests of other things run beside, on all processors: a rank is bound to none.
@@ -75,7 +75,7 @@ def assert_all_gone(run: RunProcess, count: int) -> None:
 def cleaned(run: RunProcess, count: int) -> None:
     """Remove what is left by ``uetemu clean``, as its users do."""
     for lab in left_by(run, count):
-        process = uetemu("clean", lab)
+        process = forked("clean", lab)
         _, errors = process.communicate()
         assert process.returncode == 0, errors
     assert not left_by(run, count)

@@ -11,7 +11,7 @@ import pytest
 from emulator.dataplane import lab_record
 from emulator.dataplane.kernel import namespaces
 from tests.harness.lab.traffic import within
-from tests.harness.runs.processes import uetemu
+from tests.harness.runs.processes import forked, uetemu
 
 LONGEST_S = 300
 
@@ -21,7 +21,7 @@ SMALL = "cluster:hosts=2,gpus_per_host=1,spines=0,tenants=0,storage_nodes=1"
 
 
 def cluster(*arguments: str) -> tuple[int, str, str]:
-    process = uetemu("cluster", *arguments)
+    process = forked("cluster", *arguments)
     out, err = process.communicate(timeout=LONGEST_S)
     return process.returncode, out, err
 

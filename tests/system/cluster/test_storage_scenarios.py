@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import uetemu
+from tests.harness.runs.processes import forked
 
 LONGEST_S = 300
 SMALL = (
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.root
 
 def cluster(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, object]], str]:
     """Run a scenario; return its status, its rows by name, and what it printed."""
-    process = uetemu("cluster", *arguments, "-o", str(folder))
+    process = forked("cluster", *arguments, "-o", str(folder))
     out, err = process.communicate(timeout=LONGEST_S)
     path = folder / "result.json"
     result = json.loads(path.read_text()) if path.exists() else {"rows": []}
@@ -98,7 +98,7 @@ def test_a_state_in_the_shared_file_system_is_restored_by_another_server(tmp_pat
 def test_tcp_stands_beside_rdma_with_the_same_octets_and_hits(tmp_path: Path) -> None:
     given = ("shards=4", "shard=64KiB", "sampling=whole", "state=64KiB", "transports=uet")
     words = [word for pair in given for word in ("--param", pair)]
-    process = uetemu(
+    process = forked(
         "cluster", "storage_compare", "--topology", SMALL, *words, "-o", str(tmp_path), "--report"
     )
     out, err = process.communicate(timeout=LONGEST_S)

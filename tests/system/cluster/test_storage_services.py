@@ -21,7 +21,7 @@ from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import ServiceKind, plan_services
 from emulator.cluster.services.service_runner import Services
 from tests.harness.lab.traffic import within
-from tests.harness.runs.processes import uetemu
+from tests.harness.runs.processes import forked
 from topologies import catalogue
 
 pytestmark = pytest.mark.root
@@ -114,7 +114,7 @@ def test_a_user_loads_the_block_device_with_fio(cluster: ClusterLab) -> None:
     argv = ("fio", "--name=b", "--ioengine=nbd", f"--uri=nbd://{address(cluster, kinds.nbd)}/")
     argv += ("--rw=randwrite", "--verify=crc32c", "--bs=128k", "--iodepth=16", "--size=4M")
     argv += ("--verify_state_save=0",)
-    process = uetemu("exec", f"{cluster.name}-stor:h0", "--", *argv, "--output-format=json")
+    process = forked("exec", f"{cluster.name}-stor:h0", "--", *argv, "--output-format=json")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     (job,) = json.loads(out[out.index("{") :])["jobs"]  # a line of fio's NBD stands before it

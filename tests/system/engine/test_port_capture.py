@@ -20,7 +20,7 @@ from emulator.dataplane.switch import telemetry
 from emulator.pytest_plugin.runs import RunProcess
 from emulator.sim.line import octets_on_wire
 from emulator.sim.virtual_clock import EPOCH
-from tests.harness.runs.processes import SMALL, begun, uetemu, until
+from tests.harness.runs.processes import SMALL, begun, forked, spawned, until
 
 #: Four senders fill a queue until packets are marked and trimmed.
 INCAST = ("--param", "senders=4", "--param", "size=128KiB", "--param", "warmups=0")
@@ -166,12 +166,12 @@ def test_equal_runs_leave_equal_captures(
 
 
 @pytest.mark.root
-def test_a_killed_run_leaves_whole_blocks(begin: Callable[..., RunProcess]) -> None:
+def test_a_killed_run_leaves_whole_blocks(tmp_path: Path) -> None:
     """A capture is stopped before, as the kernel cuts short what a killed process just writes."""
-    run = begin(
-        *(*SMALL, "--capture", "all", "--snaplen", "full"),
+    run = spawned(
+        tmp_path,
+        *(*VIRTUAL, *SMALL, "--capture", "all", "--snaplen", "full"),
         *("--sizes", "256KiB", "--iterations", "1000"),
-        scenario="allreduce",
     )
     capture = run.folder / "capture.pcapng"
     until(lambda: {} if capture.exists() and capture.stat().st_size > 4 << 20 else None)
@@ -179,7 +179,8 @@ def test_a_killed_run_leaves_whole_blocks(begin: Callable[..., RunProcess]) -> N
     until(lambda: {} if stopped(run.process.pid) else None)
     run.process.kill()
     run.process.communicate()
-    uetemu("clean", run.lab).communicate()
+    forked("clean", run.lab).communicate()
+    assert not run.leftovers()
     assert len(list(read_frames(str(capture)))) > 1000  # which complains of a block that is cut
 
 

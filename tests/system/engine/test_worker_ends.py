@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
-from tests.harness.runs.processes import begun, refused, uetemu, until
+from tests.harness.runs.processes import begun, forked, refused, spawned, until
 
 FOUR = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")
 ENDLESS = (*FOUR, "--sizes", "1MiB", "--iterations", "16384", "--workers", "2")
@@ -24,7 +24,7 @@ def worker(run: RunProcess) -> int:
 
 @pytest.mark.root
 def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
-    run = begun(tmp_path, *ENDLESS)
+    run = spawned(tmp_path, *ENDLESS)
     os.kill(pid := worker(run), signal.SIGKILL)
     status, _, errors = run.communicate()
     assert status == 1
@@ -37,7 +37,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(tmp_path: Path) 
 
 @pytest.mark.root
 def test_an_interrupt_ends_all_workers(tmp_path: Path) -> None:
-    run = begun(tmp_path, *ENDLESS)
+    run = spawned(tmp_path, *ENDLESS)
     pid = worker(run)
     os.kill(run.process.pid, signal.SIGINT)
     status, _, errors = run.communicate()
@@ -50,7 +50,9 @@ def test_an_interrupt_ends_all_workers(tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_all_processes_is_the_run_s(end: signal.Signals, tmp_path: Path) -> None:
-    run = begun(tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up")
+    run = spawned(
+        tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up"
+    )
     pid = worker(run)
     os.kill(pid, end)
     os.kill(run.process.pid, end)
@@ -63,7 +65,9 @@ def test_a_signal_to_all_processes_is_the_run_s(end: signal.Signals, tmp_path: P
 
 @pytest.mark.root
 def test_a_worker_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    run = begun(tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up")
+    run = spawned(
+        tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up"
+    )
     os.kill(pid := worker(run), signal.SIGSTOP)
     os.kill(run.process.pid, signal.SIGINT)
     status, _, errors = run.communicate()
@@ -74,13 +78,15 @@ def test_a_worker_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_workers_die_with_the_run(tmp_path: Path) -> None:
-    run = begun(tmp_path, *ENDLESS)
+    run = spawned(tmp_path, *ENDLESS)
     pid = worker(run)
     run.process.kill()
     run.process.communicate()
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
     assert run.leftovers()
-    assert uetemu("clean", run.lab).wait() == 0
+    clean = forked("clean", run.lab)
+    clean.communicate()
+    assert clean.returncode == 0
     assert not run.leftovers()
 
 

@@ -26,7 +26,7 @@ from emulator.run.faults.reach import Reach, reached
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec
 from emulator.transports import fit
 from tests.harness.lab.traffic import pings, send_flows, within
-from tests.harness.runs.processes import uetemu
+from tests.harness.runs.processes import forked
 from tests.system.conftest import LabFactory
 from topologies import catalogue
 from topologies.addressing import gpu_address
@@ -282,13 +282,13 @@ def test_lab_and_run_tell_what_homing_they_have(lab_name: str, tmp_path: Path) -
     taken = "bond" if capabilities.has("bonding") else "paths"
     words = ["up", DRAWN, "--name", lab_name, "--format", "json"]
     try:
-        up, stated = uetemu(*words).communicate()
+        up, stated = forked(*words).communicate()
         assert json.loads(up)["homing"]["taken"] == taken, stated
         assert Lab.attach(lab_name).topology.parameters["homing"] == taken
     finally:
         cleanup.take_down(lab_name)
     folder = tmp_path / "run"
-    process = uetemu(
+    process = forked(
         *("run", "allreduce", "--topology", DRAWN, "--name", lab_name, "--sizes", "16KiB"),
         *("--iterations", "1", "--capture", "none"),
         *("--output", str(folder)),
@@ -351,7 +351,7 @@ class TestWithBonds:
             pytest.skip("this kernel has no bonding")
         pull = "t=5us nic h0g0:eth0 down"
         lab, folder = f"t{secrets.token_hex(5)}", tmp_path / "run"
-        process = uetemu(
+        process = forked(
             *("run", "allreduce", "--topology", SHAPE, "--param", "warmups=0", "--name", lab),
             *("--sizes", "256KiB", "--iterations", "1"),
             *("--fault", pull, "--output", str(folder), "--format", "json"),

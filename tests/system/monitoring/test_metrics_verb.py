@@ -63,8 +63,8 @@ def test_the_last_values_stay_for_a_while(lab: LabFactory) -> None:
 
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
-def test_a_run_is_followed_to_its_end(start: Callable[..., RunProcess], transport: str) -> None:
-    run = start(*SMALL, "--transport", transport, "--sizes", "32KiB,1MiB")
+def test_a_run_is_followed_to_its_end(spawn: Callable[..., RunProcess], transport: str) -> None:
+    run = spawn(*SMALL, "--transport", transport, "--sizes", "32KiB,1MiB")
     run.process.send_signal(signal.SIGSTOP)  # until somebody watches
     with ServedVerb("metrics", f"{run.lab}*", "--follow", "--interval", "50ms") as served:
         assert served.values() == {"uetemu_lab_running": 0}

@@ -93,10 +93,10 @@ def until_answered(prometheus: str, query: str) -> list[dict[str, Any]]:
 
 
 def test_every_query_of_the_dashboard_is_answered_with_data(
-    start: Callable[..., RunProcess], prometheus: Callable[[str], str]
+    spawn: Callable[..., RunProcess], prometheus: Callable[[str], str]
 ) -> None:
     # switches that pause, so that there is something of everything
-    run = start(*SMALL, "--sizes", "32KiB,1MiB", "--switch", "lossless")
+    run = spawn(*SMALL, "--sizes", "32KiB,1MiB", "--switch", "lossless")
     run.process.send_signal(signal.SIGSTOP)  # until somebody watches
     with ServedVerb("metrics", run.lab, "--follow", "--interval", "100ms") as served:
         database = prometheus(f"127.0.0.1:{urlsplit(served.url).port}")

@@ -65,8 +65,8 @@ def test_an_incast_is_streamed_until_the_lab_goes(lab: LabFactory) -> None:
         assert (served.process.returncode, err) == (0, f"uetemu: {state['ended']}\n")
 
 
-def test_a_run_is_streamed_and_ctrl_c_ends_the_page_alone(start: Callable[..., RunProcess]) -> None:
-    run = start(*ENDLESS)
+def test_a_run_is_streamed_and_ctrl_c_ends_the_page_alone(spawn: Callable[..., RunProcess]) -> None:
+    run = spawn(*ENDLESS)
     run.event("started")
     with ServedVerb("top", run.lab, "--web", "--interval", "100ms") as served:
         state = states(served, lambda one: any(row[2] for row in one.get("links", ())))

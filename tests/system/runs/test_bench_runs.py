@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import uetemu, without_progress
+from tests.harness.runs.processes import forked, without_progress
 
 pytestmark = pytest.mark.root
 
 
 def bench(*words: str) -> tuple[int, str, str]:
-    process = uetemu("bench", "training", *words)
+    process = forked("bench", "training", *words)
     out, errors = process.communicate(timeout=240)
     return process.returncode, out, errors
 
@@ -50,7 +50,7 @@ def test_a_test_has_its_table_and_a_second_call_runs_nothing(tmp_path: Path) -> 
 
 def test_the_inference_suite_has_a_report_over_both_transports(tmp_path: Path) -> None:
     folder = tmp_path / "suite"
-    process = uetemu(
+    process = forked(
         *("bench", "inference", "--tests", "10.1", "--seeds", "1", "--output", str(folder)),
         *("--transport", "uet,rocev2:adaptive", "--report"),
     )

@@ -127,9 +127,9 @@ class TestRuns:
     pytestmark = root
 
     def test_the_result_of_a_killed_run_says_that_it_did_not_end(
-        self, start: Callable[..., RunProcess]
+        self, spawn: Callable[..., RunProcess]
     ) -> None:
-        run = start(
+        run = spawn(
             *(*SMALL, "--sizes", "4KiB,256MB", "--param", "warmups=0"),
             *("--iterations", "1", "--capture", "none"),
         )
@@ -141,9 +141,9 @@ class TestRuns:
         assert [row["size_bytes"] for row in run.result["rows"]] == [4096]
 
     def test_a_row_is_there_before_the_next_one_ends(
-        self, start: Callable[..., RunProcess]
+        self, spawn: Callable[..., RunProcess]
     ) -> None:
-        run = start(*ENDLESS)
+        run = spawn(*ENDLESS)
         assert run.process.stdout is not None
         assert run.process.stdout.readline().startswith("# uetemu run allreduce")
         assert run.process.poll() is None
@@ -164,9 +164,9 @@ class TestRuns:
         assert json.loads((folder / "result.json").read_text())["errors"]
 
     def test_clean_by_force_lets_the_run_write_its_result(
-        self, start: Callable[..., RunProcess]
+        self, spawn: Callable[..., RunProcess]
     ) -> None:
-        run = start(*ENDLESS)
+        run = spawn(*ENDLESS)
         run.event("started")
         clean = shell('"$@"', "clean", "--force", run.lab, folder=run.folder)
         assert clean.returncode == 0

@@ -20,8 +20,9 @@ from emulator.dataplane.lab_record import Phase
 from emulator.pytest_plugin.runs import BUDGET_S
 from emulator.suite.suite_run import FILE
 from tests.harness.lab.traffic import within
+from tests.harness.runs.forked_command import ForkedCommand
 from tests.harness.runs.mpi_ranks import mpirun, pid_of_rank, sentences, two_machines
-from tests.harness.runs.processes import SMALL, uetemu, until
+from tests.harness.runs.processes import SMALL, forked, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -32,7 +33,7 @@ SEEDS = (
 SUITE = ("bench", "training", "--tests", "7.3,7.4", "--seeds", "1", "--transport", "uet")
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def ended(process: ForkedCommand | subprocess.Popen[str]) -> tuple[int, str, str]:
     out, errors = process.communicate(timeout=240)
     return process.returncode, out, errors
 
@@ -54,7 +55,7 @@ def test_seeds_over_two_machines_are_the_run_of_one(tmp_path: Path) -> None:
     private = tmp_path / "first-machine"
     private.mkdir()
     plain, farmed = tmp_path / "plain", private / "farmed"
-    status, expected, errors = ended(uetemu(*SEEDS, "--output", str(plain)))
+    status, expected, errors = ended(forked(*SEEDS, "--output", str(plain)))
     assert status == 0, errors
     with two_machines(tmp_path, private) as machines:
         status, out, errors = ended(machines.mpirun(*SEEDS, "--output", str(farmed)))
@@ -87,7 +88,7 @@ def killed_midway(
 
 def test_seeds_of_which_a_rank_died_go_on_to_the_run_of_one(tmp_path: Path) -> None:
     plain, farmed = tmp_path / "plain", tmp_path / "farmed"
-    status, expected, errors = ended(uetemu(*SEEDS, "--output", str(plain)))
+    status, expected, errors = ended(forked(*SEEDS, "--output", str(plain)))
     assert status == 0, errors
     _, before = killed_midway(SEEDS, farmed, "seeds/*/trial.json")
     status, out, errors = ended(mpirun(3, *SEEDS, "--output", str(farmed)))
@@ -101,7 +102,7 @@ def test_seeds_of_which_a_rank_died_go_on_to_the_run_of_one(tmp_path: Path) -> N
 
 def test_a_suite_whose_rank_died_goes_on_to_the_tables_of_one_process(tmp_path: Path) -> None:
     plain, farmed = tmp_path / "plain", tmp_path / "farmed"
-    status, expected, errors = ended(uetemu(*SUITE, "--output", str(plain)))
+    status, expected, errors = ended(forked(*SUITE, "--output", str(plain)))
     assert status == 0, errors
     errors, before = killed_midway(SUITE, farmed, "trials/*/trial.json")
     # Where it died in the middle of a message, MPI ends rank 0 too, and mpirun alone names it.

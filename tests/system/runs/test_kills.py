@@ -22,9 +22,9 @@ from emulator.run.run_start import UNFINISHED
 from tests.harness.runs.processes import (
     ENDLESS,
     SMALL,
-    begun,
+    forked,
     processes_of,
-    uetemu,
+    spawned,
     until,
     without_progress,
 )
@@ -55,7 +55,7 @@ def clean(lab: str) -> None:
     found = cleanup.leftovers()
     assert (lab in found) == bool(traces(lab))
     if lab in found:
-        process = uetemu("clean", lab)
+        process = forked("clean", lab)
         _, errors = process.communicate()
         assert process.returncode == 0, errors
     assert traces(lab) == []
@@ -69,7 +69,7 @@ def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
     record_property("seed", seed)
     rng = random.Random(seed)
     for number in range(KILLS):
-        run = begun(tmp_path, *ROWS, "--capture", "all")
+        run = spawned(tmp_path, *ROWS, "--capture", "all")
         if (stage := rng.choice(STAGES)) is not None:
             run.event(stage)
         time.sleep(rng.uniform(0, MOMENT_S))
@@ -89,9 +89,9 @@ def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
 
 @pytest.mark.parametrize("name", ["bgpd", "zebra"])
 def test_killed_daemon_of_a_control_plane_ends_the_run_with_its_name(
-    name: str, start: Callable[..., RunProcess]
+    name: str, spawn: Callable[..., RunProcess]
 ) -> None:
-    run = start(*ROUTED)
+    run = spawn(*ROUTED)
     run.event("started")
     children = [
         process
@@ -109,12 +109,12 @@ def test_killed_daemon_of_a_control_plane_ends_the_run_with_its_name(
     assert traces(run.lab) == []
 
 
-def test_two_runs_at_once_know_nothing_of_each_other(start: Callable[..., RunProcess]) -> None:
+def test_two_runs_at_once_know_nothing_of_each_other(spawn: Callable[..., RunProcess]) -> None:
     one, other = (
-        start(*SMALL, "--sizes", "64KiB,256KiB", "--iterations", "1", "--capture", "none")
+        spawn(*SMALL, "--sizes", "64KiB,256KiB", "--iterations", "1", "--capture", "none")
         for _ in range(2)
     )
-    third = start(*ENDLESS)
+    third = spawn(*ENDLESS)
     third.event("started")
     third.process.kill()
     third.process.communicate()
@@ -126,8 +126,8 @@ def test_two_runs_at_once_know_nothing_of_each_other(start: Callable[..., RunPro
     assert one.result["digest"] == other.result["digest"] is not None
 
 
-def test_interrupted_run_has_the_rows_that_it_finished(start: Callable[..., RunProcess]) -> None:
-    run = start(*SMALL, "--sizes", "4KiB,64KiB,64MiB", "--iterations", "1", "--capture", "all")
+def test_interrupted_run_has_the_rows_that_it_finished(spawn: Callable[..., RunProcess]) -> None:
+    run = spawn(*SMALL, "--sizes", "4KiB,64KiB,64MiB", "--iterations", "1", "--capture", "all")
 
     def second_row() -> dict | None:
         assert run.process.poll() is None

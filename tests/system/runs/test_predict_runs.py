@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.runs.cluster_logs import log_2_17
-from tests.harness.runs.processes import BUDGET_S, SMALL, begun, uetemu, without_progress
+from tests.harness.runs.processes import BUDGET_S, SMALL, begun, forked, without_progress
 
 pytestmark = pytest.mark.root
 
@@ -18,7 +18,7 @@ def predicted(folder: Path, *arguments: str) -> tuple[int, str, str]:
     """Status, output and errors of ``uetemu predict`` in ``folder``."""
     lab = f"t-{secrets.token_hex(5)}"
     output = str(folder / "run")
-    process = uetemu("predict", *SMALL, "--name", lab, "--output", output, *arguments)
+    process = forked("predict", *SMALL, "--name", lab, "--output", output, *arguments)
     out, errors = process.communicate(timeout=BUDGET_S)
     return process.returncode, out, errors
 

@@ -15,7 +15,7 @@ from scapy.utils import RawPcapNgReader
 from emulator.dataplane.switch.code_points import LAB
 from emulator.pytest_plugin.runs import RunProcess
 from emulator.rocev2.wire.packets import PacketDecapsulator, PacketFlow, encapsulation
-from tests.harness.runs.processes import SMALL, uetemu
+from tests.harness.runs.processes import SMALL, forked
 
 TSHARK = shutil.which("tshark")
 on_a_fabric = [
@@ -82,7 +82,7 @@ def test_an_allreduce(start: Callable[..., RunProcess], variant: str) -> None:
 
 
 def test_event_logs_are_refused_before_anything_is_built(tmp_path: Path) -> None:
-    process = uetemu(
+    process = forked(
         *("run", "allreduce", "--transport", "rocev2", "--event-log", "all"),
         *("--output", str(tmp_path / "run")),
     )

@@ -17,7 +17,7 @@ from emulator.run.plan import preflight
 from emulator.run.plan.preflight import Need
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.transports import fit
-from tests.harness.runs.processes import begun
+from tests.harness.runs.processes import spawned
 from topologies import catalogue
 
 GIB = 2**30
@@ -63,7 +63,7 @@ def test_the_need_is_what_a_run_takes(tmp_path: Path, spec: str, given: dict[str
     need = Need.of(load.memory_octets, load.operations)
     once = {**given, "warmups": "0", "iterations": "1"}
     pairs = [part for name, value in once.items() for part in ("--param", f"{name}={value}")]
-    running = begun(tmp_path, "--topology", spec, *pairs)
+    running = spawned(tmp_path, "--topology", spec, *pairs)
     process, peak, shared = psutil.Process(running.process.pid), 0, 0
     while running.process.poll() is None:
         with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):

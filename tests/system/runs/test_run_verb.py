@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
-from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, uetemu, without_progress
+from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, forked, without_progress
 
 pytestmark = [
     pytest.mark.root,
@@ -107,9 +107,9 @@ def test_shuffled_ranks_reach_the_spines(start: Callable[..., RunProcess]) -> No
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_an_interrupt_leaves_a_partial_result_and_no_fabric(
-    start: Callable[..., RunProcess], number: signal.Signals, status: int
+    spawn: Callable[..., RunProcess], number: signal.Signals, status: int
 ) -> None:
-    run = start(*ENDLESS)
+    run = spawn(*ENDLESS)
     run.event("started")
     run.process.send_signal(number)
     found, _, err = run.communicate()
@@ -121,9 +121,9 @@ def test_an_interrupt_leaves_a_partial_result_and_no_fabric(
 
 @pytest.mark.parametrize("after", ["begin", "built"])
 def test_an_interrupt_at_any_stage_leaves_no_fabric(
-    start: Callable[..., RunProcess], after: str
+    spawn: Callable[..., RunProcess], after: str
 ) -> None:
-    run = start(*ENDLESS)
+    run = spawn(*ENDLESS)
     run.event(after)
     os.killpg(run.process.pid, signal.SIGINT)  # as a terminal's Ctrl-C: to all processes
     run.process.send_signal(signal.SIGINT)  # and an impatient second one
@@ -133,8 +133,8 @@ def test_an_interrupt_at_any_stage_leaves_no_fabric(
     assert run.leftovers() == []
 
 
-def test_rows_survive_an_interrupt(start: Callable[..., RunProcess]) -> None:
-    run = start(
+def test_rows_survive_an_interrupt(spawn: Callable[..., RunProcess]) -> None:
+    run = spawn(
         *(*SMALL, "--sizes", "4KiB,64MiB", "--param", "warmups=0"),
         *("--iterations", "1", "--format", "json"),
     )
@@ -146,13 +146,13 @@ def test_rows_survive_an_interrupt(start: Callable[..., RunProcess]) -> None:
     assert run.leftovers() == []
 
 
-def test_a_killed_runner_leaves_what_clean_removes(start: Callable[..., RunProcess]) -> None:
-    run = start(*ENDLESS)
+def test_a_killed_runner_leaves_what_clean_removes(spawn: Callable[..., RunProcess]) -> None:
+    run = spawn(*ENDLESS)
     agents = run.event("started")["agents"]
     run.process.kill()
     run.communicate()
     assert run.leftovers()
-    clean = uetemu("clean", run.lab)
+    clean = forked("clean", run.lab)
     clean.communicate(timeout=BUDGET_S)
     assert clean.returncode == 0
     assert [path for path in run.leftovers() if "capture.parts" not in path] == []
@@ -170,12 +170,12 @@ def test_two_runs_at_once_do_not_meet(start: Callable[..., RunProcess]) -> None:
 
 
 def test_a_name_in_use_is_refused_before_anything_is_made(
-    start: Callable[..., RunProcess], tmp_path: Path
+    spawn: Callable[..., RunProcess], tmp_path: Path
 ) -> None:
-    run = start(*ENDLESS)
+    run = spawn(*ENDLESS)
     run.event("built")
     folder = tmp_path / "second"
-    second = uetemu("run", "allreduce", "--name", run.lab, "--output", str(folder))
+    second = forked("run", "allreduce", "--name", run.lab, "--output", str(folder))
     _, err = second.communicate(timeout=BUDGET_S)
     assert second.returncode == 1
     assert run.lab in err
@@ -211,7 +211,7 @@ def test_bad_input_is_one_sentence_and_makes_nothing(
     tmp_path: Path, arguments: Command, words: str
 ) -> None:
     folder = tmp_path / "run"
-    process = uetemu("run", *arguments, "--output", str(folder))
+    process = forked("run", *arguments, "--output", str(folder))
     out, err = process.communicate(timeout=BUDGET_S)
     err = without_progress(err)
     assert process.returncode == 1
