@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -125,9 +126,14 @@ def _weight(item: pytest.Item) -> tuple[bool, bool]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tests marked ``boots(lacking, boot)`` come last; what they wait for begins now."""
+    """Tests marked ``boots(lacking, boot)`` come last; what they wait for begins now.
+
+    What has been collected stays to the end: it is no longer looked through for garbage.
+    """
     if session.config.option.collectonly:
         return
+    gc.collect()
+    gc.freeze()
     for item in session.items:
         for mark in item.iter_markers("boots"):
             lacking, boot = mark.args
