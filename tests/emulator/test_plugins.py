@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +15,9 @@ import pytest
 
 from emulator import plugins
 from emulator.errors import UserError
+from emulator.pytest_plugin.runs import UETEMU
 from tests import CHECKOUT
+from tests.harness.runs.processes import completed
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MINE = EXAMPLES / "mine.py"
@@ -24,14 +26,7 @@ SMALL = ("--param", "senders=2", "--param", "size=64KiB", "--fabric", "model")
 
 
 def uetemu(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from emulator.cli.main import main; main()", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=cwd,
-    )
+    return completed(*map(str, words), cwd=cwd)
 
 
 def sentence(done: subprocess.CompletedProcess[str]) -> str:
@@ -174,17 +169,20 @@ def test_what_raises_while_it_runs_is_named(tmp_path: Path, workers: int) -> Non
     assert json.loads((out / "result.json").read_text())["errors"][0].startswith(raised)
 
 
-def test_an_installed_package_adds_to_every_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_adds_to_every_command(tmp_path: Path) -> None:
     (tmp_path / "ours.py").write_text(MINE.read_text())
     facts = tmp_path / "ours-1.5.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1.5\n")
     (facts / "entry_points.txt").write_text("[uetemu.plugins]\nours = ours\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{CHECKOUT}")
     out = tmp_path / "run"
-    done = uetemu("run", "incast", "--transport", "uet:cc=mine", *SMALL, "--output", out)
+    done = subprocess.run(
+        [*UETEMU, "run", "incast", "--transport", "uet:cc=mine", *SMALL, "--output", str(out)],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{CHECKOUT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     (plugin,) = json.loads((out / "environment.json").read_text())["plugins"]
     assert (plugin["file"], plugin["package"]) == ("ours.py", "ours 1.5")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from emulator.dataplane.kernel import namespaces
 from emulator.pytest_plugin.runs import RunFactory
 from emulator.run.results import ROW_KEYS
-from tests import CHECKOUT
+from tests.harness.runs.processes import completed, without_progress
 
-CODE = "from emulator.cli.main import main; main()"
 BUDGET_S = 240.0
 SMALL = "rail_clos:hosts=3,gpus_per_host=2,spines=3,uplinks_per_spine=1"
 TINY = {"size": "128KiB", "message": "16KiB", "in_flight": "4", "warmups": "0"}
@@ -189,16 +185,10 @@ def test_without_an_asic_rows_say_so(uetemu_run: RunFactory) -> None:
     ],
 )
 def test_what_contradicts_itself_is_refused(arguments: tuple[str, ...], words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, "run", *arguments],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=BUDGET_S,
-    )
+    done = completed("run", *arguments)
     assert done.returncode == 1
     assert words in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert without_progress(done.stderr).count("\n") == 1
 
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2:adaptive"])

@@ -24,8 +24,6 @@ from emulator.transports import default_switch, fit
 from tests.emulator.run.plan.test_stages import PLAIN
 from topologies.catalogue import load
 
-CODE = "from emulator.cli.main import main; main()"
-
 
 @pytest.mark.parametrize(
     ("requested", "found"),

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests import DATA
-from tests.harness.runs.processes import refused
+from tests.harness.nightly import nightly_beyond
+from tests.harness.runs.processes import completed, refused
 
 RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
 #: Listed runs that the model has, each with something that another lacks: octets of headers, marks,
@@ -41,6 +42,8 @@ MODELLED = (
         "Ethernet segments, a cable pulled",
     ),
 )
+#: Those that need the most different parts of the emulator.
+DIVERSE = ("bonds, a cable pulled", "planes", "stretched rails", "trimming")
 NOBODY = 65534
 #: Fails where anything imports Mininet, as where it is not installed.
 PROGRAM = "import sys; sys.modules['mininet'] = None; from emulator.cli.main import main; main()"
@@ -72,35 +75,43 @@ def folder_of_anybody(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", MODELLED)
-def test_a_listed_run_has_the_kernels_digest(
-    name: str, readable_sources: Path, folder: Path
-) -> None:
-    listed = RUNS[name]
-    arguments = shlex.split(listed["command"])
+def listed(name: str) -> tuple[str, ...]:
+    """Return the words of a run on a model that checks its digest."""
     run = ("--fabric", "model", "--capture", "none", "--output", "run")
-    done = uetemu(
-        readable_sources, folder, "run", *arguments, *run, "--check-digest", listed["digest"]
-    )
+    words = shlex.split(RUNS[name]["command"])
+    return ("run", *words, *run, "--check-digest", RUNS[name]["digest"])
+
+
+def assert_modelled(done: subprocess.CompletedProcess[str], folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "# Fabric               : model" in done.stdout
     assert json.loads((folder / "run" / "result.json").read_text())["fabric"] == "model"
 
 
+@pytest.mark.parametrize("name", MODELLED)
+def test_a_listed_run_has_the_kernels_digest(name: str, tmp_path: Path) -> None:
+    assert_modelled(completed(*listed(name), cwd=tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", nightly_beyond(4, sorted(MODELLED, key=lambda name: name not in DIVERSE))
+)
+def test_anybody_runs_it_without_mininet(name: str, readable_sources: Path, folder: Path) -> None:
+    assert_modelled(uetemu(readable_sources, folder, *listed(name)), folder)
+
+
 @pytest.mark.parametrize("name", ["faults", "Ethernet segments, a cable pulled"])
-def test_two_workers_have_the_results_of_one(
-    name: str, readable_sources: Path, folder: Path
-) -> None:
+def test_two_workers_have_the_results_of_one(name: str, tmp_path: Path) -> None:
     """What the run changes at the nodes (rates, carrier, routes) reaches both."""
     words = [*shlex.split(RUNS[name]["command"]), "--fabric", "model", "--capture", "all"]
     for count in (1, 2):
         run = ("--workers", str(count), "--output", f"run{count}")
-        done = uetemu(readable_sources, folder, "run", *words, *run)
+        done = completed("run", *words, *run, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        environment = json.loads((folder / f"run{count}" / "environment.json").read_text())
+        environment = json.loads((tmp_path / f"run{count}" / "environment.json").read_text())
         assert environment["workers"] == count
     for file in ("result.json", "capture.pcapng", "telemetry.csv", "line_telemetry.csv"):
-        assert (folder / "run1" / file).read_bytes() == (folder / "run2" / file).read_bytes()
+        assert (tmp_path / "run1" / file).read_bytes() == (tmp_path / "run2" / file).read_bytes()
 
 
 def test_doctor_names_what_runs_without_root(readable_sources: Path, folder: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from emulator.pytest_plugin.runs import RunProcess
@@ -42,8 +43,13 @@ PRELOADED = (
 class ForkedCommand:
     """``uetemu`` with ``words`` in a fork of this process, with what tests use of ``Popen``."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Begin; ``environment`` is the child's, if that is not this process's."""
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        """Begin; environment and working folder are those of this process, or those given."""
         for module in PRELOADED:
             importlib.import_module(module)
         self.returncode: int | None = None
@@ -53,10 +59,12 @@ class ForkedCommand:
         ]
         self.pid = os.fork()
         if not self.pid:
-            self._carry_out(words, environment)
+            self._carry_out(words, environment, cwd)
         self._ends = os.pidfd_open(self.pid)
 
-    def _carry_out(self, words: Sequence[str], environment: Mapping[str, str] | None) -> None:
+    def _carry_out(
+        self, words: Sequence[str], environment: Mapping[str, str] | None, cwd: Path | None
+    ) -> None:
         """Be the child: never return to the test."""
         status = 70
         gc.freeze()  # what the test has: looked at, it would be copied
@@ -69,6 +77,8 @@ class ForkedCommand:
             if environment is not None:
                 os.environ.clear()
                 os.environ.update(environment)
+            if cwd is not None:
+                os.chdir(cwd)
             sys.argv = ["uetemu", *words]
             importlib.import_module("emulator.cli.main").main()
         except SystemExit as end:

@@ -52,6 +52,14 @@ def forked(*arguments: str) -> ForkedCommand:
     return ForkedCommand(arguments, user_environment())
 
 
+def completed(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """``uetemu`` in a fork, when it has ended."""
+    command = ForkedCommand(arguments, user_environment(), cwd)
+    out, errors = command.communicate(BUDGET_S)
+    assert command.returncode is not None
+    return subprocess.CompletedProcess(arguments, command.returncode, out, errors)
+
+
 def uetemu(*arguments: str) -> subprocess.Popen[str]:
     """``uetemu`` as a process of its own, to be killed, or read while it runs."""
     code = "from emulator.cli.main import main; main()"

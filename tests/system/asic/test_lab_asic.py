@@ -26,14 +26,9 @@ from emulator.errors import UserError
 from tests import CHECKOUT
 from tests.harness.lab.endpoint_process import Endpoint, serving
 from tests.harness.lab.traffic import blast, kill, pings, within
+from tests.harness.runs.processes import completed as uetemu
 from tests.system.conftest import SMALL, LabFactory
-from tests.system.fabric.test_lab import (
-    COMMAND,
-    kill_after,
-    nothing_left,
-    python,
-    uetemu,
-)
+from tests.system.fabric.test_lab import COMMAND, kill_after, nothing_left, python
 from topologies import catalogue
 from topologies.addressing import gpu_address
 from topologies.model import CableEnd

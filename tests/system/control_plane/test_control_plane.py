@@ -27,8 +27,9 @@ from emulator.dataplane.switch.switch_choice import parse as parse_switch
 from emulator.errors import UserError
 from tests import CHECKOUT
 from tests.harness.lab.traffic import pings, within
+from tests.harness.runs.processes import completed as uetemu
 from tests.system.conftest import LabFactory
-from tests.system.fabric.test_lab import kill_after, nothing_left, uetemu
+from tests.system.fabric.test_lab import kill_after, nothing_left
 from topologies import catalogue
 from topologies.addressing import gpu_address
 from topologies.model import CableEnd, Link, Topology

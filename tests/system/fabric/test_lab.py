@@ -24,6 +24,7 @@ from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
 from tests import CHECKOUT
 from tests.harness.lab.traffic import within
+from tests.harness.runs.processes import completed as uetemu
 from tests.system.conftest import SMALL, LabFactory
 from topologies import catalogue
 
@@ -37,12 +38,6 @@ def python(source: str, **options: object) -> subprocess.Popen[str]:
     settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(source)], cwd=CHECKOUT, **settings | options
-    )
-
-
-def uetemu(*argv: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *argv], cwd=CHECKOUT, capture_output=True, text=True, check=False, **options
     )
 
 

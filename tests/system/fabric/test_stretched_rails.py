@@ -29,9 +29,10 @@ from emulator.dataplane.switch.bpf.layout import DropReason, TrafficClass
 from emulator.dataplane.switch.switch_choice import parse as parse_switch
 from emulator.sim.endpoint.nic.packet_nic import Nic
 from tests.harness.lab.traffic import blast, kill, send_flows, within
+from tests.harness.runs.processes import completed as uetemu
 from tests.system.control_plane.test_control_plane import address, routing_of, unreached
 from tests.system.endpoint.test_endpoint_nic import SIZE, header, open_nic
-from tests.system.fabric.test_lab import nothing_left, uetemu
+from tests.system.fabric.test_lab import nothing_left
 from topologies import catalogue
 from topologies.addressing import next_hops
 from topologies.model import CableEnd

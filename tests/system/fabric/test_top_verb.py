@@ -25,8 +25,9 @@ from emulator.dataplane.switch.virtual_state import NOW, SWITCH_WORDS
 from emulator.lab.live.sampler import LabSampler
 from tests import CHECKOUT
 from tests.harness.lab.traffic import blast, kill
+from tests.harness.runs.processes import completed as uetemu
 from tests.system.conftest import LabFactory
-from tests.system.fabric.test_lab import COMMAND, uetemu
+from tests.system.fabric.test_lab import COMMAND
 from topologies.addressing import gpu_address
 
 pytestmark = pytest.mark.root

@@ -17,8 +17,9 @@ from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
 from tests.harness.lab.traffic import within
 from tests.harness.lab.wire_tap import datagram, tapped, virtual, with_source_port
+from tests.harness.runs.processes import completed as uetemu
 from tests.system.conftest import LabFactory
-from tests.system.fabric.test_lab import AT_STEP, python, uetemu
+from tests.system.fabric.test_lab import AT_STEP, python
 from topologies import catalogue
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd

@@ -6,16 +6,14 @@ import json
 import os
 import re
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from emulator.dataplane import lab_record
 from emulator.pytest_plugin.runs import RunFactory
-from tests import CHECKOUT
-from tests.scenarios.test_traffic_runs import BUDGET_S, CODE, events, run
+from tests.harness.runs.processes import completed, without_progress
+from tests.scenarios.test_traffic_runs import events, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 FABRIC = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=2,uplinks_per_spine=1")
@@ -24,16 +22,11 @@ FLOWS = {"sizes": "512KiB", "message": "16KiB", "in_flight": "8", "warmups": "0"
 
 def refused(*arguments: str) -> str:
     """Return what a run that must fail says on standard error."""
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, "run", *arguments],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=BUDGET_S,
-    )
+    done = completed("run", *arguments)
     assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+    errors = without_progress(done.stderr)
+    assert errors.count("\n") == 1
+    return errors
 
 
 @pytest.mark.root

@@ -22,7 +22,7 @@ from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.lab.endpoint_process import Endpoint, serving
 from tests.system.conftest import LabFactory
 
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 SPEC = "rail_clos:hosts=5,gpus_per_host=2,spines=2"
 #: One second of the fabric lasts so many of this machine's.
@@ -135,6 +135,7 @@ def total(endpoints: list[Endpoint], counter: str) -> int:
     return sum(one.counters.get(counter, 0) for one in endpoints)
 
 
+@pytest.mark.alone
 def test_an_incast_takes_as_long(lab: LabFactory, virtual: Callable[..., Rows]) -> None:
     rows = virtual("--param", "senders=4", "--param", "size=256KiB", *SEEDS)
     built = lab(SPEC, dilation=DILATION, switch=parse("shallow"))
@@ -144,6 +145,7 @@ def test_an_incast_takes_as_long(lab: LabFactory, virtual: Callable[..., Rows]) 
     assert_alike(took, senders, built, rows)
 
 
+@pytest.mark.alone
 def test_a_pause_storm_takes_as_long(lab: LabFactory, virtual: Callable[..., Rows]) -> None:
     words = ("--param", "storm=on", "--param", "size=2MiB", "--transport", "rocev2")
     rows = virtual(*words, "--switch", "lossless")
