@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from emulator.pytest_plugin.runs import RunFactory
+from tests.harness.nightly import nightly_beyond
 from tests.scenarios.test_traffic_bands import CROSSED, marked, on_a_fabric, run
 
 Record = Callable[[str, object], None]
@@ -64,7 +65,7 @@ def test_what_a_loss_costs(uetemu_run: RunFactory, record_property: Record, seed
 
 
 @on_a_fabric
-@pytest.mark.parametrize(("senders", "seed"), [(16, 1), (16, 2), (23, 1)])
+@pytest.mark.parametrize(("senders", "seed"), nightly_beyond(2, [(16, 1), (23, 1), (16, 2)]))
 def test_incasts_with_pauses_with_losses_and_with_trimming(
     uetemu_run: RunFactory, record_property: Record, senders: int, seed: int
 ) -> None:

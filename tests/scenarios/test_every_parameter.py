@@ -8,6 +8,7 @@ on the smallest run of its scenario.  What has an effect only beside others has 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
 from functools import cache
@@ -136,9 +137,19 @@ IDLE = (
 
 
 def parameters() -> Iterator[ParameterSet]:
+    """Yield them all; one that many scenarios inherit is tried with two, and at night with all."""
+    inherited: Counter[tuple[type, str]] = Counter()
     for name in scenario.names():
-        for item in dataclasses.fields(scenario.load(name).module.Parameters):
-            yield pytest.param(name, item, id=f"{name} {item.name}")
+        kind = scenario.load(name).module.Parameters
+        for item in dataclasses.fields(kind):
+            owner = next(
+                one
+                for one in reversed(kind.__mro__)
+                if item.name in vars(one).get("__annotations__", ())
+            )
+            inherited[owner, item.name] += 1
+            marks = [pytest.mark.nightly] if inherited[owner, item.name] > 2 else []
+            yield pytest.param(name, item, id=f"{name} {item.name}", marks=marks)
 
 
 def base_of(name: str) -> tuple[dict[str, str], str | None]:

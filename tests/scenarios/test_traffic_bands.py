@@ -15,6 +15,7 @@ import pytest
 
 from emulator.dataplane.kernel import namespaces
 from emulator.pytest_plugin.runs import RunFactory
+from tests.harness.nightly import nightly_beyond
 from tests.harness.runs.bands import (
     CREDITED_INCAST,
     DEEP_INCAST,
@@ -35,7 +36,6 @@ from tests.harness.runs.whole_run import held
 from topologies.analysis.round_trip import mtu_frame_bytes, plane_bdp_bytes
 from topologies.catalogue import load
 
-CODE = "from emulator.cli.main import main; main()"
 BUDGET_S = 400.0
 SEEDS = (1, 2)
 CROSSED = "rail_clos:hosts=4,gpus_per_host=2,spines=4,uplinks_per_spine=1"
@@ -53,7 +53,7 @@ def on_a_fabric(test: Any) -> Any:
 
 
 def marked(test: Any) -> Any:
-    return pytest.mark.parametrize("seed", SEEDS)(on_a_fabric(test))
+    return pytest.mark.parametrize("seed", nightly_beyond(1, SEEDS))(on_a_fabric(test))
 
 
 def test_a_row_is_held_against_every_band() -> None:
@@ -109,7 +109,9 @@ def test_incast_fills_its_link_at_the_target_queue_and_loses_nothing(
 
 
 @on_a_fabric
-@pytest.mark.parametrize(("senders", "placement"), [("16", "any"), ("32", "any"), ("63", "rail")])
+@pytest.mark.parametrize(
+    ("senders", "placement"), nightly_beyond(2, [("16", "any"), ("63", "rail"), ("32", "any")])
+)
 def test_credit_keeps_the_link_of_a_large_incast_busy(
     uetemu_run: RunFactory, record_property: Record, senders: str, placement: str
 ) -> None:

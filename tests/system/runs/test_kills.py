@@ -19,6 +19,7 @@ from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.pytest_plugin.runs import RunProcess
 from emulator.run.run_start import UNFINISHED
+from tests.harness.nightly import nightly_beyond
 from tests.harness.runs.processes import (
     ENDLESS,
     SMALL,
@@ -32,7 +33,7 @@ from tests.harness.runs.processes import (
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 #: Kills of each test, and how many such tests there are, which workers share.
-KILLS, SHARES = 5, 4
+KILLS, SHARES = 4, 5
 #: What a run has written when its last moment begins, and how long (s) that may be.
 STAGES = (None, "built", "started", "row", "row", "row")
 MOMENT_S = 1.0
@@ -61,7 +62,7 @@ def clean(lab: str) -> None:
     assert traces(lab) == []
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", nightly_beyond(2, range(SHARES)))
 def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
     tmp_path: Path, share: int, record_property: Callable[[str, object], None]
 ) -> None:

@@ -25,6 +25,7 @@ from emulator.rocev2.congestion.dcqcn_parameters import NAMED
 from emulator.run.plan.run_plan import RunRequest
 from emulator.run.runner import prepare
 from emulator.transports import TRANSPORTS
+from tests.harness.nightly import nightly
 from tests.harness.runs.unseen_run import result_of
 from topologies.catalogue import load
 from uet.congestion.control_registry import tuned_controls
@@ -185,8 +186,17 @@ def extended(base: str, *parameters: str) -> str:
     return f"{name}:{','.join(f'{key}={value}' for key, value in found.items())}".rstrip(":")
 
 
-@pytest.mark.parametrize("transport", ["uet", "rocev2"])
-@pytest.mark.parametrize(("key", "form"), list(options()))
+def over_transports() -> Iterator[object]:
+    """Yield them over the transport that they are most for, and at night over the other."""
+    for key, form in options():
+        own, other = "uet", "rocev2"
+        if key.startswith("pfc"):
+            own, other = other, own
+        yield key, form, own
+        yield nightly((key, form, other))
+
+
+@pytest.mark.parametrize(("key", "form", "transport"), list(over_transports()))
 def test_a_parameter_of_the_switch_is_not_silent(key: str, form: str, transport: str) -> None:
     need = NEEDS.get(f"{transport} {key}", NEEDS.get(key, Need()))
     silent = []
