@@ -112,10 +112,10 @@ class FabricEndpoint:
         self.peers = Peers(self._meet)
         self._named: dict[str, Peer] = {}  # those met, by address as the configuration spells it
         self.peers.expect(config.neighbours, encapsulation)
-        self._memory = MemoryTable(region_bits=config.region_bits)
+        self.memory = MemoryTable(region_bits=config.region_bits)
         facilities = Facilities(
             config=config,
-            memory=self._memory,
+            memory=self.memory,
             complete=self._completions.append,
             counters=self.counts,
             rng=rng,
@@ -137,7 +137,7 @@ class FabricEndpoint:
         self._closing = False
         self._quiesced = False
         self._connectionless_used = False
-        self._retry_at: int | None = None  # when to try again to give a request a PDC
+        self.retry_at: int | None = None  # when to try again to give a request a PDC
 
     # -- the application's side ----------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class FabricEndpoint:
         self, memory: memoryview, *, key: int, writable: bool = True, readable: bool = True
     ) -> None:
         """Let peers of the job reach ``memory``; ``MemoryRegionError`` for a bad key."""
-        self._memory.register(
+        self.memory.register(
             RegisteredRegion(
                 memory=memory,
                 key=key,
@@ -179,7 +179,7 @@ class FabricEndpoint:
 
     def unregister(self, key: int) -> None:
         """Let nobody reach the region any more; ``MemoryRegionError`` if there is none."""
-        self._memory.unregister(key)
+        self.memory.unregister(key)
         self.target.withdraw(key)
 
     def add_resource(self, address: Address) -> None:
@@ -306,7 +306,7 @@ class FabricEndpoint:
             self._run_timers(now)
         if self.credits.asked:
             self.credits.transmit(self.control, now)
-        if self._retry_at is not None:
+        if self.retry_at is not None:
             self._retry(now)
         if self._closing and not self._quiesced:
             self.close()
@@ -318,7 +318,7 @@ class FabricEndpoint:
         if self._connectionless_used and not self.connectionless.idle:
             self.connectionless.transmit(out, now, limit)
         self.scheduler.serve(out, now, limit)
-        while self._retry_at is not None and self._retry_at <= now:
+        while self.retry_at is not None and self.retry_at <= now:
             # A PDC has failed just now: what it had not sent leaves on another one.
             self._retry(now)
             self.scheduler.serve(out, now, limit)
@@ -335,12 +335,12 @@ class FabricEndpoint:
 
     def _retry(self, now: int) -> None:
         """Give those a PDC that wait for one, or make room."""
-        self._retry_at = None
+        self.retry_at = None
         self.initiator.start_waiting()
-        if self._retry_at is not None:
+        if self.retry_at is not None:
             for pdc in self.table.reclaim(now):
                 self.scheduler.wake(pdc)
-            self._retry_at = now + self.config.close_req_time
+            self.retry_at = now + self.config.close_req_time
 
     def use_ports(self, working: Sequence[int]) -> None:
         """Ports numbered ``working`` take frames now: no new packet has an EV of another one."""
@@ -354,8 +354,8 @@ class FabricEndpoint:
             due = scheduler.next_deadline()
             if due is not None and due < earliest:
                 earliest = due
-        if self._retry_at is not None and self._retry_at < earliest:
-            earliest = self._retry_at
+        if self.retry_at is not None and self.retry_at < earliest:
+            earliest = self.retry_at
         if self.credits.asked:
             due = self.credits.next_deadline()
             if due is not None and due < earliest:
@@ -396,8 +396,8 @@ class FabricEndpoint:
         pdc = self.table.initiator(to, self.time.now, ordered=ordered, sdi=self.config.sdi)
         if pdc is None:
             self.counts["post_waits_for_pdc"] += 1
-            if self._retry_at is None:
-                self._retry_at = self.time.now
+            if self.retry_at is None:
+                self.retry_at = self.time.now
             return None
         if message.packets <= self._short and not ordered and pdc.source.messages.long_unsent:
             pdc = self.table.second(pdc, self.time.now) or pdc
@@ -416,7 +416,7 @@ class FabricEndpoint:
     def message_unsent(self, message: Outbound) -> None:
         if not isinstance(message, ReturnData):  # data for a PDC that is gone goes nowhere
             self.initiator.message_unsent(message)
-            self._retry_at = self.time.now
+            self.retry_at = self.time.now
 
     def pdc_closed(self, pdc: Context) -> None:
         self.initiator.pdc_closed(pdc)

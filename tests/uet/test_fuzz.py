@@ -479,7 +479,7 @@ def test_a_flood_of_tiny_parts() -> None:
             type=2, next_hdr=3, clear_psn_offset=-1, psn=clear + 1, spdcid=1, dpdcid=pdc.id
         )
         victim.turn([frame_of(packet + ses + b"x")], k)
-    assert len(victim.fep.target._inbound.messages) == 20
+    assert len(victim.fep.target.inbound.messages) == 20
     victim.verify(20_000)
 
 

@@ -103,7 +103,7 @@ def test_what_may_be_posted(asked: tuple[Operation, str], profiles: frozenset[st
     assert is_one_sentence(sentence)
     assert side.fep.transmit(0, 64) == []
     assert side.fep.initiator.open_messages == 0
-    assert len(side.fep.initiator._peer_handles) == 0
+    assert len(side.fep.initiator.peer_handles) == 0
     assert side.fep.completions() == []
 
 

@@ -127,7 +127,7 @@ class ConnectionlessPds:
         self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
         self._newest = rng.getrandbits(32)
         self._rudi: dict[Peer, _PeerQueue] = {}  # those with something to do; the next one first
-        self._outstanding = 0
+        self.outstanding = 0
         self._datagrams: deque[tuple[Outbound, Peer]] = deque()
         self._pending: dict[int, _Pending] = {}
         self._timers: list[tuple[int, int]] = []  # (deadline, packet id)
@@ -168,14 +168,14 @@ class ConnectionlessPds:
             self._newest = packet_id = self._newest + 1 & MASK
             pending = _Pending(message, index, peer, 0)
             self._pending[packet_id] = pending
-            self._outstanding += 1
+            self.outstanding += 1
             self._rudi[peer].waiting += 1
             self._send(out, packet_id, pending, now, again=False)
 
     def _new(self, room: int) -> Iterator[tuple[Outbound, Peer, int]]:
         """Packets that have not been sent yet, one of each peer in turn, as far as may be."""
         turns = len(self._rudi)  # without a packet
-        while turns > 0 and room > 0 and self._outstanding < MOST_OUTSTANDING:
+        while turns > 0 and room > 0 and self.outstanding < MOST_OUTSTANDING:
             peer = next(iter(self._rudi))
             queue = self._rudi[peer] = self._rudi.pop(peer)
             turns -= 1
@@ -198,7 +198,7 @@ class ConnectionlessPds:
         """Nothing more is expected of a request."""
         pending = self._pending.pop(packet_id)
         self._time.stopped()
-        self._outstanding -= pending.on_its_way
+        self.outstanding -= pending.on_its_way
         queue = self._rudi[pending.peer]
         queue.waiting -= 1
         if not queue.waiting and not queue.messages:
@@ -242,7 +242,7 @@ class ConnectionlessPds:
             self._send_again(packet_id, pending)
             return
         pending.timeouts += 1
-        self._outstanding -= pending.on_its_way
+        self.outstanding -= pending.on_its_way
         pending.on_its_way = False
         self._counts["rto_expirations"] += 1
         limit = self._config.max_rto_retx_cnt

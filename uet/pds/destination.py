@@ -172,7 +172,7 @@ class RequestDestination:
         self.stored: dict[int, Response] = {}
         #: requests that SES has not answered yet, by PSN
         self.busy: dict[int, Arrived] = {}
-        self._early: dict[int, Arrived] = {}  # on an ordered PDC: kept until its turn
+        self.early: dict[int, Arrived] = {}  # on an ordered PDC: kept until its turn
         self._asked: set[int] = set()  # what was not answered the first time
         self._judged = start_psn  # those before it have arrived, or were requested once more
         self._seen = (0, 0)  # octets received and since when no more
@@ -199,7 +199,7 @@ class RequestDestination:
             self._counters["rx_reordered"] += 1
         if reception.clear_psn != window.max_clear:
             self._apply_clear(reception.clear_psn)
-        if self._ordered and (self._early or psn != window.first_missing):
+        if self._ordered and (self.early or psn != window.first_missing):
             self._in_order(psn, Arrived(reception))
             return
         packet, ses_at, next_header = reception.packet, reception.ses_at, reception.next_header
@@ -280,7 +280,7 @@ class RequestDestination:
                 )
                 return
             arrived.keep()
-            self._early[psn] = arrived
+            self.early[psn] = arrived
             window.hold(psn)
             if self._infers:
                 self._infer_loss(arrived.entropy)
@@ -305,7 +305,7 @@ class RequestDestination:
             window.hold(psn, guaranteed=not plain)
             answers.append((psn, answer, turn))
             psn = (psn + 1) & MASK
-            turn = self._early.pop(psn, None)
+            turn = self.early.pop(psn, None)
         window.advance(psn)
         for number, answer, turn in answers:
             if (
@@ -354,7 +354,7 @@ class RequestDestination:
         if self._drop_network_duplicates and not resent:
             return
         self._apply_clear(reception.clear_psn)
-        if psn in self._early:
+        if psn in self.early:
             return  # its turn has not come
         if psn in self.busy:
             self._writer.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
@@ -395,7 +395,7 @@ class RequestDestination:
             self._counters["rx_ack_request_outside_window"] += 1
         elif arrival is PsnArrival.NEW:
             self._writer.nack(NackCode.PKT_NOT_RCVD, psn, resent, entropy, marked)
-        elif psn in self.busy or psn in self._early:
+        elif psn in self.busy or psn in self.early:
             self._writer.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
         elif self._silent_below_cack and self._is_first_ask(psn):
             self._counters["rx_ack_request_outside_window"] += 1
@@ -433,10 +433,10 @@ class RequestDestination:
         if arrival is PsnArrival.NEW:
             if self._ordered and psn != window.first_missing:
                 return NackCode.ROD_OOO
-            if self._early:
+            if self.early:
                 window.hold(psn)
                 psn = (psn + 1) & MASK
-                self._in_turn(psn, self._early.pop(psn, None))
+                self._in_turn(psn, self.early.pop(psn, None))
             else:
                 window.accept(psn)
         return None

@@ -37,7 +37,7 @@ class PdcScheduler:
         self._quantum = QUANTUM_PACKETS * packet
         #: something may have changed for them
         self.woken: dict[Pdc, None] = {}
-        self._contexts: deque[CongestionContext] = deque()  # in which somebody may send
+        self.contexts: deque[CongestionContext] = deque()  # in which somebody may send
         self._served: dict[Pdc, None] = {}  # whose deadline may have changed
         #: (deadline or earlier, number, PDC): all but the earliest of a PDC are stale
         self.timers: list[tuple[int, int, Pdc]] = []
@@ -64,14 +64,14 @@ class PdcScheduler:
     def _offer(self, context: CongestionContext) -> None:
         if context.line and not context.offered:
             context.offered = True
-            self._contexts.append(context)
+            self.contexts.append(context)
 
     # -- who sends -------------------------------------------------------------------------------
 
     def serve(self, out: list[Frame], now: int, limit: int) -> None:
         """Append what is due and what may leave, until ``out`` has ``limit`` frames."""
         timers = self.timers
-        if not self._contexts and not self.woken and not (timers and timers[0][0] <= now):
+        if not self.contexts and not self.woken and not (timers and timers[0][0] <= now):
             return
         for _ in range(_MOST_ROUNDS):
             while timers and timers[0][0] <= now and len(out) < limit:
@@ -81,7 +81,7 @@ class PdcScheduler:
                     self.woken[pdc] = None
             if self.woken:
                 self._attend(out, now, limit)
-            if self._contexts:
+            if self.contexts:
                 self._send(out, now, limit)
             if self._served or self.woken:
                 self._keep_deadlines()
@@ -115,10 +115,10 @@ class PdcScheduler:
                 context.line.append(pdc)
             if context.line and not context.offered:  # an answer may have opened its window
                 context.offered = True
-                self._contexts.append(context)
+                self.contexts.append(context)
 
     def _send(self, out: list[Frame], now: int, limit: int) -> None:  # noqa: C901  the way of a packet, without calls
-        contexts = self._contexts
+        contexts = self.contexts
         while contexts and len(out) < limit:
             context = contexts[0]
             line = context.line
@@ -168,7 +168,7 @@ class PdcScheduler:
 
     def _leave(self, context: CongestionContext) -> None:
         """Remove the context at the head, as none of its PDCs can send."""
-        self._contexts.remove(context)  # the first
+        self.contexts.remove(context)  # the first
         context.offered = False
 
     # -- when ------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ class SecureRecords:
             self._check_unused(an, key)
         for an, key in domain.keys.items():
             self._install(an, key, domain.epoch if an == domain.sends_with else 0)
-        self._sending = self._ring(domain.sends_with)
+        self._sending = self.ring(domain.sends_with)
 
     # Keys and epochs, as key management directs them
 
@@ -149,7 +149,7 @@ class SecureRecords:
 
     def position(self, an: int) -> tuple[int, int]:
         """Epoch and counter of the next packet sent under ``an``."""
-        ring = self._ring(an)
+        ring = self.ring(an)
         return ring.epoch, ring.counter
 
     def set_key(self, an: int, key: bytes, *, epoch: int = 0) -> None:
@@ -175,11 +175,11 @@ class SecureRecords:
         Epoch and counter belong to the key: both are at their start under a new one, and go on
         where they stood under one that was sent with before.
         """
-        self._sending = self._ring(an)
+        self._sending = self.ring(an)
 
     def retire(self, an: int) -> None:
         """Forget the idle AN's key: its packets are refused from now on."""
-        if self._ring(an) is self._sending:
+        if self.ring(an) is self._sending:
             raise SecureDomainError(f"AN {an} is being sent with; rotate to the other one first")
         self._rings[an] = None
 
@@ -188,7 +188,7 @@ class SecureRecords:
 
         The counter goes on.  Raises :class:`SecureDomainError` for an epoch before the present one.
         """
-        ring = self._sending if an is None else self._ring(an)
+        ring = self._sending if an is None else self.ring(an)
         if self.domain.mode == "client":
             raise SecureDomainError("a client's key is of one epoch; set a new key with its epoch")
         if not 0 <= epoch <= EPOCH_MASK or is_older(epoch, ring.epoch, 0):
@@ -214,7 +214,8 @@ class SecureRecords:
             self.unlatch()
         return self.latched
 
-    def _ring(self, an: int) -> KeyRing:
+    def ring(self, an: int) -> KeyRing:
+        """Return what is kept of the key of ``an``; SecureDomainError if it has none."""
         ring = self._rings[an] if an in (0, 1) else None
         if ring is None:
             raise SecureDomainError(f"SDI {self.domain.sdi} has no key for AN {an}; set one")

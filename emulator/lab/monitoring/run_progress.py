@@ -66,11 +66,11 @@ class RunProgress:
         self._at += whole
         for event in events_of(found[:whole].splitlines()):
             try:
-                self._take(event)
+                self.take(event)
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # of another version
 
-    def _take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         kind = event["event"]
         if kind == "begin":
             self.scenario = str(event["scenario"])

@@ -87,10 +87,10 @@ def watched_run(**names: str) -> RunProgress:
     row = {"busbw_gbps": 12.5, "algbw_gbps": 10.0, "time_us": 40.0, "ideal_us": 30.0, "wrong": 0}
     run = RunProgress(Path("/tmp/run"), scenario="allreduce", finished=1, latest={name: row})
     run.ports.update(marked=7, trimmed=8, dropped=9, dropped_tail=9, paused_ns=10_000, xoff_sent=3)
-    run._take({"event": "endpoints", "transport": transport,
+    run.take({"event": "endpoints", "transport": transport,
                "counters": {"tx_data_packets": 100, "tx_retransmitted_packets": 5,
                             "rto_expirations": 1, "rx_drop_fragment": 2}})  # fmt: skip
-    run._take({"event": "messages", "flows": [
+    run.take({"event": "messages", "flows": [
         {"from": names.get("flow", "h0g0"), "to": "h1g0", "bytes": 1024, "messages": 2,
          "time_us": 5.0, "goodput_gbps": 0.2}]})  # fmt: skip
     return run

@@ -151,15 +151,14 @@ class Bench:
 
     def assert_nothing_left(self) -> None:
         """No operation, id, token, key, lock or timer is left over."""
-        initiator: Any = self.initiator
+        initiator = self.initiator
         assert initiator.open_messages == 0
-        assert len(initiator._ids) == len(initiator._peer_handles) == len(initiator._replies) == 0
+        assert len(initiator.ids) == len(initiator.peer_handles) == len(initiator.replies) == 0
         assert initiator.next_deadline() is None
         assert not initiator.waiting
-        assert not initiator._starved
         assert [pdc.locks for pdc in self.pdcs.values() if pdc.locks] == []
-        assert not self.memory._regions
-        for stream in initiator._streams.values():
+        assert not self.memory.regions
+        for stream in initiator.streams.values():
             assert (len(stream), stream.flying, stream.probe) == (0, 0, None)
 
 

@@ -172,7 +172,7 @@ class Side:
 
 def begin_at(side: Side, start_psn: Callable[[], int]) -> None:
     """Let PDCs that ``side`` initiates begin at PSNs of the test's choice."""
-    side.fep.table._start_psn = lambda local_id: start_psn()  # type: ignore[method-assign]
+    side.fep.next_start = lambda peer, sdi: start_psn()  # type: ignore[method-assign]
 
 
 class Exchange:
@@ -369,18 +369,18 @@ def check_nothing_is_left(side: Side) -> None:
     fep = side.fep
     check_idle(fep)
     assert not fep.initiator.waiting
-    assert not len(fep.initiator._peer_handles)
-    assert not len(fep.initiator._replies)
-    assert set(fep._memory._regions) == {KEY}
-    assert not fep.target._inbound.messages
-    left = fep.target._inbound.refused
+    assert not len(fep.initiator.peer_handles)
+    assert not len(fep.initiator.replies)
+    assert set(fep.memory.regions) == {KEY}
+    assert not fep.target.inbound.messages
+    left = fep.target.inbound.refused
     # Where the limit has pushed some out, others lack what was known of them, until their PDC ends.
     assert not left or len(left) == fep.config.max_inbound_messages, {
         key: (r.code, r.expected, r.seen, r.begun, r.identity) for key, r in left.items()
     }
-    assert not fep.target._sends._kept
-    assert not fep.target._sends._kept_octets
-    assert not len(fep.target._sends.deferrals)
+    assert not fep.target.sends.kept
+    assert not fep.target.sends.kept_octets
+    assert not len(fep.target.sends.deferrals)
     assert fep.connectionless.idle
     for pdc in fep.table.by_id.values():
         assert not pdc.locks

@@ -8,16 +8,14 @@ from uet.pds.pdc import PdcState
 from uet.pds.window import MASK
 from uet.wire.codes import BYTE_COUNT_UNIT
 
-_MOST_CLOSED = 4_096
-
 
 def check(fep: FabricEndpoint, now: int) -> None:
     """State is bounded and consistent; no timer lies in the past after :meth:`transmit`."""
     table, config = fep.table, fep.config
     assert len(table.by_id) <= config.max_pdcs
-    assert len(table._closed) <= _MOST_CLOSED
-    assert len(table._targets) + sum(p.initiator for p in table.by_id.values()) == len(table.by_id)
-    assert len(fep.target._inbound.messages) <= config.max_inbound_messages
+    for pdc in table.by_id.values():
+        assert pdc.initiator or table.find_target(pdc.peer.key, pdc.peer_id) is pdc
+    assert len(fep.target.inbound.messages) <= config.max_inbound_messages
     assert not fep.control
     flying: dict[bytes, int] = {peer.key: 0 for peer in fep.peers.values()}
     messages = 0
@@ -29,7 +27,6 @@ def check(fep: FabricEndpoint, now: int) -> None:
         assert source.window.done.bit_length() <= source.window.outstanding
         assert source.window.delivered.bit_length() <= source.window.outstanding
         assert len(source.retransmit.members) <= RING
-        assert len(source.timer._again) <= 64 * RING
         assert min(source.requests.size, default=0) >= 0
         assert destination.window.received.bit_length() <= destination.window.size
         assert destination.window.guaranteed & ~destination.window.received == 0
@@ -62,7 +59,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
     for peer in fep.peers.values():
         if peer.congestion.window is not None:
             assert peer.congestion.inflight == flying[peer.key]
-    assert len(fep.initiator._ids) >= messages
+    assert len(fep.initiator.ids) >= messages
     assert len(fep.counts) < 100
     assert not fep.counts["internal_error"]
 
@@ -71,7 +68,7 @@ def check_turns(fep: FabricEndpoint) -> None:
     """Check that all in line have something to send, and that all that may send have done so."""
     turns, pdcs = fep.scheduler, list(fep.table.by_id.values())
     assert not turns.woken
-    assert not turns._contexts
+    assert not turns.contexts
     live = {(at, pdc) for at, _, pdc in turns.timers if pdc.wakes_at == at}
     assert len(live) == sum(pdc.wakes_at is not None for pdc in pdcs)
     assert len(turns.timers) <= max(256, 3 * len(pdcs))
@@ -97,7 +94,7 @@ def check_deadline(fep: FabricEndpoint) -> None:
         fep.credits,
     )
     due = [part.next_deadline() for part in parts]
-    assert named == min((at for at in (*due, fep._retry_at) if at is not None), default=None)
+    assert named == min((at for at in (*due, fep.retry_at) if at is not None), default=None)
 
 
 def check_alive(fep: FabricEndpoint, now: int) -> None:
@@ -153,7 +150,7 @@ def check_idle(fep: FabricEndpoint) -> None:
     for peer in fep.peers.values():
         assert peer.congestion.inflight == peer.congestion.backlog == 0
     assert not fep.initiator.open_messages
-    assert not len(fep.initiator._ids)
+    assert not len(fep.initiator.ids)
     assert fep.next_deadline() is None
     for pdc in fep.table.by_id.values():
         assert not any(pdc.source.requests.size)

@@ -65,5 +65,5 @@ def opened(records: SecureRecords | SecureDomains, frame: bytes) -> bytes | str:
 
 def move(records: SecureRecords, an: int, epoch: int, counter: int) -> None:
     """Put a sender where it would stand after a long time."""
-    ring = records._ring(an)
+    ring = records.ring(an)
     ring.epoch, ring.counter = epoch, counter

@@ -99,7 +99,7 @@ def test_v6_a_mark_without_delay_is_for_load_balancing(gain: float | None) -> No
 @pytest.mark.parametrize("pending", [0.0, 1e9])
 def test_a_mark_below_the_target_delay_changes_nothing(gain: float | None, pending: float) -> None:
     """From no delay up to a nanosecond below the target; beyond it the window is reduced."""
-    target = context(gain)._target
+    target = context(gain).parameters.target
     for delay in (0, 1, target // 2, target - 1):
         # A queue that has just gone: on average the delay is still far above the target.
         nscc = context(gain, cwnd=200_000, average=9.0 * target, pending=pending)
@@ -114,7 +114,7 @@ def test_a_mark_below_the_target_delay_changes_nothing(gain: float | None, pendi
 @pytest.mark.conformance("C-093", "C-095")
 def test_an_ack_without_a_sample_leaves_the_window(gain: float | None) -> None:
     """Marked or not, whatever the delay was on average; the octets leave the network."""
-    target = context(gain)._target
+    target = context(gain).parameters.target
     for average in (0, target // 2, 4 * target):
         for marked in (False, True):
             nscc = context(gain, cwnd=200_000, average=float(average), inflight=90_000)
@@ -235,7 +235,7 @@ def test_one_answer_after_a_silence_is_not_the_average() -> None:
     nscc = context(cwnd=100_000)
     for k in range(48):
         nscc.on_ack(MTU, False, 12 * US, 100_500 + 500 * k)
-    window, target = nscc.cwnd, nscc._target
+    window, target = nscc.cwnd, nscc.parameters.target
     nscc.on_ack(MTU, True, 12 * US + 8 * target, 300_000)
     assert 0 < nscc.average < target
     assert nscc.cwnd >= window

@@ -59,9 +59,10 @@ def test_a_retransmission_takes_another_path() -> None:
     for position in range(EVS - 4, EVS + 4):
         script = Script(window_bytes=10**9)
         script.establish_initiator()
-        spraying = script.pdc.writer._entropy
         for _ in range(position):
-            spraying.pick()
+            script.post(b"")
+            (before,) = script.take()
+            script.give(ack(before))
         script.post(b"x")
         (request,) = script.take()
         (again,) = script.wait(MS)

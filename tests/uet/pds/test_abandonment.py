@@ -63,7 +63,7 @@ def test_the_rest_of_an_abandoned_message_is_an_error_at_its_initiator(
     assert ends(exchange, b) == [*abandoned, (whole, 3 * MTU, None)]
     assert memory[int(whole[1])] == bytes([2]) * 3 * MTU
     assert b.fep.counters()["rx_messages_abandoned"] == 1
-    assert not b.fep.target._inbound.refused
+    assert not b.fep.target.inbound.refused
 
 
 @pytest.mark.conformance("C-086")

@@ -256,7 +256,7 @@ def test_peers_that_do_not_answer_leave_room_for_others(dead: int) -> None:
     assert network.run(lambda: len(done) == 1 + dead, horizon_ns=1_000 * MS)
     assert {c.error for c in done[1:]} == {"RTO_RETRIES_EXHAUSTED"}
     assert here.connectionless.idle
-    assert not here.connectionless._outstanding
+    assert not here.connectionless.outstanding
     assert MOST_OUTSTANDING_OF_A_PEER < MOST_OUTSTANDING
 
 

@@ -352,7 +352,7 @@ class OrderedWindow(RuleBasedStateMachine):
         assert set(destination.stored) == {self.psn(n) for n in self.kept}
         assert set(destination.busy) == {self.psn(n) for n in self.busy}
         held = {n for n in self.arrived if n >= self.taken}
-        assert set(destination._early) == {self.psn(n) for n in held}
+        assert set(destination.early) == {self.psn(n) for n in held}
         check(self.script.fep, self.script.now)
 
 

@@ -26,7 +26,7 @@ def jump(pdc: Pdc, psn: int) -> None:
     assert source.idle
     window.base = window.next = psn & MASK
     source.requests.max_cack = source.requests.clear_sent = (psn - 1) & MASK
-    source.timer._cursor = window.base
+    source.timer.restart()
 
 
 @pytest.mark.conformance("C-064")

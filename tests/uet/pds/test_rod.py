@@ -425,7 +425,9 @@ def test_a_head_that_waits_for_the_window_is_not_kept_from_it_by_those_behind() 
     script.post(bytes(8 * MTU))
     packets = script.take()
     source = script.pdc.source
-    source._context.window.window_octets = 500  # type: ignore[union-attr]
+    congestion = script.pdc.peer.congestion.window
+    assert congestion is not None
+    congestion.window_octets = 500
     assert script.give(refusal(packets[0], code=NackCode.TRIMMED)) == []
     assert script.wait(MS - 1) == []
     (again,) = script.wait(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.harness.uet.invariants import check_idle
@@ -12,6 +14,7 @@ from tests.harness.uet.script import (
     START,
     TARGET,
     Script,
+    Seen,
     ack,
     refusal,
     rud,
@@ -19,6 +22,7 @@ from tests.harness.uet.script import (
 )
 from uet.compatibility import Compatibility
 from uet.config import ConfigurationError, FepConfig
+from uet.pds.pdc.table import PdcTable
 from uet.wire.codes import USE_RSV_PDC, NackCode
 
 # -- the reserved pool ----------------------------------------------------------------------------
@@ -61,100 +65,76 @@ def test_the_reserve_must_leave_something() -> None:
 # -- Syn_Retx_Safety_Time -------------------------------------------------------------------------
 
 
-def use_up_identifiers(script: Script, but: int) -> None:
-    """Use up all identifiers but ``but``: the next PDC is offered that one."""
-    script.fep.table._newest_id = (but - 2) % 0xFFFF + 1
-    assert script.fep.table._newest_id != but
+def reopened(script: Script) -> Seen:
+    """Close the PDC, and return the first request of the next, which has no identifier but that."""
+    script.pdc.quiesce()
+    script.fep.activate(script.pdc)
+    (close,) = script.take()
+    script.give(ack(close, code=None))
+    assert script.pdcs == []
+    script.post(b"x")
+    (request,) = script.take()
+    return request
 
 
 @pytest.mark.parametrize("resent", [False, True])
 def test_an_identifier_whose_syn_was_resent_rests(resent: bool) -> None:
-    """A late copy of that SYN may still be under way when the PDC has closed (UES 1.0.3)."""
-    script = Script(syn_retx_safety_time=8 * MS)
+    """A late copy of that SYN may still be under way when the PDC has closed (UES 1.0.3).
+
+    A message waits as long as no other identifier is free.
+    """
+    script = Script(syn_retx_safety_time=8 * MS, close_req_time=2 * MS, last_pdcid=1)
     script.post(b"x")
     (request,) = script.take()
     if resent:
         (request,) = script.wait(MS)
         assert (request.syn, request.retx) == (1, 1)
     script.give(ack(request))
-    pdc = script.pdc
-    pdc.quiesce()
-    script.fep.activate(pdc)
+    script.pdc.quiesce()
+    script.fep.activate(script.pdc)
     (close,) = script.take()
     script.give(ack(close, code=None))
     assert script.pdcs == []
-    use_up_identifiers(script, pdc.id)
     script.post(b"y")
-    (fresh,) = script.take()
-    assert (fresh.spdcid == pdc.id) is not resent
-    script.give(ack(fresh))
-    script.wait(8 * MS)
-    script.take()
-    use_up_identifiers(script, pdc.id)
-    script.post(b"z", peer="10.0.1.3")
-    (again,) = script.take()
-    assert (again.spdcid == pdc.id) is resent
+    if resent:
+        assert script.wait(7 * MS) == []
+    (fresh,) = [s for s in script.wait(3 * MS) if s.retx == 0]
+    assert (fresh.spdcid, fresh.syn) == (1, 1)
 
 
 @pytest.mark.conformance("C-015")
 def test_an_identifier_that_comes_again_starts_elsewhere() -> None:
     for seed in range(20):
-        script = Script(seed=seed)
-        own = script.establish_initiator()
-        last = script.next_psn
-        pdc = script.pdc
-        pdc.quiesce()
-        script.fep.activate(pdc)
-        (close,) = script.take()
-        script.give(ack(close, code=None))
-        use_up_identifiers(script, own)
-        script.post(b"x")
-        (request,) = script.take()
-        assert request.spdcid == own
-        assert abs(request.psn - last) >= 1 << 16
+        script = Script(seed=seed, last_pdcid=1)
+        script.establish_initiator()
+        for _ in range(10):
+            last = script.next_psn  # which the CLOSE takes
+            request = reopened(script)
+            assert request.spdcid == 1
+            assert 1 << 16 <= request.psn < 1 << 31
+            assert abs(request.psn - last) >= 1 << 16
+            script.give(ack(request))
 
 
 @pytest.mark.conformance("C-015")
 @pytest.mark.parametrize("distance", [-(1 << 16) + 1, -1, 0, 1, (1 << 16) - 1])
 def test_a_near_first_psn_is_not_taken(distance: int) -> None:
     """The generator proposes a PSN near to the last one, and then one that is far enough."""
-    script = Script(seed=3)
-    own = script.establish_initiator()
-    last = script.next_psn
-    script.pdc.quiesce()
-    script.fep.activate(script.pdc)
-    (close,) = script.take()
-    assert close.psn == last
-    script.give(ack(close, code=None))
-    use_up_identifiers(script, own)
-    proposals = iter([last + distance, last + (1 << 16)])
-    script.fep.table._rng.randrange = lambda *_: next(proposals)  # type: ignore[method-assign]
-    script.post(b"x")
-    (request,) = script.take()
-    assert (request.spdcid, request.psn) == (own, last + (1 << 16))
+    first = 1 << 20
+    last = first + 1
 
+    class Proposing(random.Random):
+        proposals = [0, first, last + distance, last + (1 << 16)]
 
-@pytest.mark.conformance("C-001")
-def test_identifiers_wrap_past_zero() -> None:
-    script = Script()
-    script.fep.table._newest_id = 0xFFFE
-    ids = []
-    for spdcid in range(1, 4):
-        (answer,) = script.give(rud(START, syn=0, spdcid=spdcid, ar=1) / write(b"x"))
-        ids.append(answer.spdcid)
-    assert ids == [0xFFFF, 1, 2]
+        def randrange(self, *_: object) -> int:  # type: ignore[override]
+            return self.proposals.pop(0)
 
-
-def test_no_identifier_is_free() -> None:
-    """All of them rest: the message waits, and its PDC is made when one is free again."""
-    script = Script(close_req_time=2 * MS)
-    script.fep.table._quarantine = dict.fromkeys(range(1, 0x10000), 5 * MS)
-    script.post(b"x")
-    assert script.take() == []
-    deadline = script.fep.next_deadline()
-    assert deadline is not None
-    (request,) = [s for s in script.wait(8 * MS) if s.retx == 0]
-    assert request.syn == 1
+    script = Script(last_pdcid=1)
+    script.fep.table = PdcTable(script.fep, Proposing())
+    script.establish_initiator()
+    assert script.next_psn == last
+    request = reopened(script)
+    assert (request.spdcid, request.psn) == (1, last + (1 << 16))
 
 
 # -- the range of the peer ------------------------------------------------------------------------

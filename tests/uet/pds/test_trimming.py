@@ -91,7 +91,7 @@ def test_a_trimmed_syn_makes_no_pdc() -> None:
     packet = rud(START, syn=0, ar=1) / write(b"x" * 500)
     assert give_trimmed(script, packet, dscp=TRIMMED) == []
     assert script.pdcs == []
-    assert script.fep.table._closed == {}
+    assert script.fep.table.find_closed(bytes([10, 0, 1, 2]), INITIATOR) is None
 
 
 def test_a_trimmed_syn_of_a_known_pdc() -> None:

@@ -168,13 +168,13 @@ def test_message_identifiers_are_unique_while_open() -> None:
     script.establish_initiator()
     for k in range(65_540):
         script.post(b"", context=k)
-    assert len(script.fep.initiator._ids) == 65_535
-    assert script.fep.initiator._ids.find(0) is None
+    assert len(script.fep.initiator.ids) == 65_535
+    assert script.fep.initiator.ids.find(0) is None
     assert script.fep.initiator.waiting
     (request,) = script.take()
     (after,) = script.give(ack(request))
     script.take()
-    assert len(script.fep.initiator._ids) == 65_535
+    assert len(script.fep.initiator.ids) == 65_535
     assert script.fep.initiator.open_messages == 65_539
     assert after.ses.message_id == request.ses.message_id + 1
 
@@ -209,7 +209,7 @@ def test_completion_when_all_octets_are_there(seed: int) -> None:
     assert (completion.offset, completion.length) == (5, len(data))
     assert completion.header_data == 0xFEED
     assert script.memory[5 : 5 + len(data)] == data
-    assert script.fep.target._inbound.messages == {}
+    assert script.fep.target.inbound.messages == {}
 
 
 def test_no_completion_without_header_data() -> None:
@@ -231,7 +231,7 @@ def refused(packet: Packet, code: ReturnCode, **parameters: object) -> Script:
     assert answer.ses.message_id == packet.message_id
     assert script.memory == bytearray(REGION)
     assert script.completions == []
-    assert script.fep.target._inbound.messages == {}
+    assert script.fep.target.inbound.messages == {}
     return script
 
 
@@ -278,7 +278,7 @@ def test_memory_of_another_job() -> None:
 
     script = Script()
     other = bytearray(10)
-    script.fep._memory.register(
+    script.fep.memory.register(
         RegisteredRegion(memory=memoryview(other), key=9, writable=True, job_id=2)
     )
     (answer,) = script.give(rud(START, syn=0) / write(b"x", match_bits=9))
@@ -336,7 +336,7 @@ def test_a_message_given_up_by_its_initiator() -> None:
         error = write(b"", at=8, total=100, message_id=3, opcode=Opcode.MSG_ERROR, eom=1)
         (answer,) = script.give(rud(START + 2 + k, dpdcid=own, ar=1) / error)
         assert (answer.answer, answer.cack_psn) == (ReturnCode.OK, START + 2 + k)
-        assert script.fep.target._inbound.messages == {}
+        assert script.fep.target.inbound.messages == {}
     assert script.counters["rx_messages_abandoned"] == 1
     assert script.completions == []
 
@@ -356,7 +356,7 @@ def test_no_room_for_another_message() -> None:
     script.now += MS // 2
     (answer,) = script.give(rud(START + 3, dpdcid=own, retx=1) / parts[2])  # 1 has been idle
     assert answer.answer is ReturnCode.OK
-    assert [key[1] for key in script.fep.target._inbound.messages] == [2, 3]
+    assert [key[1] for key in script.fep.target.inbound.messages] == [2, 3]
     assert script.counters["rx_messages_abandoned"] == 1
     (single,) = script.give(rud(START + 5, dpdcid=own, ar=1) / write(b"x", message_id=9))
     assert single.answer is ReturnCode.OK  # which needs no room
@@ -386,8 +386,8 @@ def test_keys() -> None:
         with pytest.raises(MemoryRegionError, match=sentence):
             script.fep.register(memoryview(memory), key=key, writable=writable)
     with pytest.raises(MemoryRegionError, match="not registered"):
-        script.fep._memory.unregister(77)
-    script.fep._memory.unregister(KEY)
+        script.fep.unregister(77)
+    script.fep.unregister(KEY)
     (answer,) = script.give(rud(START, syn=0) / write(b"x"))
     assert answer.answer is ReturnCode.BAD_MKEY
 

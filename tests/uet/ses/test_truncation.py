@@ -111,8 +111,8 @@ def test_the_receive_ends_with_the_true_length(
         error = "INITIATOR_ERR"  # of the reads that it waits for
     assert sorted(ends(exchange, 0), key=str) == [("long", LONG, error), ("short", SHORT, None)]
     assert exchange.network.now < 4_000 * MS + 20_000 * MS
-    assert not b.fep.target._sends._kept
-    assert not len(a.fep.initiator._peer_handles)
+    assert not b.fep.target.sends.kept
+    assert not len(a.fep.initiator.peer_handles)
 
 
 @pytest.mark.conformance("C-085")
@@ -124,12 +124,12 @@ def test_what_is_still_coming_of_a_kept_message_is_refused() -> None:
     payload = memoryview(bytes(64 * 1024))
     a.fep.post(SendRequest(peer=b.address, payload=payload, context="S"))
     network = exchange.network
-    assert network.run(lambda: bool(b.fep.target._sends._kept), horizon_ns=10 * MS)
+    assert network.run(lambda: bool(b.fep.target.sends.kept), horizon_ns=10 * MS)
     b.fep.post_receive(ReceiveRequest(memory=memoryview(bytearray(SHORT)), context="R"))
     run(exchange, 100)
     assert ends(exchange, 1) == [("R", 64 * 1024, "UNSUPPORTED_SIZE")]
     assert ends(exchange, 0) == [("S", 64 * 1024, "UNSUPPORTED_SIZE")]
-    assert not b.fep.target._inbound.refused
+    assert not b.fep.target.inbound.refused
 
 
 @pytest.mark.parametrize("message_first", [False, True])

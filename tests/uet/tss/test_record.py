@@ -206,7 +206,7 @@ def test_the_packet_key_changes_every_256_packets() -> None:
     for _ in range(600):
         assert opened(receiver, sealed_frame(sender, HEADER)) == HEADER
     for records in (sender, receiver):
-        indices = records._ring(0).packet_keys
+        indices = records.ring(0).packet_keys
         assert sorted(rekey for _, rekey, _ in indices) == [0, 1, 2]
     # A receiver without rekeying opens the first 256 alone.
     plain = SecureRecords(domain())
@@ -467,18 +467,18 @@ def test_forged_packets_do_not_fill_the_memory_for_keys() -> None:
     for number in range(200):
         forged = packet[:4] + number.to_bytes(2, "big") + number.to_bytes(5, "big") + packet[11:]
         assert receiver.open(prefix, forged) == record.BAD_TAG or number == 0
-    assert len(receiver._ring(0).packet_keys) == 1
+    assert len(receiver.ring(0).packet_keys) == 1
 
 
 def test_a_known_packet_key_drives_out_none() -> None:
     sender, receiver = pair()
     frame = sealed_frame(sender, HEADER)
     assert opened(receiver, frame) == HEADER
-    for ring in (sender._ring(0), receiver._ring(0)):
+    for ring in (sender.ring(0), receiver.ring(0)):
         (key,) = ring.packet_keys.values()
         while len(ring.packet_keys) < ring.CAPACITY:
             ring.keep((9, len(ring.packet_keys), b"abcd"), key)
-    full = [list(records._ring(0).packet_keys) for records in (sender, receiver)]
+    full = [list(records.ring(0).packet_keys) for records in (sender, receiver)]
     for _ in range(5):
         assert opened(receiver, sealed_frame(sender, HEADER)) == HEADER
-    assert [list(records._ring(0).packet_keys) for records in (sender, receiver)] == full
+    assert [list(records.ring(0).packet_keys) for records in (sender, receiver)] == full

@@ -137,7 +137,7 @@ def test_keys_change_under_traffic() -> None:
 def exhaust(fep: Any, left: int) -> None:
     """Leave so many packets under the present key."""
     (records,) = (r for r in fep.domains if r.domain.sdi == SDI)
-    records._sending.counter = COUNTER_LIMIT - left
+    records.ring(records.an).counter = COUNTER_LIMIT - left
 
 
 @pytest.mark.conformance("C-138")

@@ -80,18 +80,18 @@ class Initiator:
             relative=config.relative,
         )
         self._serial = 0
-        self._open: dict[int, PostedOperation] = {}  # by serial number
-        self._streams: dict[tuple[str, str], OperationStream] = {}
+        self.operations: dict[int, PostedOperation] = {}  # by serial number
+        self.streams: dict[tuple[str, str], OperationStream] = {}
         self._blocked: dict[OperationStream, None] = {}  # waiting for a PDC
         self._starved: dict[OperationStream, None] = {}  # waiting for a message id
         self._asking: dict[OperationStream, None] = {}  # waiting for data to come, to request more
-        self._ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
-        self._peer_handles = PeerHandles(facilities.memory, self._home, rng)
+        self.ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
+        self.peer_handles = PeerHandles(facilities.memory, self._home, rng)
         self._timers: Timers[PostedOperation] = Timers(facilities.time)
         facilities.time.watch(self._timers.next_deadline)
-        self._replies = Replies(self._ids, self._mtu, self._on_data, counters)
-        self._answered = self._replies.answered
-        self.deliver_data = self._replies.deliver_data
+        self.replies = Replies(self.ids, self._mtu, self._on_data, counters)
+        self._answered = self.replies.answered
+        self.deliver_data = self.replies.deliver_data
 
     # -- what is posted ------------------------------------------------------------------------
 
@@ -101,25 +101,25 @@ class Initiator:
 
     def _begin(self, made: MessagePlan, ended: Ended | None) -> None:
         key = (made.peer, made.delivery)
-        stream = self._streams.get(key)
+        stream = self.streams.get(key)
         if stream is None:
-            stream = self._streams[key] = OperationStream(
+            stream = self.streams[key] = OperationStream(
                 *key, mtu=self._mtu, max_read_octets=self._config.max_read_octets
             )
         self._serial += 1
         operation = PostedOperation(made, self._serial, stream, ended)
-        self._open[operation.serial] = operation
+        self.operations[operation.serial] = operation
         if made.opcode in _DEFERRABLE:
-            self._peer_handles.give_token(operation)
+            self.peer_handles.give_token(operation)
         elif made.opcode in _RENDEZVOUS:
-            self._peer_handles.expose(operation)
+            self.peer_handles.expose(operation)
         stream.push(operation)
         self._start(stream)
 
     @property
     def open_messages(self) -> int:
         """Operations that have not ended, waiting ones included."""
-        return len(self._open)
+        return len(self.operations)
 
     @property
     def waiting(self) -> bool:
@@ -147,12 +147,12 @@ class Initiator:
             return
         while (operation := stream.next(self._time.now)) is not None:
             made = operation.plan
-            message_id = self._ids.take(operation) if made.has_id else 0
+            message_id = self.ids.take(operation) if made.has_id else 0
             if message_id is None:
                 self._counters["post_waits_for_id"] += 1
                 self._starved[stream] = None
                 return
-            generations = self._replies.generations
+            generations = self.replies.generations
             message = OutboundMessage(
                 made,
                 message_id,
@@ -165,7 +165,7 @@ class Initiator:
             pdc = self._carrier.carry(message, made.peer, made.delivery)
             if pdc is None:
                 if made.has_id:
-                    self._ids.give_back(message_id)
+                    self.ids.give_back(message_id)
                 self._blocked[stream] = None
                 return
             stream.pop(operation)
@@ -175,7 +175,7 @@ class Initiator:
             operation.message, operation.pdc, operation.is_out = message, pdc, True
             self._timers.stop(operation)
             if operation.expects_data:
-                self._replies.expect(operation, pdc, message.packets)
+                self.replies.expect(operation, pdc, message.packets)
         if stream.is_asking:
             self._asking[stream] = None
 
@@ -255,7 +255,7 @@ class Initiator:
 
     def pdc_closed(self, pdc: Context) -> None:
         """End the waits for data of ``pdc``, which has closed."""
-        for operation in list(self._open.values()):
+        for operation in list(self.operations.values()):
             if operation.pdc is pdc and operation.waits is Waits.DATA:
                 error = pdc.failure or "PDC_CLOSED"
                 repeats = operation.plan.is_repeatable and operation.refused is None
@@ -268,12 +268,12 @@ class Initiator:
 
     def abandon(self, error: str, peer: str | None = None) -> None:
         """Every operation, or every one of ``peer``, that has not ended ends with ``error``."""
-        for key, stream in list(self._streams.items()):
+        for key, stream in list(self.streams.items()):
             if peer in (None, stream.peer):
-                del self._streams[key]
+                del self.streams[key]
                 self._blocked.pop(stream, None)
                 self._starved.pop(stream, None)
-        for operation in list(self._open.values()):
+        for operation in list(self.operations.values()):
             if peer in (None, operation.plan.peer):
                 self._finish(operation, error)
 
@@ -353,19 +353,19 @@ class Initiator:
 
     def _release(self, operation: PostedOperation) -> None:
         """Give back what one attempt holds: message id, lock, place among the expected."""
-        self._replies.forget(operation)
+        self.replies.forget(operation)
         message, operation.message, operation.pdc = operation.message, None, None
         if message is not None and operation.plan.has_id:
-            self._ids.give_back(message.id)
+            self.ids.give_back(message.id)
 
     def _finish(self, operation: PostedOperation, error: str | None) -> None:
         """The one end of an operation; where all its data has come back, that is a success."""
         if operation.has_its_data:
             error = None
         self._release(operation)
-        self._peer_handles.withdraw(operation)
+        self.peer_handles.withdraw(operation)
         self._timers.stop(operation)
-        del self._open[operation.serial]
+        del self.operations[operation.serial]
         self._counters["tx_messages" if error is None else "tx_messages_failed"] += 1
         if operation.ended is not None:
             operation.ended(error)
@@ -392,7 +392,7 @@ class Initiator:
 
         CANCELLED reports that there is no such message any more, so that its buffer is free again.
         """
-        operation = self._peer_handles.of_token(initiator_token)
+        operation = self.peer_handles.of_token(initiator_token)
         if operation is None or operation.plan.peer != peer:
             self._counters["rx_restarts_unknown"] += 1
             return refusal(message_id, job_id, ReturnCode.CANCELLED)
@@ -445,7 +445,7 @@ class Initiator:
 
     def on_declined(self, key: int, peer: str) -> None:
         """Note the peer's READ with IE: it will not read the rest of a rendezvous."""
-        operation = self._peer_handles.of_key(key)
+        operation = self.peer_handles.of_key(key)
         if operation is None or operation.plan.peer != peer:
             return
         operation.refused = operation.refused or ReturnCode.INITIATOR_ERR.name
@@ -462,7 +462,7 @@ class Initiator:
         ``by`` names the message that requested them.  A rendezvous send is complete when all that
         its eager part left over has been read; any other key is nobody's business here.
         """
-        operation = self._peer_handles.of_key(key)
+        operation = self.peer_handles.of_key(key)
         if operation is None or operation.read_by_peer is None:
             return
         operation.read_by_peer.add(by, offset, offset + length)
@@ -472,7 +472,7 @@ class Initiator:
 
     def on_read_refused(self, key: int, by: object) -> None:
         """A packet of the message ``by``, which reads the region ``key``, has been refused."""
-        operation = self._peer_handles.of_key(key)
+        operation = self.peer_handles.of_key(key)
         if operation is not None and operation.read_by_peer is not None:
             operation.read_by_peer.refuse(by)
 

@@ -40,30 +40,30 @@ class MemoryTable:
     """
 
     def __init__(self, *, region_bits: int = FLAGS_AT) -> None:
-        self._regions: dict[int, RegisteredRegion] = {}
+        self.regions: dict[int, RegisteredRegion] = {}
         self._naming = (1 << KEY_BITS) - (1 << FLAGS_AT) + (1 << region_bits) - 1
 
     def register(self, region: RegisteredRegion) -> None:
         """Raises :class:`MemoryRegionError` for a bad or taken key or unsuitable memory."""
         if not 0 <= region.key < 1 << KEY_BITS:
             raise MemoryRegionError(f"memory key {region.key:#x} does not fit into 64 bits")
-        if region.key in self._regions:
+        if region.key in self.regions:
             raise MemoryRegionError(f"memory key {region.key:#x} is in use; choose another one")
         memory = region.memory
         if memory.ndim != 1 or memory.itemsize != 1 or not memory.contiguous:
             raise MemoryRegionError("a memory region must be a flat view of octets: use .cast('B')")
         if region.writable and memory.readonly:
             raise MemoryRegionError("read-only memory cannot be registered for remote writes")
-        self._regions[region.key] = region
+        self.regions[region.key] = region
 
     def unregister(self, key: int) -> None:
         """Forget a key; ``MemoryRegionError`` if it is not registered."""
-        if self._regions.pop(key, None) is None:
+        if self.regions.pop(key, None) is None:
             raise MemoryRegionError(f"memory key {key:#x} is not registered")
 
     def find(self, key: int) -> RegisteredRegion | None:
         """The region that this key names."""
-        return self._regions.get(key & self._naming)
+        return self.regions.get(key & self._naming)
 
     def named(self, key: int) -> int:
         """The key under which the region that ``key`` names is registered."""

@@ -169,7 +169,7 @@ class InboundTable:
         self.messages: dict[MessageKey, InboundMessage] = {}
         self.refused: OrderedDict[MessageKey, RefusedMessage] = OrderedDict()
         self.early: dict[MessageKey, EarlyPackets] = {}
-        self._early_octets = 0
+        self.early_octets = 0
         self._limit = config.max_inbound_messages
         self._idle_time = config.inbound_message_idle_time
         self._counters = counters
@@ -209,7 +209,7 @@ class InboundTable:
         """Keep a packet of a send until the one with SOM is there; false if there is no room."""
         early = self.early.get(key)
         octets = len(request.payload)
-        if self._early_octets + octets > MOST_EARLY_OCTETS:
+        if self.early_octets + octets > MOST_EARLY_OCTETS:
             return False
         if early is None:
             if len(self.early) >= self._limit:
@@ -220,14 +220,14 @@ class InboundTable:
         early.touched = now
         early.octets += octets
         early.pieces.append((request.start, bytes(request.payload)))
-        self._early_octets += octets
+        self.early_octets += octets
         return True
 
     def take_early(self, key: MessageKey) -> EarlyPackets | None:
         """Return what has arrived of a send before its SOM; it is kept no longer."""
         early = self.early.pop(key, None)
         if early is not None:
-            self._early_octets -= early.octets
+            self.early_octets -= early.octets
         return early
 
     # -- refused ones ------------------------------------------------------------------------

@@ -96,8 +96,8 @@ class Sends:
         self._capabilities = config.capabilities
         self._plain = config.compatibility.plain_unexpected_response
         self._keeps = config.unexpected == "keep"
-        self._kept = 0
-        self._kept_octets = 0
+        self.kept = 0
+        self.kept_octets = 0
         self.deferrals = Deferrals(config, initiator, self._repost, counters, facilities.time)
 
     # -- receives ----------------------------------------------------------------------------
@@ -303,8 +303,8 @@ class Sends:
         config = self._config
         if (
             (self._keeps or request.opcode in RENDEZVOUS)
-            and self._kept < config.max_unexpected_messages
-            and self._kept_octets + awaited <= config.max_unexpected_octets
+            and self.kept < config.max_unexpected_messages
+            and self.kept_octets + awaited <= config.max_unexpected_octets
         ):
             buffer = memoryview(bytearray(awaited))
             message = InboundSend(request, pdc.address, awaited, buffer=buffer)
@@ -314,8 +314,8 @@ class Sends:
                 message.entry = entry
                 message.queue_of = resource
                 message.where = key
-                self._kept += 1
-                self._kept_octets += awaited
+                self.kept += 1
+                self.kept_octets += awaited
                 return message
         if pdc.ordered:
             resource.disable_generation(pdc.address)
@@ -335,8 +335,8 @@ class Sends:
         """The message is held as unexpected no longer."""
         assert message.buffer is not None
         message.entry = None
-        self._kept -= 1
-        self._kept_octets -= len(message.buffer)
+        self.kept -= 1
+        self.kept_octets -= len(message.buffer)
 
     def _fetch(self, message: InboundSend) -> None:
         """Read what a rendezvous send leaves to be read, now that there is a place for it."""

@@ -149,15 +149,15 @@ class Target:
         self._checks = Checks(
             self._resources, config.capabilities, config.compatibility, config.payload_mtu
         )
-        self._inbound = InboundTable(config, counters, facilities.time, self._abandoned)
-        self._messages, self._refused = self._inbound.messages, self._inbound.refused
+        self.inbound = InboundTable(config, counters, facilities.time, self._abandoned)
+        self._messages, self._refused = self.inbound.messages, self.inbound.refused
         self._access = MemoryAccess(facilities, initiator.on_served)
-        self._sends = Sends(facilities, self._inbound, initiator)
+        self.sends = Sends(facilities, self.inbound, initiator)
         self._execution = Execution(
-            facilities, self._checks, self._inbound, self._access, self._sends, initiator
+            facilities, self._checks, self.inbound, self._access, self.sends, initiator
         )
         self._connectionless = ConnectionlessTarget(
-            config, self._checks, self._access, self._sends, counters
+            config, self._checks, self._access, self.sends, counters
         )
         self._home = self._resource(
             Address(
@@ -170,8 +170,8 @@ class Target:
         self._job_id = config.job_id
         self._plain_write = _SOM.word(opcode=Opcode.WRITE, rel=int(config.relative)) & ~FREE
         self._time = facilities.time
-        self._time.watch(self._inbound.next_deadline)
-        self._time.watch(self._sends.deferrals.next_deadline)
+        self._time.watch(self.inbound.next_deadline)
+        self._time.watch(self.sends.deferrals.next_deadline)
 
     # -- what the application offers ---------------------------------------------------------
 
@@ -217,12 +217,12 @@ class Target:
         :class:`uet.ses.resources.ResourceError` for what the profiles or the address rule out.
         """
         resource = self._at(address)
-        self._sends.post(receive, resource)
+        self.sends.post(receive, resource)
         resource.renew()
 
     def cancel_receive(self, context: object, address: Address | None = None) -> bool:
         """Take a posted receive back: it completes as CANCELLED.  False if none is queued."""
-        return self._sends.cancel(self._at(address), context)
+        return self.sends.cancel(self._at(address), context)
 
     def watch_receives(self, watcher: Watcher) -> None:
         """Notify ``watcher`` of what happens to receives of the configured resource."""
@@ -294,12 +294,12 @@ class Target:
                 memory[:] = packet[at + _SIZE :]
                 self._access.written(pdc.address, bits, offset, length, header_data)
                 return self._visible(length, packet, at, psn) if word & _DC_BIT else ACCEPTED
-            if not self._inbound.make_room(self._time.now):
+            if not self.inbound.make_room(self._time.now):
                 return NO_ROOM
             message = InboundMessage(
                 memory, word=word & ~FREE, to=to, key=bits, offset=offset, length=length
             )
-            self._inbound.add(key, message, self._time.now)
+            self.inbound.add(key, message, self._time.now)
         message.touched = self._time.now
         if not message.place(start, packet[at + _SIZE :]):
             return self._execution.judge(pdc, psn, next_header, packet, at)
@@ -339,7 +339,7 @@ class Target:
         """A region is there no longer: what is being written to it is refused from now on."""
         for number, message in list(self._messages.items()):
             if self._memory.named(message.key) == key and not isinstance(message, InboundSend):
-                self._inbound.stop(number, message, int(ReturnCode.BAD_MKEY))
+                self.inbound.stop(number, message, int(ReturnCode.BAD_MKEY))
 
     # -- what ends, and time -----------------------------------------------------------------
 
@@ -349,15 +349,15 @@ class Target:
 
     def _abandoned(self, message: InboundMessage, why: str) -> None:
         if isinstance(message, InboundSend):
-            self._sends.fail(message, why)
+            self.sends.fail(message, why)
 
     def forget(self, pdc_id: int) -> None:
         """The PDC is gone, and with it what was half received on it."""
-        self._inbound.forget(pdc_id)
+        self.inbound.forget(pdc_id)
 
     def next_deadline(self) -> int | None:
         """Return when :meth:`on_timer` must be called (ns), or ``None``."""
-        first, second = self._inbound.next_deadline(), self._sends.deferrals.next_deadline()
+        first, second = self.inbound.next_deadline(), self.sends.deferrals.next_deadline()
         if first is None or second is None:
             return second if first is None else first
         return min(first, second)
@@ -365,5 +365,5 @@ class Target:
     def on_timer(self, now: int) -> None:
         """Give up what has waited for too long."""
         self._time.now = now
-        self._inbound.on_timer(now)
-        self._sends.deferrals.on_timer(now)
+        self.inbound.on_timer(now)
+        self.sends.deferrals.on_timer(now)

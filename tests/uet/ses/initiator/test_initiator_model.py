@@ -307,10 +307,10 @@ class Initiator(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_held_for_nobody(self) -> None:
-        initiator: Any = self.bench.initiator
-        operations = list(initiator._open.values())
+        initiator = self.bench.initiator
+        operations = list(initiator.operations.values())
         holders = [o for o in operations if o.message is not None]
-        assert len(initiator._ids) == sum(o.plan.has_id for o in holders)
+        assert len(initiator.ids) == sum(o.plan.has_id for o in holders)
         ids = [o.message.id for o in holders if o.plan.has_id]
         assert len(set(ids)) == len(ids)
         for pdc in self.bench.pdcs.values():

@@ -51,9 +51,9 @@ def test_any_number_of_reads_ends_well_on_a_slow_link(reads: int, size: int, del
     assert {c.error for c in done} == {None}
     assert not b.fep.counters().get("tx_nacks")
     assert 0 < most <= 2 * READ_AHEAD
-    (stream,) = a.fep.initiator._streams.values()
+    (stream,) = a.fep.initiator.streams.values()
     assert (stream.reads.packets, stream.reads.octets) == (0, 0)
-    assert not a.fep.initiator._asking
+    assert a.fep.initiator.open_messages == 0
 
 
 @pytest.mark.parametrize("most", [1, 5_000, 40_000])
@@ -66,7 +66,7 @@ def test_the_bound_is_a_parameter(most: int) -> None:
 
     def look(frame: bytes, now: int) -> list[bytes]:
         nonlocal under_way
-        for stream in a.fep.initiator._streams.values():
+        for stream in a.fep.initiator.streams.values():
             under_way = max(under_way, stream.reads.octets)
         return [frame]
 
@@ -103,7 +103,7 @@ def test_reads_that_fail_make_room_for_others() -> None:
     """Refused, unanswered or cut off: what they had asked for is not under way any more."""
     exchange = Exchange(Wire(), 1, max_read_octets=SIZE)
     a, b = exchange.sides
-    b.fep._memory.register(
+    b.fep.memory.register(
         RegisteredRegion(memory=memoryview(bytearray(SIZE)), key=9, writable=True, readable=False)
     )
     for number in range(40):
@@ -116,7 +116,7 @@ def test_reads_that_fail_make_room_for_others() -> None:
     assert {c.context: c.error for c in done} == {
         number: "PERM_VIOLATION" if number % 2 else None for number in range(40)
     }
-    (stream,) = a.fep.initiator._streams.values()
+    (stream,) = a.fep.initiator.streams.values()
     assert (stream.reads.packets, stream.reads.octets) == (0, 0)
 
 

@@ -137,8 +137,8 @@ def test_no_packet_does_harm(seed: dict[str, Any], packets: list[Packet], ordere
         guarded.bench.wait(SECOND // 4)
     guarded.check()
     limit = guarded.bench.config.max_inbound_messages
-    assert len(guarded.bench.target._inbound.messages) <= limit
-    assert len(guarded.bench.target._inbound.refused) <= limit
+    assert len(guarded.bench.target.inbound.messages) <= limit
+    assert len(guarded.bench.target.inbound.refused) <= limit
     guarded.bench.target.forget(1)
     guarded.bench.wait(60 * SECOND)
     assert guarded.bench.target.next_deadline() is None

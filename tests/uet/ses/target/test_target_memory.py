@@ -58,7 +58,7 @@ def test_packets_in_any_order(opcode: Opcode, seed: int) -> None:
     assert completion.kind == ("remote_write" if opcode == Opcode.WRITE else "receive")
     assert completion.error is None
     assert bench.counters["rx_messages"] == 1
-    assert not bench.target._inbound.messages
+    assert not bench.target.inbound.messages
 
 
 @pytest.mark.conformance("C-206")
@@ -118,7 +118,7 @@ def test_octets_that_come_twice_and_strangers() -> None:
     assert bench.give(std(Opcode.WRITE, b"c" * 100, at=100, total=200, match_bits=KEY)) == ACCEPTED
     assert bench.give(std(Opcode.WRITE, b"d" * 50, total=200, match_bits=KEY)) == ACCEPTED
     assert bench.memory[:200] == b"d" * 50 + b"a" * 50 + b"c" * 100
-    assert not bench.target._inbound.messages
+    assert not bench.target.inbound.messages
 
 
 @pytest.mark.conformance("C-079")

@@ -55,7 +55,7 @@ def test_a_message_given_up_by_its_initiator() -> None:
         assert bench.give(packet) == ACCEPTED
     assert later == bytes(4096)
     assert bench.counters["rx_messages_abandoned"] == 1
-    assert not bench.target._inbound.refused
+    assert not bench.target.inbound.refused
     for packet in packets:  # the identifier is free again
         assert bench.give(packet) == ACCEPTED
     assert [c.context for c in bench.completions] == ["first", "later"]
@@ -70,7 +70,7 @@ def test_the_end_may_overtake_all_of_a_message() -> None:
     assert bench.give(packets[1]) == ACCEPTED
     assert bench.give(packets[0]) == ACCEPTED
     assert into == bytes(4096)
-    assert not bench.target._inbound.refused
+    assert not bench.target.inbound.refused
     assert bench.completions == []
 
 
@@ -87,9 +87,9 @@ def test_idle_messages_are_abandoned() -> None:
     bench.give(parts(Opcode.WRITE, bytes(3000), match_bits=KEY, message_id=2)[1])
     bench.wait(SECOND // 2)
     assert [(c.context, c.error, c.length) for c in bench.completions] == [("r", "ABANDONED", 1024)]
-    assert list(bench.target._inbound.messages) == [(1, 2)]
+    assert list(bench.target.inbound.messages) == [(1, 2)]
     bench.wait(SECOND)
-    assert not bench.target._inbound.messages
+    assert not bench.target.inbound.messages
     assert bench.counters["rx_messages_abandoned"] == 2
     assert bench.target.next_deadline() is None
     bench.wait(60 * SECOND)
@@ -102,7 +102,7 @@ def test_idle_messages_are_abandoned() -> None:
         assert read(bench.give(packet)).code == ReturnCode.BAD_MKEY
     assert bench.memory == before
     assert len(bench.completions) == 1
-    assert not bench.target._inbound.refused
+    assert not bench.target.inbound.refused
 
 
 @pytest.mark.conformance("C-088")
@@ -127,7 +127,7 @@ def test_only_som_takes_a_receive(ordered: bool) -> None:
     stated = read(bench.give(packets[0]))
     assert (stated.code, stated.modified) == (ReturnCode.OK, 4000)  # delivery complete
     assert into[:4000] == b"q" * 4000
-    assert not bench.target._inbound.early
+    assert not bench.target.inbound.early
 
 
 def test_a_send_whose_som_never_comes() -> None:
@@ -137,11 +137,11 @@ def test_a_send_whose_som_never_comes() -> None:
     assert bench.give(packets[2]) == ACCEPTED
     bench.wait(2 * SECOND)
     assert bench.counters["rx_messages_abandoned"] == 1
-    assert not bench.target._inbound.early
+    assert not bench.target.inbound.early
     for packet in (packets[0], packets[1], packets[3]):
         assert read(bench.give(packet)).code == ReturnCode.DROPPED
     assert bench.completions == []
-    assert not bench.target._inbound.refused
+    assert not bench.target.inbound.refused
 
 
 @pytest.mark.parametrize("order", ["message by message", "packet by packet"])
@@ -152,13 +152,13 @@ def test_refused_messages_are_remembered_up_to_a_limit(order: str) -> None:
     for message in messages if order == "message by message" else zip(*messages, strict=True):
         for packet in message:
             bench.give(packet)
-            assert len(bench.target._inbound.refused) <= 3
+            assert len(bench.target.inbound.refused) <= 3
     assert bench.counters["rx_requests_refused"] >= 10
     bench.wait(60 * SECOND)  # what waits for its SOM is given up
-    assert bool(bench.target._inbound.refused) == (order == "packet by packet")
+    assert bool(bench.target.inbound.refused) == (order == "packet by packet")
     bench.target.forget(1)
-    assert not bench.target._inbound.refused
-    assert not bench.target._inbound.early
+    assert not bench.target.inbound.refused
+    assert not bench.target.inbound.early
 
 
 def test_packets_before_som_have_limits() -> None:
@@ -173,8 +173,8 @@ def test_packets_before_som_have_limits() -> None:
         assert bench.give(first) == ACCEPTED
     assert bench.give(packets[2][1]) == ACCEPTED
     bench.target.forget(1)
-    assert not bench.target._inbound.early
-    assert not bench.target._inbound._early_octets
+    assert not bench.target.inbound.early
+    assert not bench.target.inbound.early_octets
 
 
 def test_what_came_before_som_must_agree_with_it() -> None:
@@ -184,7 +184,7 @@ def test_what_came_before_som_must_agree_with_it() -> None:
     first = parts(Opcode.SEND, b"q" * 3000)[0]
     assert read(bench.give(first)).code == ReturnCode.OP_VIOLATION
     assert [(c.context, c.error) for c in bench.completions] == [("r", "OP_VIOLATION")]
-    assert not bench.target._inbound.early
+    assert not bench.target.inbound.early
 
 
 def test_a_pdc_that_goes_takes_its_messages_along() -> None:
@@ -216,7 +216,7 @@ def test_no_room_for_another_message() -> None:
     assert [c.context for c in bench.completions] == ["r"]
     bench.time.now += SECOND
     assert bench.give(parts(Opcode.WRITE, bytes(2000), match_bits=KEY, message_id=3)[0]) == ACCEPTED
-    assert list(bench.target._inbound.messages) == [(1, 3)]
+    assert list(bench.target.inbound.messages) == [(1, 3)]
 
 
 # -- connectionless ------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_idempotent_requests() -> None:
         fields, octets = read_data(bench.connectionless("rudi", packet))
         assert octets == data[at : at + size]
         assert (fields["message_offset"], fields["modified_length"]) == (at, 2500)
-    assert not bench.target._inbound.messages
+    assert not bench.target.inbound.messages
 
 
 def test_what_is_not_idempotent() -> None:

@@ -223,7 +223,7 @@ def test_kept_messages(post_after: int, seed: int) -> None:
     assert into[:2500] == data
     (done,) = bench.completions
     assert (done.context, done.length, done.header_data, done.error) == ("r", 2500, 6, None)
-    assert bench.target._sends._kept == bench.target._sends._kept_octets == 0
+    assert bench.target.sends.kept == bench.target.sends.kept_octets == 0
 
 
 def test_kept_messages_have_limits() -> None:
@@ -255,7 +255,7 @@ def test_kept_messages_that_are_given_up() -> None:
     bench.target.forget(1)
     bench.receive()
     assert bench.completions == []
-    assert bench.target._sends._kept == bench.target._sends._kept_octets == 0
+    assert bench.target.sends.kept == bench.target.sends.kept_octets == 0
     assert bench.counters["rx_messages_abandoned"] == 3
 
 
@@ -305,14 +305,14 @@ def test_a_deferred_message(opcode: Opcode) -> None:
     end = std(opcode, b"", at=4 * MTU, total=10_000, **names)
     assert bench.give(end) == ACCEPTED
     assert read(bench.give(first[2])).code == ReturnCode.OK
-    assert not bench.target._inbound.refused
+    assert not bench.target.inbound.refused
     assert code(bench, std(Opcode.SEND, b"another", message_id=5)) == ReturnCode.NO_MATCH
     other = FakePdc(id=9)
     for packet in parts(opcode, data, message_id=2, target_restart_token=1, **names):
         assert bench.give(packet, other) == ACCEPTED
     assert into == data
     assert [(c.context, c.error, c.length) for c in bench.completions] == [("r", None, 10_000)]
-    assert bench.target.next_deadline() is None or not bench.target._inbound.messages
+    assert bench.target.next_deadline() is None or not bench.target.inbound.messages
 
 
 def test_a_deferrable_send_that_finds_its_receive() -> None:
@@ -506,7 +506,7 @@ def test_a_rendezvous_that_cannot_be_fetched() -> None:
     bench.initiator.fetches[1][5]("BAD_MKEY")
     assert [(c.context, c.error) for c in bench.completions[1:]] == [("s", "BAD_MKEY")]
     assert code(bench, second) == ReturnCode.DROPPED  # its memory is the application's again
-    assert not bench.target._inbound.refused
+    assert not bench.target.inbound.refused
 
 
 def test_a_rendezvous_given_up_while_it_is_fetched() -> None:
