@@ -73,7 +73,7 @@ class Registry(Mapping[str, E], Generic[E]):
         RegistryError where its name is no word or is taken, where it has no meaning, and where one
         of its parameters has no help or no default.  What calls for its caller has ``level`` 2.
         """
-        caller = sys._getframe(level)
+        caller = sys._getframe(level)  # noqa: SLF001  inspect reads the source of each frame
         file = caller.f_code.co_filename
         place = f"{file}, line {caller.f_lineno}"
         name = entry.name

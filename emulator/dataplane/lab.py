@@ -343,7 +343,7 @@ class Lab:
                 self.topology,
                 directory=self.directory,
                 indices=self.interface_indices(),
-                kernels=self._kernel,
+                kernels=self.kernel,
                 popen=self.popen,
                 vlans=vlans.requested(self.topology),
             )
@@ -353,15 +353,15 @@ class Lab:
     def cables(self) -> Cables | InnerCables:
         """The cables, to be pulled and plugged in."""
         if self.virtual:
-            return InnerCables(self.wires, kernels=self._kernel)
-        return Cables(self.topology, kernels=self._kernel, indices=self.interface_indices())
+            return InnerCables(self.wires, kernels=self.kernel)
+        return Cables(self.topology, kernels=self.kernel, indices=self.interface_indices())
 
     def _for_asic(self) -> dict[str, Any]:
         return {
             "dilation": self.dilation,
             "seed": self.seed,
             "measured": self.cable_delay != "netem",  # see emulator.dataplane.switch.fabric_asic
-            "kernels": self._kernel,
+            "kernels": self.kernel,
             "clock": self.record.clock,
             "here": self.wires.here,
         }
@@ -436,9 +436,9 @@ class Lab:
         return sum(self.inside(name, unrouted_packets) for name in switches)
 
     def _read_ports(self, node: str) -> dict[str, PortCounters]:
-        return read_ports(self._kernel(node))
+        return read_ports(self.kernel(node))
 
-    def _kernel(self, node: str) -> RouteSocket:
+    def kernel(self, node: str) -> RouteSocket:
         """A netlink socket in the namespace of ``node``, or of the wires."""
         if self.fabric is not None:
             return self.fabric.kernel_of(node)

@@ -46,7 +46,7 @@ class HostChannelAdapter:
         if self._rate_control.notifies:
             self.counts["tx_cnps"] = 0
         self.memory = RKeyTable()
-        self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
+        self.encapsulation = encapsulation(config.address, config.mac, config.ttl)
         self.peers = Peers(self._meet)
         self._named: dict[str, HcaPeer] = {}  # those met, by address as the configuration spells it
         self._agreed = ConnectionBook(config.connections)
@@ -55,7 +55,7 @@ class HostChannelAdapter:
         self._done: list[Completion] = []
         self._receives = QpReceiveQueue(self._done.append, endless=config.endless_receives)
         self._datagrams = Datagrams(config, self._done.append, self.counts)
-        self._arrivals = HcaArrivals(self, self._encapsulation, self._datagrams)
+        self._arrivals = HcaArrivals(self, self.encapsulation, self._datagrams)
         self._cnp_class = traffic_class(config.dscp_cnp, ecn_capable=config.ecn_capable)
         migreq = headers.BTH.mask("migreq") if config.migreq else 0
         self._cnp_word = headers.BTH.word(opcode=CNP_OPCODE) | migreq
@@ -67,7 +67,7 @@ class HostChannelAdapter:
         self._timers: list[tuple[int, int]] = []  # when to look at a QP; it may be too early
         self._waited_until = 0
         self._closing = False
-        self.peers.expect(config.neighbours, self._encapsulation)
+        self.peers.expect(config.neighbours, self.encapsulation)
 
     # -- the application's side ----------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class HostChannelAdapter:
 
     def _meet(self, address: str, mac: str) -> HcaPeer:
         """Make a peer."""
-        peer = self._named[address] = HcaPeer(self._encapsulation, address, mac)
+        peer = self._named[address] = HcaPeer(self.encapsulation, address, mac)
         return peer
 
     def connect(self, address: str, connection: Connection) -> None:

@@ -65,7 +65,7 @@ _PAYLOAD_PSNS: dict[int, str] = {
     ControlType.PROBE: "sack_base_psn",
 }
 #: What may follow each packet type (UES Table 3-16).
-_SENSIBLE: dict[int, frozenset[int]] = {
+SENSIBLE: dict[int, frozenset[int]] = {
     **dict.fromkeys(REQUEST_TYPES, _REQUEST_NEXT),
     **dict.fromkeys(ACK_TYPES, _ACK_NEXT),
     **dict.fromkeys(NACK_TYPES, frozenset({NextHeader.NONE})),
@@ -414,7 +414,7 @@ class _Decoder:
         ):
             return
         next_header = values["next_hdr"]
-        if next_header not in _SENSIBLE[kind]:
+        if next_header not in SENSIBLE[kind]:
             self.error(f"next header {next_header} makes no sense in packet type {kind}")
         if kind in NACK_TYPES:
             self.trailing("a NACK")

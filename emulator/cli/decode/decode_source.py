@@ -164,14 +164,14 @@ def _records(reader: Any, watched: _Watched) -> Iterator[tuple[bytes, int, int, 
         try:
             if isinstance(reader, RawPcapNgReader):
                 # Block by block, so that an end between two blocks differs from one inside.
-                record = reader._read_block()
+                record = reader._read_block()  # noqa: SLF001  scapy has no public one
                 if record is None:
                     continue
                 octets, meta = record
                 interface = (meta.ifname or b"").decode(errors="replace")
                 yield octets, meta.linktype, meta.wirelen, interface
             else:
-                octets, meta = reader._read_packet()
+                octets, meta = reader._read_packet()  # noqa: SLF001  nor one that says the length
                 yield octets, reader.linktype, meta.wirelen, ""
         except EOFError:
             if watched.ended:

@@ -187,7 +187,7 @@ class Capture:
         self._namespace = namespace
         self._snaplen = snaplen
         self._comment = comment
-        self._sniffers: list[tuple[str, Sniffer]] = []
+        self.sniffers: list[tuple[str, Sniffer]] = []
 
     def start(self, timeout_s: float = 20.0) -> None:
         """Return when every chosen port is being captured; :class:`UserError` if one is not."""
@@ -206,7 +206,7 @@ class Capture:
         try:
             for tap in self.taps:
                 self._start_tap(tap)
-            for what, sniffer in self._sniffers:
+            for what, sniffer in self.sniffers:
                 try:
                     sniffer.wait_ready(timeout_s)
                 except UserError as error:
@@ -229,7 +229,7 @@ class Capture:
                 buffer_mib=buffer,
                 comment=self._comment,
             )
-            self._sniffers.append((str(tap), dumpcap))
+            self.sniffers.append((str(tap), dumpcap))
             return
         for port in tap.ports:
             tcpdump = Tcpdump(
@@ -240,7 +240,7 @@ class Capture:
                 snaplen=self._snaplen,
                 buffer_mib=buffer,
             )
-            self._sniffers.append((f"{tap.node}:{port}", tcpdump))
+            self.sniffers.append((f"{tap.node}:{port}", tcpdump))
 
     def stop(self) -> CaptureRecord:
         """End the capture once every frame that has passed until now is in it, and join it."""
@@ -248,19 +248,19 @@ class Capture:
         errors: list[str] = []
         warnings: list[str] = []
         counts: list[PortCount] = []
-        dead = [sniffer for _, sniffer in self._sniffers if not sniffer.running]
-        for what, sniffer in self._sniffers:
+        dead = [sniffer for _, sniffer in self.sniffers if not sniffer.running]
+        for what, sniffer in self.sniffers:
             if sniffer in dead:
                 errors.append(
                     f"the capture of {what} ended before the run did and is incomplete: "
                     f"{sniffer.complaint()}"
                 )
-        for what, sniffer in self._sniffers:
+        for what, sniffer in self.sniffers:
             if not sniffer.drain(now_ns):
                 warnings.append(f"the capture of {what} was cut off while frames still passed")
-        for _, sniffer in self._sniffers:
+        for _, sniffer in self.sniffers:
             sniffer.interrupt()
-        for what, sniffer in self._sniffers:
+        for what, sniffer in self.sniffers:
             status = sniffer.wait()
             counts += sniffer.counts()
             if status and sniffer not in dead:
@@ -273,22 +273,22 @@ class Capture:
             if count.dropped
         ]
         path: Path | None = None
-        if self._sniffers:
+        if self.sniffers:
             try:
                 path = salvage(self.output.parent, self._comment)
             except UserError as error:
                 errors.append(str(error))
-        self._sniffers.clear()
+        self.sniffers.clear()
         return CaptureRecord(
             path=path, ports=tuple(counts), errors=tuple(errors), warnings=tuple(warnings)
         )
 
     def abort(self) -> None:
         """Kill the sniffers and remove their files; does nothing after :meth:`stop`."""
-        if self._sniffers:
-            for _, sniffer in self._sniffers:
+        if self.sniffers:
+            for _, sniffer in self.sniffers:
                 sniffer.kill()
-            self._sniffers.clear()
+            self.sniffers.clear()
             shutil.rmtree(self._parts, ignore_errors=True)
 
     def __enter__(self) -> Capture:
@@ -302,5 +302,5 @@ class Capture:
         trace: TracebackType | None,
     ) -> None:
         """Leave no sniffer behind; call :meth:`stop` inside the block for the record."""
-        if self._sniffers:
+        if self.sniffers:
             self.stop()

@@ -109,9 +109,9 @@ def probe() -> Capabilities:
     found = {}
     for name, feature in FEATURES.items():
         if feature.kind is CapabilityKind.KERNEL:
-            found[name] = _capability(feature, *_kernel_answer(refusals[name]))
+            found[name] = capability(feature, *_kernel_answer(refusals[name]))
         else:
-            found[name] = _capability(feature, *feature.look())
+            found[name] = capability(feature, *feature.look())
     return Capabilities(found)
 
 
@@ -141,7 +141,7 @@ def remedy(name: str, refusal: str) -> str:
     return (kernel and rights.way_out(refusal)) or feature.remedy
 
 
-def _capability(feature: Feature, present: bool, detail: str) -> MachineCapability:
+def capability(feature: Feature, present: bool, detail: str) -> MachineCapability:
     return MachineCapability(
         name=feature.name,
         kind=feature.kind,

@@ -253,7 +253,7 @@ class FabricAsic:
             self._storm(faulted, faults.pause_storm)
         if self.virtual is None:
             check_rate(faults, faulted.cable, port, self.dilation)
-        before = self._settings(faulted)
+        before = self.settings_of(faulted)
         after = self._nominal(self.fitted, faulted, faults)
         scaled = faults.scaled or self.faulted(port).scaled
         struck = ports.with_faults_of(before, after, scaled=scaled)
@@ -394,7 +394,7 @@ class FabricAsic:
         self._check_pauses(fitted)
         self._set_routes(fitted)
         for port in self._own:
-            settings, before = self._nominal(fitted, port, NONE), self._settings(port)
+            settings, before = self._nominal(fitted, port, NONE), self.settings_of(port)
             if PORT_HEAD.unpack_from(before)[0]:  # it worked before: what strikes it, stays
                 settings = ports.with_faults_of(settings, before)
             ports.configure(self.program, port.index, settings)
@@ -430,7 +430,7 @@ class FabricAsic:
             timed=self.virtual is None,
         )
 
-    def _settings(self, port: SwitchPort) -> bytes:
+    def settings_of(self, port: SwitchPort) -> bytes:
         """Return what the port works by now."""
         return self.program.settings.get(PORT_KEY.pack(port.index))
 
@@ -495,7 +495,7 @@ class FabricAsic:
         """The share of the cable's rate that faults leave of it."""
         (nominal, _), (now, _) = (
             PORT_HEAD.unpack_from(settings)
-            for settings in (self._nominal(fitted, port, NONE), self._settings(port))
+            for settings in (self._nominal(fitted, port, NONE), self.settings_of(port))
         )
         return float(f"{now / nominal:.4g}")  # both are rounded to what the program counts in
 

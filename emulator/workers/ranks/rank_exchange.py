@@ -177,7 +177,7 @@ class Ranks:
         patience_s: float = PATIENCE_S,
         watch: Watch | None = None,
     ) -> None:
-        self._channel, self._watch = channel, watch
+        self.channel, self._watch = channel, watch
         self.number, self.count = channel.number, channel.count
         self.patience_s = patience_s
         self.machines = [machine] * channel.count
@@ -388,13 +388,13 @@ class Ranks:
         self._blocks = None
         self._windows += 1
         self._sent_octets += self._form.octets
-        self._channel.gather(self._form.packed(self._step, times, receivers))
+        self.channel.gather(self._form.packed(self._step, times, receivers))
 
     def _await_blocks(self) -> list[WindowBlock]:
         """Wait for the blocks of all; what other messages say of a rank that gives none counts."""
         patience, causes = Patience(self.patience_s), Patience(_CAUSE_S)
         asked = False
-        while (octets := self._channel.gathered()) is None:
+        while (octets := self.channel.gathered()) is None:
             if patience.eager():
                 continue
             self._see_death()
@@ -432,7 +432,7 @@ class Ranks:
 
     def _poll(self, peer: int) -> bool:
         """Take the next message of ``peer``; return whether there was one."""
-        octets = self._channel.poll(peer)
+        octets = self.channel.poll(peer)
         if octets is None:
             return False
         kind, *content = message = pickle.loads(octets)
@@ -455,7 +455,7 @@ class Ranks:
     def _send(self, peer: int, message: tuple[object, ...]) -> None:
         octets = _pickled(message)
         self._sent_octets += len(octets)
-        self._channel.send(peer, octets)
+        self.channel.send(peer, octets)
 
     # Ends
 
@@ -481,7 +481,7 @@ class Ranks:
 
     def _say(self, peer: int, message: tuple[object, ...]) -> None:
         try:
-            self._channel.send(peer, pickle.dumps(message))
+            self.channel.send(peer, pickle.dumps(message))
         except OSError as error:
             _log.info("%s gets no word: %s", self.name(peer), error)
             self.silent.add(peer)
@@ -572,7 +572,7 @@ class Ranks:
 
     def abort(self, status: int) -> None:
         """Have the launcher end all ranks."""
-        self._channel.abort(status)
+        self.channel.abort(status)
 
 
 def _pickled(message: tuple[object, ...]) -> bytes:

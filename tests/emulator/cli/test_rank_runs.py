@@ -120,7 +120,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> NoGuardian:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, watch: NoGuardian) -> MemoryChannel:
     """The channel of the first of two ranks, of which the other never says anything."""
-    channel = ranks_of(2)[0]._channel
+    channel = ranks_of(2)[0].channel
     assert isinstance(channel, MemoryChannel)
     monkeypatch.setattr(
         rank_runs.importlib, "import_module", lambda _: SimpleNamespace(MpiChannel=lambda: channel)

@@ -384,7 +384,7 @@ def test_a_lab_without_has_none(lab: LabFactory) -> None:
 def test_seeds_follow_from_the_labs(asic_lab: LabFactory) -> None:
     def settings(lab: Lab) -> dict[str, bytes]:
         asic = asic_of(lab)
-        return {name: asic._settings(port) for name, port in asic.ports.items()}
+        return {name: asic.settings_of(port) for name, port in asic.ports.items()}
 
     first, again, other = (settings(asic_lab("shallow", seed=seed)) for seed in (1, 1, 2))
     assert first == again

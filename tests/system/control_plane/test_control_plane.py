@@ -110,7 +110,7 @@ def test_what_is_learned_is_what_static_would_be(alert: Lab, lab: LabFactory) ->
         static.topology,
         directory=static.directory,
         indices=static.interface_indices(),
-        kernels=static._kernel,
+        kernels=static.kernel,
         popen=static.popen,
     )
     for switch in static.topology.switches:

@@ -34,8 +34,10 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def open_nic(lab: Lab, node: str, stack: ExitStack, **options: object) -> Nic:
-    clock = Clock.start(lab.dilation)
+def open_nic(
+    lab: Lab, node: str, stack: ExitStack, *, clock: Clock | None = None, **options: object
+) -> Nic:
+    clock = clock or Clock.start(lab.dilation)
     nic = lab.inside(
         node,
         lambda: Nic(
@@ -155,8 +157,8 @@ def test_frames_are_held_for_their_path(lab: Lab, stack: ExitStack) -> None:
     delay_ns = 5_000_000  # of fabric time; five seconds of this machine's
     source = "10.0.1.2"
     a = open_nic(lab, "h0g0", stack)
-    b = open_nic(lab, "h1g0", stack, path_delays={source: PathDelay(delay_ns)})
-    clock = b._clock
+    clock = Clock.start(lab.dilation)
+    b = open_nic(lab, "h1g0", stack, clock=clock, path_delays={source: PathDelay(delay_ns)})
     head = header(lab, "h0g0", "h1g0", 8)
     sent_from = clock.now()
     for number in range(20):
@@ -178,9 +180,10 @@ def test_frames_are_held_for_their_path(lab: Lab, stack: ExitStack) -> None:
 
 def test_held_frames_are_not_overwritten(lab: Lab, stack: ExitStack) -> None:
     a = open_nic(lab, "h0g0", stack)
-    b = open_nic(lab, "h1g0", stack, slots=7, path_delays={"10.0.1.2": PathDelay(1 << 40)})
+    clock = Clock.start(lab.dilation)
+    delays = {"10.0.1.2": PathDelay(1 << 40)}
+    b = open_nic(lab, "h1g0", stack, clock=clock, slots=7, path_delays=delays)
     head = header(lab, "h0g0", "h1g0", 8)
-    clock = b._clock
 
     def filled() -> bool:
         a.send([(head, struct.pack("!Q", a.counters()["frames_out"]))])

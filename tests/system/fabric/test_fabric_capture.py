@@ -358,7 +358,7 @@ def test_a_killed_sniffer_is_reported_and_the_rest_is_kept(
 ) -> None:
     capture = open_capture(network, tmp_path, "rail0,h1g0")
     capture.start()
-    victim = dict(capture._sniffers)["h1g0:eth0"]
+    victim = dict(capture.sniffers)["h1g0:eth0"]
     os.kill(victim.pid, signal.SIGKILL)
     within(10, lambda: not victim.running, "the sniffer is dead")
     network.send("h0g0:eth0", 11)
@@ -376,7 +376,7 @@ def test_a_vanished_port_is_reported(network: Network, tmp_path: Path) -> None:
     capture = open_capture(network, tmp_path, "rail0")
     capture.start()
     network.send("h0g0:eth0", 5)
-    sniffer = capture._sniffers[0][1]
+    sniffer = capture.sniffers[0][1]
     assert sniffer.drain(time.monotonic_ns())
     network.ip("rail0", "link", "del", "up1")
     within(10, lambda: not sniffer.running, "dumpcap has noticed")
@@ -407,7 +407,7 @@ def test_parts_cut_by_force_give_what_they_have(network: Network, tmp_path: Path
     capture.start()
     network.send("h0g0:eth0", 40)
     network.send("h1g0:eth0", 10)
-    for _, sniffer in capture._sniffers:
+    for _, sniffer in capture.sniffers:
         sniffer.drain(time.monotonic_ns())
         sniffer.interrupt()
         sniffer.wait()
@@ -436,7 +436,7 @@ capture = Capture(
     folder=Path(folder),
 )
 capture.start()
-print(capture._sniffers[0][1].pid, flush=True)
+print(capture.sniffers[0][1].pid, flush=True)
 signal.pause()
 """
 

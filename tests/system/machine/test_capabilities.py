@@ -53,7 +53,7 @@ def interfaces() -> set[str]:
 def without(found: Capabilities, *names: str) -> Capabilities:
     return Capabilities(
         {
-            name: capabilities._capability(FEATURES[name], name not in names, one.detail)
+            name: capabilities.capability(FEATURES[name], name not in names, one.detail)
             for name, one in found.items()
         }
     )
@@ -63,7 +63,7 @@ def everything() -> Capabilities:
     """A machine that lacks nothing."""
     return Capabilities(
         {
-            name: capabilities._capability(feature, True, "works")
+            name: capabilities.capability(feature, True, "works")
             for name, feature in FEATURES.items()
         }
     )
@@ -91,8 +91,8 @@ def test_substitute_has_to_be_there_itself() -> None:
 
 def test_substitute_is_told_only_where_it_is_needed() -> None:
     feature = FEATURES["netem"]
-    assert capabilities._capability(feature, True, "").stands_in is None
-    assert capabilities._capability(feature, False, "").stands_in == feature.stands_in
+    assert capabilities.capability(feature, True, "").stands_in is None
+    assert capabilities.capability(feature, False, "").stands_in == feature.stands_in
 
 
 def test_require_names_the_missing_thing_and_the_way_out(

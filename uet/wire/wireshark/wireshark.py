@@ -415,7 +415,7 @@ class _Tables:
             parts.append(f"state = {self._of(headers.REQ_CC_STATE)}")
         if kind in (PacketType.NACK, PacketType.NACK_CCX):
             parts.append("ends = true")
-        parts.append(f"sensible = {_set(frame._SENSIBLE.get(kind, ()))}")
+        parts.append(f"sensible = {_set(frame.SENSIBLE.get(kind, ()))}")
         return "{ " + ", ".join(parts) + " }"
 
 

@@ -109,7 +109,7 @@ class NvmeHost:
     def __init__(self, options: HostOptions, dialer: Dialer, session: ControllerSession) -> None:
         self.options = options
         self._dialer = dialer
-        self._session = session
+        self.session = session
         self._live = asyncio.Event()
         self._live.set()
         self._lost: str | None = None
@@ -135,7 +135,7 @@ class NvmeHost:
         self._supervisor.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._supervisor
-        await self._session.shut_down()
+        await self.session.shut_down()
         if self._live.is_set():
             self._retire()
         self._live.set()  # whoever waits learns of the end
@@ -145,12 +145,12 @@ class NvmeHost:
     @property
     def controller(self) -> ControllerFacts:
         """Return facts of the controller that is, or was last, connected."""
-        return self._session.facts
+        return self.session.facts
 
     @property
     def namespaces(self) -> dict[int, NamespaceFacts]:
         """Return the active namespaces, by their NSID."""
-        return self._session.namespaces
+        return self.session.namespaces
 
     @property
     def connected(self) -> bool:
@@ -170,7 +170,7 @@ class NvmeHost:
         """Return counters of all queues since the host was made."""
         total = Counter(self._counts)
         if self._live.is_set():
-            total.update(_counts_of(self._session))
+            total.update(_counts_of(self.session))
         return dict(total)
 
     # -- I/O ---------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class NvmeHost:
             await self._live.wait()
             if self._lost is not None:
                 raise ControllerLostError(self._lost)
-            session = self._session
+            session = self.session
             if all(link.queue.broken is None for link in session.links):
                 if not session.io:
                     raise UserError("a discovery controller has no I/O queues; name a subsystem")
@@ -305,16 +305,16 @@ class NvmeHost:
 
     def _retire(self) -> None:
         """Keep the counters of the session, which has ended."""
-        self._counts.update(_counts_of(self._session))
+        self._counts.update(_counts_of(self.session))
         self._live.clear()
 
     async def _supervise(self) -> None:
         """Connect again whenever a queue has ended, until ``ctrl_loss_s`` is over."""
         try:
             while True:
-                reason = await self._session.wait_broken()
+                reason = await self.session.wait_broken()
                 self._retire()
-                self._session.abandon(reason)
+                self.session.abandon(reason)
                 self._counts["lost_connections"] += 1
                 if not await self._reconnect(reason):
                     return
@@ -329,7 +329,7 @@ class NvmeHost:
         while loop.time() < end:
             await asyncio.sleep(min(self.options.reconnect_delay_s, end - loop.time()))
             try:
-                self._session = await ControllerSession.open(self.options, self._dialer)
+                self.session = await ControllerSession.open(self.options, self._dialer)
             except (NvmeCommandError, QueueBrokenError) as error:
                 self._counts["failed_reconnects"] += 1
                 reason = str(error)

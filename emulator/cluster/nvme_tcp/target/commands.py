@@ -107,7 +107,7 @@ def identify(controller: NvmeController, command: nvme.NvmeCommand) -> Outcome:
     number = command.cdw10 & 0xFF
     if number == nvme.IdentifyCns.CONTROLLER:
         return transmission_of(controller_data(controller))
-    page = _IDENTIFY_PAGES.get(number)
+    page = IDENTIFY_PAGES.get(number)
     if page is None or controller.subsystem is None:
         return refused(nvme.NvmeStatus.INVALID_FIELD)
     return page(controller, command)
@@ -211,7 +211,7 @@ def _command_set_controller(controller: NvmeController, command: nvme.NvmeComman
     return transmission_of(bytes(nvme.IDENTIFY_SIZE))  # no limits besides MDTS
 
 
-_IDENTIFY_PAGES: dict[int, Callable[[NvmeController, nvme.NvmeCommand], Outcome]] = {
+IDENTIFY_PAGES: dict[int, Callable[[NvmeController, nvme.NvmeCommand], Outcome]] = {
     nvme.IdentifyCns.NAMESPACE: _namespace,
     nvme.IdentifyCns.ACTIVE_NAMESPACES: _active,
     nvme.IdentifyCns.DESCRIPTORS: _descriptors,

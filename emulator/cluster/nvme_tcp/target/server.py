@@ -29,7 +29,7 @@ class TargetServer:
         self.buffer = bytearray(RECEIVE_OCTETS)
         self.ended = ended
         self._loop = asyncio.get_running_loop()
-        self._links: dict[TargetConnection, _HostSocket] = {}
+        self.links: dict[TargetConnection, _HostSocket] = {}
         self._servers: list[asyncio.Server] = []
         self._timer = WakeTimer(self._loop, self._expire)
 
@@ -43,7 +43,7 @@ class TargetServer:
         self._timer.cancel()
         for server in self._servers:
             server.close()
-        for link in tuple(self._links.values()):
+        for link in tuple(self.links.values()):
             link.hang_up()
         for server in self._servers:
             await server.wait_closed()
@@ -54,13 +54,13 @@ class TargetServer:
         """Return a connection for a socket, or None: there are too many."""
         connection = self.target.accept(local, time.monotonic_ns())
         if connection is not None:
-            self._links[connection] = link
+            self.links[connection] = link
             self.serve_disturbed()
         return connection
 
     def left(self, connection: TargetConnection) -> None:
         """Forget a connection whose socket is closed."""
-        self._links.pop(connection, None)
+        self.links.pop(connection, None)
         connection.close()
         if self.ended is not None:
             self.ended(connection)
@@ -72,7 +72,7 @@ class TargetServer:
             self.target.rescheduled = False
             self._arm()
         for connection in self.target.take_disturbed():
-            if (link := self._links.get(connection)) is not None:
+            if (link := self.links.get(connection)) is not None:
                 link.pump()
 
     def _arm(self) -> None:

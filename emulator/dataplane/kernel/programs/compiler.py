@@ -49,7 +49,7 @@ def compiled(
     if kept.exists():
         yield kept
         return
-    with _scratch(cache) as scratch:
+    with scratch_folder(cache) as scratch:
         target = scratch / name
         command = ["clang", *flags, str(main), "-o", str(target)]
         _log.info("compile %s: %s is not in %s", subject, name, cache)
@@ -65,7 +65,7 @@ def compiled(
 
 
 @contextmanager
-def _scratch(cache: Path) -> Iterator[Path]:
+def scratch_folder(cache: Path) -> Iterator[Path]:
     """Yield a directory in ``cache``, or elsewhere if that cannot be written, until the end.
 
     A lock on it marks it as in use; one that a killed process has left behind has none.

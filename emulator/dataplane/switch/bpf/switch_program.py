@@ -258,7 +258,7 @@ def built(
             yield target
         return
     with os.fdopen(os.memfd_create("asic"), "wb") as file:
-        file.write(_sized(ready.read_bytes(), size))
+        file.write(sized(ready.read_bytes(), size))
         file.flush()
         yield Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
 
@@ -272,7 +272,7 @@ def _parts(sources: Path) -> list[Path]:
     return [*sources.glob("*.c"), *sources.glob("*.h")]
 
 
-def _sized(program: bytes, size: Size) -> bytes:
+def sized(program: bytes, size: Size) -> bytes:
     """Return ``program`` with tables of ``size``: their lengths are those of arrays in its BTF."""
     start = program.index(_BTF)
     offset, octets = struct.unpack_from("<II", program, start + 8)

@@ -45,8 +45,8 @@ def test_a_list_of_namespaces_that_does_not_end(
     octets = b"".join(nsid.to_bytes(4, "little") for nsid in nsids)
     page: Page = lambda controller, command: transmission_of(octets)  # noqa: E731
     same: Page = lambda controller, command: transmission_of(bytes(4096))  # noqa: E731
-    monkeypatch.setitem(commands._IDENTIFY_PAGES, IdentifyCns.ACTIVE_NAMESPACES, page)
-    monkeypatch.setitem(commands._IDENTIFY_PAGES, IdentifyCns.NAMESPACE, same)
+    monkeypatch.setitem(commands.IDENTIFY_PAGES, IdentifyCns.ACTIVE_NAMESPACES, page)
+    monkeypatch.setitem(commands.IDENTIFY_PAGES, IdentifyCns.NAMESPACE, same)
 
     async def test(options: HostOptions) -> None:
         with pytest.raises(QueueBrokenError, match="does not rise"):
@@ -57,14 +57,14 @@ def test_a_list_of_namespaces_that_does_not_end(
 
 @pytest.mark.parametrize("shift", [0, 8, 23, 63, 255])
 def test_blocks_that_no_command_carries(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = commands._IDENTIFY_PAGES[IdentifyCns.NAMESPACE]
+    kept = commands.IDENTIFY_PAGES[IdentifyCns.NAMESPACE]
 
     def page(controller: NvmeController, command: NvmeCommand) -> Outcome:
         octets = bytearray(kept(controller, command).read(0, 4096))  # type: ignore[union-attr]
         octets[130] = shift
         return transmission_of(bytes(octets))
 
-    monkeypatch.setitem(commands._IDENTIFY_PAGES, IdentifyCns.NAMESPACE, page)
+    monkeypatch.setitem(commands.IDENTIFY_PAGES, IdentifyCns.NAMESPACE, page)
 
     async def test(options: HostOptions) -> None:
         async with await NvmeHost.connect(options) as host:

@@ -138,7 +138,7 @@ def test_commands_under_way_are_sent_again() -> None:
             work = [asyncio.create_task(host.write(1, 0, data)) for _ in range(8)]
             while not target.counters["tx_r2ts"]:
                 await asyncio.sleep(0)
-            for link in tuple(server._links.values()):
+            for link in tuple(server.links.values()):
                 link.hang_up()
             await asyncio.gather(*work)
             assert await host.read(1, 0, len(data) // BLOCK) == data
@@ -182,9 +182,9 @@ def test_a_silent_host_is_disconnected_by_its_own_deadline() -> None:
         target = target_of(TargetSettings(connect_ns=3600 * 10**9))
         async with served(target) as (_, port):
             host = await NvmeHost.connect(options(port, keep_alive_s=0.3, ctrl_loss_s=0))
-            session = host._session
+            session = host.session
             assert session is not None
-            for task in session._tasks:
+            for task in session._tasks:  # noqa: SLF001  (nothing else makes a host silent)
                 task.cancel()
             await session.wait_broken()
             assert target.counters["keep_alive_timeouts"] == 1
@@ -257,7 +257,7 @@ def test_commands_that_wait_for_their_turn_survive_a_broken_queue() -> None:
             served(target_of()) as (_, port),
             await NvmeHost.connect(options(port, queue_entries=2)) as host,
         ):
-            session = host._session
+            session = host.session
             assert session is not None
             (link,) = session.io
             work = [asyncio.create_task(host.read(1, 0, 64)) for _ in range(10)]

@@ -44,7 +44,7 @@ def linked(folder: Path, entries: dict[str, int], clock: Clock) -> bytes:
 def test_its_tables_have_the_size_that_clang_would_give_them(tmp_path: Path, clock: Clock) -> None:
     asked = linked(tmp_path, SIZE.entries(), clock)
     general = linked(tmp_path, dict(PLACEHOLDERS), clock)
-    assert switch_program._sized(general, SIZE) == asked
+    assert switch_program.sized(general, SIZE) == asked
     version = subprocess.run(["clang", "--version"], capture_output=True, text=True).stdout
     if "version 14." in version:  # that of Debian 12, which made what is shipped
         assert general == switch_program.shipped(clock).read_bytes()

@@ -22,7 +22,7 @@ MTU = 1024
 
 def fresh() -> tuple[Lone, QueuePair, HcaPeer]:
     end = Lone()
-    peer = HcaPeer(end.hca._encapsulation, THERE, MACS[THERE])
+    peer = HcaPeer(end.hca.encapsulation, THERE, MACS[THERE])
     return end, end.hca.add_queue_pair(NEW), peer
 
 

@@ -168,7 +168,7 @@ def test_a_rank_that_was_stopped_itself_does_not_give_up_others(
 ) -> None:
     first, second = ranks_of(2, patience_s=300)
     second.share("a step", lambda _: "here")
-    (queue,) = [line for line in second._channel.queues.values() if line]  # type: ignore[attr-defined]
+    (queue,) = [line for line in second.channel.queues.values() if line]  # type: ignore[attr-defined]
     message = queue.pop()
     times = itertools.chain([0.0], itertools.count(1000.0, 0.001))
 
@@ -214,7 +214,7 @@ class Obituaries:
 def test_nobody_waits_for_a_rank_that_is_known_to_be_dead() -> None:
     patient, _ = ranks_of(2, patience_s=3600)
     watch = Obituaries(Death(1, "MPI rank 1 on b was killed"))
-    first = Ranks(patient._channel, machine="a", patience_s=3600, watch=watch)
+    first = Ranks(patient.channel, machine="a", patience_s=3600, watch=watch)
     first.share("advance", lambda _: None)
     with pytest.raises(RankGone, match=r"^MPI rank 1 on b was killed$"):
         first.hear(1)
@@ -248,7 +248,7 @@ def test_ranks_part_when_all_have_cleaned_up() -> None:
 
 def test_a_rank_that_cannot_be_reached_keeps_nobody() -> None:
     first, _ = ranks_of(2)
-    channel = first._channel
+    channel = first.channel
     assert isinstance(channel, MemoryChannel)
     channel.deaf = {1}
     first.leave("no room")

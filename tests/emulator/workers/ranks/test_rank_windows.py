@@ -24,8 +24,8 @@ WINDOWS = 4
 
 def channel(ranks: Ranks) -> MemoryChannel:
     """Return the channel of ``ranks``."""
-    assert isinstance(ranks._channel, MemoryChannel)
-    return ranks._channel
+    assert isinstance(ranks.channel, MemoryChannel)
+    return ranks.channel
 
 
 def neighbours(number: int) -> set[int]:

@@ -65,7 +65,7 @@ def test_a_compilation_that_is_killed_leaves_what_is_found(tmp_path: Path, cache
 
 
 def test_a_compilation_that_runs_is_left_alone(tmp_path: Path, cache: Path) -> None:
-    with compiler._scratch(cache) as scratch:
+    with compiler.scratch_folder(cache) as scratch:
         assert compiler.remove_abandoned() == 0
         assert scratch.is_dir()
     assert not cache.exists()
