@@ -198,7 +198,7 @@ def test_what_is_kept_is_bounded(kind: Kind) -> None:
     for size, octet in (*order, *order[::-1]):
         frame = joined(sender.wrap(octet, 5, BARE, bytes(size)))
         assert taken(receiver, frame)[2:5:2] == (len(frame), octet)
-        kept = max(kept, len(sender._prefixes))  # noqa: SLF001  (memory alone)
+        kept = max(kept, len(sender._prefixes))  # noqa: SLF001  memory alone
     assert kept <= 64
 
 

@@ -46,4 +46,4 @@ def test_made_up_headers_are_not_kept_for_ever() -> None:
         found = seasoned.open(memoryview(bytes(template)))
         assert not isinstance(found, str)
         assert found[0] == number.to_bytes(4, "big")
-    assert len(seasoned._known4) <= 4_096  # noqa: SLF001  (memory alone)
+    assert len(seasoned._known4) <= 4_096  # noqa: SLF001  memory alone

@@ -133,6 +133,6 @@ def test_flows_that_a_hostile_sender_makes_up_are_not_kept() -> None:
     for dqpn in range(1 << 16, (1 << 16) + 6_000):
         end.give(end.frame(0x04, 0, dqpn=dqpn))
     assert end.hca.counts["rx_drop_unknown_qp"] == 6_000
-    assert len(end.hca._arrivals._opener._flows) <= 4_096  # noqa: SLF001  (memory alone)
+    assert len(end.hca._arrivals._opener._flows) <= 4_096  # noqa: SLF001  memory alone
     assert end.hca.counters()["qps_open"] == 0
     assert len(end.ask(end.write(end.psn, b"still", key=KEY))) == 1

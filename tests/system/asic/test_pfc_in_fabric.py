@@ -499,7 +499,7 @@ def test_the_agent_ends_with_who_started_it(pausing: Pausing) -> None:
     lab = pausing()
     pauses_of = asic_of(lab).pauses
     (agent,) = lab_record.processes(lab.name)
-    pipe = pauses_of._pipe  # noqa: SLF001  (the kernel closes it where a process dies)
+    pipe = pauses_of._pipe  # noqa: SLF001  the kernel closes it where a process dies
     assert pipe is not None
     pipe.close()  # as when a process dies
     within(BUDGET_S, lambda: not agent.alive, "ended")

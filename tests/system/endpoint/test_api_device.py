@@ -228,7 +228,7 @@ def test_a_wait_ends_by_its_time_and_by_a_signal_without_spinning(
 ) -> None:
     side = opened(0)
     turns = 0
-    turn = Device._turn  # noqa: SLF001  (a wait that spins differs in nothing else)
+    turn = Device._turn  # noqa: SLF001  a wait that spins differs in nothing else
 
     def counted(device: Device, now: int) -> bool:
         nonlocal turns

@@ -162,7 +162,7 @@ def test_what_is_resent_over_and_over_is_remembered_once() -> None:
     inference = LossInference(window, START, one_path=False)
     for _ in range(1_000):
         inference.sent_again(START)
-    assert len(inference._again) == 1  # noqa: SLF001  (memory alone)
+    assert len(inference._again) == 1  # noqa: SLF001  memory alone
 
 
 def test_only_the_last_retransmission_is_judged() -> None:

@@ -438,4 +438,4 @@ def test_timer_heap_does_not_outgrow_its_window() -> None:
         now = deadline
         assert timer.expired(now) == [5]
         timer.sent_again(5, now)
-    assert len(timer._again) == 1  # noqa: SLF001  (memory alone)
+    assert len(timer._again) == 1  # noqa: SLF001  memory alone

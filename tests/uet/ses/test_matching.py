@@ -332,8 +332,8 @@ def test_nothing_is_left_behind() -> None:
         message = UnexpectedMessage(1, tag=tag)
         queue.hold(message)
         queue.discard(message)
-    assert len(queue._tagged._exact) == 1  # noqa: SLF001  (memory alone)
-    assert not queue._waiting_tagged._by_tag  # noqa: SLF001  (memory alone)
+    assert len(queue._tagged._exact) == 1  # noqa: SLF001  memory alone
+    assert not queue._waiting_tagged._by_tag  # noqa: SLF001  memory alone
 
 
 # -- all together --------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class HostLink(asyncio.BufferedProtocol):
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _, link = await loop.create_connection(lambda: cls(settings, connect_s), sock=one)
         try:
-            await link._ready
+            await link._ready  # noqa: SLF001  a method of its class
         except BaseException:
             link.close()
             raise

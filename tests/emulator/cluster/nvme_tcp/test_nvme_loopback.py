@@ -184,7 +184,7 @@ def test_a_silent_host_is_disconnected_by_its_own_deadline() -> None:
             host = await NvmeHost.connect(options(port, keep_alive_s=0.3, ctrl_loss_s=0))
             session = host.session
             assert session is not None
-            for task in session._tasks:  # noqa: SLF001  (nothing else makes a host silent)
+            for task in session._tasks:  # noqa: SLF001  nothing else makes a host silent
                 task.cancel()
             await session.wait_broken()
             assert target.counters["keep_alive_timeouts"] == 1

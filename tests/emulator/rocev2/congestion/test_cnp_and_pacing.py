@@ -189,7 +189,7 @@ def test_timers_that_are_put_off_do_not_pile_up() -> None:
         end.give(end.ack(end.first + number))
         end.take()
     assert len(end.done()) == 300
-    assert len(end.hca._timers) <= 4  # noqa: SLF001  (memory alone)
+    assert len(end.hca._timers) <= 4  # noqa: SLF001  memory alone
 
 
 @pytest.mark.parametrize("recovery", RECOVERIES)

@@ -391,7 +391,7 @@ def test_selective_repeat_forgets_the_psns_that_a_read_stood_for() -> None:
     assert qp is not None
     assert isinstance(qp.responder, Responder)
     assert qp.responder.expected - end.psn == 15
-    early = qp.responder._early  # noqa: SLF001  (memory alone)
+    early = qp.responder._early  # noqa: SLF001  memory alone
     assert early is not None
     assert not early._kept  # noqa: SLF001
     assert not early._named  # noqa: SLF001

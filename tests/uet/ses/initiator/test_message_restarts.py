@@ -314,7 +314,7 @@ def test_the_order_of_a_restarts_tokens(swapped: bool) -> None:
     exchange = Exchange(Wire(), 3, compatibility=compatibility)
     for number, side in enumerate(exchange.sides, 1):
         # Targets count from 0 or 1 too: tokens that are equal would have no order.
-        side.fep.initiator.peer_handles._next_token = 1_000 * number  # noqa: SLF001  (as after many)
+        side.fep.initiator.peer_handles._next_token = 1_000 * number  # noqa: SLF001  as after many
         deferrable_late(exchange, side, "rud")
     exchange.prove()
     for side in exchange.sides:

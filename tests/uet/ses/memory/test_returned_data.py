@@ -264,6 +264,6 @@ def test_timers_that_do_not_count_are_thrown_out() -> None:
         message = bench.take()
         bench.end(message)
         bench.data(message, 0, bytes(5))
-    heap = bench.initiator._timers._heap  # noqa: SLF001  (memory alone)
+    heap = bench.initiator._timers._heap  # noqa: SLF001  memory alone
     assert len(heap) <= 65
     bench.assert_nothing_left()
