@@ -22,7 +22,6 @@ from tests.harness.uet.script import (
 )
 from uet.compatibility import Compatibility
 from uet.config import ConfigurationError, FepConfig
-from uet.pds.pdc.table import PdcTable
 from uet.wire.codes import USE_RSV_PDC, NackCode
 
 # -- the reserved pool ----------------------------------------------------------------------------
@@ -118,21 +117,13 @@ def test_an_identifier_that_comes_again_starts_elsewhere() -> None:
 
 @pytest.mark.conformance("C-015")
 @pytest.mark.parametrize("distance", [-(1 << 16) + 1, -1, 0, 1, (1 << 16) - 1])
-def test_a_near_first_psn_is_not_taken(distance: int) -> None:
+def test_a_near_first_psn_is_not_taken(distance: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The generator proposes a PSN near to the last one, and then one that is far enough."""
-    first = 1 << 20
-    last = first + 1
-
-    class Proposing(random.Random):
-        proposals = [0, first, last + distance, last + (1 << 16)]
-
-        def randrange(self, *_: object) -> int:  # type: ignore[override]
-            return self.proposals.pop(0)
-
-    script = Script(last_pdcid=1)
-    script.fep.table = PdcTable(script.fep, Proposing())
+    script = Script(seed=3, last_pdcid=1)
     script.establish_initiator()
-    assert script.next_psn == last
+    last = script.next_psn
+    proposals = iter([last + distance, last + (1 << 16)])
+    monkeypatch.setattr(random.Random, "randrange", lambda *_: next(proposals))
     request = reopened(script)
     assert (request.spdcid, request.psn) == (1, last + (1 << 16))
 
