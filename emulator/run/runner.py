@@ -41,7 +41,14 @@ from emulator.run.measurement import Measured
 from emulator.run.measures.ideal import violation
 from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
-from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
+from emulator.run.plan.run_plan import (
+    PlannedStage,
+    RunPlan,
+    RunRequest,
+    default_capture,
+    partition_of,
+    prepare,
+)
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.report import row_events
 from emulator.run.report.measured_row import measured_row
@@ -120,9 +127,13 @@ def _execute(plan: RunPlan, observer: Observer, processes: Processes) -> tuple[R
 
 @dataclass(frozen=True)
 class _Built:
-    """The fabric of a run while it stands: ``injector`` breaks it, and ``ports`` are read."""
+    """The fabric of a run while it stands: ``injector`` breaks it, and ``ports`` are read.
+
+    Its ``time`` is virtual.
+    """
 
     lab: Dataplane
+    time: VirtualTime
     injector: FaultInjector
     ports: PortObserver
 
@@ -138,14 +149,16 @@ class _Run:
     ) -> None:
         self.plan, self.result, self.folder, self.observer = plan, result, folder, observer
         self._processes = processes
+        partition = partition_of(plan)
         self.environment: dict[str, object] = {
             **environment_of(plan),
             "lab": plan.lab,
             "seed": plan.request.seed,
+            "workers": partition.workers,
         }
-        self.time = VirtualTime(plan, result, folder, self.environment, processes)
+        self._worker_of = partition.worker_of
         gpus = [gpu.name for gpu in plan.topology.gpus]
-        self._division = Division.by_worker(processes, self.time.worker_of(), gpus)
+        self._division = Division.by_worker(processes, self._worker_of, gpus)
         self.attempt: Attempt | None = None
         self._seeds = SeedRows(plan.request.seeds)
         warmups = {trial.warmups for trial in plan.trials}
@@ -171,13 +184,13 @@ class _Run:
             built = self._build(stack)
             for stages in self._by_endpoints():
                 with ExitStack() as lives:
-                    pool = self._make_endpoints(built.lab, lives, stages)
+                    pool = self._make_endpoints(built, lives, stages)
                     for number in stages:
                         self._run_stage(number, built, pool)
                     self._take_endpoints(pool.close())
             if self.plan.logged:
                 gather_files(self._processes, self.folder.path / EVENT_LOGS)
-            self._count(built.ports)
+            self._count(built)
 
     def _by_endpoints(self) -> list[list[int]]:
         """The numbers of the stages, those together that can use the same endpoints."""
@@ -219,11 +232,13 @@ class _Run:
                 reported = fitting.fit(stage.switch, plan.topology, 1, clock="virtual").warnings
                 self.result.warnings += [one for one in reported if one not in self.result.warnings]
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
-        self.time.begin(lab, stack)
+        time = VirtualTime(
+            plan, self.result, self.folder, self.environment, self._processes, lab, stack
+        )
         self.folder.write("environment.json", self.environment)
-        queues = self.time.telemetry if self._processes.reports else None
-        ports = PortObserver(lab, queues, self.time.counters, self.time.forget_tagged_frames)
-        return _Built(lab, FaultInjector(lab, self.time.cabling), ports)
+        queues = time.telemetry if self._processes.reports else None
+        ports = PortObserver(lab, queues, time.counters, time.forget_tagged_frames)
+        return _Built(lab, time, FaultInjector(lab, time.cabling), ports)
 
     def _make_lab(self) -> Dataplane:
         plan, observer = self.plan, self.observer
@@ -234,13 +249,13 @@ class _Run:
             seed=plan.request.seed,
             spec=plan.spec,
             switch=plan.stages[0].switch,
-            worker_of=self.time.worker_of(),
+            worker_of=self._worker_of,
             worker=None if self._processes.count == 1 else self._processes.number,
             progress=lambda done, total, what: observer.progress(f"building {what}", None),
         )
 
     def _make_endpoints(
-        self, lab: Dataplane, lives: ExitStack, stages: Sequence[int]
+        self, built: _Built, lives: ExitStack, stages: Sequence[int]
     ) -> VirtualPool:
         """The endpoints for ``stages``, which share a transport; they end with ``lives``."""
         plan, observer = self.plan, self.observer
@@ -256,18 +271,18 @@ class _Run:
         specs = endpoint_specs(
             first.topology,
             transport,
-            nic_delays=lab.cable_delay == "nic",
+            nic_delays=built.lab.cable_delay == "nic",
             paced=False,
             seed=first.seed,
             memory_octets=max(max(memory) for memory in memories) or 1,
             event_logs=self._event_logs(stages[0]),
-            began=self.time.clock.began,
+            began=built.time.clock.began,
             pausing=any(
                 (switch := plan.stages[number].switch) is not None and switch.pausing is not None
                 for number in stages
             ),
         )
-        pool = lives.enter_context(self.time.pool(specs))
+        pool = lives.enter_context(built.time.pool(specs))
         pool.start(
             lambda done, total: observer.progress(f"starting endpoints ({done}/{total})", None)
         )
@@ -281,15 +296,15 @@ class _Run:
     def _run_stage(self, number: int, built: _Built, pool: VirtualPool) -> None:
         """Configure the switches, and run the stage's trials."""
         plan, stage, ports = self.plan, self.plan.stages[number], built.ports
+        time = built.time
         before = plan.stages[max(0, number - 1)]
         same = (stage.switch, stage.seed) == (before.switch, before.seed)
         if not same:
-            self.time.rest()
-            if stage.switch is not None:
+            time.rest()
+            if stage.switch is not None and (asic := built.lab.asic) is not None:
                 ports.restart()
-                assert built.lab.asic is not None  # as every stage, or none, has a switch
-                built.lab.asic.apply(stage.switch, stage.seed)
-            self.time.switches_changed(stage.seed)
+                asic.apply(stage.switch, stage.seed)
+            time.switches_changed(stage.seed)
         self.folder.event(
             "stage", number=number, transport=stage.stage.label, switch=stage.stage.switch
         )
@@ -310,13 +325,13 @@ class _Run:
                 injector=built.injector,
                 pool=pool,
                 ports=ports,
-                time=self.time,
+                time=time,
                 notify=self.folder.event,
                 progress=partial(self._settle, built, trial, partial(self._advance, what, step)),
                 division=self._division,
             )
             ports.restart()
-            self.time.begin_row(pool)
+            time.begin_row(pool)
             try:
                 measured, reported = attempt.run()
             finally:
@@ -325,9 +340,9 @@ class _Run:
             reported = {
                 **reported,
                 "fidelity": {"verdict": "exact", "reasons": []},
-                "digest": self.time.row_digest(),
+                "digest": time.row_digest(),
             }
-            timed = self.time.frame_times(len(self.result.rows) + 1)
+            timed = time.frame_times(len(self.result.rows) + 1)
             own = partial(measured_row, plan, stage, trial, measured.outcome)
             row = self.result.add_row(
                 {
@@ -343,6 +358,7 @@ class _Run:
             if beaten is not None:
                 self.result.errors.append(f"row {len(self.result.rows)}: {beaten}")
             self._save()
+            time.flush()
             self._report(stage, place, row)
             if trial is largest:
                 self._write_timeline(trial, measured)
@@ -383,17 +399,18 @@ class _Run:
 
     def _settle(self, built: _Built, trial: Trial, progress: Callable[[], None]) -> None:
         """After an iteration: what its faults did to learned routes is over before the next."""
-        if built.lab.routing is not None and (trial.faults or self.plan.moments_of(trial)):
-            self.time.await_routes()
+        if trial.faults or self.plan.moments_of(trial):
+            built.time.await_routes()
         progress()
 
     def _advance(self, what: str, step: float) -> None:
         self._done += step
         self.observer.progress(what, min(1.0, self._done))
 
-    def _count(self, ports: PortObserver) -> None:
+    def _count(self, built: _Built) -> None:
         """Read all counters and judge; called while the fabric still stands."""
         self.observer.progress("reading counters", 1.0)
+        ports = built.ports
         kernel, asic, pauses = ports.kernel(), ports.totals(), ports.pauses()
         links = ports.links()
         self.result.ports = {
@@ -403,10 +420,10 @@ class _Run:
             | ({"link": links[name].as_dict()} if name in links else {})
             for name, port in kernel.items()
         }
-        self.result.fidelity = self.time.verdict()
-        self.result.digest = self.time.digest()
+        self.result.fidelity = built.time.verdict()
+        self.result.digest = built.time.digest()
         if self.plan.request.digest_parts:
-            self.time.write_parts()
+            built.time.write_parts()
         check_digest(self.plan, self.result)
 
     def _take_endpoints(self, counters: Mapping[int, Mapping[str, Mapping[str, int]]]) -> None:
@@ -429,7 +446,6 @@ class _Run:
         """Write what there is so far, should this process be killed before it can conclude."""
         content = self.result.as_dict()
         self.folder.write("result.json", content | {"errors": [*self.result.errors, UNFINISHED]})
-        self.time.flush()
 
     def conclude(self) -> None:
         """Write what there is.  The last thing of every run, whatever came before."""

@@ -17,7 +17,7 @@ from emulator.dataplane.switch import telemetry
 from emulator.dataplane.switch.telemetry import Telemetry
 from emulator.run.measures import frame_latency
 from emulator.run.measures.frame_latency import FrameTimes, LatencyFile
-from emulator.run.plan.run_plan import RunPlan, partition_of
+from emulator.run.plan.run_plan import RunPlan
 from emulator.run.results import Result, RunFolder
 from emulator.run_files import CAPTURE
 from emulator.sim import line_telemetry
@@ -31,7 +31,7 @@ from emulator.sim.line_telemetry import LineTelemetry
 from emulator.sim.port_capture import PortCapture
 from emulator.sim.sampling import Sampling
 from emulator.sim.virtual_clock import EPOCH, VirtualClock
-from emulator.workers.division import ALONE, Processes
+from emulator.workers.division import Processes
 from emulator.workers.virtual_fabric import VirtualFabric
 from emulator.workers.virtual_pool import VirtualPool
 from emulator.workers.worker import WorkerPart
@@ -51,7 +51,10 @@ Repeat = Callable[[bool], None]
 
 
 class VirtualTime:
-    """The virtual clock for the run of ``plan``."""
+    """The virtual clock for the run of ``plan`` on ``lab``.
+
+    It joins all lines of the lab and watches them, until ``stack`` ends.
+    """
 
     def __init__(
         self,
@@ -59,44 +62,30 @@ class VirtualTime:
         result: Result,
         folder: RunFolder,
         environment: dict[str, object],
-        processes: Processes = ALONE,
+        processes: Processes,
+        lab: Dataplane,
+        stack: ExitStack,
     ) -> None:
         self._plan, self._result, self._folder = plan, result, folder
         self._environment, self._processes = environment, processes
         self._events = EventQueue()
-        self._fabric: VirtualFabric | None = None
         self._routes: HeldRoutes | ComputedRouting | None = None
         self._faulted = 0
         self._capture: PortCapture | None = None
         self._pool: VirtualPool | None = None
         self._sampling: Sampling | None = None
         self.clock = VirtualClock(self._events)
-        self._partition = partition_of(plan)
-        environment["workers"] = self._partition.workers
         self.telemetry: Telemetry | None = None
         self._lines: LineTelemetry | None = None
         self._latencies: LatencyFile | None = None
-
-    @property
-    def fabric(self) -> VirtualFabric:
-        """The fabric, once it is built."""
-        assert self._fabric is not None
-        return self._fabric
-
-    def worker_of(self) -> Mapping[str, int]:
-        """The worker that each node of the fabric is to have, by the node's name."""
-        return self._partition.worker_of
-
-    def begin(self, lab: Dataplane, stack: ExitStack) -> None:
-        """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
-        self._fabric = VirtualFabric(lab, self._events, self._processes)
-        stack.callback(self._fabric.close)
+        self.fabric = VirtualFabric(lab, self._events, processes)
+        stack.callback(self.fabric.close)
         if lab.routing is not None:
             self._hold(lab.routing, stack)
         if lab.asic is not None:
             self.telemetry = Telemetry(lab.asic, self._folder.path / telemetry.FILE)
             self.telemetry.start()
-            lines = LineTelemetry(self._fabric.record, self._folder.path / line_telemetry.FILE)
+            lines = LineTelemetry(self.fabric.record, self._folder.path / line_telemetry.FILE)
             self._lines = lines
             self._events.sampler = self._sampling = Sampling(self.telemetry, lines)
             stack.callback(self._end_telemetry, self.telemetry, lines)
@@ -108,10 +97,10 @@ class VirtualTime:
                 self._folder.path / CAPTURE, ends, snaplen=snaplen, comment=CAPTURE_COMMENT
             )
             stack.callback(self._end_capture, self._capture)
-            self._fabric.capture(self._capture, snaplen)
+            self.fabric.capture(self._capture, snaplen)
         if self._plan.request.frame_latency:
             ends = boundary(lab.topology)
-            self._fabric.each(WorkerPart.tag_frames, ends, self._plan.request.frame_latency)
+            self.fabric.each(WorkerPart.tag_frames, ends, self._plan.request.frame_latency)
             self._latencies = LatencyFile(
                 self._folder.path / frame_latency.FILE, [str(end) for end in ends]
             )
@@ -173,15 +162,14 @@ class VirtualTime:
         self.schedule(due, settle)
 
     def await_routes(self) -> None:
-        """Have the routes of the whole fabric again, at no virtual time."""
-        assert self._routes is not None
-        self._faulted += 1
-        self._routes.settle(Broken())
+        """Have the routes of the whole fabric again, at no virtual time, where they are learned."""
+        if self._routes is not None:
+            self._faulted += 1
+            self._routes.settle(Broken())
 
     def flush(self) -> None:
         """Have in the files what was seen so far."""
-        if self._fabric is not None:
-            self._fabric.flush()
+        self.fabric.flush()
         if self.telemetry is not None:
             self.telemetry.flush()
         if self._lines is not None:

@@ -51,10 +51,14 @@ class WorkerSurroundings:
 
     events: EventQueue
     outlets: Outlets
-    #: called when a rank has finished its schedule, or failed
-    finished: Callable[[int], None]
+    #: called with the result of a rank that has finished its schedule, or failed
+    finished: Callable[[RankResult], None]
     #: called when a rank has reached barriers, with their names
     at_barrier: Callable[[int, Sequence[str]], None]
+
+
+def _no_scale_up(notice: CopyNotice) -> None:
+    raise ValueError(f"a copy of rank {notice.sender} comes to a GPU without a scale-up network")
 
 
 class FrameEndpoint(Protocol):
@@ -147,6 +151,8 @@ class GpuEndpoint:
         self._source = Source(number)
         self._memory = memory
         self.copies: ScaleUpCopies | None = None
+        #: takes a peer's copy, whose first octet is here now
+        self.take_copy: Callable[[CopyNotice], None] = _no_scale_up
         if spec.scale_up is not None:
             self.copies = ScaleUpCopies(
                 spec.rank,
@@ -156,6 +162,7 @@ class GpuEndpoint:
                 send=send_copy,
                 hear=self._hear,
             )
+            self.take_copy = self.copies.arrive
         self._past: dict[str, int] = {}  # counters of the transports before this one
         self._past_of_feps: dict[str, dict[str, int]] = {}
         self._transport = self._new_transport(dict(spec.transport_config), spec.seed)
@@ -280,7 +287,7 @@ class GpuEndpoint:
             executor.feed((), self._events.now // PS)
             executor.fail("dead", f"the GPU has died; {executor.unfinished()}")
         self.result = executor.take_result()
-        self._around.finished(self.spec.rank)
+        self._around.finished(self.result)
 
     def deliver(self, port: GpuPort, frame: memoryview) -> None:
         """Take a frame that has crossed the interface; its octets are there until this returns."""
@@ -422,7 +429,7 @@ class GpuEndpoint:
             self._around.at_barrier(self.spec.rank, names)
         if executor.finished:
             self.result = executor.take_result()
-            self._around.finished(self.spec.rank)
+            self._around.finished(self.result)
 
     def _send(self, lane: _Lane, frames: Sequence[tuple[bytes, memoryview | bytes]]) -> None:
         outlets = self._around.outlets

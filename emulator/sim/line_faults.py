@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from emulator.dataplane.dataplane import Dataplane
+from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.sim.line_state import LineStates
 from emulator.sim.link_layer.link_layer import link_settings_of
 from emulator.sim.pfc.priority_flow_control import pause_settings_of
@@ -65,8 +66,8 @@ class LineFaults:
         GPUs at a cable with several ports look which of them have carrier.
         """
         ends = _ends(links)
-        if self._lines.lab.asic is not None:
-            self._lines.follow([self._change(end) for end in ends])
+        if (asic := self._lines.lab.asic) is not None:
+            self._lines.follow([self._change(asic, end) for end in ends])
         whole = _ends(link for link in links if link not in dead)
         self._lines.plug(whole, sorted({end.node for end in ends}))
 
@@ -78,9 +79,8 @@ class LineFaults:
         """Give ``gpus`` a new process with the next new transports."""
         self._lines.replace_gpus(sorted(gpus))
 
-    def _change(self, end: CableEnd) -> LineChange:
-        asic, name = self._lines.lab.asic, str(end)
-        assert asic is not None
+    def _change(self, asic: FabricAsic, end: CableEnd) -> LineChange:
+        name = str(end)
         of_switch = name in asic.ports
         share = asic.rate_share(name) if of_switch else asic.nic_rate_share(name)
         return LineChange(

@@ -10,6 +10,7 @@ from functools import partial
 from emulator.dataplane.dataplane import Account, Dataplane, Frames, Host
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
+from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.switch_fitting import has_tunnels
 from emulator.dataplane.switch.virtual_state import (
     DEPTH,
@@ -215,15 +216,13 @@ class Network:
         if asic is None or str(end) not in asic.ports:
             return
         self.lines[self.topology.far_end(end)].lead_into_pipeline(settings.pipeline_ns)
-        state, port = asic.virtual, asic.ports[str(end)]
-        assert state is not None
         if self.pauses is not None and pausing:
             line.leaves = self.pauses.leaves(end)
             return
         if self.links is not None and self.links.credited(end):
             line.leaves = self.links.leaves(end)
             return
-        depths, at = state.ports, port.index * PORT_WORDS + DEPTH - HIGH
+        depths, at = asic.state.ports, asic.ports[str(end)].index * PORT_WORDS + DEPTH - HIGH
 
         def leaves(queue: int, octets: int, origin: int) -> None:
             depths[at + queue] -= octets
@@ -242,9 +241,10 @@ class Network:
                 line.reseed(seed)
             if self.pauses is not None:
                 self.pauses.begin_row(seed)
-        if self.pauses is None and settings.pauses is not None:
-            self._begin_pauses(self.lab.seed if seed is None else seed)
-        self._relink(seed, settings)
+        if (asic := self.lab.asic) is not None:
+            if self.pauses is None and settings.pauses is not None:
+                self.pauses = self._begin_pauses(asic, self.lab.seed if seed is None else seed)
+            self._relink(asic, seed, settings)
         pauses = settings.pauses or {}
         for end, one in settings.ports.items():
             pausing = end in pauses and pauses[end].rules is not None
@@ -252,13 +252,11 @@ class Network:
         if self.pauses is not None:
             self.pauses.configure(pauses)
 
-    def _relink(self, seed: int | None, settings: Settings) -> None:
+    def _relink(self, asic: FabricAsic, seed: int | None, settings: Settings) -> None:
         """Give cables the link layer of ``settings``."""
         if settings.links is None:
             return
         if self.links is None:
-            assert self.lab.asic is not None
-            asic = self.lab.asic
             self.links = LinkLayer(
                 asic, self.topology, self.lines, self.events, self.ends.first_of_links, self.owns
             )
@@ -268,10 +266,8 @@ class Network:
         if seed is not None:
             self.links.begin_row(seed)
 
-    def _begin_pauses(self, seed: int) -> None:
-        asic = self.lab.asic
-        assert asic is not None
-        self.pauses = PriorityFlowControl(
+    def _begin_pauses(self, asic: FabricAsic, seed: int) -> PriorityFlowControl:
+        pauses = PriorityFlowControl(
             asic,
             self.topology,
             {end: line for end, line in self.lines.items() if self.owns(end.node)},
@@ -279,10 +275,11 @@ class Network:
             self.ends.first_of_pauses,
             self._record,
         )
-        self.pauses.begin_row(seed)
+        pauses.begin_row(seed)
         for end in sorted(self._takers):
             line = self.lines[self.topology.far_end(end)]
-            line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
+            line.far = pauses.guarded(end, line.far)  # whatever else looks on already
+        return pauses
 
     def pull(self, ends: Sequence[CableEnd]) -> dict[CableEnd, tuple[int, int]]:
         """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
@@ -320,9 +317,8 @@ class Network:
             if change.rate_bps != line.rate_bps:
                 line.change_rate(change.rate_bps)
             if asic is not None and str(change.end) in asic.ports:
-                assert asic.virtual is not None
                 at = asic.ports[str(change.end)].index * PORT_WORDS + OVERTAKES
-                self.put_ahead(change.end, (asic.virtual.ports, at) if change.overtaking else None)
+                self.put_ahead(change.end, (asic.state.ports, at) if change.overtaking else None)
             if self.pauses is not None and change.pauses is not None:
                 self.pauses.apply_fault(change.end, change.pauses)
             if self.links is not None and change.link is not None:

@@ -404,13 +404,12 @@ class VirtualFabric:
 
     def counters(self) -> dict[str, PortCounters]:
         """Counters of every port by ``node:port``; none unless this process reports."""
-        if self.ranks is None:
+        if (joined := self.record.joined) is None:
             return port_counters(self.lab, self.lab.counters(), self.states())
         nodes = self.lab.topology.nodes
         ports = [f"{one.name}:{port.name}" for one in nodes for port in one.ports]
         own = self.lab.counters([one.name for one in nodes if self.network.owns(one.name)])
-        assert self.record.joined is not None
-        kernel = self.record.joined.by_name(ports, own)
+        kernel = joined.by_name(ports, own)
         states = self.states()
         return port_counters(self.lab, kernel, states) if self.reports else {}
 
@@ -433,8 +432,7 @@ class VirtualFabric:
         self.each(WorkerPart.begin_row)
         asic = self.lab.asic
         if asic is not None:
-            assert asic.virtual is not None
-            asic.virtual.restart_flowlets(self.events.now // PS)
+            asic.state.restart_flowlets(self.events.now // PS)
             asic.reroute()
 
     def pull(self, ends: Sequence[CableEnd]) -> dict[CableEnd, tuple[int, int]]:

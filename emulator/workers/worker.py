@@ -237,8 +237,7 @@ class WorkerPart:
             what = notice if far is None else FarCopy.of(notice, far)
             self._copies.append((when, order, peer, what))
             return
-        assert endpoint.copies is not None
-        self.events.at(when, order, endpoint.copies.arrive, notice)
+        self.events.at(when, order, endpoint.take_copy, notice)
 
     def load(self, loads: Sequence[Load]) -> None:
         """Give GPUs of this worker their schedules."""
@@ -342,10 +341,8 @@ class WorkerPart:
 
     # What ranks come to
 
-    def _finished(self, rank: int) -> None:
-        result = self._endpoints[rank].result
-        assert result is not None
-        self._notify(News(self.events.now, rank, result=result.brief()))
+    def _finished(self, result: RankResult) -> None:
+        self._notify(News(self.events.now, result.rank, result=result.brief()))
 
     def _at_barrier(self, rank: int, names: Sequence[str]) -> None:
         self._notify(News(self.events.now, rank, barriers=tuple(names)))
@@ -377,9 +374,7 @@ class WorkerPart:
                 if isinstance(what, FarCopy):
                     what.put_into(self._memories[number])
                     what = what.notice
-                copies = self._endpoints[number].copies
-                assert copies is not None
-                heappush(self.events.heap, (when, order, copies.arrive, what))
+                heappush(self.events.heap, (when, order, self._endpoints[number].take_copy, what))
 
     def advance(self, limit: int, lookahead_ps: int, crossings: Sequence[Crossing]) -> WindowReport:
         """Take what comes from others, and run all events before ``limit`` (ps).

@@ -113,6 +113,13 @@ class FabricAsic:
         self._faulted: dict[str, Faults] = {}
         self._dead: frozenset[CableEnd] = frozenset()
 
+    @property
+    def state(self) -> VirtualState:
+        """What the engine of a virtual clock shares; ValueError with the host's clock."""
+        if self.virtual is None:
+            raise ValueError(f"the switches of {self.lab} work by the host's clock")
+        return self.virtual
+
     @classmethod
     def load(  # noqa: PLR0913  settings of a fabric
         cls,

@@ -143,7 +143,7 @@ class LinkEnd:
             self.replays.reset()
         if self.credits is not None:
             self.credits.reset()
-            self._gate()
+            self._gate(self.credits)
         if self.cells is not None:
             self.cells.reset()
 
@@ -193,7 +193,7 @@ class LinkEnd:
             return
         self._full.end(self._events.now)
         if self.credits is not None:
-            self._gate()
+            self._gate(self.credits)
         if line.queued:
             line.serve()
         if not line.busy and line.idle is not None:
@@ -204,10 +204,9 @@ class LinkEnd:
         if self._stalled:
             self._stalled = self.line.busy = False
 
-    def _gate(self) -> None:
+    def _gate(self, credits: CreditSender) -> None:
         """Stop the data queue without credits for the longest frame; let it go on with them."""
-        assert self.credits is not None
-        line, stopped, now = self.line, self.credits.stopped, self._events.now
+        line, stopped, now = self.line, credits.stopped, self._events.now
         if stopped is line.low_stopped:
             return
         line.low_stopped = stopped
@@ -223,10 +222,11 @@ class LinkEnd:
 
     def _send_own(self) -> bool:
         """Begin with an ordered set or a replay, if one is due."""
-        kind = self._set_due()
-        if kind is not None:
+        due = self._set_due()
+        if due is not None:
+            kind, number = due
             errored = kind != QUIT and self.errors.strike(SET_OCTETS)
-            unit = LinkUnit(kind, self._number_of(kind), self._era, errored)
+            unit = LinkUnit(kind, number, self._era, errored)
             self.line.occupy_with(SET_OCTETS, self._set_left, unit, self._arrivals)
             return True
         replays = self.replays
@@ -241,39 +241,30 @@ class LinkEnd:
         self.line.occupy_with(octets, self._replay_left, unit, self._arrivals)
         return True
 
-    def _set_due(self) -> int | None:
-        """Return the kind of the ordered set that is due first; it is owed no longer."""
-        counters = self.counters
+    def _set_due(self) -> tuple[int, int] | None:
+        """Return kind and number of the ordered set that is due first; it is owed no longer."""
+        counters, expected = self.counters, self._receiver.expected
         if self._quit_due:
             self._quit_due = False
-            return QUIT
+            return QUIT, expected
         answer, self._answer = self._answer, RetryAnswer.NONE
         if answer is RetryAnswer.ACK:
             counters.acks_sent += 1
-            return ACK
+            return ACK, expected
         if answer is RetryAnswer.NACK:
             counters.nacks_sent += 1
-            return NACK
-        if self._credits_due:
+            return NACK, expected
+        if self._credits_due and self.cells is not None:
             self._credits_due = False
             counters.credit_updates_sent += 1
-            return CREDITS
-        if self._consumed_due:
+            return CREDITS, self.cells.receiver.freed
+        if self._consumed_due and self.credits is not None:
             self._consumed_due = False
             # The count would name frames that are still to be replayed as lost.
             if self.replays is None or not self.replays.outstanding:
                 counters.consumed_updates_sent += 1
-                return CONSUMED
+                return CONSUMED, self.credits.consumed
         return None
-
-    def _number_of(self, kind: int) -> int:
-        if kind == CREDITS:
-            assert self.cells is not None
-            return self.cells.receiver.freed
-        if kind == CONSUMED:
-            assert self.credits is not None
-            return self.credits.consumed
-        return self._receiver.expected
 
     def _set_left(self, _: object) -> None:
         """Go on after an ordered set has left."""
@@ -432,7 +423,7 @@ class LinkEnd:
         if not credits.outstanding:
             self._resend_at = NEVER
         if self.line.low_stopped and not credits.stopped:
-            self._gate()
+            self._gate(credits)
             self._poke()
 
     def _repair(self, consumed: int) -> None:

@@ -50,8 +50,7 @@ class LinkLayer:
         first_source: int,
         owns: Callable[[str], bool],
     ) -> None:
-        state = asic.virtual
-        assert state is not None
+        state = asic.state
         self._asic, self._far_end, self._lines, self._owns = asic, topology.far_end, lines, owns
         self._depths = state.ports
         self.ends: dict[CableEnd, LinkEnd] = {}

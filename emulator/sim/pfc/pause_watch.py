@@ -106,7 +106,7 @@ class PauseWatch:
         waiting = {end: of for part in parts for end, of in part.waiting.items()}
         return PauseSnapshot(
             {end: waiting[end] for end in self._asic.pauses.cables if end in waiting},
-            [end for part in parts for end in part.asserting],
+            {end: xon for part in parts for end, xon in part.asserting.items()},
             [end for part in parts for end in part.stopped],
             sum(part.frames for part in parts),
         )
@@ -129,7 +129,7 @@ class PauseWatch:
                     for origin, octets in origins.items():
                         if origin in held:
                             held[origin] += octets
-            left = {end for end in stuck if held[end] > self._xon(end)}
+            left = {end for end in stuck if held[end] > seen.asserting[end]}
             if left == stuck:
                 break
             stuck = left
@@ -152,11 +152,6 @@ class PauseWatch:
             lines.append(max(following, key=lambda end: waiting[end][at]))
             at = far_end(lines[-1])
         return tuple(SwitchChannel(end, far_end(end)) for end in lines[way.index(at) :])
-
-    def _xon(self, end: CableEnd) -> int:
-        rules = self._asic.pause_rules(end)
-        assert rules is not None
-        return rules.xon_bytes
 
     # For readers (emulator.dataplane.switch.pauses)
 

@@ -85,6 +85,7 @@ class PfcEnd:
         "_held_at",
         "_last_held",
         "_mac",
+        "_priority",
         "_source",
         "_words",
         "counters",
@@ -116,6 +117,7 @@ class PfcEnd:
         self._asserted_at = buffer.at + ASSERTED
         self.counters = PauseCounters()
         self.rules: PauseRules | None = None
+        self._priority = 0  # of the rules
         self.pauser = Pauser(line.rate_bps, self.counters)
         self.gate: Gate | None = None
         #: called with whether a pause stops the line from here, when that changes
@@ -138,7 +140,9 @@ class PfcEnd:
         if self.gate is not None:
             self.gate.settle(self._now)
         self.rules = rules
-        self.gate = None if rules is None else Gate(rules, self.counters)
+        self.gate = None
+        if rules is not None:
+            self.gate, self._priority = Gate(rules, self.counters), rules.priority
         self._stop(False)
         self._set_dropping(False)
         if rules is None:
@@ -216,11 +220,10 @@ class PfcEnd:
         self._last_held = -1
 
     def _send(self, times: int) -> None:
-        assert self.rules is not None
         if self.line.cut:
             self.counters.unsent += 1
         elif not self._lost(arriving=False):
-            self.line.enqueue(frame(self._mac, {self.rules.priority: times}), MAC_CONTROL)
+            self.line.enqueue(frame(self._mac, {self._priority: times}), MAC_CONTROL)
 
     def _lost(self, *, arriving: bool) -> bool:
         """Return whether a fault of the cable takes a PAUSE frame."""

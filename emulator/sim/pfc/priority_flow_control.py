@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.dataplane.switch.cable_counters import PauseCounters
@@ -65,12 +65,13 @@ class PauseSnapshot:
     """The ports at which pauses hold frames at one instant.
 
     ``waiting`` are the octets in each stopped line of a switch that no watchdog opens, by the port
-    that they came in by. ``asserting`` are the ports whose buffer requests a pause, ``stopped``
-    those that obey one.  ``frames`` is how many lines have begun with, but for PAUSE frames.
+    that they came in by. ``asserting`` has the XON (octets) of the ports whose buffer requests a
+    pause, ``stopped`` are those that obey one.  ``frames`` is how many lines have begun with, but
+    for PAUSE frames.
     """
 
     waiting: Mapping[CableEnd, Mapping[CableEnd, int]]
-    asserting: Collection[CableEnd]
+    asserting: Mapping[CableEnd, int]
     stopped: Sequence[CableEnd]
     frames: int
 
@@ -90,8 +91,7 @@ class PriorityFlowControl:
         first_source: int,
         record: LineRecord | None = None,
     ) -> None:
-        state = asic.virtual
-        assert state is not None
+        state = asic.state
         self._asic, self._lines, self._events = asic, lines, events
         self._depths = state.ports
         self.ends: dict[CableEnd, PfcEnd] = {}
@@ -194,14 +194,18 @@ class PriorityFlowControl:
             self._looked_ps = now
             self.on_unmoved()
 
-    # For those who look at all ports
+    # The pauses of all ports
 
     def snapshot(self) -> PauseSnapshot:
         """Return where pauses hold frames up now."""
         sent = sum(one.counters.xoff_sent + one.counters.xon_sent for one in self.ends.values())
         return PauseSnapshot(
             self._waiting(),
-            [one.line.end for one in self._by_index.values() if one.pauser.asserted and one.rules],
+            {
+                one.line.end: one.rules.xon_bytes
+                for one in self._by_index.values()
+                if one.pauser.asserted and one.rules is not None
+            },
             [end for end, one in self.ends.items() if one.line.low_stopped],
             sum(line.counts.frames for line in self._lines.values()) - sent,
         )

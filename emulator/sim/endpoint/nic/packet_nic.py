@@ -171,7 +171,7 @@ class Nic:
             self._lent = []
         if self._delay is None:
             return self._take(limit)
-        self._hold(limit)
+        self._hold(self._delay, limit)
         if not self._delay.held:
             return []
         released = self._delay.release(now, limit)
@@ -205,10 +205,8 @@ class Nic:
         self._counters["octets_in"] += octets
         return out
 
-    def _hold(self, limit: int) -> None:
+    def _hold(self, delay: DelayLine[int | bytes, tuple[memoryview, int]], limit: int) -> None:
         """Move what has arrived into the delay line, with the kernel's arrival times."""
-        delay = self._delay
-        assert delay is not None
         slots, ring, words, head = self._slots, self._octets, self._words, self._head
         count = len(slots)
         unpack = _SLOT.unpack_from

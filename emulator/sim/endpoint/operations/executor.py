@@ -11,6 +11,7 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -72,18 +73,18 @@ class Executor:
         self._memory = memory
         self._view = memory.view()
         self._addresses, self._rank_of = peers, ranks_at(peers)
-        self._nvlink = nvlink
         self._scale_up_memories = dict(scale_up_memories or {})
         self._program = ScheduleProgram(Schedule(rank=rank, buffers={}), {})
         self._begin: dict[int, Callable[[int], int]] = {
             WRITE: self._begin_write,
-            COPY: self._begin_copy,
             RECEIVE: self._begin_receive,
             REDUCE: self._begin_reduce,
             COMPUTE: self._begin_compute,
             BARRIER: self._begin_barrier,
             APPLY: self._begin_apply,
         }
+        if nvlink is not None:
+            self._begin[COPY] = partial(self._begin_copy, nvlink)
         self._narrow = header_bits == NARROW
         #: immediates that came before the start
         self._unread: list[tuple[int, int, DataArrival]] = []
@@ -272,21 +273,20 @@ class Executor:
         at = self._program.at[index]
         return self._memory.octets[at : at + self._program.octets[index]]
 
-    def _begin_copy(self, index: int) -> int:
+    def _begin_copy(self, nvlink: ScaleUpPort, index: int) -> int:
         octets = self._program.octets[index]
         if octets > SLICE_OCTETS:
-            self._work.append(self._copy(index))
+            self._work.append(self._copy(nvlink, index))
             return 0
-        for _ in self._copy(index):
+        for _ in self._copy(nvlink, index):
             pass
         return octets
 
-    def _copy(self, index: int) -> Generator[int, None, None]:
-        assert self._nvlink is not None
+    def _copy(self, nvlink: ScaleUpPort, index: int) -> Generator[int, None, None]:
         program = self._program
         local, peer, at = self._region(index), program.peer[index], program.far[index]
         remote = self._scale_up_memories[peer].octets[at : at + len(local)]
-        egress_free, deliver_at = self._nvlink.occupy(self._now, len(local), peer)
+        egress_free, deliver_at = nvlink.occupy(self._now, len(local), peer)
         crc = 0
         for part in slices(len(local)):
             crc = crc32c(local[part], crc)
@@ -296,7 +296,7 @@ class Executor:
             self._rank, self._execution, program.tag[index], crc, at, len(local), deliver_at
         )
         try:
-            self._nvlink.notify(peer, notice)
+            nvlink.notify(peer, notice)
         except ConnectionError as gone:
             self.fail("scale-up", str(gone))
         heapq.heappush(self._timers, (egress_free, index))
