@@ -20,8 +20,8 @@ import click
 from emulator import plugins
 from emulator.cli.rank_command import FARMED_VERBS
 from emulator.dataplane import cleanup
-from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.kernel.launcher import RankPlace
+from emulator.dataplane.kinds import KINDS
 from emulator.errors import UserError
 from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, prepare, weighed
@@ -174,12 +174,7 @@ def check_files(files: Sequence[Sequence[Mapping[str, str]]], ranks: Ranks) -> N
 
 def agree(plan: RunPlan, ranks: Ranks) -> None:
     """Raise UserError unless all ranks have the same ``plan``, and each has a part of it."""
-    if plan.request.fabric != "model" and control_plane.of(plan.topology) is not None:
-        raise UserError(
-            f"control plane {plan.topology.profile.control_plane} is one machine's, as its packets "
-            "do not cross to another: take --fabric model, which computes the routes, or "
-            "--control-plane static, or call uetemu without the launcher"
-        )
+    KINDS[plan.request.fabric].check_ranks(plan.topology)
     if plan.request.parts is not None and len(plan.request.parts) != ranks.count:
         raise UserError(
             f"--parts has {len(plan.request.parts)} lines, and the launcher has started "

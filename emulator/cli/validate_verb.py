@@ -10,7 +10,7 @@ import click
 from emulator.cli.labs.up_verb import DEFAULT_DILATION
 from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.fabric_choice import FabricChoice, choose
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch import switch_choice as choice
 from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError

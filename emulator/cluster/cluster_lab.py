@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from emulator.cluster import isolation
 from emulator.dataplane import lab_record
 from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
-from emulator.dataplane.kernel.fabric.fabric_plan import Progress
 from emulator.dataplane.lab import Lab
-from emulator.dataplane.lab_record import Membership
+from emulator.dataplane.settings import FabricSettings, Membership, Progress
 from emulator.errors import UserError
 from topologies.addressing import PORT_PREFIXES
 from topologies.advice import near
@@ -58,14 +57,13 @@ class ClusterLab:
         topology: Topology,
         *,
         dilations: Mapping[str, float],
-        backend: Mapping[str, Any],
+        backend: FabricSettings,
         progress: Progress | None = None,
     ) -> Self:
         """Build every network of ``topology``; return when all routes are there.
 
-        ``dilations`` are those of the networks beside the backend, and ``backend`` the settings of
-        :meth:`emulator.dataplane.lab.Lab.create` for that.  The others have its seed and
-        persistence.
+        ``dilations`` are those of the networks beside the backend, whose settings are ``backend``.
+        The others have its seed and persistence.
 
         Raises UserError as that does.  Whatever is raised, nothing of the cluster is left.
         """
@@ -75,18 +73,17 @@ class ClusterLab:
         with ExitStack() as undo:
             for network in topology.networks:
                 label = names[network.network]
-                lab = Lab.create(
-                    label,
-                    isolation.resolved(network),
+                settings = FabricSettings(
+                    spec=f"{backend.spec} ({network.network})",
+                    seed=backend.seed,
                     dilation=dilations[network.network],
-                    seed=backend["seed"],
-                    spec=f"{backend['spec']} ({network.network})",
                     cable_delay=for_kernel_traffic(),
-                    persistent=backend.get("persistent", False),
+                    persistent=backend.persistent,
                     membership=Membership(cluster=name, network=network.network),
                     shared={n: p for n, p in shared.items() if n in network.by_name},
-                    progress=progress,
                 )
+                resolved = isolation.resolved(network)
+                lab = Lab.create(label, resolved, settings, progress=progress)
                 undo.callback(lab.discard)
                 labs[network.network] = lab
                 if isolation.has_border(lab):
@@ -94,7 +91,7 @@ class ClusterLab:
                 isolation.build_tenants(lab)
                 for node in network.gpus:
                     shared.setdefault(node.name, lab.netns(node.name))
-            labs[BACKEND] = Lab.create(name, topology, progress=progress, **backend)
+            labs[BACKEND] = Lab.create(name, topology, backend, progress=progress)
             undo.pop_all()
         return cls(name, labs)
 

@@ -131,8 +131,8 @@ def take_down(lab: str, *, force: bool = False) -> Removed:
     if not exists(lab):
         raise UserError(f"there is no lab {lab!r}; uetemu status lists those that run")
     record = lab_record.load(lab)
-    if record is not None and record.membership is not None and not record.abandoned:
-        cluster = record.membership.cluster
+    if record is not None and record.settings.membership is not None and not record.abandoned:
+        cluster = record.settings.membership.cluster
         if lab_record.load(cluster) is not None:
             raise UserError(
                 f"lab {lab} is a network of cluster {cluster}, whose machines it shares: take the "

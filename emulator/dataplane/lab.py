@@ -2,14 +2,14 @@
 
 ::
 
-    with Lab.create("demo", topology, dilation=1000, seed=1, spec="rail_clos") as lab:
+    settings = FabricSettings(spec="rail_clos", seed=1, dilation=1000)
+    with Lab.create("demo", topology, settings) as lab:
         lab.exec("h0g0", ["ping", "-c1", "10.0.1.3"])
 
 With ``switch=parse("shallow:balance=packet")`` each switch port has an ASIC, ``lab.asic``.
 ``lab.routing`` is the control plane, if the topology's profile names another than static.
 
-A lab that was brought up with ``persistent=True`` stays when its maker exits; any process can
-:meth:`Lab.attach` to it by name.
+Any process can :meth:`Lab.attach` to a persistent lab by its name.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.default_signals import popen_options
 from emulator.dataplane.kernel.fabric import bonds, bridge_ports, vlans
 from emulator.dataplane.kernel.fabric.cable_carrier import Cables
-from emulator.dataplane.kernel.fabric.cable_delay import CableDelay
-from emulator.dataplane.kernel.fabric.fabric_plan import Progress
 from emulator.dataplane.kernel.fabric.inner.inner_carrier import InnerCables
 from emulator.dataplane.kernel.frames.kernel_plane import KernelFrames
 from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.kernel.port_counters import PortCounters, read_ports, unrouted_packets
-from emulator.dataplane.lab_record import Clock, LabRecord, Lock, Membership, Phase
+from emulator.dataplane.lab_record import LabRecord, Lock, Phase
+from emulator.dataplane.settings import FabricSettings, Progress
 from emulator.dataplane.switch.fabric_asic import FabricAsic
-from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.dataplane.switch.switch_fitting import fit
 from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
@@ -54,8 +52,6 @@ if TYPE_CHECKING:  # Mininet, which a modelled fabric does without
 _log = plain_logger(__name__)
 
 T = TypeVar("T")
-
-LARGEST_DILATION = 1_000_000
 
 
 class Lab:
@@ -84,56 +80,35 @@ class Lab:
     # ------------------------------------------------------------------ life
 
     @classmethod
-    def create(  # noqa: PLR0913  settings of a fabric
+    def create(
         cls,
         name: str,
         topology: Topology,
+        settings: FabricSettings,
         *,
-        dilation: float,
-        seed: int,
-        spec: str,
-        cable_delay: CableDelay = "nic",
-        switch: SwitchChoice | None = None,
-        persistent: bool = False,
-        clock: Clock = "host",
-        worker_of: Mapping[str, int] | None = None,
-        worker: int | None = None,
-        membership: Membership | None = None,
-        shared: Mapping[str, Path] | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Build ``topology`` in the kernel; return when its ports and routes are ready.
 
-        Every switch has its routes then, whatever control plane the topology's profile names.
+        Every switch has its routes then, whatever control plane the topology's profile names.  With
+        a virtual clock frames of the transport pass a cable when a packet socket in
+        :attr:`wires_namespace` lets them.
 
-        ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote the
-        topology, for the record.  ``cable_delay`` is for endpoints unless it names another place
-        (see :mod:`emulator.dataplane.kernel.fabric.cable_delay`).  ``switch`` is what the switch
-        ASIC does; None leaves it out, and ports have the kernel's plain queues.  With
-        ``clock="virtual"`` they have none, and frames of the transport pass a cable when a packet
-        socket in
-        :attr:`wires_namespace` lets them; ``dilation`` must be 1. The inner ends of the cables of a
-        node are numbered as those of its worker in ``worker_of`` (0 unless it is there). With
-        ``worker`` the nodes of that one alone are built.  ``membership`` is the lab's place in a
-        cluster, and ``shared`` the namespaces of machines that its other networks have made.
-
-        Raises UserError if the name is taken, this is not root, or ``switch`` cannot be in this
-        fabric or on this machine.  Whatever is raised, an interrupt included, nothing of the lab
-        is left.
+        Raises UserError if the name is taken, this is not root, or the fabric cannot be on this
+        machine.  Whatever is raised, an interrupt included, nothing of the lab is left.
         """
         cleanup.require_root("build a lab")
         lab_record.check_name(name)
-        if not 0 < dilation <= LARGEST_DILATION:
-            raise UserError(
-                f"dilation {dilation:g} is not in 0..{LARGEST_DILATION:,}: 1 is real time"
-            )
-        if clock == "virtual":
+        if settings.virtual:
             wires.check(topology)
-            if dilation != 1:
-                raise UserError(f"dilation {dilation:g}: a virtual clock has none, it must be 1")
         cleanup.check_unused(name)
         topology, _ = homing.resolved(topology)
-        fitted = None if switch is None else fit(switch, topology, dilation, clock=clock)
+        switch = settings.switch
+        fitted = (
+            None
+            if switch is None
+            else fit(switch, topology, settings.dilation, clock=settings.clock)
+        )
         check_control_plane(topology, switch)
         bonds.check(topology)
         vlans.check(topology)
@@ -142,29 +117,20 @@ class Lab:
             lab=name,
             identity=uuid.uuid4().hex,
             phase=Phase.BUILDING,
-            topology_spec=spec,
-            dilation=dilation,
-            seed=seed,
-            cable_delay=cable_delay,
-            persistent=persistent,
+            settings=settings,
             owner=lab_record.this_process(),
             created=lab_record.now(),
-            nodes=wires.nodes_of(topology, worker_of, worker),
-            switch=None if switch is None else switch.spec,
-            clock=clock,
-            worker_of=None if worker_of is None else dict(worker_of),
-            worker=worker,
-            membership=membership,
+            nodes=settings.wires(topology).nodes,
         )
         lock: Lock | None = None
         asic: FabricAsic | None = None
         _log.info(
             "build lab %s: %s, %d nodes, %d cables, %s clock, switch %s, control plane %s",
             name,
-            spec,
+            settings.spec,
             len(topology.nodes),
             len(topology.links),
-            clock,
+            settings.clock,
             record.switch,
             topology.profile.control_plane,
         )
@@ -172,20 +138,11 @@ class Lab:
             lock = lab_record.register(record, topology)
             lab = cls(record, topology, lock=lock)
             if fitted is not None:
-                asic = FabricAsic.load(fitted, name, topology, **lab._for_asic())
+                asic = FabricAsic.load(fitted, name, lab.wires, settings, kernels=lab.kernel)
             from emulator.dataplane.kernel.fabric.build import build_fabric  # needs Mininet
 
-            fabric = build_fabric(
-                topology,
-                lab=name,
-                dilation=dilation,
-                cable_delay=cable_delay,
-                asic=asic,
-                wires=lab.wires if lab.virtual else None,
-                shared=shared,
-                progress=progress,
-            )
-            lab.fabric, lab._asic = fabric, asic
+            lab.fabric = build_fabric(name, lab.wires, settings, asic, progress)
+            lab._asic = asic
             _log.info("lab %s: every port can send", name)
             if asic is not None:
                 asic.pauses.start()
@@ -193,7 +150,7 @@ class Lab:
                 lab.routing.start(progress)
             lab.record = lab_record.advance(record, Phase.UP)
             _log.info("lab %s is up", name)
-            if persistent:
+            if settings.persistent:
                 lock.release()
             else:
                 atexit.register(lab.close)
@@ -240,14 +197,14 @@ class Lab:
         with cleanup.uninterrupted():
             fabric, self.fabric = self.fabric, None
             fabric.stop()
-            if not self.record.persistent and self._lock is not None:
+            if not self.settings.persistent and self._lock is not None:
                 atexit.unregister(self.close)
                 cleanup.remove(self.name)
                 self._lock.release()
 
     def discard(self) -> None:
         """Take down the lab that this process made, also if it is persistent."""
-        persistent, name = self.record.persistent, self.name
+        persistent, name = self.settings.persistent, self.name
         self.close()
         if persistent:
             cleanup.remove(name)
@@ -271,19 +228,24 @@ class Lab:
         return self.record.lab
 
     @property
+    def settings(self) -> FabricSettings:
+        """Return how the lab is built, and what its switches do now."""
+        return self.record.settings
+
+    @property
     def dilation(self) -> float:
         """Return the host seconds per second of fabric time."""
-        return self.record.dilation
+        return self.settings.dilation
 
     @property
     def seed(self) -> int:
         """Return the seed of all random choices of the lab."""
-        return self.record.seed
+        return self.settings.seed
 
     @property
     def cable_delay(self) -> str:
         """Return who delays frames by the cable's length: ``netem``, or the receiving ``nic``."""
-        return self.record.cable_delay
+        return self.settings.cable_delay
 
     @property
     def directory(self) -> Path:
@@ -293,12 +255,12 @@ class Lab:
     @property
     def virtual(self) -> bool:
         """Return whether its cables are for a run in virtual time."""
-        return self.record.clock == "virtual"
+        return self.settings.virtual
 
     @cached_property
     def wires(self) -> Wires:
         """Names and indices of the inner ends of all cables, and whose they are."""
-        return Wires.of(self.topology, self.record.worker_of, self.record.worker)
+        return self.settings.wires(self.topology)
 
     def frames(self, worker: int) -> KernelFrames:
         """Open the way of frames through the nodes of ``worker``, in the process that uses it."""
@@ -323,7 +285,7 @@ class Lab:
         root, or the lab is gone.
         """
         if self._asic is None and self.record.switch is not None:
-            self._asic = FabricAsic.open(self.name, self.topology, **self._for_asic())
+            self._asic = FabricAsic.open(self.name, self.wires, self.settings, self.kernel)
         return self._asic
 
     def follow(self) -> list[Any]:
@@ -355,16 +317,6 @@ class Lab:
         if self.virtual:
             return InnerCables(self.wires, kernels=self.kernel)
         return Cables(self.topology, kernels=self.kernel, indices=self.interface_indices())
-
-    def _for_asic(self) -> dict[str, Any]:
-        return {
-            "dilation": self.dilation,
-            "seed": self.seed,
-            "measured": self.cable_delay != "netem",  # see emulator.dataplane.switch.fabric_asic
-            "kernels": self.kernel,
-            "clock": self.record.clock,
-            "here": self.wires.here,
-        }
 
     # ------------------------------------------------------------------ work
 

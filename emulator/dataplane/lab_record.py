@@ -23,13 +23,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
+from emulator.dataplane.settings import FabricSettings, Membership
+from emulator.dataplane.switch import switch_choice
+from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
 from emulator.whole_file import write_whole
@@ -38,8 +39,6 @@ from topologies.model import Topology
 STATE = Path("/run/uetemu")
 SCHEMA = "uetemu.lab/1"
 RUN_FILE = "run.json"
-#: Whose time a lab keeps: the machine's, stretched by the dilation, or a run's own.
-Clock = Literal["host", "virtual"]
 LAB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 UNFINISHED = ".new-"  # directories that are being filled; never a lab's name
 
@@ -73,55 +72,52 @@ class Process:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Membership:
-    """The place of a lab in a cluster: it is the ``network`` of that name of lab ``cluster``."""
-
-    cluster: str
-    network: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class LabRecord:
-    """``dilation`` is host time per fabric time; ``persistent`` labs outlive their owner.
+    """``identity`` distinguishes this lab from another of the same name.
 
-    ``identity`` distinguishes this lab from another of the same name.  ``switch`` is what the
-    switch ASIC does (as :func:`emulator.dataplane.switch.switch_choice.parse` reads it), None where
-    there is none. ``worker_of`` are the workers of nodes with a virtual clock, where they are not
-    all the first.  ``worker`` is the one whose nodes alone are here, None where all are.
-    ``membership`` is there if the lab is one of the networks of a cluster.
+    ``nodes`` are those that are on this machine.
     """
 
     lab: str
     identity: str
     phase: Phase
-    topology_spec: str
-    dilation: float
-    seed: int
-    cable_delay: str
-    persistent: bool
+    settings: FabricSettings
     owner: Process
     created: str
     nodes: tuple[str, ...]
-    switch: str | None = None
-    clock: Clock = "host"
-    worker_of: Mapping[str, int] | None = None
-    worker: int | None = None
-    membership: Membership | None = None
     schema: str = SCHEMA
+
+    @property
+    def switch(self) -> str | None:
+        """Return what the ASICs of switches do, as users write it; None: there are none."""
+        choice = self.settings.switch
+        return None if choice is None else choice.spec
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the record as it is written, without namespaces of other networks."""
+        plain = asdict(replace(self, settings=replace(self.settings, switch=None, shared={})))
+        settings: dict[str, object] = plain.pop("settings")
+        del settings["shared"]
+        settings["topology_spec"] = settings.pop("spec")
+        return {**plain, **settings, "switch": self.switch}
 
     @property
     def abandoned(self) -> bool:
         """Nobody will take this lab down: its owner died while it was responsible for it."""
-        settled = self.persistent and self.phase is Phase.UP
-        if settled and self.membership is not None and load(self.membership.cluster) is None:
+        member = self.settings.membership
+        settled = self._settled
+        if settled and member is not None and load(member.cluster) is None:
             settled = False  # its cluster is gone, or never came to be
         return not settled and not self.owner.alive
 
     @property
     def in_use(self) -> bool:
         """A living process is responsible for this lab."""
-        settled = self.persistent and self.phase is Phase.UP
-        return not settled and self.owner.alive
+        return not self._settled and self.owner.alive
+
+    @property
+    def _settled(self) -> bool:
+        return self.settings.persistent and self.phase is Phase.UP
 
 
 def directory_of(lab: str) -> Path:
@@ -223,29 +219,35 @@ def advance(record: LabRecord, phase: Phase) -> LabRecord:
     return record
 
 
-def amend(lab: str, *, switch: str | None) -> None:
+def amend(lab: str, *, switch: SwitchChoice) -> None:
     """Write what the switches of a running lab do from now on."""
     record = load(lab)
     if record is None:
         raise UserError(f"there is no lab {lab!r}; uetemu status lists those that run")
-    _write(directory_of(lab) / "lab.json", replace(record, switch=switch))
+    changed = replace(record, settings=replace(record.settings, switch=switch))
+    _write(directory_of(lab) / "lab.json", changed)
 
 
 def _write(path: Path, record: LabRecord) -> None:
-    write_whole(path, json.dumps(asdict(record), indent=2) + "\n")
+    write_whole(path, json.dumps(record.as_dict(), indent=2) + "\n")
 
 
 def load(lab: str) -> LabRecord | None:
     """The record of ``lab``; None if there is none or it cannot be read."""
     try:
-        fields = json.loads((directory_of(lab) / "lab.json").read_text())
-        fields["owner"] = Process(**fields["owner"])
-        fields["phase"] = Phase(fields["phase"])
-        fields["nodes"] = tuple(fields["nodes"])
-        if fields.get("membership") is not None:
-            fields["membership"] = Membership(**fields["membership"])
-        return LabRecord(**fields)
-    except (OSError, ValueError, KeyError, TypeError):
+        written = json.loads((directory_of(lab) / "lab.json").read_text())
+        written["owner"] = Process(**written["owner"])
+        written["phase"] = Phase(written["phase"])
+        written["nodes"] = tuple(written["nodes"])
+        if written["membership"] is not None:
+            written["membership"] = Membership(**written["membership"])
+        if written["switch"] is not None:
+            written["switch"] = switch_choice.parse(written["switch"])
+        names = {one.name for one in fields(FabricSettings)} & written.keys()
+        settings = {name: written.pop(name) for name in names}
+        built = FabricSettings(spec=written.pop("topology_spec"), **settings)
+        return LabRecord(**written, settings=built)
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
 
 
@@ -292,7 +294,9 @@ def members(cluster: str) -> list[LabRecord]:
     return [
         item
         for item in loaded
-        if item is not None and item.membership is not None and item.membership.cluster == cluster
+        if item is not None
+        and (member := item.settings.membership) is not None
+        and member.cluster == cluster
     ]
 
 

@@ -83,17 +83,14 @@ class Wires:
         return self.ends[index & (self.stride - 1)]
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """Return the names of the nodes that are in this lab."""
+        return tuple(node.name for node in self.topology.nodes if self.here(node.name))
+
+    @property
     def workers(self) -> int:
         """Return how many workers there are."""
         return 1 + max(self.worker_of.values(), default=0)
-
-
-def nodes_of(
-    topology: Topology, worker_of: Mapping[str, int] | None, worker: int | None
-) -> tuple[str, ...]:
-    """The names of the nodes that a lab of ``worker`` has: all with None."""
-    made = Wires.of(topology, worker_of, worker)
-    return tuple(node.name for node in topology.nodes if made.here(node.name))
 
 
 def check(topology: Topology) -> None:

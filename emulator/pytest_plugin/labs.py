@@ -12,6 +12,7 @@ import secrets
 import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from emulator.dataplane.fabric_choice import FabricChoice, choose
 from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import LabRecord, Phase
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch import switch_choice
 from emulator.errors import UserError
 from emulator.pytest_plugin.runs import UETEMU, environment
@@ -52,7 +54,7 @@ class Labs:
     def standing(self) -> list[LabRecord]:
         """Return the records of those that stay up if nobody removes them."""
         found = map(lab_record.load, (*self.up, *self.left))
-        return [one for one in found if one and one.persistent and one.phase is Phase.UP]
+        return [one for one in found if one and one.settings.persistent and one.phase is Phase.UP]
 
     def remove_left(self) -> None:
         """Remove what exceptions have left, but for what is kept."""
@@ -144,17 +146,17 @@ def _at_terminal(config: pytest.Config) -> bool:
 
 
 @contextmanager
-def built(name: str, topology: Topology, **settings: Any) -> Iterator[Lab]:
+def built(name: str, topology: Topology, settings: FabricSettings) -> Iterator[Lab]:
     """Yield the lab that ``Lab.create`` makes; it is gone behind the block.
 
     With ``--uetemu-keep-lab`` or ``--uetemu-shell`` it stays if the test fails
     (:mod:`emulator.pytest_plugin.labs`).
     """
     if not LABS.requested:
-        with Lab.create(name, topology, **settings) as lab:
+        with Lab.create(name, topology, settings) as lab:
             yield lab
         return
-    made = Lab.create(name, topology, **settings | {"persistent": True})
+    made = Lab.create(name, topology, replace(settings, persistent=True))
     LABS.up.append(name)
     try:
         yield made
@@ -176,8 +178,8 @@ class LabFactory:
         self._names: list[str] = []
         self._stack = ExitStack()
 
-    def __call__(self, topology: str | Topology | None = None, **settings: object) -> Lab:
-        """Build a lab; ``settings`` are those of :meth:`emulator.dataplane.lab.Lab.create`.
+    def __call__(self, topology: str | Topology | None = None, **settings: Any) -> Lab:
+        """Build a lab; ``settings`` are fields of :class:`FabricSettings`.
 
         Without ``topology`` it is the one that the test is marked with.  Settings that are left out
         are those of ``uetemu up``: a fabric profile says its switches and its control plane.
@@ -202,8 +204,8 @@ class LabFactory:
             } | settings  # fmt: skip
         name = f"t{secrets.token_hex(5)}"
         self._names.append(name)
-        usual = {"dilation": DEFAULT_DILATION, "seed": 1, "spec": chosen.spec}
-        return self._stack.enter_context(built(name, model, **usual | settings))
+        usual: dict[str, Any] = {"dilation": DEFAULT_DILATION, "seed": 1, "spec": chosen.spec}
+        return self._stack.enter_context(built(name, model, FabricSettings(**usual | settings)))
 
     def remove(self) -> None:
         """Remove all labs; AssertionError if something of one was left."""

@@ -24,12 +24,13 @@ from pathlib import Path
 
 from emulator import plugins, run_files
 from emulator.dataplane import lab_record
-from emulator.dataplane.build import build
 from emulator.dataplane.cleanup import kept, uninterrupted
 from emulator.dataplane.control_plane.computed_routing import ComputedRouting
 from emulator.dataplane.control_plane.lab_routing import Routing
 from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel.keeper import VARIABLE as KEPT
+from emulator.dataplane.kinds import KINDS
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.errors import UserError
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
@@ -242,16 +243,19 @@ class _Run:
 
     def _make_lab(self) -> Dataplane:
         plan, observer = self.plan, self.observer
-        return build(
-            plan.request.fabric,
-            plan.lab,
-            plan.topology,
-            seed=plan.request.seed,
+        settings = FabricSettings(
             spec=plan.spec,
+            seed=plan.request.seed,
+            clock="virtual",
             switch=plan.stages[0].switch,
             worker_of=self._worker_of,
             worker=None if self._processes.count == 1 else self._processes.number,
-            progress=lambda done, total, what: observer.progress(f"building {what}", None),
+        )
+        return KINDS[plan.request.fabric].build(
+            plan.lab,
+            plan.topology,
+            settings,
+            lambda done, total, what: observer.progress(f"building {what}", None),
         )
 
     def _make_endpoints(

@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from ipaddress import IPv4Network
 
 from emulator.dataplane.kernel.programs import bpf_syscall as kernel
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch.balancing import LoadBalancing
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program

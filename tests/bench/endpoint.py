@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from tests.bench import raw
 from tests.harness.lab.endpoint_process import Endpoint, serving
 from topologies import catalogue
@@ -43,7 +44,9 @@ PLAIN = (
 def reference_lab() -> Iterator[Lab]:
     """The reference fabric, as fast as the machine."""
     name = f"bench-{secrets.token_hex(4)}"
-    with Lab.create(name, catalogue.load(SPEC), dilation=1, seed=1, spec=SPEC) as lab:
+    with Lab.create(
+        name, catalogue.load(SPEC), FabricSettings(dilation=1, seed=1, spec=SPEC)
+    ) as lab:
         yield lab
 
 

@@ -13,6 +13,7 @@ from mininet.net import Mininet
 from mininet.node import Node
 
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from topologies import catalogue
 from topologies.mininet_topo import FabricTopo
 from topologies.model import Topology
@@ -55,7 +56,9 @@ def measure(spec: str = REFERENCE) -> dict[str, float]:
 
 def _ours(topology: Topology, spec: str) -> tuple[float, float]:
     start = time.perf_counter()
-    lab = Lab.create(f"bench{secrets.token_hex(4)}", topology, dilation=1000, seed=1, spec=spec)
+    lab = Lab.create(
+        f"bench{secrets.token_hex(4)}", topology, FabricSettings(dilation=1000, seed=1, spec=spec)
+    )
     built = time.perf_counter()
     lab.close()
     return built - start, time.perf_counter() - built

@@ -28,6 +28,7 @@ from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.kernel.icmp_guard import guard_interface
 from emulator.dataplane.kernel.programs.bpf_syscall import LOCKED
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.balancing import METHODS
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf.layout import PORT_KEY, QUEUE_STATE, STATE_HEAD, Queue
@@ -58,7 +59,9 @@ def measure(spec: str = SPEC, *, rounds: int = ROUNDS) -> dict[str, float]:
     topology = catalogue.load(spec)
     method = next(iter(METHODS))
     with Lab.create(
-        name, topology, dilation=DILATION, seed=1, spec=spec, switch=parse(CHOICE + method)
+        name,
+        topology,
+        FabricSettings(dilation=DILATION, seed=1, spec=spec, switch=parse(CHOICE + method)),
     ) as lab:
         return _measured(lab, rounds)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf.layout import TrafficClass
 from emulator.dataplane.switch.switch_choice import DEFAULT, parse
 from emulator.dataplane.switch.switch_counters import read
@@ -38,7 +39,9 @@ def measure(spec: str = SPEC, *, rounds: int = ROUNDS) -> dict[str, float]:
     ratios: list[float] = []
     with (
         Lab.create(
-            name, topology, dilation=DILATION, seed=1, spec=spec, switch=parse(DEFAULT)
+            name,
+            topology,
+            FabricSettings(dilation=DILATION, seed=1, spec=spec, switch=parse(DEFAULT)),
         ) as lab,
         raw.flow(lab, SOURCE, TARGET, 10 * rounds * STRETCH_S),
     ):

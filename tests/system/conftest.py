@@ -43,7 +43,7 @@ def lab_name() -> Iterator[str]:
 def lab(uetemu_lab: LabFactory) -> LabFactory:
     """``lab(topology, dilation=...)`` builds a lab; all are removed, verifiably, after the test.
 
-    ``topology`` is a specification or a :class:`Topology`; the rest is as for ``Lab.create``.  Its
+    ``topology`` is a specification or a :class:`Topology`; the rest are ``FabricSettings``.  Its
     switches have the kernel's plain queues, unless ``switch`` has others.
     """
 

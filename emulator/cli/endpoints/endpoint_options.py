@@ -135,7 +135,6 @@ def place(options: dict[str, Any], transport: str) -> None:
     from emulator.cli.labs.lab_choice import choose_lab, with_node
     from emulator.dataplane.kernel import namespaces
     from emulator.dataplane.lab_record import load_topology
-    from emulator.dataplane.switch import switch_choice
     from emulator.lab.standalone.endpoint import LabGpu
     from emulator.run.endpoint_specs import endpoint_specs
     from emulator.transports import fit
@@ -148,13 +147,13 @@ def place(options: dict[str, Any], transport: str) -> None:
     names = [gpu.name for gpu in topology.gpus]
     if name not in names:
         raise UserError(f"lab {record.lab} has no GPU {name!r}; {question(name, names)}")
-    switch = None if record.switch is None else switch_choice.parse(record.switch)
+    switch = record.settings.switch
     spec = endpoint_specs(
         topology,
-        fit(transport, topology, seed=record.seed, switch=switch),
+        fit(transport, topology, seed=record.settings.seed, switch=switch),
         namespace=lambda node: str(namespaces.path_of(record.lab, node)),
-        nic_delays=record.cable_delay == "nic",
-        seed=record.seed,
+        nic_delays=record.settings.cable_delay == "nic",
+        seed=record.settings.seed,
         memory_octets=1,
         pausing=switch is not None and switch.pausing is not None,
     )[names.index(name)]
@@ -167,7 +166,7 @@ def place(options: dict[str, Any], transport: str) -> None:
     (port,) = spec.ports
     options |= {"interface": port.interface, "netns": spec.netns, "address": spec.address}
     options["gpu"] = LabGpu(
-        dilation=record.dilation,
+        dilation=record.settings.dilation,
         config={key: value for key, value in spec.transport_config.items() if key not in _OWN},
         nic={
             "path_delays": port.path_delays,

@@ -37,7 +37,7 @@ def choose_lab(name: str | None, how: str) -> LabRecord:
 
 def _joined(record: LabRecord, labs: Mapping[str, LabRecord]) -> bool:
     """Return whether the lab is a network of a cluster that runs, which is named in its place."""
-    return record.membership is not None and record.membership.cluster in labs
+    return record.settings.membership is not None and record.settings.membership.cluster in labs
 
 
 def with_node(record: LabRecord, node: str) -> LabRecord:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 from rich import box
@@ -65,11 +64,11 @@ def state_of(record: LabRecord) -> str:
 
 def _time_of(record: LabRecord) -> str:
     """The dilation, which a virtual clock has not."""
-    return "virtual" if record.clock == "virtual" else f"{record.dilation:g}"
+    return "virtual" if record.settings.clock == "virtual" else f"{record.settings.dilation:g}"
 
 
 def _lab_facts(record: LabRecord) -> dict[str, object]:
-    return asdict(record) | {"nodes": len(record.nodes), "state": state_of(record)}
+    return record.as_dict() | {"nodes": len(record.nodes), "state": state_of(record)}
 
 
 def _facts(
@@ -120,7 +119,7 @@ def _show_labs(records: Sequence[LabRecord]) -> None:
         table.add_row(
             record.lab,
             state_of(record),
-            record.topology_spec,
+            record.settings.spec,
             record.switch or "none",
             str(len(record.nodes)),
             _time_of(record),
@@ -141,7 +140,7 @@ def _show_ports(
 ) -> None:
     plane = lab.topology.profile.control_plane
     click.echo(
-        f"lab {lab.name}: {lab.record.topology_spec}, {state_of(lab.record)}, "
+        f"lab {lab.name}: {lab.record.settings.spec}, {state_of(lab.record)}, "
         f"switch {lab.record.switch or 'none'}, control plane {plane}, "
         f"dilation {_time_of(lab.record)}, seed {lab.seed}"
     )
@@ -153,7 +152,7 @@ def _show_ports(
             click.echo(f"lost traffic: {words}")
         if number := _routers_put_back(lab):
             click.echo(f"router MACs of tenants that zebra had lost, put back: {number}")
-    if lab.record.membership is not None and isolation.has_border(lab):
+    if lab.record.settings.membership is not None and isolation.has_border(lab):
         packets, octets = isolation.refused_by_border(lab)
         click.echo(f"firewall of {BORDER}: {packets} packets of users refused, {octets} octets")
     table = Table(box=box.SIMPLE_HEAD)

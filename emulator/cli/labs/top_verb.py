@@ -186,9 +186,9 @@ def facts(picture: LabSample, sort: Sort, rows: int | None) -> dict[str, object]
     return {
         "schema": SCHEMA,
         "lab": record.lab,
-        "topology": record.topology_spec,
+        "topology": record.settings.spec,
         "switch": record.switch,
-        "dilation": record.dilation,
+        "dilation": record.settings.dilation,
         "up_us": round(picture.up_us, 3),
         "interval_us": round(picture.interval_us, 3),
         "tiers": [{"tier": name} | _group(tiers[name]) for name in picture.tiers if name in tiers],

@@ -90,9 +90,9 @@ def _header(picture: LabSample, room: Room) -> list[Text]:
     record = picture.record
     facts = [
         Text(record.lab, NAME),
-        Text(record.topology_spec),
+        Text(record.settings.spec),
         Text(f"switch {record.switch or 'none'}"),
-        Text(f"dilation {record.dilation:g}"),
+        Text(f"dilation {record.settings.dilation:g}"),
         Text(f"up {duration(picture.up_us)} fabric time"),
         Text(f"interval {duration(picture.interval_us)}"),
     ]

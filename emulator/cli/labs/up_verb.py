@@ -24,6 +24,7 @@ from emulator.dataplane.cleanup import require_root
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.fabric_choice import choose
 from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch import switch_choice as choice
 from emulator.run.plan.run_plan import usual_switch
 from emulator.run.plan.variants import DEFAULT_TRANSPORT
@@ -118,14 +119,14 @@ def command(  # noqa: PLR0913  options of the verb
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     began = time.monotonic()
-    settings = {
-        "dilation": dilation,
-        "seed": seed,
-        "spec": topology,
-        "cable_delay": "nic" if asic is not None and asic.pausing else for_kernel_traffic(),
-        "switch": asic,
-        "persistent": True,
-    }
+    settings = FabricSettings(
+        spec=topology,
+        seed=seed,
+        dilation=dilation,
+        cable_delay="nic" if asic is not None and asic.pausing else for_kernel_traffic(),
+        switch=asic,
+        persistent=True,
+    )
     with (
         answering,
         progress_bar(f"building {lab}") as progress,

@@ -28,7 +28,7 @@ from emulator.cluster.services.service_plan import plan_services
 from emulator.cluster.services.service_runner import Services
 from emulator.dataplane.fabric_choice import choose
 from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
-from emulator.dataplane.kernel.fabric.fabric_plan import Progress
+from emulator.dataplane.settings import FabricSettings, Progress
 from emulator.dataplane.switch import switch_choice
 from emulator.errors import UserError
 from emulator.run.results import RunFolder
@@ -100,13 +100,13 @@ def execute(
         seed=request.seed,
         parameters=asdict(request.parameters),
     )
-    backend = {
-        "dilation": DILATION,
-        "seed": request.seed,
-        "spec": spec,
-        "cable_delay": for_kernel_traffic(),
-        "switch": switch_choice.requested(switch_choice.DEFAULT),
-    }
+    backend = FabricSettings(
+        spec=spec,
+        seed=request.seed,
+        dilation=DILATION,
+        cable_delay=for_kernel_traffic(),
+        switch=switch_choice.requested(switch_choice.DEFAULT),
+    )
     with ClusterLab.create(
         name, topology, dilations=stretched, backend=backend, progress=progress
     ) as cluster:

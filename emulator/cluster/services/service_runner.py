@@ -21,8 +21,8 @@ from typing import Any
 from emulator.cluster.cluster_lab import ClusterLab
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import PlannedService, ServiceKind, ServicePlace
-from emulator.dataplane.kernel.fabric.fabric_plan import Progress
 from emulator.dataplane.lab_record import Process
+from emulator.dataplane.settings import Progress
 from emulator.errors import UserError
 from emulator.logs import plain_logger
 from emulator.whole_file import write_whole

@@ -35,6 +35,7 @@ from emulator.dataplane.control_plane.tenant_routes import TenantRoutes, places_
 from emulator.dataplane.doctor import capabilities
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.netlink import RouteSocket
+from emulator.dataplane.settings import Progress
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
 from emulator.logs import plain_logger
@@ -44,7 +45,6 @@ from topologies.stretch import stretch_of
 
 _log = plain_logger(__name__)
 
-Progress = Callable[[int, int, str], None]
 
 #: Switches whose daemons start at the same time.
 AT_ONCE = 4

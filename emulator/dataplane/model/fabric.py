@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Self
 
@@ -32,7 +32,6 @@ from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.lab_record import check_name
 from emulator.dataplane.model.port import ModelPort
 from emulator.dataplane.model.program import ModelProgram
-from emulator.dataplane.model.scope import check
 from emulator.dataplane.model.switch import (
     FRAMES_IN,
     FRAMES_OUT,
@@ -45,8 +44,8 @@ from emulator.dataplane.model.switch import (
     octets_of,
 )
 from emulator.dataplane.model.tunnel import TunnelTable
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.fabric_asic import FabricAsic
-from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.dataplane.switch.switch_fitting import fit, size_of
 from emulator.dataplane.switch.switch_port import switch_ports
 from emulator.dataplane.switch.virtual_state import DROPPED, NOW
@@ -446,44 +445,23 @@ def is_for(frames: TransportFrames, frame: bytes) -> bool:
 
 
 class ModelDataplane:
-    """The nodes of ``topology``, with ``switch`` (None: switches without ASIC).
-
-    Of several processes that of ``worker`` has its nodes alone, by ``worker_of``.  Raises
-    UserError for a fabric that the model does not have.
-    """
+    """The nodes of ``topology``, which :class:`emulator.dataplane.kinds.ModelKind` has checked."""
 
     dilation = 1.0
     cable_delay = "nic"
     directory = None
 
-    def __init__(
-        self,
-        name: str,
-        topology: Topology,
-        *,
-        seed: int,
-        switch: SwitchChoice | None,
-        worker_of: Mapping[str, int] | None = None,
-        worker: int | None = None,
-    ) -> None:
-        self.name, self.seed = check_name(name), seed
+    def __init__(self, name: str, topology: Topology, settings: FabricSettings) -> None:
+        self.name, self.seed = check_name(name), settings.seed
         self.topology, _ = homing.resolved(topology)
-        check(self.topology, switch)
-        self.wires = Wires.of(self.topology, worker_of, worker)
+        switch = settings.switch
+        self.wires = settings.wires(self.topology)
         self.asic: FabricAsic | None = None
         program: ModelProgram | None = None
         if switch is not None:
             program = ModelProgram(name, size_of(self.topology))
-            self.asic = FabricAsic.load(
-                fit(switch, self.topology, 1, clock="virtual"),
-                name,
-                self.topology,
-                program=program,
-                dilation=1,
-                seed=seed,
-                clock="virtual",
-                here=self.wires.here,
-            )
+            fitted = fit(switch, self.topology, 1, clock="virtual")
+            self.asic = FabricAsic.load(fitted, name, self.wires, settings, program=program)
         #: the nodes, and their cables
         self.cables = ModelFabric(self.topology, self.wires, program)
 

@@ -540,7 +540,7 @@ class ModelSwitch:
             hop = choices[0][1]
         else:
             if hash_ is None:
-                assert came.program is not None  # emulator.dataplane.model.scope
+                assert came.program is not None  # emulator.dataplane.kinds
                 hash_ = came.program.hash_of(frame)
             hop = selected(choices, hash_)
         address = destination if hop.via is None else hop.via.packed

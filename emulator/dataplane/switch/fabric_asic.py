@@ -30,7 +30,7 @@ from emulator.dataplane.kernel.shaping import (
     rate_requests,
     size_requests,
 )
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch import switch_counters as counting
 from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.dataplane.switch.balancing import PRELOADED_METHODS
@@ -46,16 +46,16 @@ from emulator.dataplane.switch.joined_ports import JoinedPorts
 from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.pauses import Pauses
 from emulator.dataplane.switch.port_faults import NONE, Faults
-from emulator.dataplane.switch.switch_choice import SwitchChoice, parse
+from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.dataplane.switch.switch_counters import AsicCounters
 from emulator.dataplane.switch.switch_fitting import FittedSwitch, derived_seed
 from emulator.dataplane.switch.switch_port import SwitchPort, switch_ports
 from emulator.dataplane.switch.switch_profile import arrival_settings, port_settings
 from emulator.dataplane.switch.virtual_state import VirtualState
+from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
 from topologies.advice import question
-from topologies.interface_indices import interface_indices
-from topologies.model import CableEnd, Link, Topology
+from topologies.model import CableEnd, Link
 
 #: A netlink socket in the namespace of a node.
 Kernels = Callable[[str], RouteSocket]
@@ -72,39 +72,36 @@ class FabricAsic:
     the engine of a virtual clock, None with the host's.
     """
 
-    def __init__(  # noqa: PLR0913  settings of a fabric
+    def __init__(
         self,
         lab: str,
-        topology: Topology,
+        wires: Wires,
         program: SwitchTables,
-        *,
-        dilation: float,
-        seed: int,
-        measured: bool = False,
+        settings: FabricSettings,
         kernels: Kernels = _no_kernel,
-        clock: Clock = "host",
-        here: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        topology = wires.topology
         self.lab = lab
         self.topology = topology
         self.program = program
-        self.dilation = dilation
-        self.clock: Clock = clock
-        self.virtual = VirtualState(program) if clock == "virtual" else None
-        self.measured = measured or self.virtual is not None  # not computed from the link's rate
-        self._seed = seed
+        self.dilation = settings.dilation
+        self.clock = settings.clock
+        self.virtual = VirtualState(program) if settings.virtual else None
+        #: whether queues are as deep as the kernel's own are, and not computed from a link's rate
+        self.measured = settings.virtual or settings.cable_delay != "netem"
+        self._seed = settings.seed
         self._kernels = kernels
-        self._indices = interface_indices(topology)
+        self._indices = wires.indices
         self.ports: Mapping[str, SwitchPort] = {
             str(port.end): port for port in switch_ports(topology, self._indices)
         }
         #: those of switches that are in this process's lab, and not in that of another process
-        self._own = [port for port in self.ports.values() if here(port.end.node)]
+        self._own = [port for port in self.ports.values() if wires.here(port.end.node)]
         #: port of a NIC -> port of the switch at the other end
         self._port_at = {str(nic): str(end) for nic, end in self._nic_cables().items()}
         self._reported = self.measured and self.virtual is None  # ports get what has arrived
         self._nics = self._nic_cables() if self._reported else {}
-        self.pauses = Pauses(lab, topology, program, self._indices, clock)
+        self.pauses = Pauses(lab, topology, program, self._indices, settings.clock)
         self.links = LinkReadings()
         #: the switches of other processes, where this process has not all of them
         self.joined: JoinedPorts | None = None
@@ -121,39 +118,25 @@ class FabricAsic:
         return self.virtual
 
     @classmethod
-    def load(  # noqa: PLR0913  settings of a fabric
+    def load(
         cls,
         fitted: FittedSwitch,
         lab: str,
-        topology: Topology,
+        wires: Wires,
+        settings: FabricSettings,
         *,
-        dilation: float,
-        seed: int,
-        measured: bool = False,
         kernels: Kernels = _no_kernel,
-        clock: Clock = "host",
         program: SwitchTables | None = None,
-        here: Callable[[str], bool] = lambda _: True,
     ) -> Self:
         """Bring the program into the kernel for ``lab``, unless given; configure ports to come.
 
-        With ``clock="virtual"`` ``dilation`` is 1 and ``measured`` has no meaning.
-
         Raises UserError if the machine cannot; nothing is left then.
         """
-        program = program or asic_program.load(lab, fitting.size_of(topology), clock=clock)
+        program = program or asic_program.load(
+            lab, fitting.size_of(wires.topology), clock=settings.clock
+        )
         try:
-            asic = cls(
-                lab,
-                topology,
-                program,
-                dilation=dilation,
-                seed=seed,
-                measured=measured,
-                kernels=kernels,
-                clock=clock,
-                here=here,
-            )
+            asic = cls(lab, wires, program, settings, kernels)
             asic._configure(fitted)
             return asic
         except BaseException:
@@ -162,29 +145,10 @@ class FabricAsic:
 
     @classmethod
     def open(
-        cls,
-        lab: str,
-        topology: Topology,
-        *,
-        dilation: float,
-        seed: int,
-        measured: bool = False,
-        kernels: Kernels = _no_kernel,
-        clock: Clock = "host",
-        here: Callable[[str], bool] = lambda _: True,
+        cls, lab: str, wires: Wires, settings: FabricSettings, kernels: Kernels = _no_kernel
     ) -> Self:
         """Open the switches of a running lab.  Raises UserError if its program is gone."""
-        return cls(
-            lab,
-            topology,
-            SwitchProgram(lab),
-            dilation=dilation,
-            seed=seed,
-            measured=measured,
-            kernels=kernels,
-            clock=clock,
-            here=here,
-        )
+        return cls(lab, wires, SwitchProgram(lab), settings, kernels)
 
     def close(self) -> None:
         """Let go of the program.  What is attached goes on."""
@@ -208,10 +172,11 @@ class FabricAsic:
         if self._fitted is not None and self.virtual is not None:
             return self._fitted
         record = lab_record.load(self.lab)
-        if record is None or record.switch is None:
+        choice = None if record is None else record.settings.switch
+        if choice is None:
             raise UserError(f"lab {self.lab} is gone: its record says nothing of a switch")
-        if self._fitted is None or self._fitted.choice.spec != record.switch:
-            self._fitted = self._fit(parse(record.switch))
+        if self._fitted is None or self._fitted.choice.spec != choice.spec:
+            self._fitted = self._fit(choice)
         return self._fitted
 
     def apply(self, choice: SwitchChoice, seed: int | None = None) -> None:
@@ -231,7 +196,7 @@ class FabricAsic:
             self._reshape(fitted)
         self._configure(fitted)
         if self.program.in_kernel:
-            lab_record.amend(self.lab, switch=choice.spec)
+            lab_record.amend(self.lab, switch=choice)
         self.pauses.start()
 
     def reset(self) -> None:

@@ -12,7 +12,7 @@ from typing import IO, Protocol
 
 from emulator.dataplane import lab_record
 from emulator.dataplane.kernel.programs.bpf_syscall import run
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch import cable_counters
 from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
 from emulator.dataplane.switch.bpf.switch_program import FORGET
@@ -221,7 +221,7 @@ class Pauses:
         """
         record = lab_record.load(self._lab)
         if self._has_agent and self.on and record is not None:
-            self._pipe = start(self._lab, persistent=record.persistent)
+            self._pipe = start(self._lab, persistent=record.settings.persistent)
 
     def end(self) -> None:
         """End the agent, if there is one."""

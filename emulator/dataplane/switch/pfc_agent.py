@@ -55,7 +55,6 @@ from emulator.dataplane.switch.bpf.layout import PAUSE_EVENT, PAUSE_STATE, PORT_
 from emulator.dataplane.switch.bpf.switch_program import SwitchProgram, pins_of
 from emulator.dataplane.switch.pause import Gate, Pauser, PauseRules, frame, quanta
 from emulator.dataplane.switch.pauses import forget, set_dropping
-from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Topology
@@ -307,15 +306,16 @@ class PauseAgent:
 
     def __init__(self, lab: str) -> None:
         record = lab_record.load(lab)
-        if record is None or record.switch is None:
+        choice = None if record is None else record.settings.switch
+        if record is None or choice is None:
             raise UserError(f"there is no lab {lab!r} with switches")
         self._lab = lab
-        self._clock = Clock(record.dilation, 0)
+        self._clock = Clock(record.settings.dilation, 0)
         topology = lab_record.load_topology(lab)
         self._program = SwitchProgram(lab)
         self._ring = PauseRing(Map(pins_of(lab) / "maps" / "pause_events"))
         self._control = pauses.listen(lab)
-        fitted = fitting.fit(parse(record.switch), topology, record.dilation)
+        fitted = fitting.fit(choice, topology, record.settings.dilation)
         self.ports = {port.index: port for port in self._open_ports(topology, fitted)}
         self._by_name = {port.name: port for port in self.ports.values()}
         self._active: set[PausePort] = set()
@@ -323,7 +323,7 @@ class PauseAgent:
         rules: dict[str, list[PauseRules]] = {}
         for port in self.ports.values():
             rules.setdefault(port.node, []).append(port.rules)
-        self._remnants = Remnants(still_s(rules.values(), record.dilation))
+        self._remnants = Remnants(still_s(rules.values(), record.settings.dilation))
 
     def _open_ports(self, topology: Topology, fitted: fitting.FittedSwitch) -> list[PausePort]:
         indices = interface_indices(topology)

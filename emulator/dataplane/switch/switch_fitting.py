@@ -21,7 +21,7 @@ from typing import Any
 
 from emulator.dataplane.clock import Dilation
 from emulator.dataplane.kernel.shaping import CONTROL_BUFFER_BYTES, Egress
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch import cable_fitting as pausing
 from emulator.dataplane.switch.balancing import PRELOADED_METHODS, LoadBalancing
 from emulator.dataplane.switch.bpf.layout import HOPS, Queue, TrafficClass

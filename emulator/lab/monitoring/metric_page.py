@@ -158,18 +158,19 @@ def lab_metrics(watched: Watched) -> Iterator[Metric]:
         "The lab whose fabric is watched.",
         {
             "lab": record.lab,
-            "topology": record.topology_spec,
+            "topology": record.settings.spec,
             "switch": record.switch or "none",
-            "clock": record.clock,
+            "clock": record.settings.clock,
         },
     )
     yield gauge("lab_running", "1 while the lab runs; 0 once it has gone, and all values are its "
                 "last.", (), single(0 if watched.ended else 1))  # fmt: skip
     yield gauge("sample_timestamp_seconds", "When the ports were read last, since 1970.", (),
                 single(watched.at_s))  # fmt: skip
+    settings = record.settings
     yield gauge("dilation_ratio", "Seconds of the machine for one fabric second; none where the "
                 "clock is virtual.", (),
-                single(record.dilation if record.clock == "host" else None))  # fmt: skip
+                single(None if settings.virtual else settings.dilation))  # fmt: skip
     picture = watched.picture
     if picture is None:
         return

@@ -19,7 +19,7 @@ def inject(lab: Lab, fault: str) -> Condition:
     Raises UserError for a fault that cannot be, a lab of a run, or one that is gone meanwhile.
     """
     require_root("strike a lab")
-    if not lab.record.persistent:
+    if not lab.record.settings.persistent:
         raise UserError(
             f"lab {lab.name} is that of a uetemu run, which would not know why it suffers: give "
             f"that run --fault {fault!r}, or strike a lab of uetemu up"

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import psutil
 
-from emulator.dataplane import cleanup, lab_record
-from emulator.dataplane.doctor.capabilities import Capabilities, probe, remedy
 from emulator.errors import UserError
 from emulator.scenario import Trial
 from emulator.sim.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
@@ -31,54 +29,20 @@ MANY_OPERATIONS = 250_000
 SPARE_BYTES = 256 * 2**20
 
 
-def check(lab: str, trials: Sequence[Trial], ranks: int) -> Capabilities:
-    """Return what the machine offers.
-
-    :class:`UserError` unless a run can be expected to succeed on it.
-    """
-    cleanup.require_root(
-        "run a scenario in namespaces",
-        remedy="run as root, or take --fabric model, which any user can",
-    )
-    check_name(lab)
-    found = probe()
-    for missing in found.lacking():
-        way_out = remedy(missing.name, missing.detail)
-        raise UserError(f"{missing.name} is missing ({missing.detail}); {way_out}")
-    for trial in trials:
-        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks)
-    return found
-
-
-def check_modelled(lab: str, trials: Sequence[Trial], ranks: int) -> Capabilities:
-    """Check a run whose fabric is a model, which takes memory and nothing of the kernel.
-
-    Return no capabilities: none is tried.  Raises :class:`UserError`.
-    """
-    lab_record.check_name(lab)
+def check_trials(lab: str, trials: Sequence[Trial], ranks: int) -> None:
+    """Check that the memory of GPUs of ``lab`` is free to be had, and fits the machine."""
     if any(GPU_MEMORY.glob(f"uetemu.{lab}.*")):
         raise UserError(
             f"GPU memory of a lab named {lab} exists already in {GPU_MEMORY}; choose another --name"
         )
     for trial in trials:
         check_memory(trial.size_bytes, [trial.memory_bytes] * ranks)
-    return Capabilities({})
 
 
 def lab_name(scenario: str) -> str:
     """A name for a lab that nobody else has."""
     stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in scenario.lower())
     return f"{stem.strip('-')[:15] or 'run'}-{secrets.token_hex(4)}"
-
-
-def check_name(lab: str) -> None:
-    """The name is well formed, and nothing carries it."""
-    lab_record.check_name(lab)
-    if cleanup.exists(lab):
-        raise UserError(
-            f"a lab named {lab} exists already; choose another --name, or remove it with "
-            f"uetemu clean {lab}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,11 @@ from emulator.dataplane import homing
 from emulator.dataplane.capture.fabric_capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.control_plane.charged_time import Convergence
-from emulator.dataplane.control_plane.lab_routing import check_control_plane
-from emulator.dataplane.doctor import capabilities
 from emulator.dataplane.doctor.capabilities import Capabilities
 from emulator.dataplane.fabric_choice import FabricChoice, choose
 from emulator.dataplane.homing import Homing
-from emulator.dataplane.kernel.fabric import bonds, bridge_ports
-from emulator.dataplane.model import scope
+from emulator.dataplane.kinds import KINDS
 from emulator.dataplane.switch import switch_fitting as fitting
-from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.dataplane.switch.switch_choice import requested as requested_switch
 from emulator.errors import UserError
@@ -190,20 +186,14 @@ def drafted(request: RunRequest, processes: Processes = ALONE) -> RunPlan:
     else:
         chosen = choose(requested)
     preflight.check_network(chosen.topology)
-    modelled = request.fabric == "model"
-    if modelled:
-        scope.check_convergence(repeatable=request.convergence.repeatable)
-    has = scope.has if modelled else capabilities.has
-    topology, homed = homing.resolved(chosen.topology, request.control_plane, has=has)
+    kind = KINDS[request.fabric]
+    kind.check_convergence(request.convergence)
+    topology, homed = homing.resolved(chosen.topology, request.control_plane, has=kind.has)
     topology = control_plane.chosen(topology, request.control_plane)
     if request.parts is not None:
         Partition.by_hand(topology, request.parts)
-    if modelled:
-        scope.check_topology(topology)
-    else:
-        bonds.check(topology)
+    kind.check_topology(topology)
     moments = timeline(request.faults, topology)
-    bridge_ports.check(topology)
     # Each process is on a machine of its own, until they know each other's parts.
     least = -(-len(topology.gpus) // processes.count)
     preflight.check_endpoints(least)
@@ -239,9 +229,7 @@ def drafted(request: RunRequest, processes: Processes = ALONE) -> RunPlan:
     for name in dict.fromkeys(one.stage.named for one in planned):
         check_use(name, [one for one in planned if one.stage.named == name])
     for stage in planned:
-        check_control_plane(topology, stage.switch, computed=modelled)
-        if modelled:
-            scope.check(topology, stage.switch)
+        kind.check_switch(topology, stage.switch)
     selection = request.capture
     if selection is None:
         selection = request.scenario.capture(request.parameters, topology)
@@ -249,14 +237,8 @@ def drafted(request: RunRequest, processes: Processes = ALONE) -> RunPlan:
         selection = default_capture(topology)
     taps = select(selection or "", ports_of(topology))
     lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
-    if modelled:
-        found = preflight.check_modelled(lab, trials, least)
-    else:
-        found = preflight.check(lab, trials, least)
-    if not modelled and any(stage.switch is not None for stage in planned):
-        asic_program.require(clock="virtual")
-        if not (tried := found["switch-asic"]).present:
-            raise UserError(f"the switch ASIC does not work here: {tried.detail}")
+    found = kind.check_machine(lab, switched=any(stage.switch is not None for stage in planned))
+    preflight.check_trials(lab, trials, least)
     plan = RunPlan(
         request=request,
         lab=lab,

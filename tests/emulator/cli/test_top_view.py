@@ -7,6 +7,8 @@ from rich.text import Text
 
 from emulator.cli.labs.top_view import Room, TopColumn, duration, lay, view
 from emulator.dataplane.lab_record import LabRecord, Phase, this_process
+from emulator.dataplane.settings import FabricSettings
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.lab.live.rates import Activity, Sort, directions, tiers
 from emulator.lab.live.sampler import LabSample, QueueLimits
 from topologies import catalogue
@@ -21,15 +23,16 @@ def picture(switch: str | None = "shallow") -> LabSample:
         lab="demo",
         identity="1",
         phase=Phase.UP,
-        topology_spec="rail_clos",
-        dilation=20000,
-        seed=1,
-        cable_delay="nic",
-        persistent=True,
+        settings=FabricSettings(
+            spec="rail_clos",
+            seed=1,
+            dilation=20000,
+            switch=None if switch is None else parse(switch),
+            persistent=True,
+        ),
         owner=this_process(),
         created="2026-01-01T00:00:00+00:00",
         nodes=(),
-        switch=switch,
     )
     found = []
     for direction in directions(TOPOLOGY):

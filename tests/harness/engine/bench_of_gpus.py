@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.switch_choice import requested
 from emulator.run.endpoint_specs import endpoint_specs
 from emulator.sim.endpoint.operations.rank_result import RankResult
@@ -82,12 +83,14 @@ def gpu_bench(
     with Lab.create(
         name,
         topology,
-        dilation=1,
-        clock="virtual",
-        seed=seed,
-        spec=spec,
-        switch=choice,
-        worker_of=Partition.of(topology, workers).worker_of,
+        FabricSettings(
+            dilation=1,
+            clock="virtual",
+            seed=seed,
+            spec=spec,
+            switch=choice,
+            worker_of=Partition.of(topology, workers).worker_of,
+        ),
     ) as lab:
         events = EventQueue()
         fabric = VirtualFabric(lab, events)

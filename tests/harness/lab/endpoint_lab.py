@@ -13,6 +13,7 @@ import pytest
 
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.pytest_plugin.labs import built
 from topologies import catalogue
 
@@ -36,5 +37,5 @@ def small_lab(spec: str = "rail_clos:hosts=2,gpus_per_host=1", **options: Any) -
     """A lab of a random name, removed afterwards; ``plane`` is its control plane."""
     settings: dict[str, Any] = {"dilation": DILATION, "seed": 1, "spec": spec} | options
     topology = control_plane.chosen(catalogue.load(spec), settings.pop("plane", None))
-    with built(f"ep-{secrets.token_hex(3)}", topology, **settings) as lab:
+    with built(f"ep-{secrets.token_hex(3)}", topology, FabricSettings(**settings)) as lab:
         yield lab

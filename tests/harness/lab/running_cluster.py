@@ -12,6 +12,7 @@ from emulator.cluster.run.cluster_context import ClusterContext, NetworkSamples
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
 from emulator.cluster.services.service_runner import Services
+from emulator.dataplane.settings import FabricSettings
 from topologies import catalogue
 
 
@@ -21,7 +22,7 @@ def running_cluster(
 ) -> Iterator[ClusterContext]:
     """The cluster ``spec`` with ``services``; captures go to ``folder``."""
     topology = catalogue.load(spec)
-    settings = {"dilation": 1000.0, "seed": 1, "spec": spec}
+    settings = FabricSettings(spec=spec, seed=1, dilation=1000)
     planned = plan_services(services, MachineMap(topology), parameters)
     with ClusterLab.create(
         f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings

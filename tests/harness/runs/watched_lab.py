@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from emulator.dataplane.lab_record import LabRecord, Phase, Process
+from emulator.dataplane.settings import FabricSettings
+from emulator.dataplane.switch import switch_choice
 from emulator.dataplane.switch.bpf.layout import DropReason
 from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.lab.live.rates import Reading, activities, directions, tiers
@@ -34,11 +36,16 @@ def watched_lab(
     switches = {node.name for node in topology.switches}
     ports = [one.port for one in directions(topology)]
     record = LabRecord(
-        lab="demo", identity="x", phase=Phase.UP, topology_spec=str(spec), dilation=1, seed=1,
-        cable_delay="nic", persistent=False, owner=Process(1, 1),
-        created="2026-01-01T00:00:00+00:00", nodes=tuple(node.name for node in topology.nodes),
-        switch="lossless", clock="virtual",
-    )  # fmt: skip
+        lab="demo",
+        identity="x",
+        phase=Phase.UP,
+        settings=FabricSettings(
+            spec=str(spec), seed=1, switch=switch_choice.parse("lossless"), clock="virtual"
+        ),
+        owner=Process(1, 1),
+        created="2026-01-01T00:00:00+00:00",
+        nodes=tuple(node.name for node in topology.nodes),
+    )
 
     def reading(port: str, at_ns: int) -> Reading:
         share = at_ns / INTERVAL_NS

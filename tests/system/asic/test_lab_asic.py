@@ -15,6 +15,7 @@ from emulator.dataplane import cleanup, lab_record
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.cable_delay import CableDelay, for_kernel_traffic
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
 from emulator.dataplane.switch.bpf.switch_program import Size
@@ -400,10 +401,7 @@ def test_nothing_is_left_after_close(lab_name: str) -> None:
     with Lab.create(
         lab_name,
         catalogue.load(SMALL),
-        dilation=1000,
-        seed=1,
-        spec=SMALL,
-        switch=parse("shallow"),
+        FabricSettings(dilation=1000, seed=1, spec=SMALL, switch=parse("shallow")),
     ):
         assert asic_program.pins_of(lab_name).exists()
     assert nothing_left(lab_name)
@@ -415,9 +413,10 @@ def test_nothing_is_left_of_one_that_was_killed(lab_name: str) -> None:
         import os, signal
         from emulator.dataplane.switch.switch_choice import parse
         from emulator.dataplane.lab import Lab
+        from emulator.dataplane.settings import FabricSettings
         from topologies import catalogue
-        Lab.create({lab_name!r}, catalogue.load({SMALL!r}), dilation=1000, seed=1,
-                   spec={SMALL!r}, switch=parse("shallow"))
+        settings = FabricSettings(spec={SMALL!r}, seed=1, dilation=1000, switch=parse("shallow"))
+        Lab.create({lab_name!r}, catalogue.load({SMALL!r}), settings)
         os.kill(os.getpid(), signal.SIGKILL)
     """)
     process.communicate(timeout=60)
@@ -463,10 +462,7 @@ def test_what_cannot_be_is_refused_before_anything_is_built(
         Lab.create(
             lab_name,
             catalogue.load(spec),
-            dilation=dilation,
-            seed=1,
-            spec=spec,
-            switch=parse(switch),
+            FabricSettings(dilation=dilation, seed=1, spec=spec, switch=parse(switch)),
         )
     assert nothing_left(lab_name)
 
@@ -483,10 +479,7 @@ def test_what_the_machine_cannot_is_refused_before_a_namespace_exists(
         Lab.create(
             lab_name,
             catalogue.load(SMALL),
-            dilation=1000,
-            seed=1,
-            spec=SMALL,
-            switch=parse("shallow"),
+            FabricSettings(dilation=1000, seed=1, spec=SMALL, switch=parse("shallow")),
         )
     assert nothing_left(lab_name)
     assert namespaces.of_lab(lab_name) == {}

@@ -16,6 +16,7 @@ import pytest
 
 from emulator.dataplane.kernel.programs import bpf_syscall as kernel
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import Queue, TrafficClass
@@ -52,7 +53,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     dilation = getattr(request, "param", DILATION)
     name, switch = f"t{secrets.token_hex(5)}", parse("shallow:data.trim_bytes=80KB")
     topology = catalogue.load(SPEC)
-    with Lab.create(name, topology, dilation=dilation, seed=1, spec=SPEC, switch=switch) as made:
+    with Lab.create(
+        name, topology, FabricSettings(dilation=dilation, seed=1, spec=SPEC, switch=switch)
+    ) as made:
         yield made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from emulator.dataplane import lab_record
 from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.lab_record import LabRecord, Phase
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, Queue
 from emulator.dataplane.switch.cable_counters import PauseCounters, write
@@ -28,6 +30,7 @@ from emulator.dataplane.switch.telemetry import (
     Telemetry,
 )
 from emulator.dataplane.switch.virtual_state import DEPTH, PEAK, PORT_WORDS
+from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
 from tests.harness.asic.port_bench import needs_root, root
 from topologies import catalogue
@@ -37,6 +40,7 @@ pytestmark = [root, needs_root]
 
 SPEC = "rail_clos:hosts=2,gpus_per_host=2,nic_rate=3.2T,uplink_rate=3.2T,buffer=8MB"
 SWITCH = "lossless"
+SETTINGS = FabricSettings(spec=SPEC, seed=1, clock="virtual")
 
 
 def no_kernel(node: str) -> RouteSocket:
@@ -45,16 +49,7 @@ def no_kernel(node: str) -> RouteSocket:
 
 def made(lab: str, topology: Topology, spec: str = SWITCH) -> FabricAsic:
     fitted = fit(parse(spec), topology, 1.0, clock="virtual")
-    return FabricAsic.load(
-        fitted,
-        lab,
-        topology,
-        dilation=1.0,
-        seed=1,
-        measured=False,
-        kernels=no_kernel,
-        clock="virtual",
-    )
+    return FabricAsic.load(fitted, lab, Wires.of(topology), SETTINGS, kernels=no_kernel)
 
 
 @pytest.fixture
@@ -66,15 +61,10 @@ def asic(program_lab: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
         lab=program_lab,
         identity=uuid.uuid4().hex,
         phase=Phase.UP,
-        topology_spec=SPEC,
-        dilation=1.0,
-        seed=1,
-        cable_delay="nic",
-        persistent=False,
+        settings=replace(SETTINGS, switch=parse(SWITCH)),
         owner=lab_record.this_process(),
         created=lab_record.now(),
         nodes=tuple(node.name for node in topology.nodes),
-        switch=SWITCH,
     )
     lock = lab_record.register(record, topology)
     loaded = made(program_lab, topology)
@@ -140,15 +130,7 @@ def test_queues_of_a_pulled_cable_are_empty(asic: FabricAsic) -> None:
 
 
 def test_other_process_shares_the_tables(asic: FabricAsic) -> None:
-    other = FabricAsic.open(
-        asic.lab,
-        asic.topology,
-        dilation=1.0,
-        seed=1,
-        measured=False,
-        kernels=no_kernel,
-        clock="virtual",
-    )
+    other = FabricAsic.open(asic.lab, Wires.of(asic.topology), SETTINGS, no_kernel)
     assert other.virtual is not None
     assert asic.virtual is not None
     asic.virtual.switches[0] = 77

@@ -15,6 +15,8 @@ from emulator.cluster.services.service_plan import plan_services
 from emulator.cluster.services.service_runner import Services
 from emulator.dataplane import cleanup, lab_record
 from emulator.dataplane.kernel import namespaces
+from emulator.dataplane.settings import FabricSettings
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from tests.harness.lab.traffic import within
 from topologies import catalogue
@@ -31,7 +33,7 @@ SPEC = (
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ClusterLab]:
     topology = catalogue.load(SPEC)
-    settings = {"dilation": 1000.0, "seed": 1, "spec": SPEC}
+    settings = FabricSettings(spec=SPEC, seed=1, dilation=1000)
     with ClusterLab.create(
         f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings
     ) as built:
@@ -106,8 +108,8 @@ def test_a_network_of_a_cluster_does_not_go_alone(cluster: ClusterLab) -> None:
 def test_nothing_is_left_of_a_cluster_that_cannot_be_built() -> None:
     name = f"c-{secrets.token_hex(4)}"
     topology = catalogue.load(SPEC)
-    settings = {"dilation": -1.0, "seed": 1, "spec": SPEC}
-    with pytest.raises(UserError, match="dilation"):
+    settings = FabricSettings(spec=SPEC, seed=1, dilation=1000, switch=parse("shallow:latency=1us"))
+    with pytest.raises(UserError, match="virtual clock"):
         ClusterLab.create(name, topology, dilations=dilations(topology, []), backend=settings)
     assert not [lab for lab in lab_record.recorded() if lab.startswith(name)]
     assert not [lab for lab in namespaces.everywhere() if lab.startswith(name)]

@@ -16,6 +16,7 @@ from emulator.cluster.services.cabling import cabling
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
 from emulator.cluster.services.service_runner import Services
+from emulator.dataplane.settings import FabricSettings
 from emulator.errors import UserError
 from tests.harness.lab.traffic import within
 from topologies import catalogue
@@ -58,7 +59,7 @@ class Running:
 def started(spec: str, services: str) -> Iterator[Running]:
     """Yield a cluster of ``spec`` with ``services``; it is gone afterwards."""
     topology = catalogue.load(spec)
-    settings = {"dilation": 1000.0, "seed": 1, "spec": spec, "persistent": True}
+    settings = FabricSettings(spec=spec, seed=1, dilation=1000, persistent=True)
     cluster = ClusterLab.create(
         f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings
     )

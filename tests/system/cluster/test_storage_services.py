@@ -20,6 +20,7 @@ from emulator.cluster.services import kinds
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import ServiceKind, plan_services
 from emulator.cluster.services.service_runner import Services
+from emulator.dataplane.settings import FabricSettings
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import forked
 from topologies import catalogue
@@ -43,7 +44,7 @@ Execute = Callable[..., str]
 def storing_cluster() -> Iterator[ClusterLab]:
     topology = catalogue.load(SPEC)
     planned = plan_services("s3,nfs,nbd", MachineMap(topology), [f"nbd.size={DISK_OCTETS}"])
-    settings = {"dilation": 1000.0, "seed": 1, "spec": SPEC}
+    settings = FabricSettings(spec=SPEC, seed=1, dilation=1000)
     with ClusterLab.create(
         f"c-{secrets.token_hex(4)}", topology, dilations=dilations(topology, []), backend=settings
     ) as cluster:

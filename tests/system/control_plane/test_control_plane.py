@@ -22,6 +22,7 @@ from emulator.dataplane.control_plane.failure import Reroute, time_failure
 from emulator.dataplane.control_plane.lab_routing import Routing
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import Process
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.dataplane.switch.switch_choice import parse as parse_switch
 from emulator.errors import UserError
@@ -184,7 +185,9 @@ def alert() -> Iterator[Lab]:
     topology = speaking(SMALL, "ebgp:interval=300ms,hold=180s")
     name = f"t{os.urandom(5).hex()}"
     with Lab.create(
-        name, topology, dilation=1000, seed=1, spec=SMALL, switch=parse_switch("shallow")
+        name,
+        topology,
+        FabricSettings(dilation=1000, seed=1, spec=SMALL, switch=parse_switch("shallow")),
     ) as running:
         yield running
     assert nothing_left(name)
@@ -310,7 +313,9 @@ def test_a_fabric_that_cannot_be_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(daemons, "PROGRAMS", Path("/nowhere"))
     with pytest.raises(UserError, match="ebgp needs FRR and there is no /nowhere/zebra: install"):
-        Lab.create(lab_name, speaking(SMALL, "ebgp"), dilation=1000, seed=1, spec=SMALL)
+        Lab.create(
+            lab_name, speaking(SMALL, "ebgp"), FabricSettings(dilation=1000, seed=1, spec=SMALL)
+        )
     assert nothing_left(lab_name)
 
 
@@ -322,7 +327,9 @@ def test_what_frr_does_not_understand_is_shown_and_leaves_nothing(
 
     monkeypatch.setattr("emulator.dataplane.control_plane.render.render", nonsense)
     with pytest.raises(UserError, match=r"FRR of rail0 refused to start: .*router bgp nonsense"):
-        Lab.create(lab_name, speaking(SMALL, "ebgp"), dilation=1000, seed=1, spec=SMALL)
+        Lab.create(
+            lab_name, speaking(SMALL, "ebgp"), FabricSettings(dilation=1000, seed=1, spec=SMALL)
+        )
     assert nothing_left(lab_name)
 
 
@@ -351,7 +358,7 @@ def test_killed_while_daemons_start(lab_name: str, started: int) -> None:
 
 def test_down_ends_every_daemon(lab_name: str) -> None:
     topology = speaking(SMALL, "ebgp:bfd=off")
-    with Lab.create(lab_name, topology, dilation=1000, seed=1, spec=SMALL) as lab:
+    with Lab.create(lab_name, topology, FabricSettings(dilation=1000, seed=1, spec=SMALL)) as lab:
         assert len(daemons_of(lab_name)) == len(daemons.programs(routing_of(lab).plane)) * 4
     assert daemons_of(lab_name) == []
     assert nothing_left(lab_name)

@@ -23,6 +23,7 @@ from emulator.dataplane.control_plane.control_plane_choice import chosen
 from emulator.dataplane.control_plane.convergence import ConvergedState
 from emulator.dataplane.control_plane.failure import without
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch import switch_choice as choice
 from emulator.run.faults.fault_injector import recorded
 from emulator.run.faults.reach import reached
@@ -69,11 +70,9 @@ def test_tunnels_lead_where_they_are_said_to(spec: str, lab_name: str) -> None:
         with Lab.create(
             lab_name,
             topology,
-            dilation=1000,
-            seed=1,
-            spec=spec,
-            switch=choice.parse("shallow"),
-            persistent=True,
+            FabricSettings(
+                dilation=1000, seed=1, spec=spec, switch=choice.parse("shallow"), persistent=True
+            ),
         ) as made:
             for apply_fault, pairs in STRUCK[spec].items():
                 inject(lab_name, apply_fault)

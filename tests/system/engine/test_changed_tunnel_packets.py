@@ -70,7 +70,7 @@ def fabrics(request: pytest.FixtureRequest, lab: LabFactory) -> Iterator[tuple[F
     switch = parse(request.param)
     with ExitStack() as stack:
         kernel = virtual(lab, STRETCHED, switch=switch)
-        modelled = ModelDataplane("m", kernel.topology, seed=1, switch=switch)
+        modelled = ModelDataplane("m", kernel.topology, kernel.settings)
         made = Fabric(kernel), Fabric(modelled)
         for one in made:
             stack.callback(one.network.close)

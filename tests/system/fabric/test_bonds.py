@@ -19,6 +19,8 @@ from emulator.dataplane.homing import Homing, resolved
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.fabric_plan import FabricPlan
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
+from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
 from emulator.run.endpoint_specs import endpoint_specs
 from emulator.run.faults.grammar import timeline
@@ -98,7 +100,7 @@ def test_neighbours_are_on_the_bond_and_each_once(bonded: Topology) -> None:
 
 
 def test_each_switch_knows_a_gpu_behind_its_own_port(bonded: Topology) -> None:
-    plan = FabricPlan(bonded, lab="x", dilation=1)
+    plan = FabricPlan("x", Wires.of(bonded), FabricSettings(spec="x", seed=1))
     (mac,) = {port.mac for port in bonded.node("h0g0").ports}
     assert list(plan.behind(bonded.far_end(CableEnd("h0g0", "eth0")))) == [mac]
     assert list(plan.behind(bonded.far_end(CableEnd("h0g0", "eth1")))) == [mac]
@@ -214,7 +216,7 @@ def test_kernel_without_bonding_refuses_before_anything_is_built(
     if capabilities.has("bonding"):
         pytest.skip("this kernel has bonding")
     with pytest.raises(UserError) as refusal:
-        Lab.create(lab_name, bonded, dilation=1000, seed=1, spec=SHAPE)
+        Lab.create(lab_name, bonded, FabricSettings(dilation=1000, seed=1, spec=SHAPE))
     assert str(refusal.value).startswith("bonding is needed to make two ports of a GPU one")
     assert "homing=paths" in str(refusal.value)
     folder = tmp_path / "run"

@@ -37,6 +37,7 @@ from emulator.dataplane.capture.fabric_capture import (
     salvage,
     select,
 )
+from emulator.dataplane.settings import FabricSettings
 from emulator.errors import UserError
 from topologies.model import CableEnd, Link, Node, Port, Role, Server, Topology
 
@@ -527,11 +528,7 @@ def recorded(lab: str) -> Iterator[str]:
         lab=lab,
         identity=lab,
         phase=lab_record.Phase.UP,
-        topology_spec="small",
-        dilation=2000,
-        seed=1,
-        cable_delay="nic",
-        persistent=True,
+        settings=FabricSettings(spec="small", seed=1, dilation=2000, persistent=True),
         owner=lab_record.this_process(),
         created=lab_record.now(),
         nodes=("rail0", "h0g0", "h1g0"),

@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from emulator.dataplane import cleanup, lab_record
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import Phase, Process
+from emulator.dataplane.settings import FabricSettings, Progress
 from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
 from tests import CHECKOUT
@@ -74,12 +76,9 @@ def test_record_is_written_before_the_kernel_is_touched(
     assert nothing_left(lab_name)
 
 
-def create(name: str, spec: str = SMALL, **settings: object) -> Lab:
-    return Lab.create(
-        name,
-        catalogue.load(spec),
-        **{"dilation": 1000, "seed": 7, "spec": spec} | settings,  # type: ignore[arg-type]
-    )
+def create(name: str, spec: str = SMALL, progress: Progress | None = None, **settings: Any) -> Lab:
+    built = FabricSettings(**{"dilation": 1000, "seed": 7, "spec": spec} | settings)
+    return Lab.create(name, catalogue.load(spec), built, progress=progress)
 
 
 def test_everything_carries_the_name_and_goes_with_it(lab_name: str) -> None:
@@ -88,7 +87,7 @@ def test_everything_carries_the_name_and_goes_with_it(lab_name: str) -> None:
         assert set(namespaces.of_lab(lab_name)) == {node.name for node in lab.topology.nodes}
         (record,) = [record for record in lab_record.labs() if record.lab == lab_name]
         assert record.phase is Phase.UP
-        assert (record.seed, record.dilation, record.topology_spec) == (7, 1000, SMALL)
+        assert record.settings == FabricSettings(spec=SMALL, seed=7, dilation=1000)
         memory = Path(f"/dev/shm/uetemu.{lab_name}.h0g0")
         memory.write_bytes(b"gradients")
         (lab.directory / "notes").write_text("x")
@@ -114,8 +113,10 @@ def test_a_process_that_forgets_to_close_still_leaves_nothing(lab_name: str) -> 
 MAKE = """
 import os, signal, sys
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from topologies import catalogue
-lab = Lab.create({name!r}, catalogue.load({spec!r}), dilation=1000, seed=1, spec={spec!r}{settings})
+settings = FabricSettings(spec={spec!r}, seed=1, dilation=1000{settings})
+lab = Lab.create({name!r}, catalogue.load({spec!r}), settings)
 {after}
 """
 
@@ -292,12 +293,13 @@ def test_a_lab_in_use_is_not_taken_from_its_user(lab_name: str) -> None:
 AT_STEP = """
 import os, signal, sys
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from topologies import catalogue
 def at(done, total, label):
     if done >= {step}:
         os.kill(os.getpid(), {signal})
-Lab.create({name!r}, catalogue.load({spec!r}), dilation=1000, seed=1, spec={spec!r},
-           persistent=True, progress=at)
+settings = FabricSettings(spec={spec!r}, seed=1, dilation=1000, persistent=True)
+Lab.create({name!r}, catalogue.load({spec!r}), settings, progress=at)
 """
 
 

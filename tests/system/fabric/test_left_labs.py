@@ -16,6 +16,7 @@ import pytest
 from emulator.dataplane import cleanup, lab_record
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.lab_record import LabRecord, Phase
+from emulator.dataplane.settings import FabricSettings
 from emulator.errors import UserError
 from emulator.whole_file import write_whole
 from tests import CHECKOUT
@@ -32,10 +33,12 @@ import os, sys
 from contextlib import ExitStack
 from emulator.dataplane import cleanup
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from topologies import catalogue
 name, spec = sys.argv[1:]
 with cleanup.kept(name):
-    with Lab.create(name, catalogue.load(spec), dilation=1000, seed=1, spec=spec):
+    settings = FabricSettings(spec=spec, seed=1, dilation=1000)
+    with Lab.create(name, catalogue.load(spec), settings):
         with open(f"/dev/shm/uetemu.{name}.h0g0", "wb") as memory:
             memory.write(bytes(4096))
         print("up", flush=True)
@@ -83,11 +86,9 @@ def recorded(name: str, identity: str, phase: Phase = Phase.UP) -> LabRecord:
         lab=name,
         identity=identity,
         phase=phase,
-        topology_spec=SMALL,
-        dilation=1000,
-        seed=1,
-        cable_delay="netem",
-        persistent=True,
+        settings=FabricSettings(
+            spec=SMALL, seed=1, dilation=1000, cable_delay="netem", persistent=True
+        ),
         owner=lab_record.this_process(),
         created=lab_record.now(),
         nodes=(),

@@ -25,6 +25,7 @@ from scapy.layers.vxlan import VXLAN
 from emulator.dataplane.control_plane.failure import time_failure
 from emulator.dataplane.control_plane.lab_routing import Routing
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf.layout import DropReason, TrafficClass
 from emulator.dataplane.switch.switch_choice import parse as parse_switch
 from emulator.sim.endpoint.nic.packet_nic import Nic
@@ -59,7 +60,9 @@ def pods() -> Iterator[Lab]:
     topology = catalogue.load(SPEC)
     name = f"t{os.urandom(5).hex()}"
     with Lab.create(
-        name, topology, dilation=20_000, seed=1, spec=SPEC, switch=parse_switch("shallow")
+        name,
+        topology,
+        FabricSettings(dilation=20_000, seed=1, spec=SPEC, switch=parse_switch("shallow")),
     ) as running:
         yield running
     assert nothing_left(name)

@@ -9,6 +9,7 @@ import pytest
 
 from emulator.dataplane.doctor import capabilities
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.errors import UserError
 from tests.harness.lab.traffic import pings
 from tests.system.conftest import LabFactory
@@ -66,7 +67,7 @@ def test_kernel_without_vlans_refuses_before_anything_is_built(lab_name: str) ->
         pytest.skip("this kernel has VLANs")
     spec = f"{SHAPE},vlans=on"
     with pytest.raises(UserError) as refusal:
-        Lab.create(lab_name, catalogue.load(spec), dilation=1000, seed=1, spec=spec)
+        Lab.create(lab_name, catalogue.load(spec), FabricSettings(dilation=1000, seed=1, spec=spec))
     assert str(refusal.value).startswith("vlan is needed to make rails VLANs of one bridge")
     assert "vlans=off" in str(refusal.value)
 

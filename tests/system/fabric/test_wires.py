@@ -12,6 +12,7 @@ from emulator.dataplane import cleanup
 from emulator.dataplane.control_plane.control_plane_choice import chosen
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
@@ -76,7 +77,7 @@ def test_another_process_finds_the_same_wires(lab: LabFactory) -> None:
     made = virtual(lab, RAIL, worker_of={"rail0": 1})
     assert made.wires is not None
     with Lab.attach(made.name) as found:
-        assert found.record.clock == "virtual"
+        assert found.settings.virtual
         assert found.wires is not None
         end = CableEnd("rail0", "down0")
         assert found.wires.index(end) == made.wires.index(end)
@@ -91,7 +92,11 @@ def test_lab_of_the_hosts_clock_has_no_wires(lab: LabFactory) -> None:
 
 def test_virtual_clock_has_no_dilation(lab_name: str) -> None:
     with pytest.raises(UserError, match="dilation 10: a virtual clock has none"):
-        Lab.create(lab_name, catalogue.load(RAIL), dilation=10, seed=1, spec=RAIL, clock="virtual")
+        Lab.create(
+            lab_name,
+            catalogue.load(RAIL),
+            FabricSettings(dilation=10, seed=1, spec=RAIL, clock="virtual"),
+        )
 
 
 def test_switch_has_forwarded_when_send_returns(lab: LabFactory) -> None:
@@ -108,11 +113,7 @@ def test_clean_removes_the_wires(lab_name: str) -> None:
     made = Lab.create(
         lab_name,
         catalogue.load(RAIL),
-        dilation=1,
-        seed=1,
-        spec=RAIL,
-        clock="virtual",
-        persistent=True,
+        FabricSettings(dilation=1, seed=1, spec=RAIL, clock="virtual", persistent=True),
     )
     nodes = len(made.topology.nodes)
     made.close()
@@ -143,7 +144,9 @@ def test_node_may_not_take_the_name_of_the_wires(lab_name: str) -> None:
     topology = catalogue.load(RAIL)
     renamed = from_json(to_json(topology).replace('"h0g0"', '"wires"'))
     with pytest.raises(UserError, match="give it another name"):
-        Lab.create(lab_name, renamed, dilation=1, seed=1, spec=RAIL, clock="virtual")
+        Lab.create(
+            lab_name, renamed, FabricSettings(dilation=1, seed=1, spec=RAIL, clock="virtual")
+        )
 
 
 # --- silence and routing protocols ---------------------------------------------------------------

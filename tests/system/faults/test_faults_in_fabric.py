@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from emulator.cli.labs import inject_verb, status_verb
 from emulator.dataplane import cleanup
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch import switch_choice as choice
 from emulator.dataplane.switch.bpf.layout import PORT_KEY, Queue
 from emulator.errors import UserError
@@ -180,11 +181,9 @@ def running(lab_name: str) -> Iterator[str]:
     Lab.create(
         lab_name,
         catalogue.load(SMALL),
-        dilation=1000,
-        seed=1,
-        spec=SMALL,
-        switch=choice.parse("shallow"),
-        persistent=True,
+        FabricSettings(
+            dilation=1000, seed=1, spec=SMALL, switch=choice.parse("shallow"), persistent=True
+        ),
     ).close()
     yield lab_name
     cleanup.take_down(lab_name)

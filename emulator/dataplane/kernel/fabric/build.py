@@ -10,20 +10,18 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from mininet.net import Mininet
 
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.absent_node import AbsentNode
-from emulator.dataplane.kernel.fabric.cable_delay import CableDelay
-from emulator.dataplane.kernel.fabric.fabric_plan import FabricPlan, Progress
+from emulator.dataplane.kernel.fabric.fabric_plan import FabricPlan
 from emulator.dataplane.kernel.fabric.inner.inner_ends import InnerEnds
 from emulator.dataplane.kernel.fabric.links import VethLink, VethPort
 from emulator.dataplane.kernel.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.dataplane.kernel.netlink import RouteSocket
+from emulator.dataplane.settings import FabricSettings, Progress
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
@@ -160,32 +158,19 @@ class Fabric(Mininet):
 
 
 def build_fabric(
-    topology: Topology,
-    *,
     lab: str,
-    dilation: float,
-    cable_delay: CableDelay = "nic",
-    asic: FabricAsic | None = None,
-    wires: Wires | None = None,
-    shared: Mapping[str, Path] | None = None,
-    progress: Progress | None = None,
+    wires: Wires,
+    settings: FabricSettings,
+    asic: FabricAsic | None,
+    progress: Progress | None,
 ) -> Fabric:
-    """Build ``topology`` as the lab named ``lab`` and bring it to work.
+    """Build the topology of ``wires`` as the lab named ``lab`` and bring it to work.
 
     The caller has recorded the lab beforehand and removes it by its name if this raises:
     UserError, TopologyError, or :class:`~emulator.dataplane.kernel.netlink.KernelRefusal`.
     """
-    plan = FabricPlan(
-        topology,
-        lab=lab,
-        dilation=dilation,
-        cable_delay=cable_delay,
-        asic=asic,
-        wires=wires,
-        shared=shared,
-        progress=progress,
-    )
-    fabric = Fabric(FabricTopo(topology), plan=plan)
+    plan = FabricPlan(lab, wires, settings, asic, progress)
+    fabric = Fabric(FabricTopo(plan.topology), plan=plan)
     try:
         fabric.start()
     except BaseException:

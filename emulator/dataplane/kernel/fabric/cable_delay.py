@@ -20,14 +20,12 @@ true length; what the kernel itself sends (ping) is not delayed.
 from __future__ import annotations
 
 import errno
-from typing import Literal
 
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.kernel_objects import LOOPBACK_INDEX
 from emulator.dataplane.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.dataplane.kernel.shaping import Egress, egress_requests
-
-CableDelay = Literal["netem", "nic"]
+from emulator.dataplane.settings import CableDelay
 
 ABSENT = frozenset({errno.ENOENT, errno.EOPNOTSUPP})
 #: Any egress with a delay: its first request is the one for netem.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 from emulator.dataplane.clock import Dilation
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.kernel.fabric import vlans
-from emulator.dataplane.kernel.fabric.cable_delay import CableDelay
 from emulator.dataplane.kernel.fabric.port_alias import alias_of
 from emulator.dataplane.kernel.shaping import Egress
+from emulator.dataplane.settings import FabricSettings, Progress
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.wires import Wires
 from topologies.interface_indices import interface_indices, vlan_bridge_of
@@ -25,38 +24,29 @@ from topologies.routing.static_routes import (
     static_rules,
 )
 
-Progress = Callable[[int, int, str], None]
-
 
 class FabricPlan:
     """The configuration of a lab's nodes, computed before the kernel is touched.
 
-    ``cable_delay`` is who delays frames by the length of a cable: ``netem`` at each port, or
-    ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is
-    explained in :mod:`emulator.dataplane.kernel.fabric.cable_delay`.  ``asic`` attaches to every
-    port that it selects.  ``shared`` are the namespaces of nodes that another lab has made.
-    With ``wires`` the clock is virtual: no port has queues, and cables are in two parts.
+    ``asic`` attaches to every port that it selects.  With a virtual clock there are ``wires``: no
+    port has queues, and cables are in two parts.
     """
 
     def __init__(
         self,
-        topology: Topology,
-        *,
         lab: str,
-        dilation: float,
-        cable_delay: CableDelay = "nic",
+        wires: Wires,
+        settings: FabricSettings,
         asic: FabricAsic | None = None,
-        wires: Wires | None = None,
-        shared: Mapping[str, Path] | None = None,
         progress: Progress | None = None,
     ) -> None:
+        topology = wires.topology
         self.asic = asic
-        self.wires = wires
-        self.shared = dict(shared or {})
+        self.wires = wires if settings.virtual else None
+        self.shared = settings.shared
         self.topology = topology
         self.lab = lab
-        self.dilation = dilation
-        self.cable_delay = cable_delay
+        self._settings = settings
         self.indices: Mapping[CableEnd, int] = interface_indices(topology)
         self.vlans = vlans.requested(topology)
         self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
@@ -82,13 +72,12 @@ class FabricPlan:
         """The egress of the end of ``cable`` at ``node``, in host terms; None without queues."""
         if self.wires is not None:
             return None
+        dilation, delayed = Dilation(self._settings.dilation), self._settings.cable_delay == "netem"
         plain = Egress(
-            rate_bps=Dilation(self.dilation).host_bps(cable.rate_bps),
+            rate_bps=dilation.host_bps(cable.rate_bps),
             mtu=cable.mtu,
             buffer_bytes=cable.buffer_bytes,
-            delay_ns=round(Dilation(self.dilation).host_ns(cable.delay_ns))
-            if self.cable_delay == "netem"
-            else 0,
+            delay_ns=round(dilation.host_ns(cable.delay_ns)) if delayed else 0,
         )
         if self.asic is None:
             return plain

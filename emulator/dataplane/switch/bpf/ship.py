@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 from typing import get_args
 
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch.bpf import switch_program
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from emulator.dataplane import lab_record
 from emulator.dataplane.kernel.programs import compiler
 from emulator.dataplane.kernel.programs.bpf_syscall import Map, available, open_pinned
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch.bpf.layout import VALUE_BYTES, VIRTUAL_VALUE_BYTES
 from emulator.errors import UserError
 

@@ -109,10 +109,10 @@ def state_of(watched: Watched, drawing: TopDrawing) -> dict[str, Any]:
     record, seen = watched.record, watched.picture
     found: dict[str, Any] = {
         "lab": record.lab,
-        "topology": record.topology_spec,
+        "topology": record.settings.spec,
         "switch": record.switch or "none",
-        "clock": record.clock,
-        "dilation": record.dilation if record.clock == "host" else None,
+        "clock": record.settings.clock,
+        "dilation": record.settings.dilation if record.settings.clock == "host" else None,
         "at_s": watched.at_s,
         "ended": watched.ended,
         "ended_s": watched.ended_s,

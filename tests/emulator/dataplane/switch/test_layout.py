@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import pytest
 
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch.bpf import layout
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from emulator.dataplane.model.fabric import ModelDataplane
+from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf.layout import PORT_KEY
 from emulator.dataplane.switch.switch_choice import DEFAULT, parse
 from topologies.catalogue import load
@@ -13,14 +14,10 @@ SPEC = "rail_clos:hosts=2,gpus_per_host=4,spines=2"
 def test_a_rank_configures_and_reads_its_own_switches_alone() -> None:
     topology = load(SPEC)
     worker_of = {node.name: int(node.name == "rail1") for node in topology.nodes}
-    lab = ModelDataplane(
-        "t0ranked",
-        topology,
-        seed=1,
-        switch=parse(DEFAULT),
-        worker_of=worker_of,
-        worker=1,
+    settings = FabricSettings(
+        spec=SPEC, seed=1, clock="virtual", switch=parse(DEFAULT), worker_of=worker_of, worker=1
     )
+    lab = ModelDataplane("t0ranked", topology, settings)
     asic = lab.asic
     assert asic is not None
     configured = {

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from emulator.dataplane.lab_record import Clock
+from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch.bpf import switch_program
 from emulator.dataplane.switch.bpf.switch_program import PLACEHOLDERS, Size
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.dataplane.model.scope import check_topology
+from emulator.dataplane.kinds import KINDS
 from emulator.errors import UserError
 from topologies import catalogue
 from topologies.elements import FRONTEND
@@ -13,8 +13,8 @@ from topologies.elements import FRONTEND
 def test_routes_of_tenants_are_refused() -> None:
     frontend = catalogue.load("cluster:hosts=2,tenants=2").network_named(FRONTEND)
     with pytest.raises(UserError, match="--fabric model has no VRFs"):
-        check_topology(frontend)
+        KINDS["model"].check_topology(frontend)
 
 
 def test_stretched_rails_are_modelled() -> None:
-    check_topology(catalogue.load("clos:segments=2,subnets=stretched"))
+    KINDS["model"].check_topology(catalogue.load("clos:segments=2,subnets=stretched"))
