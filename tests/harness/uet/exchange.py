@@ -172,7 +172,7 @@ class Side:
 
 def begin_at(side: Side, start_psn: Callable[[], int]) -> None:
     """Let PDCs that ``side`` initiates begin at PSNs of the test's choice."""
-    side.fep.next_start = lambda peer, sdi: start_psn()  # type: ignore[method-assign]
+    side.fep.secure.next_start = lambda peer_key, sdi: start_psn()  # type: ignore[method-assign]
 
 
 class Exchange:

@@ -84,7 +84,7 @@ def test_destination_across_the_wrap() -> None:
 
 def source_at(start: int, script: Script) -> None:
     """Make the next PDC begin at ``start``."""
-    script.fep.next_start = lambda peer, sdi: start  # type: ignore[method-assign]
+    script.fep.secure.next_start = lambda peer_key, sdi: start  # type: ignore[method-assign]
 
 
 @pytest.mark.conformance("C-020", "C-021")
