@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
@@ -24,6 +25,15 @@ ORDERS: dict[int, Callable[[Fraction, Fraction], bool]] = {
     Op.CSWAP_GE: lambda a, b: a >= b,
     Op.CSWAP_GT: lambda a, b: a > b,
 }
+
+
+#: Beyond every format.
+BEYOND = Fraction(1 << 20000)
+
+
+def scaled(above: int, below: int, power: int) -> tuple[int, int]:
+    """Return a fraction times a power of two: what a quotient of Fractions takes long for."""
+    return above << max(power, 0), below << max(-power, 0)
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class Float:
         if exponent:
             fraction |= 1 << self.fraction
         power = max(exponent, 1) - self.bias - self.fraction
-        return Number(negative, Fraction(fraction) * Fraction(2) ** power)
+        return Number(negative, Fraction(*scaled(fraction, 1, power)))
 
     def encode(self, number: Number) -> bytes:
         """Round to nearest, ties to even."""
@@ -72,7 +82,9 @@ class Float:
             length = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
             power = max(lowest, length - self.fraction - 2)
         while True:
-            units = round(magnitude / Fraction(2) ** power)  # Python rounds ties to even
+            above, below = scaled(magnitude.numerator, magnitude.denominator, -power)
+            units, left = divmod(above, below)
+            units += 2 * left > below or (2 * left == below and units % 2)  # ties to even
             if units < 2 << self.fraction:
                 break
             power += 1
@@ -96,7 +108,7 @@ class Number:
     @property
     def value(self) -> Fraction:
         """To compare with; infinity is beyond every format."""
-        size = Fraction(2) ** 20000 if self.magnitude is None else self.magnitude
+        size = BEYOND if self.magnitude is None else self.magnitude
         return -size if self.negative else size
 
     def __neg__(self) -> Number:
@@ -251,7 +263,8 @@ def size(kind: Type) -> int:
     return octets
 
 
-def edges(kind: Type) -> list[bytes]:
+@cache
+def edges(kind: Type) -> Sequence[bytes]:
     """Elements (of a complex number: halves) that operations trip over."""
     form = FLOATS.get(kind)
     if form is None:

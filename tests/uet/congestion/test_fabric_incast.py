@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.nightly import nightly_beyond
 from tests.harness.uet.spraying_fabric import US, Incast, incast
 
 KIB = 1_024
@@ -38,7 +39,7 @@ def run(
 
 @pytest.mark.conformance("C-180")
 @pytest.mark.parametrize("cables", [flat, near_and_far])
-@pytest.mark.parametrize("senders", [16, 32, 64])
+@pytest.mark.parametrize("senders", nightly_beyond(2, [16, 64, 32]))
 @pytest.mark.parametrize("algorithm", ["rccc", "both"])
 def test_credit_keeps_the_link_busy(algorithm: str, senders: int, cables: object) -> None:
     """However many first packets are trimmed: 4 % and one and a half round trips above the ideal.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Final
 
 import pytest
 
+from tests.harness.nightly import nightly, nightly_beyond
 from tests.harness.uet.exchange import MTU, PROTECTIONS, WIRES, Exchange, Side, begin_at
 from tests.harness.uet.operations import TOGETHER, Operation, read_large, write, write_one
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD, Compatibility
@@ -52,10 +54,15 @@ def exercise(
         exchange.prove()
 
 
-@pytest.mark.parametrize(
-    ("name", "sides"),
-    [(name, sides) for name in SWITCHES for sides in BOTH if sides == "both" or name not in AGREED],
-)
+def of_sides() -> Iterator[object]:
+    """Yield each switch with its sides; one of the three is tried at once, and all are at night."""
+    for number, name in enumerate(SWITCHES):
+        now = "both" if name in AGREED else BOTH[number % len(BOTH)]
+        yield name, now
+        yield from (nightly((name, one)) for one in BOTH if one != now and name not in AGREED)
+
+
+@pytest.mark.parametrize(("name", "sides"), list(of_sides()))
 def test_a_switch(name: str, sides: str) -> None:
     compatibility = Compatibility(**{name: value(name)})
     exercise(
@@ -120,7 +127,7 @@ DIFFERENCES: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("swapped", nightly_beyond(1, [False, True]))
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_different_parameters(name: str, swapped: bool) -> None:
     first, second = DIFFERENCES[name][:: -1 if swapped else 1]
