@@ -9,10 +9,15 @@ from xdist.scheduler import LoadFileScheduling
 #: Files whose tests are long and share nothing; what is last has no file before it to wait for.
 SPREAD = frozenset(
     {
+        "test_bench_runs.py",
+        "test_cluster_scenarios.py",
         "test_comparison_bands.py",
         "test_farm_runs.py",
         "test_kills.py",
         "test_model_sweep.py",
+        "test_ranked_runs.py",
+        "test_same_results.py",
+        "test_storage_scenarios.py",
         "test_traffic_bands.py",
     }
 )
