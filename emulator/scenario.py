@@ -30,6 +30,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import json
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -286,6 +287,16 @@ def refuse_idle(parameters: Any, names: Iterable[str], reason: str) -> None:
             raise UserError(f"{item.name} changes nothing {reason}: leave it out")
 
 
+def parameter_lines(kind: Any) -> str:
+    """Return a line for each field of ``kind``: name, default, meaning."""
+    lines = []
+    for item in dataclasses.fields(kind):
+        values = item.default if isinstance(item.default, tuple) else (item.default,)
+        given = f"{item.name}={','.join(map(str, values))}"
+        lines.append(f"  {given:<24} {item.metadata['help']}")
+    return "\n".join(lines)
+
+
 def parameter_values(kind: Any, scenario: str, given: Mapping[str, str]) -> dict[str, object]:
     """Return the values of ``given`` by the names of the fields of ``kind``.
 
@@ -341,6 +352,11 @@ class Scenario:
     def title(self) -> str:
         """The first line of the docstring."""
         return (self.module.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
+
+    def sheet(self) -> str:
+        """Return the docstring, and a line for each parameter with its default and meaning."""
+        text = inspect.cleandoc(self.module.__doc__ or self.name).replace("\n\n::\n\n", "\n\n")
+        return f"{text}\n\n{self.name} takes:\n{parameter_lines(self.module.Parameters)}"
 
     def takes(self, parameter_name: str) -> bool:
         """Return whether the scenario has a parameter of that name."""

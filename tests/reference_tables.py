@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 
 import click
 
@@ -103,15 +104,15 @@ def units() -> str:
 def _explained(meanings: Mapping[str, str]) -> Callable[[], str]:
     """Return what lists the keys of ``meanings`` with their meanings.
 
-    Keys of one meaning are one line, as are those that count packets by a reason in their name.
+    Neighbours of one meaning are one line, as are those that count packets by a reason.
     """
 
     def listed() -> str:
-        keys: dict[str, list[str]] = {}
-        for key, text in meanings.items():
-            shown = _REASONS.get(text.partition(":")[0], text)
-            keys.setdefault(shown, []).append(f"`{key}`")
-        lines = (f"- {', '.join(names)}: {text}" for text, names in keys.items())
+        shown = {key: _REASONS.get(text.partition(":")[0], text) for key, text in meanings.items()}
+        lines = (
+            f"- {', '.join(f'`{key}`' for key in keys)}: {text}"
+            for text, keys in groupby(shown, shown.__getitem__)
+        )
         return _LINK.sub(lambda link: f"]({_HOMES.get(link[1], '')}#{link[1]})", "\n".join(lines))
 
     return listed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +20,7 @@ from emulator.cluster.run.cluster_scenario import TCP
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
 from emulator.report.cluster_page import write_cluster_report
+from emulator.scenario import parameter_lines
 
 WIDTH = 150
 #: From here on a number has no decimals.
@@ -118,9 +118,7 @@ def _listed() -> str:
     lines = []
     for name in scenarios.names():
         one = scenarios.load(name)
-        lines.append(f"{name}: {one.title}")
-        for item in fields(one.module.Parameters):
-            lines.append(f"  {f'{item.name}={item.default}':<24} {item.metadata['help']}")
+        lines += [f"{name}: {one.title}", parameter_lines(one.module.Parameters)]
     return "\n".join(lines)
 
 

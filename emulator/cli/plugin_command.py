@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from emulator import plugins
 from emulator.errors import UserError
 
 OPTION = "plugin"
+#: Where a context keeps the scenario that the user has named; empty without one.
+SCENARIO = "uetemu.scenario"
 
 
 class Names(click.Choice[str]):
@@ -60,7 +63,8 @@ class PluginCommand(click.Command):
         except click.UsageError:
             values = {}  # which comes again below
         ctx.meta[OPTION] = tuple(values.get(OPTION) or ())
-        scenario = str(values.get("scenario"))
+        named = values.get("scenario")  # without one, a mark of click's own
+        ctx.meta[SCENARIO] = scenario = named if isinstance(named, str) else ""
         plugins.load_installed()
         for file in ctx.meta[OPTION]:
             plugins.load(Path(file), named=True)
@@ -83,5 +87,7 @@ class PluginCommand(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
         if self._sections:
-            self.epilog = "\n\n".join(f"\b\n{section()}" for section in self._sections)
+            parts = (section() for section in self._sections)
+            text = "\n\n".join(part for part in parts if part)
+            self.epilog = "\b\n" + re.sub("\n\n(?!\b)", "\n\n\b\n", text)
         super().format_epilog(ctx, formatter)

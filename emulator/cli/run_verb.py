@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emulator.cli.options import ITERATIONS, LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, result_format
+from emulator.cli.plugin_command import SCENARIO
 from emulator.cli.rank_command import RankCommand, given_words
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.kernel import launcher
@@ -34,10 +35,26 @@ if TYPE_CHECKING:  # what --help does not need is imported where a run begins
     from emulator.suite.farm.trial_farm import TrialFarm
 
 
+def _describe_scenario() -> str:
+    """Return the sheet of the scenario that stands before ``--help``, if one does."""
+    name = click.get_current_context().meta[SCENARIO]
+    if not name:
+        return ""
+    from emulator.cli.run_options import chosen
+
+    return chosen(name, {}, None)[0].sheet()
+
+
 @click.command(
     name="run",
     cls=RankCommand,
-    sections=(describe_options, choice.describe, control_plane.describe, grammar.describe),
+    sections=(
+        _describe_scenario,
+        describe_options,
+        choice.describe,
+        control_plane.describe,
+        grammar.describe,
+    ),
 )
 @click.argument("scenario")
 @click.argument("files", nargs=-1)

@@ -36,9 +36,9 @@ def test_the_tutorial_can_be_typed(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr)
     results = {path.parent.name: path for path in tmp_path.glob("runs/*/result.json")}
-    assert set(results) == {"first", "incast", "fault", "mine", "pair"}
+    assert set(results) == {"first", "compared", "fault", "mine", "pair"}
     assert all(not json.loads(path.read_text())["errors"] for path in results.values())
-    assert (tmp_path / "runs/incast/report.html").exists()
+    assert (tmp_path / "runs/compared/report.html").exists()
     lost = [line for line in done.stdout.splitlines() if line.startswith("# Faults")]
     assert lost
     assert not any("lost 0 packets" in line for line in lost)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from emulator.cli.main import cli
 from emulator.cli.run_options import chosen
 from emulator.cluster.run import cluster_scenario
 from emulator.errors import UserError
@@ -77,3 +79,13 @@ def test_a_cluster_names_the_command_by_rdma() -> None:
 def test_names_of_storage_by_rdma_are_among_the_known() -> None:
     with pytest.raises(UserError, match=r"'dataste' \(did you mean dataset\?\)"):
         chosen("dataste", {}, None)
+
+
+def test_the_help_of_a_run_with_a_scenario_has_its_sheet() -> None:
+    plain = CliRunner().invoke(cli, ["run", "--help"]).output
+    shown = CliRunner().invoke(cli, ["run", "incast", "--help"]).output
+    assert "What should be seen" in shown
+    assert "  senders=" in shown
+    assert "  in_flight=128            writes of a flow that may be under way\n" in shown
+    assert shown.endswith(plain[plain.index("Parameters of the transport") :])
+    assert "What should be seen" not in plain
