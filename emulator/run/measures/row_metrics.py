@@ -603,7 +603,7 @@ _TRAFFIC: tuple[Metric[MeasuredTraffic], ...] = (
     ),
     Metric(
         "drops",
-        "these by reason",
+        "packets that switches dropped, by reason",
         lambda m: {reason: count for reason, count in m.drops.items() if count},
     ),
     Metric(
