@@ -6,6 +6,7 @@ import subprocess
 from collections import defaultdict
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from emulator.dataplane.capture.fabric_capture import ports_of, select
 from emulator.pytest_plugin.runs import RunFactory
@@ -136,7 +137,7 @@ def test_what_changes_the_rail_does_so_inside_the_server(uetemu_run: RunFactory)
         assert {ip_address(end).packed[2] for pair in pairs for end in pair} == {subnet}
 
 
-def frames(content: dict) -> list[dict[str, str]]:
+def frames(content: dict[str, Any]) -> list[dict[str, str]]:
     """Return what tshark says of every captured IP packet."""
     names = ("frame.interface_name", "ip.src", "ip.dst")
     arguments = [part for name in names for part in ("-e", name)]

@@ -9,11 +9,12 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.scenario import Outcome
 from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import OperationTable
 from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
+from emulator.transports.wire_cost import WireCost
 from tests.harness.runs.schedule_executor import Executor
 from topologies.catalogue import load
 

@@ -20,7 +20,7 @@ Record = Callable[[str, object], None]
 GO_BACK_N, SELECTIVE = "rocev2", "rocev2:recovery=selective_repeat"
 
 
-def by_transport(result: dict[str, Any], **which: object) -> dict[str, dict[str, Any]]:
+def by_transport(result: dict[str, Any], **which: Any) -> dict[str, dict[str, Any]]:
     """The rows with those values, by transport; all carried the same octets."""
     rows = [row for row in result["rows"] if all(row[key] == which[key] for key in which)]
     found = {row["transport"]: row for row in rows}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ PLAIN = ("--capture", "none")
 SHARES = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble")
 
 
-def parameters(**given: object) -> tuple[str, ...]:
+def parameters(**given: Any) -> tuple[str, ...]:
     return tuple(word for name, value in given.items() for word in ("--param", f"{name}={value}"))
 
 

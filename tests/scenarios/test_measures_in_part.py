@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from emulator import scenario
-from emulator.run.measures.ideal import WireCost
 from emulator.scenario import Outcome
 from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.transports.wire_cost import WireCost
 from scenarios.collectives.program import Program
 from tests.harness.runs.observed_messages import iteration_of, observed_in
 from tests.scenarios.test_scenarios_in_part import made, of_default

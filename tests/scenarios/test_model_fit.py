@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,6 @@ def test_sums_are_right_in_any_order_and_again() -> None:
         ("", {"models": "405b", "tokens": "1", "scale": "1048576"}, "has 0 numbers for 11 GPUs"),
     ],
 )
-def test_what_does_not_fit_is_refused(spec: str, given: dict, message: str) -> None:
+def test_what_does_not_fit_is_refused(spec: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         trials(spec, **given)

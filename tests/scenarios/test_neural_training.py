@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.scenario import Outcome, Trial
+from emulator.transports.wire_cost import WireCost
 from scenarios.neural_training import links
 from scenarios.workloads.network.tensors import Exchange
 from topologies.catalogue import load
@@ -99,7 +102,7 @@ def test_the_first_loss_does_not_depend_on_how_heads_are_divided() -> None:
     assert one == pytest.approx(two, rel=1e-5)
 
 
-def _sent(facts: dict) -> int:
+def _sent(facts: dict[str, Any]) -> int:
     return facts["fabric_bytes_derived"] + facts["nvlink_bytes"]
 
 
@@ -150,7 +153,7 @@ def test_the_numbers_of_the_first_epoch_are_shown_on_request() -> None:
         ("tensor_parallel", {"parts": "3"}, "2 neurons cannot be divided over 3 GPUs"),
     ],
 )
-def test_what_makes_no_sense_is_refused(name: str, given: dict, message: str) -> None:
+def test_what_makes_no_sense_is_refused(name: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises((UserError, TopologyError), match=message):
         trials(name, **given)
 

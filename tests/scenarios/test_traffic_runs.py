@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,9 @@ SMALL = "rail_clos:hosts=3,gpus_per_host=2,spines=3,uplinks_per_spine=1"
 TINY = {"size": "128KiB", "message": "16KiB", "in_flight": "4", "warmups": "0"}
 
 
-def run(runs: RunFactory, scenario: str, *options: str, **params: str) -> dict:
+def run(runs: RunFactory, scenario: str, *options: str, **params: str) -> dict[str, Any]:
     done = runs(scenario, *options, "--format", "json", params=params, budget_s=BUDGET_S)
-    content: dict = json.loads(done.output)
+    content: dict[str, Any] = json.loads(done.output)
     assert content == done.result
     assert not namespaces.of_lab(done.folder.name)
     for row in content["rows"]:
@@ -31,12 +32,12 @@ def run(runs: RunFactory, scenario: str, *options: str, **params: str) -> dict:
     return content
 
 
-def events(content: dict, kind: str) -> list[dict]:
+def events(content: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     lines = (content["folder"] / "events.jsonl").read_text().splitlines()
     return [event for line in lines if (event := json.loads(line))["event"] == kind]
 
 
-def packets_sent(content: dict) -> int:
+def packets_sent(content: dict[str, Any]) -> int:
     """By all endpoints in the whole run, first transmissions only."""
     endpoints = content["endpoints"].values()
     return sum(counts.get("transport.tx_data_packets", 0) for counts in endpoints)

@@ -15,7 +15,6 @@ from emulator.dataplane.capture.fabric_capture import ports_of, select
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from emulator.run.faults.fault_timeline import link_changes
-from emulator.run.measures.ideal import WireCost
 from emulator.run.plan.stages import stages
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.scenario import Outcome, Scenario, Trial
@@ -23,6 +22,7 @@ from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.schedule import Compute, Write
 from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.transports import fit
+from emulator.transports.wire_cost import WireCost
 from scenarios import pfcstorm
 from scenarios.workloads.flows import across_rails, fair_shares, nic_payload_gbps, switch_of
 from tests.harness.runs.schedule_executor import Executor

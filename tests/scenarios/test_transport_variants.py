@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -38,7 +39,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces n
 TOPOLOGY = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")
 
 
-def packets(capture: Path, **options: object) -> list[DecodedPacket]:
+def packets(capture: Path, **options: Any) -> list[DecodedPacket]:
     frames = [frame for frame, _ in RawPcapNgReader(str(capture))]
     return [decode_frame(frame, **options) for frame in frames]  # type: ignore[arg-type]
 
@@ -131,7 +132,7 @@ def test_every_life_of_a_secured_runs_endpoints_has_a_key_of_its_own(
     assert len(set(keys)) == 4
 
 
-def secret(seed: int = 1, life: int = 0, **changes: object) -> bytes:
+def secret(seed: int = 1, life: int = 0, **changes: Any) -> bytes:
     scenario = scenarios.load("allreduce")
     texts = {"sizes": changes.pop("sizes", "16KiB")}
     request = RunRequest(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def lab(uetemu_lab: LabFactory) -> LabFactory:
     switches have the kernel's plain queues, unless ``switch`` has others.
     """
 
-    def build(topology: str | Topology = SMALL, **settings: object) -> Lab:
+    def build(topology: str | Topology = SMALL, **settings: Any) -> Lab:
         return uetemu_lab(topology, **{"switch": None} | settings)
 
     return build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from ipaddress import IPv4Network
+from typing import Any
 
 import pytest
 
@@ -228,7 +229,7 @@ def test_a_vni_that_is_used_twice_is_refused_with_its_line(text: str, line: int)
     assert "is used twice" in problem.stated
 
 
-def edited(topology: Topology, switch: str, **changes: object) -> Topology:
+def edited(topology: Topology, switch: str, **changes: Any) -> Topology:
     nodes = [
         dataclasses.replace(node, **changes) if node.name == switch else node
         for node in topology.nodes

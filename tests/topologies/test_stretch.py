@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -181,7 +182,7 @@ def test_tunnels_and_who_tells_of_them_go_together(
         replace(catalogue.load(spec), profile=profile)
 
 
-def with_bridge(topology: Topology, switch: str, **changes: object) -> Topology:
+def with_bridge(topology: Topology, switch: str, **changes: Any) -> Topology:
     """``topology`` with the first bridge of ``switch`` changed."""
 
     def changed(node: Node) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ COUNTED = 60
 SEEDS = (1, 2, 3)
 
 
-def time_of(seed: int, impairment: Impairment, messages: int, **parameters: object) -> int:
+def time_of(seed: int, impairment: Impairment, messages: int, **parameters: Any) -> int:
     """ns until so many of the writes have completed; all end well and their data is checked."""
     feps = {
         address: endpoint(

@@ -7,6 +7,7 @@ makes another valid packet, which no endpoint can tell from the true one.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ NS_PER_MS = 1_000_000
 NAMED_ERRORS = {"RTO_RETRIES_EXHAUSTED", "NACK_RETRIES_EXHAUSTED", "INV_DPDCID"}
 
 
-def transfer(seed: int, impairment: Impairment, **parameters: object) -> dict[str, object]:
+def transfer(seed: int, impairment: Impairment, **parameters: Any) -> dict[str, object]:
     """Random messages between three endpoints; checks what must hold whatever happens."""
     rng = random.Random(seed)
     parameters.setdefault("payload_mtu", 1024)

@@ -16,8 +16,8 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
 from scapy.utils import PcapNgWriter, PcapWriter, RawPcapReader
 
-from emulator.cli.decode.decode_source import KEY_FILE
 from emulator.cli.main import main
+from emulator.transports.one_time_keys import KEY_FILE
 from tests.harness.wire.golden import ALL, CAPTURE, TRIMMED_DSCP, VECTORS, Vector
 from uet.wire.layers import UET_CP
 

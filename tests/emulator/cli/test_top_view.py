@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from rich.text import Text
 
@@ -69,7 +71,7 @@ def picture(switch: str | None = "shallow") -> LabSample:
     )
 
 
-def drawn(room: Room, **choice: object) -> list[str]:
+def drawn(room: Room, **choice: Any) -> list[str]:
     return [line.plain.rstrip() for line in view(picture(**choice), Sort.UTILISATION, room)]
 
 

@@ -24,7 +24,7 @@ def text(log: str) -> ClusterLog:
     return text_log.read("a.log", log.splitlines())
 
 
-def result(**changes: object) -> dict[str, Any]:
+def result(**changes: Any) -> dict[str, Any]:
     """A row as nccl-tests writes it."""
     row: dict[str, Any] = {
         "size": 65536, "count": 16384, "type": "float", "redop": "sum", "root": "    -1",
@@ -35,7 +35,7 @@ def result(**changes: object) -> dict[str, Any]:
     return {**row, **changes}
 
 
-def document(**changes: object) -> dict[str, Any]:
+def document(**changes: Any) -> dict[str, Any]:
     """A file of ``-J`` over two processes with two GPUs each."""
     config = {
         "nthreads": 1, "ngpus": 2, "iterations": 20, "aggregated_iterations": 1,

@@ -6,8 +6,8 @@ import pytest
 
 from emulator.dataplane.switch.code_points import LAB
 from emulator.errors import UserError
-from emulator.rocev2.config import ConfigurationError, Connection, HcaConfig
-from emulator.rocev2.connections import full_mesh
+from emulator.rocev2.config import HcaConfig
+from emulator.rocev2.connections import Connection, full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.wire.codes import FIRST_SOURCE_PORT, flow_label, source_port, timeout_ns
 from emulator.transports import describe_options, fit
@@ -16,6 +16,7 @@ from emulator.transports.transport_choice import RTO_BASE_RTTS
 from topologies import catalogue
 from topologies.addressing import gpu_address
 from topologies.analysis.round_trip import base_rtt_ns
+from uet.config_checks import ConfigurationError
 from uet.encapsulation_choice import EncapsulationError
 from uet.transport import WriteRequest
 

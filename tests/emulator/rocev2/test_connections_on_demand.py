@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from emulator.rocev2.config import ConfigurationError, HcaConfig
+from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.connections import Connection, FullMesh, MeshAddresses, full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
 from tests.harness.uet.network import MACS, Network
 from uet.addresses import Neighbours, NeighbourTable, ip_of
+from uet.config_checks import ConfigurationError
 from uet.transport import WriteRequest
 
 ADDRESSES = list(MACS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ FLAVOURS = [
 ]
 
 
-def busy(**parameters: object) -> Lone:
+def busy(**parameters: Any) -> Lone:
     """An endpoint with something of every kind under way."""
     end = Lone(max_dest_rd_atomic=4, **parameters)
     end.hca.register(memoryview(bytearray(8 * MTU)), key=KEY)

@@ -20,7 +20,7 @@ CABLE_PS, PS_PER_OCTET = 600_000, 20
 
 
 def run(
-    folder: Path, scenario: str, fabric: str, *options: str, **parameters: object
+    folder: Path, scenario: str, fabric: str, *options: str, **parameters: Any
 ) -> dict[str, Any]:
     """Run a scenario on a model of ``fabric`` and return ``result.json``."""
     words = [scenario, "--topology", fabric, "--fabric", "model", "--output", str(folder)]
@@ -34,7 +34,7 @@ def run(
     return content
 
 
-def alone(folder: Path, *options: str, **parameters: object) -> dict[str, Any]:
+def alone(folder: Path, *options: str, **parameters: Any) -> dict[str, Any]:
     """Run one pair of an idle fabric, 20 messages of a frame each, one at a time."""
     given = {"pairs": 1, "message": 4096, "size": 20 * 4096, "in_flight": 1, **parameters}
     return run(folder, "pairs", TWO_LEAVES, *options, **given)

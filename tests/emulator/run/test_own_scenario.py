@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def pair(*operations: tuple[Operation, ...]) -> list[Schedule]:
     ]
 
 
-def send(peer: int, **more: object) -> Write:
+def send(peer: int, **more: Any) -> Write:
     return replace(Write(peer=peer, tag=0, local=WORD, remote=WORD), **more)  # type: ignore[arg-type]
 
 

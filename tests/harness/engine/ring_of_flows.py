@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from emulator.result_rows import TableColumn
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
+from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from topologies.model import Topology

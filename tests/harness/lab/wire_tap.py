@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
+from typing import Any
 
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.inner.passage import ring_filter
@@ -82,7 +83,7 @@ class WireTap:
             each.close()
 
 
-def virtual(lab: LabFactory, spec: str | Topology, **settings: object) -> Lab:
+def virtual(lab: LabFactory, spec: str | Topology, **settings: Any) -> Lab:
     """A lab of that fabric with a virtual clock."""
     return lab(spec, dilation=1, clock="virtual", **settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from emulator.cluster.nvme_tcp.initiator.host_queue import (
     CommandDone,
@@ -35,7 +36,7 @@ def target_of(settings: TargetSettings | None = None, *, size: int = SIZE) -> Nv
     return NvmeTarget([subsystem], settings)
 
 
-def queue_settings(**changes: object) -> QueueSettings:
+def queue_settings(**changes: Any) -> QueueSettings:
     values: dict[str, object] = {
         "header_digest": False,
         "data_digest": False,
@@ -113,7 +114,7 @@ class MemoryQueue:
 
 
 def admin_queue(
-    target: NvmeTarget, settings: QueueSettings | None = None, **connect: object
+    target: NvmeTarget, settings: QueueSettings | None = None, **connect: Any
 ) -> tuple[MemoryQueue, int]:
     """A connected, enabled Admin queue, and its controller's identifier."""
     queue = MemoryQueue(target, settings or queue_settings())

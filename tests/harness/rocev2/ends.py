@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.connections import Connection
@@ -35,7 +36,7 @@ def connections(end: int, qps: int = 1, service: str = "rc") -> tuple[Connection
 
 
 def adapter(
-    end: int, *, qps: int = 1, service: str = "rc", ipv6: bool = False, **parameters: object
+    end: int, *, qps: int = 1, service: str = "rc", ipv6: bool = False, **parameters: Any
 ) -> HostChannelAdapter:
     """One of two ends: 0 is HERE, 1 is THERE; all retries end within virtual milliseconds."""
     addresses, macs = ((HERE6, THERE6), MACS6) if ipv6 else ((HERE, THERE), MACS)
@@ -52,7 +53,7 @@ def adapter(
 
 
 def pair(
-    impairment: Impairment | None = None, *, seed: int = 1, keep: bool = False, **parameters: object
+    impairment: Impairment | None = None, *, seed: int = 1, keep: bool = False, **parameters: Any
 ) -> Network:
     """Two ends on a network; their addresses are the keys of ``endpoints``, in order."""
     ends = [adapter(end, **parameters) for end in (0, 1)]  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.wire import headers
@@ -57,7 +58,7 @@ def read(frame: bytes) -> Packet:
 class Lone:
     """The endpoint HERE with one queue pair; the test is THERE."""
 
-    def __init__(self, *, service: str = "rc", **parameters: object) -> None:
+    def __init__(self, *, service: str = "rc", **parameters: Any) -> None:
         self.hca: HostChannelAdapter = adapter(0, service=service, **parameters)  # type: ignore[arg-type]
         self.now = 0
         self.psn = FIRST_PSN + 1  # the next one that the endpoint expects

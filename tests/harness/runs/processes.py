@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -73,7 +74,7 @@ def uetemu(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def until(condition: Callable[[], dict | None]) -> dict:
+def until(condition: Callable[[], dict | None]) -> dict[str, Any]:
     give_up = time.monotonic() + BUDGET_S
     while time.monotonic() < give_up:
         value = condition()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from scenarios.workloads.transformer.shape import SHAPES, ParallelLayout, StepShape
 from scenarios.workloads.transformer.step_trial import StepJob, StepRun
@@ -21,7 +22,7 @@ def run(
     fabric: str = FABRIC,
     choices: StepChoices | None = None,
     given_to: tuple[Handover, ...] = (),
-    **given: object,
+    **given: Any,
 ) -> StepRun:
     ways = {key: given.pop(key) for key in ("tp", "cp", "ep", "dp", "pp") if key in given}
     layout = ParallelLayout(**ways)

@@ -29,7 +29,7 @@ COLUMNS = [
 ]
 
 
-def line(senders: int, transport: str, *times: float, **values: object) -> dict[str, Any]:
+def line(senders: int, transport: str, *times: float, **values: Any) -> dict[str, Any]:
     """Return a row of the table of test 6.4."""
     middle = sorted(times)[len(times) // 2]
     samples = {"samples": {"time_us": list(times)}} if len(times) > 1 else {}
@@ -52,7 +52,7 @@ LINES = (
 )
 
 
-def suite_data(*rows: dict[str, Any], **more: object) -> dict[str, Any]:
+def suite_data(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return what ``suite.json`` holds: 6.4 measured, 10.2 with a reason, 11.1 not ended."""
     one = suite_test(
         "6.4",
@@ -89,7 +89,7 @@ def suite_data(*rows: dict[str, Any], **more: object) -> dict[str, Any]:
     }
 
 
-def suite_test(number: str, title: str, **more: object) -> dict[str, Any]:
+def suite_test(number: str, title: str, **more: Any) -> dict[str, Any]:
     """Return a test without a table, but for what ``more`` says."""
     return {
         "number": number,
@@ -106,7 +106,7 @@ def suite_test(number: str, title: str, **more: object) -> dict[str, Any]:
     }
 
 
-def trial(key: str, **more: object) -> dict[str, Any]:
+def trial(key: str, **more: Any) -> dict[str, Any]:
     """Return a trial that has run."""
     return {
         "key": key,
@@ -118,7 +118,7 @@ def trial(key: str, **more: object) -> dict[str, Any]:
     }
 
 
-def run_row(**more: object) -> dict[str, Any]:
+def run_row(**more: Any) -> dict[str, Any]:
     """Return a row of a trial's ``result.json``."""
     return {
         "transport": "uet:tss=cluster",

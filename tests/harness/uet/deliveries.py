@@ -262,7 +262,7 @@ def split_data(next_header: int, octets: bytes) -> tuple[dict[str, int], bytes]:
 class TargetBench:
     """A target, its region of memory, and time."""
 
-    def __init__(self, **parameters: object) -> None:
+    def __init__(self, **parameters: Any) -> None:
         parameters.setdefault("payload_mtu", MTU)
         self.config = FepConfig(address=HERE, mac="02:00:00:00:00:01", **parameters)  # type: ignore[arg-type]
         self.memory = bytearray(REGION)

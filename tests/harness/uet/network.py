@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
@@ -22,7 +23,7 @@ MACS6 = {f"fd00::{i}": f"02:00:00:00:00:{i:02x}" for i in range(1, 10)}
 
 
 def endpoint(
-    address: str, *, seed: int = 1, first_counter: int | None = None, **parameters: object
+    address: str, *, seed: int = 1, first_counter: int | None = None, **parameters: Any
 ) -> FabricEndpoint:
     """A FEP at ``address`` that knows all addresses of :data:`MACS`, or of :data:`MACS6`.
 

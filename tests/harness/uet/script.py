@@ -119,7 +119,7 @@ class Seen:
 class Script:
     """The endpoint under test, time, and what it has in memory."""
 
-    def __init__(self, *, seed: int = 1, writable: bool = True, **parameters: object) -> None:
+    def __init__(self, *, seed: int = 1, writable: bool = True, **parameters: Any) -> None:
         parameters.setdefault("payload_mtu", MTU)
         parameters.setdefault("dscp_trimmed", 4)
         parameters.setdefault("dscp_trimmed_lasthop", 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def choice(scale: str) -> SuiteChoice:
     return SuiteChoice(scale=scale, transports=COMPARED)
 
 
-def outcome(trial: SuiteTrial, **values: object) -> TrialOutcome:
+def outcome(trial: SuiteTrial, **values: Any) -> TrialOutcome:
     row = {
         "transport": "uet",
         "switch": "deep",
@@ -69,7 +70,7 @@ def assert_trials_can_be_read(test: SuiteTest, scale: str) -> None:
             assert timeline(trial.faults, topology)
 
 
-def findings_of(procedure: Procedure, lost_above: int, **values: object) -> tuple[Findings, int]:
+def findings_of(procedure: Procedure, lost_above: int, **values: Any) -> tuple[Findings, int]:
     """Return findings where bursts above ``lost_above`` octets are lost, and how many trials.
 
     Every row has ``values``.

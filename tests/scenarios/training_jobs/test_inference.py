@@ -10,11 +10,11 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.message_graph import MessageGraph
 from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Outcome, Trial
 from emulator.sim.endpoint.operations.schedule import Compute, Schedule, only_operations_of
+from emulator.transports.wire_cost import WireCost
 from scenarios.training_jobs.inference import Parameters
 from tests.harness.runs.observed_messages import iteration_of, observed_in
 from tests.harness.runs.schedule_executor import Executor, hazards

@@ -6,8 +6,9 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.scenario import Outcome, Trial
+from emulator.transports.wire_cost import WireCost
 from scenarios.training_jobs import llm
 from topologies.catalogue import load
 from topologies.model import TopologyError

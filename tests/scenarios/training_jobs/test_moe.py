@@ -9,9 +9,10 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.run.measures.message_graph import MessageGraph
 from emulator.scenario import Outcome, Trial
+from emulator.transports.wire_cost import WireCost
 from tests.harness.runs.observed_messages import iteration_of, observed_in
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load

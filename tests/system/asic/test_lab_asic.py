@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ ETH_P_ALL = 0x0003
 
 @pytest.fixture
 def asic_lab(lab: LabFactory) -> LabFactory:
-    def build(switch: str = SHALLOW, spec: str = SPEC, **settings: object) -> Lab:
+    def build(switch: str = SHALLOW, spec: str = SPEC, **settings: Any) -> Lab:
         return lab(spec, **{"dilation": DILATION, "switch": parse(switch)} | settings)
 
     return build
@@ -470,7 +471,7 @@ def test_what_cannot_be_is_refused_before_anything_is_built(
 def test_what_the_machine_cannot_is_refused_before_a_namespace_exists(
     lab_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def no_build(*_: object, **__: object) -> None:
+    def no_build(*_: object, **__: Any) -> None:
         raise AssertionError("a namespace would have been made")
 
     monkeypatch.setattr("emulator.dataplane.kernel.fabric.build.build_fabric", no_build)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ Pausing = Callable[..., Lab]
 
 @pytest.fixture
 def pausing(lab: LabFactory) -> Pausing:
-    def build(switch: str = "lossless", spec: str = ONE_RAIL, **settings: object) -> Lab:
+    def build(switch: str = "lossless", spec: str = ONE_RAIL, **settings: Any) -> Lab:
         return lab(spec, switch=parse(switch), **settings)
 
     return build

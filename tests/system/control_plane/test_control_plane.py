@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,7 +323,7 @@ def test_a_fabric_that_cannot_be_leaves_nothing(
 def test_what_frr_does_not_understand_is_shown_and_leaves_nothing(
     lab_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nonsense(*_: object, **__: object) -> dict[str, str]:
+    def nonsense(*_: object, **__: Any) -> dict[str, str]:
         return dict.fromkeys(("rail0", "rail1", "spine0", "spine1"), "router bgp nonsense\n")
 
     monkeypatch.setattr("emulator.dataplane.control_plane.render.render", nonsense)

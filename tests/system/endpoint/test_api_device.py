@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def opened(lab: Lab) -> Iterator[Opener]:
         type: EndpointType = EndpointType.RDM,
         *,
         msg_order: Order = Order.NONE,
-        **parameters: object,
+        **parameters: Any,
     ) -> Side:
         gpu = gpus[index]
         peers = next_hops(lab.topology, gpu.name)
@@ -113,7 +114,7 @@ class Link:
     peer: int
 
 
-def linked(opened: Opener, *arguments: object, **options: object) -> Link:
+def linked(opened: Opener, *arguments: object, **options: Any) -> Link:
     a, b = opened(0, *arguments, **options), opened(1, *arguments, **options)
     b.av.insert(a.endpoint.getname())
     return Link(a, b, a.av.insert(b.endpoint.getname()))

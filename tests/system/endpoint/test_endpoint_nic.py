@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def open_nic(
-    lab: Lab, node: str, stack: ExitStack, *, clock: Clock | None = None, **options: object
+    lab: Lab, node: str, stack: ExitStack, *, clock: Clock | None = None, **options: Any
 ) -> Nic:
     clock = clock or Clock.start(lab.dilation)
     nic = lab.inside(
@@ -257,7 +258,7 @@ def test_kernel_stays_silent_and_ping_works(
     with small_lab() as lab:
         if mechanism == "nftables":
             # What a kernel without the classifier would answer.
-            def refuse(*_: object, **__: object) -> None:
+            def refuse(*_: object, **__: Any) -> None:
                 raise OSError(2, "no such classifier")
 
             monkeypatch.setattr("emulator.dataplane.kernel.icmp_guard._request", refuse)

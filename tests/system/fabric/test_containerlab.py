@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -47,8 +48,8 @@ NODE_KEYS = {"kind", "image", "group", "network-mode", "sysctls", "exec"}
 LINK_KEYS = {"endpoints", "vars"}
 
 
-def loaded(topology: Topology) -> dict:
-    content: dict = YAML(typ="safe").load(to_containerlab(topology))
+def loaded(topology: Topology) -> dict[str, Any]:
+    content: dict[str, Any] = YAML(typ="safe").load(to_containerlab(topology))
     return content
 
 
@@ -214,7 +215,9 @@ def ping(prefix: str, node: str, address: str) -> int:
     )
 
 
-def deploy(content: dict, prefix: str, run: Callable[[str, list[str]], str] | None = None) -> None:
+def deploy(
+    content: dict[str, Any], prefix: str, run: Callable[[str, list[str]], str] | None = None
+) -> None:
     """Deploy as containerlab with one worker, on a host that drops what comes back another way.
 
     ``run`` carries out a command in a node, by default in its namespace.

@@ -36,7 +36,7 @@ REFERENCE = "rail_clos"
 STEPS = 2 * 30 + 48  # of the reference cluster: nodes, cables, nodes again
 
 
-def python(source: str, **options: object) -> subprocess.Popen[str]:
+def python(source: str, **options: Any) -> subprocess.Popen[str]:
     settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(source)], cwd=CHECKOUT, **settings | options
@@ -62,7 +62,7 @@ def test_record_is_written_before_the_kernel_is_touched(
 ) -> None:
     seen = {}
 
-    def build(*_: object, **__: object) -> None:
+    def build(*_: object, **__: Any) -> None:
         seen["record"] = lab_record.load(lab_name)
         seen["namespaces"] = namespaces.of_lab(lab_name)
         raise RuntimeError("stop here")

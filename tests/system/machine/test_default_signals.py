@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def background() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def ignored(**options: object) -> int:
+def ignored(**options: Any) -> int:
     done = subprocess.run(IGNORED, capture_output=True, text=True, check=True, **options)  # type: ignore[call-overload]
     return int(done.stdout, 16) & INTERRUPTS
 

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -130,7 +131,7 @@ def test_two_runs_at_once_know_nothing_of_each_other(spawn: Callable[..., RunPro
 def test_interrupted_run_has_the_rows_that_it_finished(spawn: Callable[..., RunProcess]) -> None:
     run = spawn(*SMALL, "--sizes", "4KiB,64KiB,64MiB", "--iterations", "1", "--capture", "all")
 
-    def second_row() -> dict | None:
+    def second_row() -> dict[str, Any] | None:
         assert run.process.poll() is None
         rows = [event for event in run.events() if event["event"] == "row"]
         return rows[1] if len(rows) > 1 else None

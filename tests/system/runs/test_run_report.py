@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -38,8 +39,8 @@ def folder(uetemu_run_factory: RunFactory) -> Path:
     return path
 
 
-def figure(folder: Path, name: str) -> dict:
-    content: dict = json.loads((folder / FIGURES / f"{name}.json").read_text())
+def figure(folder: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / FIGURES / f"{name}.json").read_text())
     return content
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from fractions import Fraction
 from ipaddress import IPv4Interface, IPv4Network
+from typing import Any
 
 import pytest
 
@@ -212,7 +213,7 @@ def test_bad_parameters_are_named(parameters: dict[str, int], message: str) -> N
 # --- validation of hand-made topologies ----------------------------------------------------------
 
 
-def _with_node(topology: Topology, which: str, /, **changes: object) -> Topology:
+def _with_node(topology: Topology, which: str, /, **changes: Any) -> Topology:
     nodes = [
         dataclasses.replace(node, **changes) if node.name == which else node  # type: ignore[arg-type]
         for node in topology.nodes
@@ -220,7 +221,7 @@ def _with_node(topology: Topology, which: str, /, **changes: object) -> Topology
     return dataclasses.replace(topology, nodes=tuple(nodes))
 
 
-def _with_port(topology: Topology, end: CableEnd, **changes: object) -> Topology:
+def _with_port(topology: Topology, end: CableEnd, **changes: Any) -> Topology:
     ports = [
         dataclasses.replace(p, **changes) if p.name == end.port else p  # type: ignore[arg-type]
         for p in topology.node(end.node).ports
@@ -228,7 +229,7 @@ def _with_port(topology: Topology, end: CableEnd, **changes: object) -> Topology
     return _with_node(topology, end.node, ports=tuple(ports))
 
 
-def _with_first_link(topology: Topology, **changes: object) -> Topology:
+def _with_first_link(topology: Topology, **changes: Any) -> Topology:
     first, *rest = topology.links
     return dataclasses.replace(
         topology,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.harness.nightly import nightly_beyond
@@ -28,9 +30,7 @@ def ideal(senders: int) -> float:
     return senders * (OCTETS / 4_096) * PACKET * 8 / 100 / US
 
 
-def run(
-    senders: int, algorithm: str, cables: object = flat, **more: object
-) -> tuple[Incast, float]:
+def run(senders: int, algorithm: str, cables: object = flat, **more: Any) -> tuple[Incast, float]:
     made = incast(senders, OCTETS, far=cables, cc=algorithm, **more)  # type: ignore[arg-type]
     took = made.run()
     assert made.fabric.completed == senders

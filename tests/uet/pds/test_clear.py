@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.harness.uet.script import (
@@ -163,7 +165,7 @@ def test_stored_responses_are_bounded_by_the_window() -> None:
 # -- the source ----------------------------------------------------------------------------------
 
 
-def refuse(request: Seen, **fields: object) -> object:
+def refuse(request: Seen, **fields: Any) -> object:
     """The refusal of a request, for which the target wants a CLEAR."""
     cack = request.psn - 1
     return ack(request, cack=cack, code=ReturnCode.BAD_ADDR, req=AckRequest.CLEAR, **fields)

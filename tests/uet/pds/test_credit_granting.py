@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.harness.uet.script import MTU, TARGET, US, Script, Seen, control, refusal
@@ -12,7 +14,7 @@ RTT = 4 * US
 PATH = {"cc": "rccc", "base_rtt": RTT, "link_rate": 100 * 10**9}
 
 
-def flight(**parameters: object) -> tuple[Script, list[Seen]]:
+def flight(**parameters: Any) -> tuple[Script, list[Seen]]:
     """A new endpoint with much to send, and all that leaves on trust."""
     script = Script(**PATH, **parameters)
     script.post(bytes(200 * MTU))

@@ -42,7 +42,7 @@ class Ends:
     def message_unsent(self, message: Any) -> None:
         self.heard.append(("unsent", message.name, message.error))
 
-    def event(self, name: str, **data: object) -> None:
+    def event(self, name: str, **data: Any) -> None:
         raise NotImplementedError
 
 

@@ -384,7 +384,7 @@ def test_data_that_overtakes_the_first_ack() -> None:
 # -- both together --------------------------------------------------------------------------------
 
 
-def pair(seed: int, **parameters: object) -> tuple[Network, dict[str, bytearray]]:
+def pair(seed: int, **parameters: Any) -> tuple[Network, dict[str, bytearray]]:
     feps, memory = {}, {}
     for k, address in enumerate((HERE, THERE)):
         feps[address] = endpoint(address, seed=seed + k, payload_mtu=1024, **parameters)

@@ -519,7 +519,7 @@ def in_flight_at_most(script: Script) -> list[Seen]:
 # -- both together ------------------------------------------------------------------------------
 
 
-def pair(seed: int, **parameters: object) -> tuple[Network, dict[str, bytearray]]:
+def pair(seed: int, **parameters: Any) -> tuple[Network, dict[str, bytearray]]:
     feps = {
         a: endpoint(a, seed=seed + k, delivery="rod", payload_mtu=1024, **parameters)
         for k, a in enumerate((HERE, THERE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def trim(frame: bytes, *, dscp: int, octets: int = 24) -> bytes:
     return bytes(cut)
 
 
-def give_trimmed(script: Script, packet: object, *, dscp: int, **envelope: object) -> list[Seen]:
+def give_trimmed(script: Script, packet: object, *, dscp: int, **envelope: Any) -> list[Seen]:
     frame = script.frame(packet, **envelope)  # type: ignore[arg-type]
     return script.give_frame(trim(frame, dscp=dscp))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ BAD_JOB_ID, UNSUPPORTED_SIZE = ReturnCode.BAD_JOB_ID, ReturnCode.UNSUPPORTED_SIZ
 LAST_TAG = (1 << 64) - 1
 
 
-def receive(tag: int | None = None, size: int = 16, **options: object) -> PostedReceive:
+def receive(tag: int | None = None, size: int = 16, **options: Any) -> PostedReceive:
     return PostedReceive(memoryview(bytearray(size)), tag, **options)  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from scapy.packet import Packet
@@ -219,7 +220,7 @@ def test_no_completion_without_header_data() -> None:
     assert script.completions == []
 
 
-def refused(packet: Packet, code: ReturnCode, **parameters: object) -> Script:
+def refused(packet: Packet, code: ReturnCode, **parameters: Any) -> Script:
     """Give a request; it is answered with ``code``, guaranteed, and no octet is written."""
     script = Script(**parameters)  # type: ignore[arg-type]
     (answer,) = script.give(rud(START, syn=0) / packet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from scapy.layers.inet import IP, UDP, IPOption_Router_Alert
@@ -22,7 +23,7 @@ WRITE = uet.UET_RUD_REQ(psn=9) / uet.UET_SES_STD(opcode="WRITE", request_length=
 VECTOR = {vector.name: vector for vector in ALL}
 
 
-def decode(packet: Packet, **options: object) -> DecodedPacket:
+def decode(packet: Packet, **options: Any) -> DecodedPacket:
     return decode_frame(bytes(packet), **options)  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ import contextlib
 import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ async def served(target: NvmeTarget, port: int = 0) -> AsyncIterator[int]:
         await server.close()
 
 
-def options(port: int, **changes: object) -> HostOptions:
+def options(port: int, **changes: Any) -> HostOptions:
     values: dict[str, object] = {"reconnect_delay_s": 0.05, "ctrl_loss_s": 20.0}
     return HostOptions(LOOPBACK, NQN, port, **(values | changes))  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ from emulator.cluster.services import rendezvous_store as rendezvous
 from emulator.cluster.services.rendezvous_store import RendezvousStore
 
 
-def asked(store: RendezvousStore, **request: object) -> list[Mapping[str, object]]:
+def asked(store: RendezvousStore, **request: Any) -> list[Mapping[str, object]]:
     answers: list[Mapping[str, object]] = []
     store.handle(json.dumps(request).encode(), answers.append)
     return answers

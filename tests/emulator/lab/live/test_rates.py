@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def between(
     return found
 
 
-def active(direction: LinkDirection, share: float, **others: object) -> Activity:
+def active(direction: LinkDirection, share: float, **others: Any) -> Activity:
     values = {
         "queue_bytes": 0,
         "peak_bytes": 0,
@@ -195,7 +196,7 @@ def test_tiers_and_rails_have_their_links() -> None:
 # --- order -------------------------------------------------------------------------------------
 
 
-def named(port: str, share: float, **others: object) -> Activity:
+def named(port: str, share: float, **others: Any) -> Activity:
     return active(replace(DOWN, port=port), share, **others)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -34,7 +35,7 @@ def values(watched: Watched | None) -> dict[tuple[str, frozenset[tuple[str, str]
     return found
 
 
-def at(found: dict, name: str, **labels: str) -> float:
+def at(found: dict[str, Any], name: str, **labels: str) -> float:
     return found[f"uetemu_{name}", frozenset(labels.items())]
 
 

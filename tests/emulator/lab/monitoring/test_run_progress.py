@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from emulator.lab.monitoring import run_progress
 from emulator.lab.monitoring.run_progress import MOST_ROWS, MOST_TRANSPORTS, RowName, RunProgress
 
 
-def line(event: str, **details: object) -> str:
+def line(event: str, **details: Any) -> str:
     return json.dumps({"time": "now", "event": event, **details}) + "\n"
 
 

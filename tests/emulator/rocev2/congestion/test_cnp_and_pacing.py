@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from emulator.rocev2.config import RECOVERIES, ConfigurationError
+from emulator.rocev2.config import RECOVERIES
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
 from emulator.rocev2.congestion.pacing import Pacer
 from emulator.rocev2.wire.codes import timeout_ns
 from tests.harness.rocev2.ends import KEY, THERE, adapter, qpn
 from tests.harness.rocev2.lone import Lone
 from topologies.ethernet import FRAMING_OCTETS
+from uet.config_checks import ConfigurationError
 from uet.transport import WriteRequest
 
 MTU = 1024
@@ -21,7 +23,7 @@ CE, ECT0 = 3, 2
 FRAME = 14 + 20 + 8 + 12 + MTU + 4
 
 
-def dcqcn(**parameters: object) -> Lone:
+def dcqcn(**parameters: Any) -> Lone:
     end = Lone(cc="dcqcn", line_rate=LINE, **parameters)
     end.hca.register(memoryview(bytearray(64 * MTU)), key=KEY)
     return end

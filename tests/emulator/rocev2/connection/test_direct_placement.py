@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from emulator.rocev2.config import ConfigurationError
 from tests.harness.rocev2.ends import KEY, THERE, adapter, done, ends, pair
 from tests.harness.rocev2.lone import Lone
 from tests.harness.uet.network import Impairment
+from uet.config_checks import ConfigurationError
 from uet.transport import WriteRequest
 
 MTU = 1024
@@ -19,7 +20,7 @@ DIRECT: dict[str, object] = {"recovery": "selective_repeat", "placement": "direc
 SPACING_NS, JITTER_NS = 0.1, 6_000
 
 
-def transfer(seed: int, loss: float = 0.0, **parameters: object) -> tuple[dict[str, int], ...]:
+def transfer(seed: int, loss: float = 0.0, **parameters: Any) -> tuple[dict[str, int], ...]:
     """Counters of both ends after messages over a path that reorders; their data are checked."""
     network = pair(
         Impairment(loss=loss, jitter_ns=JITTER_NS), seed=seed, mtu=MTU, endless_receives=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ from uet.transport import AtomicRequest, ReadRequest, SendRequest, WriteRequest
 MTU = 1024
 
 
-def write(length: int, context: object = None, **more: object) -> WriteRequest:
+def write(length: int, context: object = None, **more: Any) -> WriteRequest:
     payload = memoryview(bytes(n % 251 for n in range(length)))
     return WriteRequest(peer=THERE, key=KEY, offset=64, payload=payload, context=context, **more)  # type: ignore[arg-type]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from emulator.rocev2.connection.responder import Responder
@@ -14,7 +16,7 @@ from uet.transport import ReceiveRequest
 MTU = 1024
 
 
-def lone(**parameters: object) -> tuple[Lone, memoryview]:
+def lone(**parameters: Any) -> tuple[Lone, memoryview]:
     end = Lone(**parameters)
     memory = memoryview(bytearray(16 * MTU))
     end.hca.register(memory, key=KEY)

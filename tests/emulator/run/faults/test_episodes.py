@@ -14,10 +14,10 @@ from emulator.run.faults.expectation import FaultExpectation
 from emulator.run.faults.fault_timeline import Applied
 from emulator.run.faults.grammar import Moment, timeline
 from emulator.run.faults.restoration import WINDOW_RTTS, Goodput
-from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.queue_depths import QueueSeries
 from emulator.run.pxn import Pxn
 from emulator.scenario import Outcome
+from emulator.transports.wire_cost import WireCost
 from scenarios.workloads.flows import Flow, Traffic
 from tests.harness.runs.observed_messages import columns_of
 from topologies.catalogue import load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,8 @@ from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation, changes_of
 from emulator.run.faults.grammar import timeline
 from emulator.run.faults.restoration import Goodput
-from emulator.run.measures.ideal import WireCost
 from emulator.sim.endpoint.endpoint_spec import EndpointError
+from emulator.transports.wire_cost import WireCost
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load
 from topologies.model import Topology
@@ -215,7 +216,7 @@ def test_what_is_said_of_goodput_says_whose_it_is() -> None:
         "lost_packets": {},
     }
 
-    def stated(**changes: object) -> str:
+    def stated(**changes: Any) -> str:
         return disturbance.footer({**row, "faults": [{**fault, **changes}]})[1].strip()
 
     others = "t=1us nic h0g0 down: goodput of the others"

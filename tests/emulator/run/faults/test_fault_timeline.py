@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ class Switch:
         self.events: list[dict[str, object]] = []
         self._due: list[tuple[int, Callable[[], None]]] = []
 
-    def player(self, *faults: FaultAt, **more: object) -> FaultPlayer:
+    def player(self, *faults: FaultAt, **more: Any) -> FaultPlayer:
         return FaultPlayer(
             faults,
             TOPOLOGY,

@@ -16,9 +16,9 @@ from emulator.run.faults.restoration import (
     reported,
     restored,
 )
-from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.queue_depths import QueueSeries
 from emulator.scenario import Outcome
+from emulator.transports.wire_cost import WireCost
 from tests.harness.runs.observed_messages import columns_of
 from topologies.catalogue import load
 

@@ -10,9 +10,10 @@ from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
 from emulator.run.faults.fault_timeline import link_changes
 from emulator.run.measures.cuts import Change, Crossing, crossed_by, cut_bound_ns
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.scenario import FaultAt
+from emulator.transports.wire_cost import WireCost
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from topologies.catalogue import load
 from topologies.model import CableEnd

@@ -6,10 +6,11 @@ import tracemalloc
 
 import pytest
 
-from emulator.run.measures.ideal import WireCost, ideal_ns, violation
+from emulator.run.measures.ideal import ideal_ns, violation
 from emulator.run.measures.message_graph import MessageGraph
 from emulator.scenario import load as load_scenario
 from emulator.sim.endpoint.operations.schedule import Compute, Receive, Region, Schedule, Write
+from emulator.transports.wire_cost import WireCost
 from scenarios.collectives.program import Program
 from topologies.catalogue import load
 from topologies.model import Topology

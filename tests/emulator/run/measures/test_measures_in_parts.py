@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.run.measures.message_graph import MessageGraph
 from emulator.run.measures.message_times import Iteration, Recorder
 from emulator.run.plan.trial_load import TrialLoad
@@ -25,6 +25,7 @@ from emulator.sim.endpoint.operations.schedule import (
     only_operations_of,
     without_others,
 )
+from emulator.transports.wire_cost import WireCost
 from emulator.workers.division import Division, JobSchedules
 from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks

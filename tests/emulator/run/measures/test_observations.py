@@ -14,13 +14,13 @@ from emulator.dataplane.switch.switch_counters import AsicCounters, ClassCounter
 from emulator.dataplane.switch.telemetry import COLUMNS, Telemetry
 from emulator.run.faults.disturbance import lost_packets
 from emulator.run.measurement import differences, summed
-from emulator.run.measures.ideal import WireCost
 from emulator.run.measures.message_times import Iteration, Recorder
 from emulator.run.measures.port_record import PortRecord, balance, changes, total
 from emulator.run.measures.queue_depths import QueueReader, QueueSeries
 from emulator.run.report.traffic import carried_gbps, measured, steady_part
 from emulator.scenario import Outcome
 from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.transports.wire_cost import WireCost
 from scenarios.workloads.flows import Flow, Traffic
 from tests.harness.runs.observed_messages import columns_of
 from topologies.catalogue import load

@@ -6,10 +6,10 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost
 from emulator.run.plan import preflight
 from emulator.run.plan.preflight import Need
 from emulator.run.plan.trial_load import TrialLoad
+from emulator.transports.wire_cost import WireCost
 from topologies import catalogue
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from emulator.errors import UserError
-from emulator.run.measures.ideal import WireCost, ideal_ns
+from emulator.run.measures.ideal import ideal_ns
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.pxn import Pxn
 from emulator.run.relayed_writes import BUFFER
 from emulator.sim.endpoint.operations.schedule import Copy, Receive, Region, Schedule, Write
+from emulator.transports.wire_cost import WireCost
 from scenarios.collective_benchmarks import allreduce
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters, across_rails
 from tests.harness.runs.schedule_executor import Executor

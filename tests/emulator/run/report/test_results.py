@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def result() -> Result:
     return Result(scenario="allreduce", topology="rail_clos", transport="uet", ranks=4, seed=1)
 
 
-def row(**more: object) -> dict[str, object]:
+def row(**more: Any) -> dict[str, object]:
     return {
         "transport": "uet",
         "collective": "all_reduce",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from emulator.result_rows import Range
+from typing import Any
+
+from emulator.result_rows import Range, TableColumn
 from emulator.run.report import spread
-from emulator.run.report.result_table import TableColumn
 
 
-def row(seed: int, time: float, **more: object) -> dict[str, object]:
+def row(seed: int, time: float, **more: Any) -> dict[str, object]:
     return {
         "transport": "uet",
         "seed": seed,

@@ -7,6 +7,7 @@ import select
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def says(listener: Listener, octets: bytes) -> object:
         return listener.accepted()
 
 
-def hello(listener: Listener, **changes: object) -> bytes:
+def hello(listener: Listener, **changes: Any) -> bytes:
     words = {"token": listener.contact.token, "number": 3, "machine": "c"} | changes
     return json.dumps(words).encode() + b"\n"
 

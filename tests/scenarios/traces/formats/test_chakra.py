@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +40,7 @@ def node(number: int, kind: int, *more: bytes, **attributes: int | str) -> bytes
     return wire.varint(len(content)) + content
 
 
-def read(folder: Path, *files: bytes, names: str = "job.{}.et", **options: object) -> Trace:
+def read(folder: Path, *files: bytes, names: str = "job.{}.et", **options: Any) -> Trace:
     paths = []
     for rank, content in enumerate(files):
         path = folder / names.format(rank)

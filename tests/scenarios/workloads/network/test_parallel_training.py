@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,7 +180,7 @@ def test_the_orders_of_micro_batches() -> None:
         ({"widths": (4, 8, 2), "parts": 3}, "a layer of 2 neurons cannot be divided over 3 GPUs"),
     ],
 )
-def test_plans_that_make_no_sense_are_refused(given: dict, message: str) -> None:
+def test_plans_that_make_no_sense_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         TrainingPlan(**given)
 

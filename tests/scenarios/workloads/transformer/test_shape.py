@@ -6,6 +6,7 @@ Models and configurations: Grattafiori et al., arXiv 2407.21783, tables 3 and 4.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -156,7 +157,7 @@ def test_chunks_at_the_ends_have_fewer_layers() -> None:
     assert layers == list(range(11))
 
 
-def step(name: str, micro_batches: int, sequence: int = 8192, **given: object) -> StepShape:
+def step(name: str, micro_batches: int, sequence: int = 8192, **given: Any) -> StepShape:
     ways = {key: given.pop(key) for key in ("tp", "cp", "ep", "dp", "pp") if key in given}
     return StepShape(
         model=SHAPES[name],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ LARGE = StepChoices(slice_bytes=2**24)
 SCALE = 64
 
 
-def _whole(layers: int, **given: object) -> int:
+def _whole(layers: int, **given: Any) -> int:
     return _octets(run(layers=layers, scale=SCALE, choices=LARGE, **given))
 
 

@@ -154,7 +154,7 @@ def test_an_initiator_error_ends_the_message() -> None:
 # -- read ----------------------------------------------------------------------------------------
 
 
-def filled(**parameters: object) -> TargetBench:
+def filled(**parameters: Any) -> TargetBench:
     bench = TargetBench(**parameters)
     bench.memory[:] = random.Random(5).randbytes(REGION)
     return bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ WRITER = PduWriter()
 SECOND = 10**9
 
 
-def ready_queue(**changes: object) -> HostQueue:
+def ready_queue(**changes: Any) -> HostQueue:
     queue = HostQueue(queue_settings(**changes), 0, SECOND)
     digests = queue.settings.header_digest + 2 * queue.settings.data_digest
     queue.receive(WRITER.initialize(PduType.IC_RESP, 0, digests, 8192), 0)

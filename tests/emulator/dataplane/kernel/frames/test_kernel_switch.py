@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -21,7 +21,7 @@ OUTER = {"src": "10.255.0.1", "dst": "10.255.0.2"}
 INSIDE = VXLAN(vni=10101) / Ether() / IP(src="10.0.1.2", dst="10.0.1.3", id=77) / UDP(dport=4793)
 
 
-def tunnelled(identification: int, **fields: object) -> bytes:
+def tunnelled(identification: int, **fields: Any) -> bytes:
     packet = Ether() / IP(**OUTER, id=identification, **fields)
     return bytes(packet / UDP(sport=50000, dport=4789, chksum=0) / INSIDE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -22,7 +23,7 @@ def frame(psn: int, source: str = ONE, target: str = TWO, ecn: int = 2, ttl: int
     return bytes(Ether() / ip / UDP(sport=50000, dport=4793) / request / bytes(64))
 
 
-def figures(tmp_path: Path, frames: list[tuple[float, int, bytes]]) -> dict:
+def figures(tmp_path: Path, frames: list[tuple[float, int, bytes]]) -> dict[str, Any]:
     folder = write_folder(tmp_path / "run", result(row()))
     (folder / "capture.pcapng").write_bytes(capture(frames))
     return {figure.name: figure for figure in packet_figures(RunRecord.read(folder))}

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,16 +220,16 @@ def fill(ranks: TwoRanks, rank: int = 0, buffer: str = "a") -> np.ndarray:
     return data
 
 
-def write(tag: int = 0, **changes: object) -> Write:
+def write(tag: int = 0, **changes: Any) -> Write:
     fields = {"peer": 1, "tag": tag, "local": region("a"), "remote": region("b")} | changes
     return Write(**fields)  # type: ignore[arg-type]
 
 
-def receive(tag: int = 0, **changes: object) -> Receive:
+def receive(tag: int = 0, **changes: Any) -> Receive:
     return Receive(**({"peer": 0, "tag": tag, "into": region("b")} | changes))  # type: ignore[arg-type]
 
 
-def apply(**changes: object) -> Apply:
+def apply(**changes: Any) -> Apply:
     fields = {
         "function": "tests.harness.runs.gpu_arithmetic:increased",
         "inputs": (region("a", 8),),
