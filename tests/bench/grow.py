@@ -139,7 +139,8 @@ def measure(
 
     Sizes ``beyond`` are not tried.
     """
-    limits, found = limits or Limits(), {}
+    limits = limits or Limits()
+    found: dict[str, float] = {}
     for fabric, of_fabric in sizes.items():
         for count in ranks:
             found |= _grown(fabric, sorted(of_fabric), count, limits, beyond)

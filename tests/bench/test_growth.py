@@ -6,7 +6,8 @@ import pytest
 
 from emulator.errors import UserError
 from tests.bench import grow
-from tests.bench.grow import GIB, Growth, Limits, measure
+from tests.bench.grow import Growth, measure
+from tests.bench.watched_run import GIB, Limits
 
 
 def test_a_power_law_is_found_again() -> None:

@@ -405,7 +405,12 @@ def test_exit_status_when_something_is_not_proven(project: Project, body: str, s
 def test_the_score_of_mutants_stands_below_the_table(project: Project) -> None:
     project.pytest()
     assert "mutants: none tried; try some: vagrant" in shown(project).output
-    score = {"schema": "uetemu.mutation/1", "written": "now", "commit": None, "places": ["uet"]}
+    score: dict[str, object] = {
+        "schema": "uetemu.mutation/1",
+        "written": "now",
+        "commit": None,
+        "places": ["uet"],
+    }
     score |= {"seed": 7, "mutants": 900, "tried": 8, "killed": 6, "survivors": ["uet/a.py:3: x"]}
     beside = project.report.with_name("mutation.json")
     beside.write_text(json.dumps(score))

@@ -19,7 +19,7 @@ _MARK = re.compile(r"mark\.conformance\(([^)]*)\)")
 def test_it_names_the_tests_and_statements_of_this_version() -> None:
     """If not, run the tests, and then ``python -m tests.conformance.release``."""
     report = verb.load(verb.SHIPPED)
-    shipped = defaultdict(set)
+    shipped: defaultdict[str, set[str]] = defaultdict(set)
     for test, record in report["tests"].items():
         shipped[test.split("::")[0]] |= set(record["statements"])
     for path in sorted((CHECKOUT / "tests").rglob("test_*.py")):

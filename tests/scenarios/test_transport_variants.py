@@ -41,7 +41,7 @@ TOPOLOGY = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")
 
 def packets(capture: Path, **options: Any) -> list[DecodedPacket]:
     frames = [frame for frame, _ in RawPcapNgReader(str(capture))]
-    return [decode_frame(frame, **options) for frame in frames]  # type: ignore[arg-type]
+    return [decode_frame(frame, **options) for frame in frames]
 
 
 @needs_root
@@ -137,11 +137,11 @@ def secret(seed: int = 1, life: int = 0, **changes: Any) -> bytes:
     texts = {"sizes": changes.pop("sizes", "16KiB")}
     request = RunRequest(
         scenario=scenario,
-        parameters=scenario.parameters(texts),  # type: ignore[arg-type]
+        parameters=scenario.parameters(texts),
         topology="clos:hosts=2,gpus_per_host=1,spines=0",
         lab="secret",
         seed=seed,
-        **changes,  # type: ignore[arg-type]
+        **changes,
     )
     return run_secret(prepare(request), life)
 
@@ -158,9 +158,9 @@ def test_one_time_keys_follow_from_all_that_determines_packets() -> None:
         {"switch": "deep"},
         {"faults": ["t=30us nic h0g0 down"]},
     )
-    assert len({one, *(secret(**other) for other in others)}) == 1 + len(others)  # type: ignore[arg-type]
+    assert len({one, *(secret(**other) for other in others)}) == 1 + len(others)
     for watched in ({"capture": "all", "snaplen": 80}, {"digest": "0" * 64}, {"event_log": "all"}):
-        assert secret(**watched) == one  # type: ignore[arg-type]
+        assert secret(**watched) == one
 
 
 @needs_root

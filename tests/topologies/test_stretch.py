@@ -188,7 +188,7 @@ def with_bridge(topology: Topology, switch: str, **changes: Any) -> Topology:
     def changed(node: Node) -> Node:
         if node.name != switch:
             return node
-        first = replace(node.bridges[0], **changes)  # type: ignore[arg-type]
+        first = replace(node.bridges[0], **changes)
         return replace(node, bridges=(first, *node.bridges[1:]))
 
     return replace(topology, nodes=tuple(changed(node) for node in topology.nodes))

@@ -136,7 +136,7 @@ def pair(*operations: tuple[Operation, ...]) -> list[Schedule]:
 
 
 def send(peer: int, **more: Any) -> Write:
-    return replace(Write(peer=peer, tag=0, local=WORD, remote=WORD), **more)  # type: ignore[arg-type]
+    return replace(Write(peer=peer, tag=0, local=WORD, remote=WORD), **more)
 
 
 def receive(peer: int) -> Receive:

@@ -101,7 +101,7 @@ class LinkedCable:
         if self.take is not None:
             self.take(frame)
 
-    def at(self, ns: int, act: Callable[[], object]) -> None:
+    def at(self, ns: int, act: Callable[[], None]) -> None:
         """Have ``act`` called at ``ns``."""
         self._asked += 1
         self.events.at(ns * PS, self._asked, lambda _: act(), None)

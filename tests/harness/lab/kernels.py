@@ -32,7 +32,7 @@ class Kernels:
 
     def __init__(self, lab: Lab, black: Collection[Link]) -> None:
         self._topology, self._black = lab.topology, black
-        self._rules: dict[str, list[Mapping[str, object]]] = {}
+        self._rules: dict[str, list[dict[str, Any]]] = {}
         self._routes: dict[str, list[Route]] = {}
         self._down: dict[str, set[str]] = {}
         self._tunnels = Tunnels(lab) if stretch_of(lab.topology) is not None else None

@@ -250,8 +250,9 @@ def _in_order(release: str, names: tuple[str, ...]) -> list[Path]:
     by_name = {Path(path).name.partition(".")[0].replace("-", "_"): path for path in needs}
     ordered: dict[str, None] = {}
     for name in names:
-        if path := by_name.get(name.replace("-", "_")):  # else it is built in
-            ordered |= dict.fromkeys([*reversed(needs[path]), path])
+        file = by_name.get(name.replace("-", "_"))
+        if file is not None:  # else it is built in
+            ordered |= dict.fromkeys([*reversed(needs[file]), file])
     return [_modules(release) / path for path in ordered]
 
 

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -65,13 +66,13 @@ class WireTap:
 
     def heard(self) -> list[tuple[CableEnd, bytes]]:
         """Return the frames that came to inner ends since the last call."""
-        found = []
+        found: list[tuple[CableEnd, bytes]] = []
         while True:
             try:
                 octets, (name, *_) = self._ear.recvfrom(65536)
             except BlockingIOError:
                 return found
-            index = namespaces.visitor().inside(self._path, lambda n=name: socket.if_nametoindex(n))
+            index = namespaces.visitor().inside(self._path, partial(socket.if_nametoindex, name))
             found.append((self._wires.end_of(index), octets))
 
     def hears_within(self, seconds: float) -> bool:

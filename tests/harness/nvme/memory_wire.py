@@ -118,7 +118,7 @@ def admin_queue(
 ) -> tuple[MemoryQueue, int]:
     """A connected, enabled Admin queue, and its controller's identifier."""
     queue = MemoryQueue(target, settings or queue_settings())
-    done = queue.connect(**connect)  # type: ignore[arg-type]
+    done = queue.connect(**connect)
     assert done.completion.ok
     queue.enable()
     return queue, done.completion.result

@@ -56,7 +56,7 @@ def pair(
     impairment: Impairment | None = None, *, seed: int = 1, keep: bool = False, **parameters: Any
 ) -> Network:
     """Two ends on a network; their addresses are the keys of ``endpoints``, in order."""
-    ends = [adapter(end, **parameters) for end in (0, 1)]  # type: ignore[arg-type]
+    ends = [adapter(end, **parameters) for end in (0, 1)]
     return Network(
         {end.config.address: end for end in ends},  # type: ignore[misc]
         random.Random(seed),

@@ -45,7 +45,8 @@ def read(frame: bytes) -> Packet:
     flow = opener.open(memoryview(frame))
     assert not isinstance(flow, str), flow
     bth = headers.BTH.values(frame, 42)
-    at, fields = 54, {}
+    at = 54
+    fields: dict[str, int] = {}
     for extension in EXTENSIONS[bth["opcode"]]:
         fields |= headers.OF[extension].values(frame, at)
         at += headers.OF[extension].size
@@ -59,7 +60,7 @@ class Lone:
     """The endpoint HERE with one queue pair; the test is THERE."""
 
     def __init__(self, *, service: str = "rc", **parameters: Any) -> None:
-        self.hca: HostChannelAdapter = adapter(0, service=service, **parameters)  # type: ignore[arg-type]
+        self.hca: HostChannelAdapter = adapter(0, service=service, **parameters)
         self.now = 0
         self.psn = FIRST_PSN + 1  # the next one that the endpoint expects
         self.first = FIRST_PSN  # the first one that it sends

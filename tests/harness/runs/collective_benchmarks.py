@@ -12,7 +12,7 @@ _DEFAULTS = {
     for name in SEVERAL["collective_benchmarks"]
 }
 #: The default algorithm of each collective, by its scenario.
-FIRST: dict[str, str] = {name: defaults["algorithm"] for name, defaults in _DEFAULTS.items()}
+FIRST = {name: str(defaults["algorithm"]) for name, defaults in _DEFAULTS.items()}
 #: Collectives that can work in place.
 IN_PLACE = [name for name, defaults in _DEFAULTS.items() if "in_place" in defaults]
 

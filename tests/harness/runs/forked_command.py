@@ -122,7 +122,9 @@ class ForkedCommand:
 class ForkedRun(RunProcess):
     """A run in a child of the test's process.  Its words are not among those of the process."""
 
-    process: ForkedCommand
+    process: ForkedCommand  # type: ignore[assignment]  # has what a run asks of a Popen
 
-    def _begin(self, launcher: Sequence[str], words: Sequence[str]) -> ForkedCommand:
+    def _begin(  # type: ignore[override]
+        self, launcher: Sequence[str], words: Sequence[str]
+    ) -> ForkedCommand:
         return ForkedCommand(words)

@@ -74,7 +74,7 @@ def uetemu(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def until(condition: Callable[[], dict | None]) -> dict[str, Any]:
+def until(condition: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
     give_up = time.monotonic() + BUDGET_S
     while time.monotonic() < give_up:
         value = condition()

@@ -264,7 +264,7 @@ class TargetBench:
 
     def __init__(self, **parameters: Any) -> None:
         parameters.setdefault("payload_mtu", MTU)
-        self.config = FepConfig(address=HERE, mac="02:00:00:00:00:01", **parameters)  # type: ignore[arg-type]
+        self.config = FepConfig(address=HERE, mac="02:00:00:00:00:01", **parameters)
         self.memory = bytearray(REGION)
         self.table = MemoryTable()
         for key in (KEY, SMALL_KEY, SAFE_KEY):

@@ -81,7 +81,7 @@ def opening(start: int, *, offset: int = 0, spdcid: int = INITIATOR) -> Packet:
 
 def pair(seed: int, **parameters: Any) -> tuple[Network, dict[str, bytearray]]:
     feps, memory = {}, {}
-    parameters = {
+    more: dict[str, Any] = {
         "domains": DOMAINS,
         "sdi": SDI,
         "payload_mtu": 1024,
@@ -89,7 +89,7 @@ def pair(seed: int, **parameters: Any) -> tuple[Network, dict[str, bytearray]]:
         "first_counter": 0,
     } | parameters
     for k, address in enumerate((HERE, THERE)):
-        feps[address] = endpoint(address, seed=seed + k, **parameters)
+        feps[address] = endpoint(address, seed=seed + k, **more)
         memory[address] = bytearray(32_768)
         feps[address].register(memoryview(memory[address]), key=KEY)
         feps[address].register(memoryview(memory[address]), key=KEY | IDEMPOTENT_SAFE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from scapy.layers.inet import IP, UDP
@@ -123,7 +124,7 @@ def _tagged_atomics(exchange: Exchange, side: Side, delivery: str) -> None:
 def _synchronised(exchange: Exchange, side: Side, delivery: str) -> None:
     """Groups of the reference provider: a write of several packets, two atomics."""
     there = other(exchange, side)
-    members = [
+    members: list[tuple[type[WriteRequest | AtomicRequest], dict[str, Any]]] = [
         (WriteRequest, {"payload": memoryview(exchange.data(3_000))}),
         (AtomicRequest, {"operation": AtomicOpcode.SUM, "operand": octets(5)}),
         (
@@ -149,7 +150,7 @@ def _ask(exchange: Exchange, setting: Setting) -> None:
         if not setting.reference_provider:
             side.fep.open_pdc(side.peer, ordered=True)
             side.fep.open_pdc(side.peer, negotiate=True)
-            exchange.later.append(lambda side=side: side.fep.probe(side.peer))
+            exchange.later.append(partial(side.fep.probe, side.peer))
 
 
 def _carried(setting: Setting, seed: int, ask: Callable[[Exchange], object]) -> list[bytes]:
@@ -237,7 +238,7 @@ def everything() -> list[Sent]:
     """Some frames of each shape."""
     chosen = []
     for number, setting in enumerate(SETTINGS):
-        frames = _carried(setting, number, lambda exchange, its=setting: _ask(exchange, its))
+        frames = _carried(setting, number, partial(_ask, setting=setting))
         if not number:
             frames += _made()
         if not setting.reference_provider:

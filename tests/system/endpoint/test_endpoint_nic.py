@@ -44,7 +44,7 @@ def open_nic(
         lambda: Nic(
             "eth0",
             clock,
-            **{"frames": TransportFrames(), "frame_octets": 9014, **options},  # type: ignore[arg-type]
+            **{"frames": TransportFrames(), "frame_octets": 9014, **options},
         ),
     )
     stack.callback(nic.close)

@@ -315,7 +315,7 @@ def theirs_asks(
 def ours_asks_without_loss(name: str, **how: int) -> dict[str, int]:
     """Nothing is repeated, unless one frame overtook another: where two processors serve the two
     ends of a veth pair that happens now and then, and looks like a loss."""
-    counters = ours_asks(name, **how)  # type: ignore[arg-type]
+    counters = ours_asks(name, **how)
     assert not {"rx_naks_rnr", "rto_expirations"} & counters.keys(), counters
     if not {"implied_naks", "rx_naks_sequence"} & counters.keys():
         assert "tx_retransmitted_packets" not in counters, counters
@@ -323,7 +323,7 @@ def ours_asks_without_loss(name: str, **how: int) -> dict[str, int]:
 
 
 def theirs_asks_without_loss(name: str, **how: int) -> dict[str, int]:
-    counters = theirs_asks(name, **how)  # type: ignore[arg-type]
+    counters = theirs_asks(name, **how)
     assert "tx_naks_rnr" not in counters, counters
     if "rx_out_of_order" not in counters:
         assert not {"rx_duplicates", "tx_naks"} & counters.keys(), counters

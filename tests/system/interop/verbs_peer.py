@@ -106,7 +106,7 @@ class VerbsPeer:
         """To RTS, toward the owner of that card."""
         ip = ip_address(card["address"])
         gid = f"::ffff:{ip}" if ip.version == 4 else str(ip)
-        whole = ip_address(gid).exploded  # type: ignore[union-attr]
+        whole = ip_address(gid).exploded
         route = GlobalRoute(dgid=GID(whole), sgid_index=self._gid_index(), hop_limit=64)
         attributes = self._attributes()
         attributes.ah_attr = AHAttr(gr=route, is_global=1, port_num=PORT)

@@ -29,7 +29,7 @@ def background() -> Iterator[None]:
 
 
 def ignored(**options: Any) -> int:
-    done = subprocess.run(IGNORED, capture_output=True, text=True, check=True, **options)  # type: ignore[call-overload]
+    done = subprocess.run(IGNORED, capture_output=True, text=True, check=True, **options)
     return int(done.stdout, 16) & INTERRUPTS
 
 

@@ -49,10 +49,13 @@ def test_subnets_gateways_and_addresses_are_those_of_the_figures(reference: Topo
 
 def test_every_mac_and_address_is_unique_at_512_gpus(largest: Topology) -> None:
     assert len(largest.gpus) == 512
-    macs = [item.mac for node in largest.nodes for item in (*node.ports, *node.bridges)]
+    macs = [port.mac for node in largest.nodes for port in node.ports]
+    macs += [bridge.mac for node in largest.nodes for bridge in node.bridges]
     assert len(set(macs)) == len(macs)
     addresses = [port.address.ip for node in largest.nodes for port in node.ports if port.address]
-    addresses += [bridge.gateway.ip for node in largest.nodes for bridge in node.bridges]
+    addresses += [
+        each.gateway.ip for node in largest.nodes for each in node.bridges if each.gateway
+    ]
     addresses += [node.loopback for node in largest.nodes if node.loopback]
     assert len(set(addresses)) == len(addresses)
     seeds = [switch.hash_seed for switch in largest.switches]
@@ -62,8 +65,8 @@ def test_every_mac_and_address_is_unique_at_512_gpus(largest: Topology) -> None:
 
 def test_macs_are_locally_administered_unicast_and_tell_the_position(reference: Topology) -> None:
     for node in reference.nodes:
-        for item in (*node.ports, *node.bridges):
-            assert int(item.mac[:2], 16) & 3 == 2
+        macs = [*(port.mac for port in node.ports), *(bridge.mac for bridge in node.bridges)]
+        assert all(int(mac[:2], 16) & 3 == 2 for mac in macs)
     assert reference.node("h5g3").port("eth0").mac == "12:01:00:05:03:00"
     assert reference.node("rail2").port("up1").mac == "12:11:00:02:00:07"
 
@@ -215,7 +218,7 @@ def test_bad_parameters_are_named(parameters: dict[str, int], message: str) -> N
 
 def _with_node(topology: Topology, which: str, /, **changes: Any) -> Topology:
     nodes = [
-        dataclasses.replace(node, **changes) if node.name == which else node  # type: ignore[arg-type]
+        dataclasses.replace(node, **changes) if node.name == which else node
         for node in topology.nodes
     ]
     return dataclasses.replace(topology, nodes=tuple(nodes))
@@ -223,7 +226,7 @@ def _with_node(topology: Topology, which: str, /, **changes: Any) -> Topology:
 
 def _with_port(topology: Topology, end: CableEnd, **changes: Any) -> Topology:
     ports = [
-        dataclasses.replace(p, **changes) if p.name == end.port else p  # type: ignore[arg-type]
+        dataclasses.replace(p, **changes) if p.name == end.port else p
         for p in topology.node(end.node).ports
     ]
     return _with_node(topology, end.node, ports=tuple(ports))
@@ -233,7 +236,7 @@ def _with_first_link(topology: Topology, **changes: Any) -> Topology:
     first, *rest = topology.links
     return dataclasses.replace(
         topology,
-        links=(dataclasses.replace(first, **changes), *rest),  # type: ignore[arg-type]
+        links=(dataclasses.replace(first, **changes), *rest),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def wired(text: str) -> tuple[Graph, list[str]]:
                 number = one % aggs + aggs * step
                 assert number < cores
                 cable(f"agg{one}", f"core{number}", top["Bundle"])
-    gpus = []
+    gpus: list[str] = []
     for first, last, names in re.findall(r"# Nodes (\d+)\.\.(\d+) \S+: (.*)", text):
         assert int(first) == len(gpus)
         gpus += names.split()
@@ -253,7 +254,12 @@ def test_what_it_cannot_express_is_said(spec: str, why: str) -> None:
 def test_unequal_links_are_named() -> None:
     whole = catalogue.load("rail_clos")
     (odd,) = (link for link in whole.links if str(link.a) == "h3g1:eth0")
-    for change in ({"rate_bps": 10**11}, {"delay_ns": 700}, {"buffer_bytes": 1 << 21}):
+    changes: tuple[dict[str, Any], ...] = (
+        {"rate_bps": 10**11},
+        {"delay_ns": 700},
+        {"buffer_bytes": 1 << 21},
+    )
+    for change in changes:
         other = dataclasses.replace(odd, **change)
         links = tuple(other if link is odd else link for link in whole.links)
         with pytest.raises(TopologyError, match=r"differ \(\d+ at h0g0:eth0, \d+ at h3g1:eth0\)"):

@@ -248,7 +248,8 @@ def test_switches_that_look_like_one_stand_side_by_side() -> None:
 
 def test_a_large_dragonfly_is_drawn_by_its_groups() -> None:
     groups, routers = 6, 12
-    cables, pods = [], {}
+    cables = []
+    pods: dict[str, int] = {}
     for group in range(groups):
         names = [f"r{group}-{number}" for number in range(routers)]
         pods |= dict.fromkeys(names, group)

@@ -78,7 +78,7 @@ def test_an_unanswered_close_in_error_ends_too() -> None:
     assert script.pdcs == []
     assert [c.error for c in script.completions] == ["RTO_RETRIES_EXHAUSTED"]
     assert script.counters["pdcs_closed_unanswered"] == 1
-    assert script.fep.peers[bytes([10, 0, 1, 2])].congestion.inflight == 0  # type: ignore[attr-defined]
+    assert script.fep.peers[bytes([10, 0, 1, 2])].congestion.inflight == 0
 
 
 def test_a_pdc_that_was_never_answered_is_dropped_without_a_close() -> None:
@@ -393,22 +393,18 @@ def test_what_is_in_flight_is_accounted_for() -> None:
         return sum(script.pdc.source.requests.size)
 
     assert (
-        congestion.inflight
-        == expected()
-        == sum(  # type: ignore[attr-defined]
-            len(p.payload) + 8 + 12 + 44 + 40 for p in packets
-        )
+        congestion.inflight == expected() == sum(len(p.payload) + 8 + 12 + 44 + 40 for p in packets)
     )
     script.give(refusal(packets[5], code=NackCode.TRIMMED))
     script.give(refusal(packets[5], code=NackCode.TRIMMED))
     script.give(refusal(packets[6], code=NackCode.NO_RESOURCE))
     script.give(ack(psn=packets[3].psn, dpdcid=own, sack=(packets[4].psn, 0xFF0)))
     script.give(ack(psn=packets[3].psn, dpdcid=own, sack=(packets[4].psn, 0xFFF)))
-    assert congestion.inflight == expected()  # type: ignore[attr-defined]
+    assert congestion.inflight == expected()
     script.wait(5 * MS)
-    assert congestion.inflight == expected()  # type: ignore[attr-defined]
+    assert congestion.inflight == expected()
     script.give(ack(packets[-1]))
-    assert congestion.inflight == 0  # type: ignore[attr-defined]
+    assert congestion.inflight == 0
     assert [c.error for c in script.completions] == [None]
 
 
@@ -417,9 +413,9 @@ def test_a_failed_pdc_leaves_nothing_in_flight() -> None:
     script = Script()
     packets = in_flight(script, 40)
     congestion = script.pdc.peer.congestion
-    assert congestion.inflight > 0  # type: ignore[attr-defined]
+    assert congestion.inflight > 0
     script.give(refusal(packets[7], code=NackCode.INV_DPDCID))
-    assert congestion.inflight == 0  # type: ignore[attr-defined]
+    assert congestion.inflight == 0
     script.wait(MS)
     assert script.pdcs == []
     assert script.fep.initiator.open_messages == 0

@@ -43,7 +43,7 @@ def trim(frame: bytes, *, dscp: int, octets: int = 24) -> bytes:
 
 
 def give_trimmed(script: Script, packet: object, *, dscp: int, **envelope: Any) -> list[Seen]:
-    frame = script.frame(packet, **envelope)  # type: ignore[arg-type]
+    frame = script.frame(packet, **envelope)
     return script.give_frame(trim(frame, dscp=dscp))
 
 

@@ -26,7 +26,7 @@ LAST_TAG = (1 << 64) - 1
 
 
 def receive(tag: int | None = None, size: int = 16, **options: Any) -> PostedReceive:
-    return PostedReceive(memoryview(bytearray(size)), tag, **options)  # type: ignore[arg-type]
+    return PostedReceive(memoryview(bytearray(size)), tag, **options)
 
 
 def posted(*receives: PostedReceive) -> ReceiveQueue:

@@ -113,7 +113,7 @@ def test_a_refused_message_is_given_up() -> None:
         ("bad", "BAD_ADDR", 100 * MTU),
         ("good", None, 4),
     ]
-    assert script.pdc.peer.congestion.inflight == 0  # type: ignore[attr-defined]
+    assert script.pdc.peer.congestion.inflight == 0
 
 
 def test_a_refusal_when_all_is_sent() -> None:
@@ -222,7 +222,7 @@ def test_no_completion_without_header_data() -> None:
 
 def refused(packet: Packet, code: ReturnCode, **parameters: Any) -> Script:
     """Give a request; it is answered with ``code``, guaranteed, and no octet is written."""
-    script = Script(**parameters)  # type: ignore[arg-type]
+    script = Script(**parameters)
     (answer,) = script.give(rud(START, syn=0) / packet)
     assert answer.is_ack
     assert answer.answer is code

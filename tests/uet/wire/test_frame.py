@@ -24,7 +24,7 @@ VECTOR = {vector.name: vector for vector in ALL}
 
 
 def decode(packet: Packet, **options: Any) -> DecodedPacket:
-    return decode_frame(bytes(packet), **options)  # type: ignore[arg-type]
+    return decode_frame(bytes(packet), **options)
 
 
 def test_a_write_decodes_without_complaint() -> None:
@@ -224,7 +224,7 @@ def attack(count: int, seed: int) -> None:
         frame = mutated(frames, dice)
         packet = decode_frame(
             frame,
-            crc=("auto", "on", "off")[number % 3],  # type: ignore[arg-type]
+            crc=("auto", "on", "off")[number % 3],
             trimmed_dscp=(None, frozenset({0, 10}))[number % 2],
             wire_length=len(frame) + dice.choice((0, 0, 1, 900)),
         )

@@ -67,7 +67,7 @@ def active(direction: LinkDirection, share: float, **others: Any) -> Activity:
         direction=direction,
         rate_bps=share * direction.rate_bps,
         utilisation=share,
-        **values | others,  # type: ignore[arg-type]
+        **values | others,
     )
 
 

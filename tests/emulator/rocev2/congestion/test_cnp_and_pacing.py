@@ -266,4 +266,4 @@ def test_parameters_that_cannot_be() -> None:
         ({"dcqcn_set": "simai", "line_rate": 10**7}, "must not exceed the line rate, 10000000"),
     ):
         with pytest.raises(ConfigurationError, match=complaint):
-            adapter(0, cc="dcqcn", **fields)  # type: ignore[arg-type]
+            adapter(0, cc="dcqcn", **fields)

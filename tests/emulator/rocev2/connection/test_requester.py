@@ -30,7 +30,7 @@ MTU = 1024
 
 def write(length: int, context: object = None, **more: Any) -> WriteRequest:
     payload = memoryview(bytes(n % 251 for n in range(length)))
-    return WriteRequest(peer=THERE, key=KEY, offset=64, payload=payload, context=context, **more)  # type: ignore[arg-type]
+    return WriteRequest(peer=THERE, key=KEY, offset=64, payload=payload, context=context, **more)
 
 
 def read(length: int, context: object = None) -> ReadRequest:

@@ -34,7 +34,7 @@ class Switch:
             inject=lambda port, fault: self.reported.append((port, fault)),
             schedule=lambda when, act: self._due.append((when, act)),
             notify=lambda kind, **details: self.events.append({"event": kind, **details}),
-            **more,  # type: ignore[arg-type]
+            **more,
         )
 
     def pass_time(self, until: int) -> None:

@@ -46,7 +46,7 @@ def read(folder: Path, *files: bytes, names: str = "job.{}.et", **options: Any) 
         path = folder / names.format(rank)
         path.write_bytes(content)
         paths.append(str(path))
-    (trace,) = load_traces(paths, "", ReadOptions(**options))  # type: ignore[arg-type]
+    (trace,) = load_traces(paths, "", ReadOptions(**options))
     return trace
 
 
@@ -189,7 +189,7 @@ def test_numbers_have_the_types_that_chakras_feeder_reads() -> None:
                 if number == 10:
                     assert isinstance(attribute, memoryview)
                     (_, _, name), (kind, _, _) = wire.fields(attribute)
-                    found.add((bytes(name).decode(), kind))  # type: ignore[arg-type]
+                    found.add((bytes(name).decode(), kind))
     assert found == {
         ("is_cpu_op", types["bool"]), ("comm_type", types["int64"]),
         ("comm_size", types["int64"]), ("comm_src", types["int32"]),

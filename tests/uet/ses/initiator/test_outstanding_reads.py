@@ -158,7 +158,7 @@ def test_a_busy_target_has_time(busy: int, delivery: str) -> None:
     ) -> Answer:
         return NO_ROOM if network.now < busy * MS else deliver(pdc, psn, next_header, packet, at)
 
-    b.fep.deliver = refuse_while_busy  # type: ignore[method-assign]
+    b.fep.deliver = refuse_while_busy
     payload = memoryview(b"x" * 100)
     a.fep.post(WriteRequest(peer=b.address, key=KEY, offset=0, payload=payload, delivery=delivery))
     done = network.completions[a.address]

@@ -236,7 +236,7 @@ def apply(**changes: Any) -> Apply:
         "outputs": (region("b", 8),),
         "arguments": (3,),
     } | changes
-    return Apply(**fields)  # type: ignore[arg-type]
+    return Apply(**fields)
 
 
 def test_write_reaches_the_receive_of_its_tag(ranks: TwoRanks) -> None:
