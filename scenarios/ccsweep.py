@@ -86,8 +86,6 @@ LAST_HOP = ",last_hop_ecn=off"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``ccsweep``."""
-
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     pattern: str = parameter("incast", choices=("incast", "permutation"), help="the traffic")
     senders: tuple[int, ...] = parameter((8,), COUNT, many=True, help="N of the incast, a row each")

@@ -66,8 +66,6 @@ def _parameters(collective: str, first: str, *groups: type) -> type[CollectivePa
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduceParameters(ReductionParameters, InPlaceParameters, ChannelParameters):
-    """The parameters of ``allreduce``."""
-
     algorithm: str = parameter(
         "ring",
         choices=lambda: (*algorithms("allreduce", first="ring"), AUTO),
@@ -421,8 +419,6 @@ receivers from an incast: each receives from ``peers`` senders at most.
 
 @dataclass(frozen=True, kw_only=True)
 class AlltoAllvParameters(ExchangeParameters):
-    """The parameters of ``alltoallv``."""
-
     algorithm: str = _algorithm("alltoallv", "shift")
     pattern: str = parameter(
         "zipf", choices=("zipf", "distance", "file"), help="who sends how much to whom"
@@ -539,8 +535,6 @@ first one of the next.  With several GPUs in each host they change rail and clim
 
 @dataclass(frozen=True, kw_only=True)
 class BarrierParameters(CollectiveParameters):
-    """The parameters of ``barrier``."""
-
     min_size: int = parameter(4, SIZE, help="smallest size of a notice", aliases=("minbytes",))
     max_size: int = parameter(4, SIZE, help="largest size of a notice", aliases=("maxbytes",))
     algorithm: str = _algorithm("barrier", "dissemination", "how the notices travel")

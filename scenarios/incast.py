@@ -91,8 +91,6 @@ PLACEMENTS = ("rail", "spines", "any")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``incast``."""
-
     senders: tuple[int, ...] = parameter((2, 4, 8, 16), COUNT, many=True, help="N, a row for each")
     victim: int = parameter(
         16, PROBES, help="small writes meanwhile from the first sender to the last one"

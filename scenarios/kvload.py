@@ -63,8 +63,6 @@ OVERHEAD_NS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(WriteParameters):
-    """The parameters of ``kvload``."""
-
     message: int = parameter(256 * 2**10, SIZE, help="octets of each transfer")
     in_flight: int = parameter(1, COUNT, help="transfers that may be under way")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")

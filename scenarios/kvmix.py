@@ -65,8 +65,6 @@ _OCTETS = replace(SIZE, minimum=0)
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(MessageParameters):
-    """The parameters of ``kvmix``."""
-
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     load: tuple[int, ...] = parameter(
         (0, 50, 75), LOAD, many=True, help="keys and values in per cent of a NIC's rate, a row each"

@@ -58,8 +58,6 @@ BALANCES = tuple(METHODS)
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``lbsweep``."""
-
     size: int = parameter(2 * 2**20, SIZE, help="octets of each flow")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     sprays: tuple[str, ...] = parameter(

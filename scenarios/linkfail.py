@@ -57,13 +57,7 @@ from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import FaultAt, Outcome, Trial, parameter, refuse_idle
 from scenarios.permutation import all_nics_gbps, permutation
-from scenarios.workloads.flows import (
-    WARMUPS,
-    TrafficParameters,
-    captured_uplinks,
-    switch_of,
-    uplinks,
-)
+from scenarios.workloads import flows
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
 from uet.congestion.spraying.policies import SPRAYING
@@ -81,11 +75,9 @@ def sprays() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(TrafficParameters):
-    """The parameters of ``linkfail``."""
-
+class Parameters(flows.TrafficParameters):
     size: int = parameter(4 * 2**20, SIZE, help="octets of each flow")
-    warmups: int = parameter(0, WARMUPS, help="iterations before, without any fault")
+    warmups: int = parameter(0, flows.WARMUPS, help="iterations before, without any fault")
     fail: tuple[str, ...] = parameter(
         ("black", "slow"),
         choices=("none", "black", "slow", "both"),
@@ -119,7 +111,7 @@ def topology(parameters: Parameters) -> str:
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
-    ports = list(map(str, uplinks(topology, switch_of(topology, 0))))
+    ports = list(map(str, flows.uplinks(topology, flows.switch_of(topology, 0))))
     if len(ports) < 3:
         raise UserError(
             f"two uplinks may fail and one has to remain, and the rail switches of "
@@ -158,4 +150,4 @@ def measures(
 
 def capture(parameters: Parameters, topology: Topology) -> str:
     """Return the uplinks of the switch with the fault."""
-    return captured_uplinks(topology, 0)
+    return flows.captured_uplinks(topology, 0)

@@ -79,8 +79,6 @@ MILLION = 10**6
 
 @dataclass(frozen=True)
 class BitErrorKind:
-    """A kind of parameter that is a bit error ratio."""
-
     name: str = "bit error ratio"
 
     def read(self, field: str, value: str) -> float:
@@ -93,8 +91,6 @@ BIT_ERRORS = BitErrorKind()
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``losssweep``."""
-
     size: int = parameter(4 * 2**20, SIZE, help="octets of each flow")
     warmups: int = parameter(0, WARMUPS, help="iterations before, without any loss")
     losses: tuple[int, ...] = parameter(

@@ -64,7 +64,6 @@ class ModelSize:
 
     @property
     def name(self) -> str:
-        """Return the name of the model."""
         return self.shape.name
 
     @property
@@ -124,8 +123,6 @@ _SCALE = replace(COUNT, maximum=2**20)
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters of ``model_fit``."""
-
     models: tuple[str, ...] = parameter(
         tuple(MODELS), choices=tuple(MODELS), many=True, help="models, a row each"
     )

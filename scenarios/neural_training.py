@@ -310,8 +310,6 @@ does from a checkpoint: it comes to the same bits as one that was not interrupte
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineParameters(TrainingParameters):
-    """The parameters of ``pipeline_parallel``."""
-
     widths: tuple[int, ...] = _widths(8, 8, 8, 8, 4)
     stages: int = parameter(4, COUNT, help="GPUs over which the layers are spread")
     micro_batches: tuple[int, ...] = parameter(

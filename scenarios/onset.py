@@ -63,8 +63,6 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``onset``."""
-
     size: int = parameter(2 * 2**20, SIZE, help="octets of each flow")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     flows: tuple[int, ...] = parameter((2,), COUNT, many=True, help="M, a row for each")

@@ -82,8 +82,6 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``outcast``."""
-
     size: int = parameter(2**20, SIZE, help="octets of the smallest flow")
     senders: tuple[int, ...] = parameter((1, 4, 8), COUNT, many=True, help="N, a row for each")
     receivers: int = parameter(4, COUNT, help="M, GPUs that the one sender sends to")

@@ -69,8 +69,6 @@ DIRECTIONS = (ONE, BOTH) = ("one", "both")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``pairs``."""
-
     direction: str = parameter(ONE, choices=DIRECTIONS, help="who of a pair writes")
     pairs: int = parameter(0, WARMUPS, help="pairs that write, the first ones; 0: all")
     probes: int = parameter(0, WARMUPS, help="small writes meanwhile, from each pair to the next")

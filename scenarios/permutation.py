@@ -73,8 +73,6 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(WriteParameters):
-    """The parameters of ``permutation``."""
-
     sizes: tuple[int, ...] = parameter(
         (256 * 2**10, 4 * 2**20), SIZE, many=True, help="octets of each flow, a row for each"
     )

@@ -109,8 +109,6 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``pfcstorm``."""
-
     size: int = parameter(2**20, SIZE, help="octets of each flow")
     warmups: int = parameter(0, WARMUPS, help="iterations before, without any storm")
     rows: tuple[str, ...] = parameter(

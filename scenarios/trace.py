@@ -46,18 +46,11 @@ from emulator.result_rows import TableColumn
 from emulator.run.measures.metrics import percentile
 from emulator.run.report.result_table import FABRIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
+from scenarios.traces import trace_report
 from scenarios.traces.format_registry import ReadOptions
 from scenarios.traces.replay import Replay, ReplayChoice
-from scenarios.traces.trace_loading import load_traces
+from scenarios.traces.trace_loading import FACTOR, PATH, WORD, load_traces
 from scenarios.traces.trace_model import Trace, with_sizes, without_idle_ranks
-from scenarios.traces.trace_parameters import FACTOR, PATH, WORD
-from scenarios.traces.trace_report import (
-    check_written,
-    collective_rows,
-    observed_operations,
-    recorded_rows,
-    write_files,
-)
 from scenarios.workloads.flows import WARMUPS
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
@@ -98,8 +91,6 @@ MOST_HOSTS = 253
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters of ``trace``."""
-
     files: tuple[str, ...] = parameter((), PATH, many=True, help="the files of the trace")
     format: str = parameter("", WORD, help="their format, if their names do not say it")
     groups: str = parameter("", PATH, help="JSON file with the ranks of each group")
@@ -123,7 +114,6 @@ class Parameters:
     iterations: int = parameter(1, COUNT, help="iterations that count, for each trace")
 
     def traces(self) -> list[Trace]:
-        """Return the traces that ``files`` are."""
         options = ReadOptions(
             ranks=self.ranks,
             groups=self.groups,
@@ -162,7 +152,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
         compute_scale=parameters.compute_scale, slice_bytes=parameters.slice_bytes, seed=seed
     )
     traces = parameters.traces()
-    check_written(parameters.write, len(traces))
+    trace_report.check_written(parameters.write, len(traces))
     replays = [Replay(trace, topology, choice) for trace in traces]
     return [_trial(parameters, replay) for replay in replays]
 
@@ -174,12 +164,12 @@ def measures(
     assert isinstance(trial, TraceTrial)
     replay = trial.replay
     runs = replay.runs(outcome.iterations[-1]) if outcome.iterations else []
-    written = write_files(parameters.write, replay, runs, outcome)
+    written = trace_report.write_files(parameters.write, replay, runs, outcome)
     busy = float(replay.compute_ns())
     return {
         **_flow_times(replay, outcome),
         "exposed": 1 - busy / outcome.mean_ns,
-        "collective_times": collective_rows(runs),
+        "collective_times": trace_report.collective_rows(runs),
         "written": written,
     }
 
@@ -230,7 +220,7 @@ def _trial(parameters: Parameters, replay: Replay) -> Trial:
         },
         fresh=True,
         warnings=replay.warnings,
-        observe=observed_operations if parameters.write else None,
+        observe=trace_report.observed_operations if parameters.write else None,
     )
 
 
@@ -240,4 +230,4 @@ def recorded_collectives(files: Sequence[str]) -> list[dict[str, Any]]:
     Each has ``collective``, ``members``, ``size_bytes`` as nccl-tests counts it, ``time_us``,
     ``algbw_gbps`` and ``busbw_gbps``.  Raises UserError for files that are no trace.
     """
-    return recorded_rows(load_traces(files, "", ReadOptions()))
+    return trace_report.recorded_rows(load_traces(files, "", ReadOptions()))

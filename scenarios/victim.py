@@ -81,8 +81,6 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
-    """The parameters of ``victim``."""
-
     size: int = parameter(2**20, SIZE, help="octets of each flow of the incast")
     senders: tuple[int, ...] = parameter((8,), COUNT, many=True, help="N, a row for each")
 

@@ -137,7 +137,6 @@ class CableRules:
         return self.lengths_m.get(roles, Fraction(link.delay_ns, NS_PER_METRE))
 
     def is_copper(self, length_m: Fraction) -> bool:
-        """Return whether a cable of this length has no optics."""
         return length_m <= self.copper_reach_m
 
 
@@ -151,17 +150,14 @@ class Bill:
 
     @property
     def switch_ports(self) -> int:
-        """Return the cabled ports of all switches."""
         counts = self.items[SWITCH].items()
         return sum(item.radix * count for item, count in counts if isinstance(item, SwitchItem))
 
     def count(self, kind: str) -> int:
-        """Return the number of all items of ``kind``."""
         return sum(self.items[kind].values())
 
 
 def bill_of(topology: Topology, rules: CableRules | None = None) -> Bill:
-    """Return the bill of materials of ``topology``."""
     rules = rules or CableRules()
     cables = Counter(_cables(topology, rules))
     optics: Counter[Item] = Counter()
@@ -181,7 +177,6 @@ def bill_of(topology: Topology, rules: CableRules | None = None) -> Bill:
 
 
 def in_order(items: Iterable[Item]) -> list[Item]:
-    """Return items of one kind in the order of their fields."""
     return sorted(items, key=astuple)
 
 
@@ -247,7 +242,6 @@ class CablePrice:
     per_metre: Fraction
 
     def of(self, length_m: Fraction) -> Fraction:
-        """Return the price of a cable of ``length_m`` metres."""
         return self.piece + self.per_metre * length_m
 
 
@@ -281,11 +275,9 @@ class PriceList:
                 return self.nics.get((item.ports, item.rate_bps))
 
     def without_price(self, bill: Bill, kind: str) -> list[Item]:
-        """Return the items of ``kind`` that the list has no price for."""
         return [item for item in bill.items[kind] if self.price(item) is None]
 
     def cost(self, bill: Bill, kind: str) -> Fraction:
-        """Return the cost of the items of ``kind`` that have a price."""
         counts = bill.items[kind].items()
         priced = ((self.price(item), count) for item, count in counts)
         return sum((price * count for price, count in priced if price is not None), Fraction(0))

@@ -94,7 +94,6 @@ class ClosTiers:
 
     @property
     def rails_of_switch(self) -> int:
-        """Return the number of rails on a rail switch."""
         return min(self.rail_count, self.rails_per_switch)
 
     @property
@@ -104,17 +103,14 @@ class ClosTiers:
 
     @property
     def rail_switches(self) -> int:
-        """Return the number of rail switches of the fabric."""
         return self.pods * self.segments * self.nic_ports * self.switches
 
     @property
     def spine_sets(self) -> int:
-        """Return the number of sets of spines of one pod."""
         return self.nic_ports if self.own_spines else 1
 
     @property
     def planes_per_spine(self) -> int:
-        """Return the number of planes that one spine joins."""
         return 1 if self.own_spines else self.nic_ports
 
     @property
@@ -123,7 +119,6 @@ class ClosTiers:
         return self.pods * self.segments * self.hosts * self.gpus_per_host
 
     def rails_of(self, place: RailSwitchPlace) -> range:
-        """Return the rails of the rail switch at ``place``."""
         each = self.rails_per_switch
         return range(place.index * each, min((place.index + 1) * each, self.rail_count))
 
@@ -211,12 +206,10 @@ class NicHoming:
 
     @property
     def fep_per_port(self) -> bool:
-        """Return whether each port is a fabric endpoint."""
         return self.word == PLANES
 
     @property
     def subnet_planes(self) -> int:
-        """Return the number of planes that have subnets of their own."""
         return 1 if self.bonded or self.fep_per_port else self.nic_ports
 
     def check(self) -> None:
@@ -302,7 +295,6 @@ class RailSubnets:
 
     @property
     def stretched(self) -> bool:
-        """Return whether a rail is one subnet over all segments and pods."""
         return self.word == STRETCHED
 
     def _second_octet(self, pod: int, plane: int) -> int:
@@ -310,7 +302,6 @@ class RailSubnets:
         return plan.plane_octet(pod, plane) if self.homing.fep_per_port else pod
 
     def subnet(self, place: RailSwitchPlace, rail: int) -> IPv4Network:
-        """Return the subnet of ``rail`` at the rail switch of ``place``."""
         if self.stretched:
             return plan.rail_subnet(rail, subnet_prefix=self.prefix)
         tiers, planes = self.tiers, self.homing.subnet_planes
@@ -527,8 +518,6 @@ BOND = "bond0"
 
 
 class ClosBuilder:
-    """The builder of the fabric of one ``plan``."""
-
     def __init__(self, plan: ClosPlan) -> None:
         self._plan = plan
         self._tiers = tiers = plan.tiers

@@ -138,7 +138,6 @@ class Tenancy:
         return plan.network_subnet(FRONTEND, FIRST_TENANT_SUBNET + place)
 
     def bridge_at(self, tenant: int, leaf: int) -> str:
-        """Return the bridge of a tenant in the ``leaf``-th leaf."""
         return f"{tenant_name(tenant)}-net{leaf % self.subnets}"
 
     def build(self, fabric: Assembly, leaves: Sequence[str]) -> None:
@@ -229,7 +228,6 @@ class Machines:
 
     @property
     def storage(self) -> tuple[str, ...]:
-        """Return the names of the storage nodes."""
         return tuple(f"{STORAGE_PREFIX}{number}" for number in range(self.storage_nodes))
 
     @property

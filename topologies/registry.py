@@ -30,9 +30,7 @@ class Named(Protocol):
     """The form of an entry; ``parameters`` is optional."""
 
     @property
-    def name(self) -> str:
-        """The word that chooses it."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def meaning(self) -> str:
@@ -168,7 +166,6 @@ class Registry(Mapping[str, E], Generic[E]):
                     self._entries[key] = self._entries.pop(key)
 
     def _comes_along(self, file: str) -> bool:
-        """Return whether ``file`` is one of the package's modules."""
         if not self._package:
             return True
         folder = Path(str(import_module(self._package).__file__)).parent
@@ -181,7 +178,6 @@ def parameter(default: object, *, help: str, **more: object) -> Any:
 
 
 def parameter_fields(kind: type | None) -> list[dataclasses.Field[Any]]:
-    """Return the fields of the dataclass ``kind`` that callers may set."""
     return [item for item in dataclasses.fields(kind) if item.init] if kind else []
 
 

@@ -25,6 +25,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from topologies import addressing as plan
+from topologies import wiring
 from topologies.elements import (
     END_ROLES,
     EVPN,
@@ -37,14 +38,6 @@ from topologies.elements import (
     Node,
     Port,
     TopologyError,
-)
-from topologies.wiring import (
-    Span,
-    Wiring,
-    once_per_topology,
-    shortest_paths,
-    span_from,
-    ticks_of,
 )
 
 
@@ -62,8 +55,8 @@ class Segment:
     ports: tuple[CableEnd, ...]
 
 
-@once_per_topology
-def segments_of(topology: Wiring) -> tuple[Segment, ...]:
+@wiring.once_per_topology
+def segments_of(topology: wiring.Wiring) -> tuple[Segment, ...]:
     """The bonds of GPUs that are plugged into access bonds of switches, in rank order."""
     places = {switch.name: place for place, switch in enumerate(topology.switches)}
     found = []
@@ -83,7 +76,7 @@ def segments_of(topology: Wiring) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def validate_segments(topology: Wiring) -> None:
+def validate_segments(topology: wiring.Wiring) -> None:
     """Raise TopologyError unless the switches of each segment can advertise it to each other."""
     for segment in segments_of(topology):
         vnis = set()
@@ -102,7 +95,7 @@ def validate_segments(topology: Wiring) -> None:
             )
 
 
-def _port(topology: Wiring, end: CableEnd) -> Port:
+def _port(topology: wiring.Wiring, end: CableEnd) -> Port:
     return topology.node(end.node).port(end.port)
 
 
@@ -124,7 +117,7 @@ class Passage(NamedTuple):
 class Stretch:
     """The stretched networks of ``topology``.  ``owners``: VNI -> the switches that have it."""
 
-    def __init__(self, topology: Wiring) -> None:
+    def __init__(self, topology: wiring.Wiring) -> None:
         self.topology = topology
         owners: dict[int, list[str]] = {}
         for switch in topology.switches:
@@ -202,11 +195,11 @@ class Stretch:
                 found[gpu.name] = (max if longest else min)(ways, key=_length)
         return found
 
-    def spans(self, source: str, *, longest: bool = False) -> Mapping[str, Span]:
+    def spans(self, source: str, *, longest: bool = False) -> Mapping[str, wiring.Span]:
         """Return how long the ways of :meth:`paths` are."""
-        ticks = ticks_of(self.topology)
+        ticks = wiring.ticks_of(self.topology)
         return {
-            name: span_from(self.topology, source, way)._replace(
+            name: wiring.span_from(self.topology, source, way)._replace(
                 tunnel_ticks=sum(map(ticks.of, self.tunnel(source, name, way)))
             )
             for name, way in self.paths(source, longest=longest).items()
@@ -248,12 +241,12 @@ class Stretch:
 
     def _paths(self, node: str) -> Mapping[str, Path]:
         if node not in self._from:
-            self._from[node] = shortest_paths(self.topology, node)
+            self._from[node] = wiring.shortest_paths(self.topology, node)
         return self._from[node]
 
 
-@once_per_topology
-def stretch_of(topology: Wiring) -> Stretch | None:
+@wiring.once_per_topology
+def stretch_of(topology: wiring.Wiring) -> Stretch | None:
     """The networks of ``topology`` that lie on several switches, if there are any."""
     found = Stretch(topology)
     return found if found.owners else None
@@ -263,12 +256,11 @@ def _length(path: Path) -> tuple[int, int]:
     return len(path), sum(link.delay_ns for link in path)
 
 
-def plane_name(topology: Wiring) -> str:
-    """The control plane without its parameters."""
+def plane_name(topology: wiring.Wiring) -> str:
     return topology.profile.control_plane.partition(":")[0].strip()
 
 
-def validate_stretch(topology: Wiring) -> None:
+def validate_stretch(topology: wiring.Wiring) -> None:
     """Raise TopologyError unless tunnels, their control plane and their underlay agree."""
     profile, plane = topology.profile, plane_name(topology)
     tunnels = stretch_of(topology) is not None
@@ -309,7 +301,7 @@ def validate_stretch(topology: Wiring) -> None:
         _validate_switch(topology, switch)
 
 
-def _validate_switch(topology: Wiring, switch: Node) -> None:
+def _validate_switch(topology: wiring.Wiring, switch: Node) -> None:
     numbers = [bridge.vni for bridge in switch.bridges if bridge.vni is not None]
     if not numbers:
         return
@@ -340,5 +332,5 @@ def _validate_switch(topology: Wiring, switch: Node) -> None:
             )
 
 
-def _switch(topology: Wiring, end: CableEnd) -> bool:
+def _switch(topology: wiring.Wiring, end: CableEnd) -> bool:
     return topology.node(end.node).is_switch

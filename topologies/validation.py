@@ -141,7 +141,6 @@ def vrfs_of_ends(topology: Wiring) -> Mapping[CableEnd, str]:
 
 
 def subnets_in(switch: Node, vrf: str) -> Iterator[IPv4Network]:
-    """Yield the subnets of a tenant that ``switch`` has."""
     for bridge in switch.bridges:
         if bridge.vrf == vrf and bridge.gateway is not None:
             yield bridge.gateway.network

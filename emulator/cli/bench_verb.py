@@ -116,7 +116,6 @@ def _table(table: SuiteTable, long: Mapping[str, str]) -> Table:
 
 
 def _points(columns: Sequence[SuiteColumn]) -> str:
-    """Return a line with the observation point of every column."""
     by_point: dict[Point, list[str]] = {}
     for column in columns:
         by_point.setdefault(column.point, []).append(column.heading)

@@ -152,7 +152,6 @@ def chosen(report: dict[str, Any], family: str | None) -> dict[str, Any]:
 def drawn(
     rows: Iterable[Mapping[str, Any]], tests: Mapping[str, Mapping[str, Any]], verbose: bool
 ) -> str:
-    """The table of statements."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("number", no_wrap=True)
     table.add_column("statement", max_width=70)

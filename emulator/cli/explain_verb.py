@@ -71,7 +71,6 @@ def headed() -> dict[str, dict[str, str]]:
 
 
 def explained(name: str, headings: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Yield a line for each meaning of ``name``."""
     shown = {
         f"{head} {unit}".strip(): head for head, keys in headings.items() for unit in keys.values()
     }

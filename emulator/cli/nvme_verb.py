@@ -11,19 +11,8 @@ from typing import Any, BinaryIO, cast
 import click
 
 from emulator.cli.endpoints.endpoint_options import NUMBER, SPAN, F, with_options
+from emulator.cluster.nvme_tcp import standalone_run
 from emulator.cluster.nvme_tcp.initiator.host_options import HOST_NQN, HostOptions
-from emulator.cluster.nvme_tcp.standalone_run import (
-    PATTERNS,
-    BenchLoad,
-    HostAlone,
-    StandAloneTarget,
-    bench,
-    read_blocks,
-    serve,
-    show_discovery,
-    show_identity,
-    write_blocks,
-)
 from emulator.cluster.nvme_tcp.target.controller import TargetSettings
 from emulator.cluster.nvme_tcp.wire.layouts import DISCOVERY_NQN, IO_PORT
 from emulator.errors import UserError
@@ -77,14 +66,14 @@ def host_verb(function: F) -> F:
     return with_options(function, (place, *_HOST))
 
 
-def host_from(options: dict[str, Any], subsystem: str | None) -> HostAlone:
+def host_from(options: dict[str, Any], subsystem: str | None) -> standalone_run.HostAlone:
     """Make the host of the options, and take them out.  Raises :class:`UserError`.
 
     Several addresses, with commas between, are paths to one subsystem.
     """
     (address, port), *others = (_place(text) for text in options.pop("place").split(","))
     digests = options.pop("digests")
-    alone = HostAlone(
+    alone = standalone_run.HostAlone(
         options=HostOptions(
             address=address,
             subsystem=DISCOVERY_NQN if subsystem is None else subsystem,
@@ -212,14 +201,18 @@ def target(
         header_digest=not no_digests,
         data_digest=not no_digests,
     )
-    return serve(StandAloneTarget(files=files, settings=settings, table=style == "table", **given))
+    return standalone_run.serve(
+        standalone_run.StandAloneTarget(
+            files=files, settings=settings, table=style == "table", **given
+        )
+    )
 
 
 @command.command("discover", short_help="list the subsystems that a target offers")
 @host_verb
 def discover(**options: Any) -> int:
     """List the subsystems of the discovery log at ADDRESS."""
-    return show_discovery(host_from(options, None))
+    return standalone_run.show_discovery(host_from(options, None))
 
 
 @command.command("identify", short_help="show a controller and its namespaces")
@@ -227,7 +220,7 @@ def discover(**options: Any) -> int:
 @host_verb
 def identify(subsystem: str, **options: Any) -> int:
     """Show the Identify data of a subsystem's controller and its namespaces."""
-    return show_identity(host_from(options, subsystem))
+    return standalone_run.show_identity(host_from(options, subsystem))
 
 
 @command.command("read", short_help="read blocks into a file")
@@ -241,7 +234,7 @@ def read(
     subsystem: str, nsid: int, offset: int, length: int | None, out: Path | None, **options: Any
 ) -> int:
     """Read octets of a namespace; report their SHA-256, counters and latencies."""
-    return read_blocks(host_from(options, subsystem), nsid, offset, length, out)
+    return standalone_run.read_blocks(host_from(options, subsystem), nsid, offset, length, out)
 
 
 @command.command("write", short_help="write a file into blocks")
@@ -255,13 +248,15 @@ def write(subsystem: str, nsid: int, offset: int, flush: bool, source: str, **op
     """Write a FILE of whole blocks to a namespace; report its SHA-256, counters and latencies."""
     host = host_from(options, subsystem)
     if source == "-":
-        return write_blocks(host, nsid, offset, cast(BinaryIO, sys.stdin.buffer), flush=flush)
+        return standalone_run.write_blocks(
+            host, nsid, offset, cast(BinaryIO, sys.stdin.buffer), flush=flush
+        )
     try:
         opened = open(source, "rb")  # noqa: SIM115  # closed below
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}; give a readable file") from None
     with opened:
-        return write_blocks(host, nsid, offset, opened, flush=flush)
+        return standalone_run.write_blocks(host, nsid, offset, opened, flush=flush)
 
 
 @command.command("bench", short_help="measure commands per second and latencies")
@@ -269,7 +264,7 @@ def write(subsystem: str, nsid: int, offset: int, flush: bool, source: str, **op
 @NSID
 @click.option(
     "--pattern",
-    type=click.Choice(PATTERNS),
+    type=click.Choice(standalone_run.PATTERNS),
     default="randread",
     show_default=True,
     help="Writes overwrite the namespace.",
@@ -292,5 +287,5 @@ def measure(subsystem: str, **options: Any) -> int:
     The times are the host's clock: two Python processes and the kernel's TCP, not a disk.
     """
     names = ("pattern", "nsid", "size", "depth", "count", "seed", "verify")
-    load = BenchLoad(**{name: options.pop(name) for name in names})
-    return bench(host_from(options, subsystem), load)
+    load = standalone_run.BenchLoad(**{name: options.pop(name) for name in names})
+    return standalone_run.bench(host_from(options, subsystem), load)

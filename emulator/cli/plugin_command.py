@@ -26,7 +26,6 @@ class Names(click.Choice[str]):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the names at this moment."""
         return tuple(self._names())
 
     @choices.setter
@@ -85,7 +84,6 @@ class PluginCommand(click.Command):
             raise UserError(stated) from error
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
         if self._sections:
             parts = (section() for section in self._sections)
             text = "\n\n".join(part for part in parts if part)

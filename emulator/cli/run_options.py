@@ -175,7 +175,6 @@ def _with_rdma() -> Iterator[str]:
 def _varied(
     called: str, variant: tuple[str, Mapping[str, str]], given: Mapping[str, str]
 ) -> tuple[scenarios.Scenario, dict[str, str]]:
-    """Return the scenario of ``variant`` with its parameters beside those that are ``given``."""
     scenario, fixed = variant
     for key, text in fixed.items():
         if given.get(key, text) != text:

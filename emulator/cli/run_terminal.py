@@ -172,7 +172,6 @@ def _work(plan: RunPlan) -> str:
 
 
 def run_facts(plan: RunPlan) -> list[dict[str, object]]:
-    """Return what is known of each row of ``plan`` before it runs."""
     return [{"size_bytes": trial.size_bytes, **trial.facts} for trial in plan.trials]
 
 

@@ -21,15 +21,8 @@ from typing import NamedTuple
 from emulator.dataplane.doctor import capabilities
 from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
+from topologies import model
 from topologies.cluster import BORDER, MODEL_PORT, USERS_BRIDGE, tenant_of_bridge
-from topologies.model import (
-    AUTO_ISOLATION,
-    BY_FILTER,
-    OF_DEVICES,
-    OF_NAMESPACES,
-    Node,
-    Topology,
-)
 
 NFT_S = 20.0
 
@@ -55,37 +48,38 @@ def nft(lab: Lab, node: str, *arguments: str, text: str = "") -> str:
 
 
 STATED: Mapping[str, str] = {
-    OF_DEVICES: "a VRF device for each in every leaf",
-    OF_NAMESPACES: "a VRF for each in every leaf, which is a network namespace",
-    BY_FILTER: "nftables filters on the leaves",
+    model.OF_DEVICES: "a VRF device for each in every leaf",
+    model.OF_NAMESPACES: "a VRF for each in every leaf, which is a network namespace",
+    model.BY_FILTER: "nftables filters on the leaves",
 }
 
 
-def resolved(topology: Topology, *, has: Callable[[str], bool] = capabilities.has) -> Topology:
+def resolved(
+    topology: model.Topology, *, has: Callable[[str], bool] = capabilities.has
+) -> model.Topology:
     """Return ``topology`` with the isolation that this machine gives its tenants.
 
     Raises UserError for VRF devices that the user requests and the kernel has not.
     """
     isolation = topology.profile.isolation
-    if isolation == AUTO_ISOLATION:
-        isolation = OF_DEVICES if has("vrf") else OF_NAMESPACES
-    elif isolation == OF_DEVICES and not has("vrf"):
+    if isolation == model.AUTO_ISOLATION:
+        isolation = model.OF_DEVICES if has("vrf") else model.OF_NAMESPACES
+    elif isolation == model.OF_DEVICES and not has("vrf"):
         raise UserError(
-            f"isolation is {OF_DEVICES} and this kernel has no VRF devices: take isolation="
-            f"{OF_NAMESPACES}, which makes each VRF a network namespace"
+            f"isolation is {model.OF_DEVICES} and this kernel has no VRF devices: take isolation="
+            f"{model.OF_NAMESPACES}, which makes each VRF a network namespace"
         )
     profile = dataclasses.replace(topology.profile, isolation=isolation)
     return dataclasses.replace(topology, profile=profile)
 
 
-def tenants_of(topology: Topology) -> tuple[str, ...]:
-    """Return the names of the tenants of ``topology``."""
+def tenants_of(topology: model.Topology) -> tuple[str, ...]:
     bridges = (bridge for switch in topology.switches for bridge in switch.bridges)
     found = (tenant_of_bridge(bridge.name) for bridge in bridges)
     return tuple(sorted({name for name in found if name is not None}))
 
 
-def stated(topology: Topology) -> str:
+def stated(topology: model.Topology) -> str:
     """Return a sentence on the tenants of ``topology`` and what keeps them apart."""
     return f"{len(tenants_of(topology))} tenants: {STATED[topology.profile.isolation]}"
 
@@ -94,8 +88,7 @@ TENANTS_TABLE = "tenants"
 CROSSED = "crossed"
 
 
-def tenant_subnets(topology: Topology) -> Mapping[str, frozenset[IPv4Network]]:
-    """Return the subnets of each tenant."""
+def tenant_subnets(topology: model.Topology) -> Mapping[str, frozenset[IPv4Network]]:
     found: dict[str, frozenset[IPv4Network]] = {}
     for node in topology.switches:
         for bridge in node.bridges:
@@ -123,13 +116,13 @@ def crossed(lab: Lab) -> int:
     return total
 
 
-def _leaves(topology: Topology) -> Iterator[Node]:
+def _leaves(topology: model.Topology) -> Iterator[model.Node]:
     for node in topology.switches:
         if not node.vrfs and any(tenant_of_bridge(bridge.name) for bridge in node.bridges):
             yield node
 
 
-def _rules(leaf: Node, subnets: Mapping[str, frozenset[IPv4Network]]) -> str:
+def _rules(leaf: model.Node, subnets: Mapping[str, frozenset[IPv4Network]]) -> str:
     lines = []
     for bridge in leaf.bridges:
         own = tenant_of_bridge(bridge.name)
@@ -165,14 +158,11 @@ table inet {BORDER_TABLE} {{
 
 
 class RefusedByBorder(NamedTuple):
-    """The packets and octets that the firewall has dropped."""
-
     packets: int
     octets: int
 
 
 def has_border(lab: Lab) -> bool:
-    """Return whether ``lab`` has a border router."""
     return BORDER in lab.topology.by_name
 
 

@@ -10,18 +10,12 @@ from pathlib import PurePath
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.nccl_tests.cluster_log import (
-    COLLECTIVES,
-    ClusterLog,
-    ClusterRow,
-    ClusterTimes,
-    test_in,
-)
+from emulator.nccl_tests import cluster_log
 
 MOST_RESULTS = 10_000
 
 
-def read(source: str, text: str) -> ClusterLog:
+def read(source: str, text: str) -> cluster_log.ClusterLog:
     """Return the log; UserError, with the member, if it is not in nccl-tests' form."""
     try:
         content = json.loads(text)
@@ -46,7 +40,7 @@ def read(source: str, text: str) -> ClusterLog:
         )
     config = _object(content.get("config"))
     hosts, ranks = _ranks(source, config)
-    return ClusterLog(
+    return cluster_log.ClusterLog(
         source=source,
         collective=_collective(content.get("args")),
         ranks=ranks,
@@ -66,9 +60,9 @@ def _collective(arguments: object) -> str | None:
     """Return the collective that the command names: a test, or a scenario of uetemu."""
     words = [one for one in _list(arguments) if isinstance(one, str)]
     for word in words:
-        if (test := test_in(PurePath(word).name)) is not None:
+        if (test := cluster_log.test_in(PurePath(word).name)) is not None:
             return test
-    scenarios = {form.scenario: name for name, form in COLLECTIVES.items()}
+    scenarios = {form.scenario: name for name, form in cluster_log.COLLECTIVES.items()}
     if "run" in words[:-1]:
         return scenarios.get(words[words.index("run") + 1])
     return None
@@ -97,7 +91,7 @@ def _ranks(source: str, config: Mapping[str, Any]) -> tuple[Mapping[str, int], i
     return hosts, sum(hosts.values())
 
 
-def _row(where: str, found: object) -> ClusterRow:
+def _row(where: str, found: object) -> cluster_log.ClusterRow:
     result = _object(found)
     for key in ("type", "redop"):
         if not isinstance(result.get(key), str):
@@ -108,7 +102,7 @@ def _row(where: str, found: object) -> ClusterRow:
     placed = {key: _times(f"{where}.{key}", result.get(key)) for key in _PLACES}
     if not any(placed.values()):
         raise UserError(f"{where} has neither out_of_place nor in_place; take it out")
-    return ClusterRow(
+    return cluster_log.ClusterRow(
         where=where,
         size=_whole(f"{where}.size", result.get("size")),
         count=_whole(f"{where}.count", result.get("count")),
@@ -122,7 +116,7 @@ def _row(where: str, found: object) -> ClusterRow:
 _PLACES = ("out_of_place", "in_place")
 
 
-def _times(where: str, found: object) -> ClusterTimes | None:
+def _times(where: str, found: object) -> cluster_log.ClusterTimes | None:
     if found is None:
         return None
     times = _object(found)
@@ -132,7 +126,7 @@ def _times(where: str, found: object) -> ClusterTimes | None:
             "run the test without -C"
         )
     wrong = times.get("nwrong")
-    return ClusterTimes(
+    return cluster_log.ClusterTimes(
         *(_number(f"{where}.{key}", times.get(key)) for key in ("time", "alg_bw", "bus_bw")),
         wrong=None if wrong is None else int(_number(f"{where}.nwrong", wrong)),
     )

@@ -73,7 +73,6 @@ class NcclReport:
 
     @staticmethod
     def takes(row: Mapping[str, object]) -> bool:
-        """Return whether ``row`` has the columns of nccl-tests."""
         return all(row.get(column) is not None for column in _COLUMNS)
 
     def content(self, errors: Sequence[str]) -> dict[str, object] | None:
@@ -176,7 +175,6 @@ def _step(sizes: Sequence[int]) -> dict[str, object]:
 
 
 def _waits_for_place(last: Mapping[str, object], result: Mapping[str, object], placed: str) -> bool:
-    """Return whether ``last`` is the same test as ``result`` and has no times of ``placed``."""
     same = ("size", "count", "type", "redop", "root", "actual_iterations", "experiment_name")
     return last.get(placed) is None and all(last[key] == result[key] for key in same)
 

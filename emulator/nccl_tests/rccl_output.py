@@ -29,7 +29,6 @@ _NAMES = {name.replace("_", ""): name for name in COLLECTIVES}
 
 
 def recognises(text: str) -> bool:
-    """Return whether ``text`` begins as such a file."""
     return "algBw" in text[:1000]
 
 

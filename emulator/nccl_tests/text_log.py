@@ -15,13 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from emulator.errors import UserError
-from emulator.nccl_tests.cluster_log import (
-    ELEMENT_BYTES,
-    ClusterLog,
-    ClusterRow,
-    ClusterTimes,
-    test_in,
-)
+from emulator.nccl_tests import cluster_log
 
 #: The columns of a table without a heading, as nccl-tests prints them since 2.13.
 USUAL = (
@@ -43,7 +37,7 @@ _BOUNDS = re.compile(r"\bOut of bounds values\s*:\s*\d+\s+FAILED")
 _OF_2_0 = {"bytes": "size", "n": "count", "op": "redop", "res": "error"}
 _MEASURED = re.compile(r"N/A|[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|inf|nan)")
 _DESCRIBED = {
-    "type": re.compile("|".join(sorted(ELEMENT_BYTES, key=len, reverse=True))),
+    "type": re.compile("|".join(sorted(cluster_log.ELEMENT_BYTES, key=len, reverse=True))),
     "redop": re.compile("none|sum|prod|max|min|avg|mulsum|all"),
     "root": re.compile(r"-1|\d{1,9}"),
 }
@@ -51,8 +45,6 @@ _DESCRIBED = {
 
 @dataclass
 class _Reading:
-    """A log while it is read."""
-
     source: str
     columns: tuple[str, ...] = ()
     unit_us: float = 1.0
@@ -62,7 +54,7 @@ class _Reading:
     #: A rank that stands at two places, and these.
     apart: tuple[int, str, str] | None = None
     groups: set[str] = field(default_factory=set)
-    rows: list[ClusterRow] = field(default_factory=list)
+    rows: list[cluster_log.ClusterRow] = field(default_factory=list)
     version: str | None = None
     counts: tuple[int | None, int] = (None, 1)
     failed: bool = False
@@ -70,9 +62,8 @@ class _Reading:
     begun: tuple[str, list[str]] | None = None
 
     def line(self, number: int, text: str) -> None:
-        """Take one line of the log."""
         where = f"{self.source}, line {number}"
-        if named := test_in(text):
+        if named := cluster_log.test_in(text):
             self.test = named
         if self._describes(where, text) or "#" in text:
             return
@@ -111,12 +102,14 @@ class _Reading:
         """Take the first values of a row; ``mixed``: a message of NCCL stands behind them."""
         columns = self.columns
         if not columns:
-            if values[2] not in ELEMENT_BYTES or (len(values) < len(USUAL) and not mixed):
+            if values[2] not in cluster_log.ELEMENT_BYTES or (
+                len(values) < len(USUAL) and not mixed
+            ):
                 return
             columns = self.columns = USUAL
         first = columns.index("time")
         # An unknown type is a mistake in a whole row, and else the words of a launcher.
-        if values[2] not in ELEMENT_BYTES and (
+        if values[2] not in cluster_log.ELEMENT_BYTES and (
             mixed or not _MEASURED.fullmatch("".join(values[first : first + 1]))
         ):
             return
@@ -158,11 +151,11 @@ class _Reading:
         if self.test is not None:
             self.tests.setdefault(self.test, where)
 
-    def _row(self, where: str, values: Sequence[str]) -> ClusterRow:
+    def _row(self, where: str, values: Sequence[str]) -> cluster_log.ClusterRow:
         columns = self.columns
         first, width = columns.index("time"), _width(columns)
         described = dict(zip(columns[:first], values, strict=False))
-        return ClusterRow(
+        return cluster_log.ClusterRow(
             where=where,
             size=int(values[0]),
             count=int(values[1]),
@@ -175,7 +168,7 @@ class _Reading:
 
     def _times(
         self, where: str, columns: Sequence[str], values: Sequence[str]
-    ) -> ClusterTimes | None:
+    ) -> cluster_log.ClusterTimes | None:
         """Return the numbers of one placement, None if the test does not run it."""
         named = dict(zip(columns, values, strict=False))
         if named.get("time", "N/A") == "N/A":
@@ -190,7 +183,7 @@ class _Reading:
                     "is the line mixed with another one?"
                 ) from None
         wrong = named.get("#wrong", "")
-        return ClusterTimes(
+        return cluster_log.ClusterTimes(
             numbers[0] * self.unit_us,
             *numbers[1:],
             wrong=int(wrong) if _NUMBER.fullmatch(wrong) else None,
@@ -198,7 +191,7 @@ class _Reading:
             algbw_step_gbps=_step(named["algbw"]),
         )
 
-    def log(self) -> ClusterLog:
+    def log(self) -> cluster_log.ClusterLog:
         """Return all of it; UserError if it is not the log of one test."""
         self._end_of_row()
         if self.apart is not None:
@@ -229,7 +222,7 @@ class _Reading:
                 f"{max(self.ranks)}; complete the lines '# Rank ...', or take all of them out"
             )
         iterations, aggregated = self.counts
-        return ClusterLog(
+        return cluster_log.ClusterLog(
             source=self.source,
             collective=next(iter(self.tests), self.test),
             ranks=len(self.ranks) or None,
@@ -242,7 +235,7 @@ class _Reading:
         )
 
 
-def read(source: str, lines: Iterable[str]) -> ClusterLog:
+def read(source: str, lines: Iterable[str]) -> cluster_log.ClusterLog:
     """Return the log of one test; UserError, with the line, if that is not what it is."""
     reading = _Reading(source)
     for number, text in enumerate(lines, 1):

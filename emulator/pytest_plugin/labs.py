@@ -52,7 +52,6 @@ class Labs:
         return self.keep or self.shell
 
     def standing(self) -> list[LabRecord]:
-        """Return the records of those that stay up if nobody removes them."""
         found = map(lab_record.load, (*self.up, *self.left))
         return [one for one in found if one and one.settings.persistent and one.phase is Phase.UP]
 

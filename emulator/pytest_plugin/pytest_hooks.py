@@ -67,7 +67,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Repeat a test for each value of its marks."""
     for name in (TOPOLOGY, TRANSPORT):
         mark = metafunc.definition.get_closest_marker(name)
         if mark is None or name not in metafunc.fixturenames:

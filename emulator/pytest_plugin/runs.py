@@ -223,7 +223,6 @@ class RunProcess:
         )
 
     def _begin(self, launcher: Sequence[str], words: Sequence[str]) -> subprocess.Popen[str]:
-        """Start ``uetemu`` with ``words``."""
         return subprocess.Popen(
             [*launcher, *UETEMU, *words],
             stdin=subprocess.DEVNULL,
@@ -236,7 +235,6 @@ class RunProcess:
 
     @property
     def command(self) -> str:
-        """The command as a user writes it."""
         return shlex.join(("uetemu", *self._asked))
 
     def communicate(self, budget_s: float = BUDGET_S) -> tuple[int, str, str]:
@@ -384,7 +382,6 @@ class RunFactory:
             run.end()
 
     def write_reports(self) -> None:
-        """Write the report of each run that has a result."""
         for run in self._begun:
             if (run.folder / "result.json").exists():
                 write_report(run.folder)

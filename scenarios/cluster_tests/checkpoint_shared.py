@@ -39,8 +39,6 @@ _STATE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The states."""
-
     state: int = parameter(16 * 2**20, SIZE, help="octets of each server's state")
 
 

@@ -215,7 +215,6 @@ def _errors(what: str, copies: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[
 
 
 def _restored(states: Sequence[Mapping[str, Any]], parameters: Parameters) -> Mapping[str, object]:
-    """Return the row of the restore of all servers' states."""
     numbers = [one["number"] for one in states]
     whole = [number for number in numbers if number is not None]
     wrong = sum(one["wrong"] for one in states)

@@ -62,8 +62,6 @@ _OPTIMIZER = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The sizes of the day."""
-
     parameters: int = parameter("4MiB", SIZE, help="octets of a job's first parameters")
     layout: str = parameter("tree", choices=layouts(), help="how the parameters travel")
     parts: int = parameter(2, COUNT, help="parts of the training, a checkpoint after each")

@@ -126,7 +126,6 @@ def staged(run: ClusterContext, parameters: Parameters, nodes: StorageNodes) -> 
 def reader_tasks(
     run: ClusterContext, parameters: Parameters, nodes: StorageNodes, dataset: Dataset
 ) -> dict[str, ReaderTask]:
-    """Return the task of each server's data loader."""
     servers = run.machines.servers
     return {
         server: ReaderTask(

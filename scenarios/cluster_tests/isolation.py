@@ -147,7 +147,6 @@ def _stated(out: str) -> str:
 
 
 def _probed(run: ClusterContext, what: str, seconds: int) -> Mapping[str, object]:
-    """Probe every server over management for ``seconds``."""
     count = seconds * PROBES_A_SECOND
     probes = []
     for server in run.machines.servers:

@@ -74,8 +74,6 @@ BUCKET = "models"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The file and its roots."""
-
     file: int = parameter(32 * 2**20, SIZE, help="octets of the model's file")
     sources: tuple[str, ...] = parameter(
         (FROM_STORAGE, FROM_HEAD),
@@ -86,7 +84,6 @@ class Parameters:
 
 
 def services(parameters: Parameters) -> str:
-    """Return the services that the sources need."""
     names = {FROM_STORAGE: kinds.nfs.name, FROM_S3: kinds.s3.name}
     return ",".join(name for source, name in names.items() if source in parameters.sources)
 
@@ -127,7 +124,6 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
 
 
 def _offer(run: ClusterContext, original: Path, sources: Sequence[str]) -> None:
-    """Put ``original`` where the services of ``sources`` have it."""
     for store in run.services.of_kind(kinds.nfs) if FROM_STORAGE in sources else ():
         (run.services.folder(store.name) / kinds.SHARED / MODEL).write_bytes(original.read_bytes())
     for store in run.services.of_kind(kinds.s3) if FROM_S3 in sources else ():
@@ -158,7 +154,6 @@ def ways(storage: str, servers: Sequence[str], sources: Sequence[str]) -> Iterat
 
 
 def tree(root: str, servers: Sequence[str]) -> Rounds:
-    """Return rounds in which every machine that has the file gives it to one that has not."""
     having, left = [root], list(servers)
     rounds = []
     while left:
@@ -234,7 +229,6 @@ class ModelPush:
         return self.run.machines.address(machine, STORAGE)
 
     def _command(self, copy: ModelCopy) -> Sequence[str]:
-        """Return the client of ``copy``."""
         target, address = str(self._place(copy.server)), self._address(copy.source)
         if copy.by == BY_NFS:
             remote = f"nfs://{address}{kinds.EXPORT}/{MODEL}"
@@ -245,7 +239,6 @@ class ModelPush:
         return ("curl", "-sSf", "-o", target, f"http://{address}:{HTTP_PORT}/{MODEL}")
 
     def _place(self, server: str) -> Path:
-        """Return where the copy of ``server`` is."""
         folder = self.folder / server
         folder.mkdir(exist_ok=True)
         return folder / MODEL
@@ -267,6 +260,5 @@ class ModelPush:
             process.communicate()
 
     def _sent(self, machine: str) -> int:
-        """Return what ``machine`` has sent over the storage network."""
         lab = self.run.cluster.labs[STORAGE]
         return sum(one.tx_bytes for one in lab.counters([machine]).values())

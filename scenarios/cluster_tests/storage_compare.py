@@ -46,8 +46,7 @@ from emulator.errors import UserError
 from emulator.scenario import parameter
 from scenarios.cluster_tests import checkpoint_storage, dataset
 from topologies import catalogue
-from topologies.designs.cluster import Cluster
-from topologies.designs.cluster_storage import ClusterStorage
+from topologies.designs.cluster import Cluster, ClusterStorage
 from topologies.model import STORAGE, Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
@@ -77,7 +76,6 @@ class Parameters(dataset.Parameters):
 
     @property
     def checkpoints(self) -> checkpoint_storage.Parameters:
-        """Return the parameters of checkpoints in which nothing fails."""
         return checkpoint_storage.Parameters(
             state=self.state,
             command=self.command,
@@ -153,7 +151,6 @@ def _options(parameters: Parameters) -> list[str]:
 
 
 def _rdma_row(row: Mapping[str, Any]) -> dict[str, object]:
-    """Return the row of the table for a ``row`` of ``storage_rdma``."""
     return {
         "what": f"epoch {row['epoch']}" if row.get("epoch") else row["work"],
         "transport": row["transport"].partition(":")[0],
@@ -243,7 +240,6 @@ def _tcp_row(
 
 
 def _clocks(dilation: float) -> Iterator[Mapping[str, object]]:
-    """Yield what each clock means for a comparison."""
     yield {
         "what": f"clock host/{dilation:g}",
         "means": f"this machine's time over {dilation:g}, another in each run; rows that the "

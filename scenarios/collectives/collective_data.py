@@ -21,8 +21,6 @@ from scenarios.collectives.exchange_matrix import Matrix
 
 @dataclass(frozen=True)
 class CollectiveData:
-    """The data of one communicator for a collective of ``size`` octets."""
-
     seed: int
     group: int
     members: int
@@ -40,7 +38,6 @@ class CollectiveData:
 
     @property
     def part(self) -> int:
-        """Return the octets of one member's part."""
         return self.size // self.members
 
     def whole(self, position: int, *, ranks: int = 1) -> Values:

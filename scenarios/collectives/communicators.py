@@ -63,7 +63,6 @@ class Communicator:
         return ring.rail_rings(members, neighbours=ring.joined_in_rings(self.topology))
 
     def position(self, rank: int) -> int:
-        """Return the position of ``rank``."""
         return self._positions[rank]
 
     @cached_property

@@ -32,12 +32,10 @@ class DataType:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """Return the numpy type of an element."""
         return element_type(self.numpy_name)
 
     @property
     def octets(self) -> int:
-        """Return the length of an element in octets."""
         return self.dtype.itemsize
 
     @property
@@ -153,7 +151,6 @@ class Total:
         self.ranks = 0
 
     def add(self, values: Values) -> None:
-        """Reduce ``values`` of one more rank into the total."""
         self.ranks += 1
         precise = values if self.exact else values.astype(np.float64)
         if self._value is None:

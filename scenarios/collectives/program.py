@@ -8,12 +8,14 @@ GPUs that it joins, the fabric between others.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
 
+from emulator.sim.endpoint.operations import schedule
 from emulator.sim.endpoint.operations.operation_table import (
     COPY,
     RECEIVE,
@@ -21,17 +23,6 @@ from emulator.sim.endpoint.operations.operation_table import (
     WRITE,
     Names,
     OperationTable,
-)
-from emulator.sim.endpoint.operations.schedule import (
-    Copy,
-    Operation,
-    Receive,
-    Reduce,
-    Region,
-    Schedule,
-    ScheduleSpan,
-    Write,
-    has_operations,
 )
 from topologies.model import Topology
 from topologies.parts.scale_up import ScaleUpDomains
@@ -53,17 +44,21 @@ class Program:
     ) -> None:
         self.servers = tuple(servers)
         self._joins = joins or self._same_server
-        self._compiled = [has_operations(rank) for rank in range(len(self.servers))]
+        self._compiled = [schedule.has_operations(rank) for rank in range(len(self.servers))]
         self._kept = frozenset(rank for rank, kept in enumerate(self._compiled) if kept)
         #: of what :meth:`extend` takes
         self.names = Names()
         self._tables: list[list[OperationTable]] = [[] for _ in self.servers]
-        self._operations: list[list[Operation]] = [[] for _ in self.servers]  # behind the tables
+        self._operations: list[list[schedule.Operation]] = [
+            [] for _ in self.servers
+        ]  # behind the tables
         self._counts = [0] * len(self.servers)
-        self._spans: list[list[ScheduleSpan]] = [[] for _ in self.servers]
+        self._spans: list[list[schedule.ScheduleSpan]] = [[] for _ in self.servers]
         self._blocks: list[str] = []
         self._buffers: list[dict[str, int]] = [{} for _ in self.servers]
         self._tags: dict[tuple[int, int], int] = {}
+        #: Octets that :meth:`transfer` sends, kept or not, by source and destination.
+        self.sent: dict[tuple[int, int], int] = defaultdict(int)
 
     @classmethod
     def on(cls, topology: Topology) -> Self:
@@ -83,18 +78,18 @@ class Program:
         """Return whether operations of one of ``ranks`` are kept."""
         return not self._kept.isdisjoint(ranks)
 
-    def allocate(self, rank: int, buffer: str, length: int) -> Region:
+    def allocate(self, rank: int, buffer: str, length: int) -> schedule.Region:
         """Let ``buffer`` of ``rank`` grow by ``length`` octets and return the new region."""
         offset = self._buffers[rank].get(buffer, 0)
         self._buffers[rank][buffer] = offset + length
-        return Region(buffer, offset, length)
+        return schedule.Region(buffer, offset, length)
 
     def transfer(
         self,
         source: int,
         destination: int,
-        local: Region,
-        remote: Region,
+        local: schedule.Region,
+        remote: schedule.Region,
         *,
         after: Iterable[int] = (),
     ) -> tuple[int, int]:
@@ -105,12 +100,13 @@ class Program:
         """
         if local.length != remote.length:
             raise ValueError(f"cannot move {local.length} octets into {remote.length}")
+        self.sent[source, destination] += local.length
         sends, receives = self._compiled[source], self._compiled[destination]
         if not (sends or receives):
             return self.count(source), self.count(destination)
         tag = self.take_tags(source, destination, 1)
         if sends:
-            kind = Copy if self.joins(source, destination) else Write
+            kind = schedule.Copy if self.joins(source, destination) else schedule.Write
             sent = self._append(
                 source,
                 kind(peer=destination, tag=tag, local=local, remote=remote, after=tuple(after)),
@@ -119,13 +115,13 @@ class Program:
             sent = self.count(source)
         if not receives:
             return sent, self.count(destination)
-        return sent, self._append(destination, Receive(peer=source, tag=tag, into=remote))
+        return sent, self._append(destination, schedule.Receive(peer=source, tag=tag, into=remote))
 
     def reduce(
         self,
         rank: int,
-        source: Region,
-        into: Region,
+        source: schedule.Region,
+        into: schedule.Region,
         *,
         dtype: str,
         function: str = "sum",
@@ -136,7 +132,9 @@ class Program:
             return self.count(rank)
         return self._append(
             rank,
-            Reduce(source=source, into=into, dtype=dtype, function=function, after=tuple(after)),
+            schedule.Reduce(
+                source=source, into=into, dtype=dtype, function=function, after=tuple(after)
+            ),
         )
 
     def count(self, rank: int, operations: int = 1) -> int:
@@ -144,7 +142,7 @@ class Program:
         self._counts[rank] += operations
         return self._counts[rank] - 1
 
-    def append(self, rank: int, operation: Operation) -> int:
+    def append(self, rank: int, operation: schedule.Operation) -> int:
         """Append ``operation`` at ``rank``; returns its index."""
         return self._append(rank, operation) if self._compiled[rank] else self.count(rank)
 
@@ -183,7 +181,7 @@ class Program:
     def name(self, rank: int, first: int, name: str) -> None:
         """Give ``name`` to the operations of ``rank`` from ``first`` on, as :meth:`named` does."""
         if self._compiled[rank] and self._counts[rank] > first:
-            self._spans[rank].append(ScheduleSpan(name, first, self._counts[rank]))
+            self._spans[rank].append(schedule.ScheduleSpan(name, first, self._counts[rank]))
 
     def operations(self, rank: int) -> int:
         """Return how many operations ``rank`` has so far, which is the index of the next one."""
@@ -215,18 +213,20 @@ class Program:
         """Return the buffers of ``rank`` so far, with their sizes in octets."""
         return self._buffers[rank]
 
-    def schedules(self) -> tuple[Schedule, ...]:
+    def schedules(self) -> tuple[schedule.Schedule, ...]:
         """Return the schedule of each rank, without operations where they are not compiled."""
         made = []
         for rank, buffers in enumerate(self._buffers):
-            operations: Sequence[Operation] = tuple(self._operations[rank])
+            operations: Sequence[schedule.Operation] = tuple(self._operations[rank])
             if self._tables[rank]:
                 self._flush(rank)
                 operations = OperationTable.joined(self._tables[rank], self.names)
                 self._tables[rank] = [operations]
             spans = tuple(self._spans[rank])
             made.append(
-                Schedule(rank=rank, buffers=dict(buffers), operations=operations, spans=spans)
+                schedule.Schedule(
+                    rank=rank, buffers=dict(buffers), operations=operations, spans=spans
+                )
             )
         return tuple(made)
 
@@ -238,6 +238,6 @@ class Program:
     def _same_server(self, rank: int, other: int) -> bool:
         return self.servers[rank] == self.servers[other]
 
-    def _append(self, rank: int, operation: Operation) -> int:
+    def _append(self, rank: int, operation: schedule.Operation) -> int:
         self._operations[rank].append(operation)
         return self.count(rank)

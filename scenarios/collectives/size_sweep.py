@@ -57,7 +57,6 @@ class SizeSweep:
 
     @property
     def element(self) -> DataType:
-        """Return the type of the elements."""
         return DATA_TYPES[ALIASES.get(self.datatype, self.datatype)]
 
     @property

@@ -68,7 +68,6 @@ class Choice:
 
 
 def choose_allreduce(tuning: Tuning, communicator: Communicator, size: int) -> Choice:
-    """Return the choice of ``tuning`` for an AllReduce of ``size`` octets."""
     hosts = communicator.hosts
     members, width = len(communicator), max(len(host) for host in hosts)
     rate = _host_rate(communicator)

@@ -67,17 +67,14 @@ class ReplayedCollective:
     ends: dict[int, list[int]]
 
     def write(self) -> None:
-        """Write all operations of all members."""
         if len(self.ranks) > 1 and self.octets:
             _WRITERS[self.kind](self)
 
     @property
     def part(self) -> int:
-        """Return the octets of each member's part."""
         return self.octets // len(self.ranks)
 
     def result_begin(self, rank: int) -> int:
-        """Return which octet of the whole is the first one of the result of ``rank``."""
         if self.kind is Collective.REDUCE_SCATTER:
             return self.ranks.index(rank) * self.part
         return 0
@@ -91,7 +88,6 @@ class ReplayedCollective:
         return Held(into, (receive,))
 
     def add(self, rank: int, own: Region, held: Held) -> Held:
-        """Add ``own`` of ``rank`` to what has arrived there."""
         index = self.program.reduce(
             rank,
             own,
@@ -103,7 +99,6 @@ class ReplayedCollective:
         return Held(held.region, (index,))
 
     def slices(self, block: Block) -> list[Block]:
-        """Return ``block`` in slices."""
         end = block.offset + block.length
         return [
             Block(at, min(self.slice_bytes, end - at))
@@ -115,7 +110,6 @@ class ReplayedCollective:
         return ring.channels(self.rings, self.octets // self.element, self.element)
 
     def part_channels(self) -> list[RingChannel]:
-        """Return the rings with their shares of every member's part."""
         position = {rank: at for at, rank in enumerate(self.ranks)}
         shares = ring.split(self.part // self.element, len(self.rings), self.element)
         return [
@@ -314,11 +308,9 @@ class CollectivePayload:
 
     @property
     def moves(self) -> bool:
-        """Return whether there is anything to move."""
         return self.octets > 0 and len(self.ranks) > 1
 
     def buffers(self, rank: int) -> dict[str, int]:
-        """Return the buffers of ``rank`` with their sizes in octets."""
         if not self.moves:
             return {}
         found = {}
@@ -329,7 +321,6 @@ class CollectivePayload:
         return found
 
     def inputs(self, rank: int) -> Buffers:
-        """Return what the buffers of ``rank`` hold at the start."""
         if not self.moves:
             return {}
         found: dict[str, np.ndarray] = {}
@@ -341,7 +332,6 @@ class CollectivePayload:
         return found
 
     def expected(self, rank: int) -> Buffers:
-        """Return what the result of ``rank`` must be."""
         if not self.moves or not self._output_parts(rank):
             return {}
         return {"output": self._result(rank)}
@@ -374,7 +364,6 @@ class CollectivePayload:
         return 1
 
     def _own(self, rank: int) -> np.ndarray:
-        """Return what ``rank`` contributes."""
         at = self.ranks.index(rank)
         match self.kind:
             case Collective.ALL_TO_ALL | Collective.SCATTER:

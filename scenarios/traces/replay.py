@@ -264,7 +264,6 @@ class _Passage:
         )
 
     def _blocker(self, at: Place, pending: set[Place]) -> Place:
-        """Return a pending operation that ``at`` waits for."""
         rank, index = at
         operation = self._trace.operations[rank][index]
         for earlier in operation.after:
@@ -310,8 +309,6 @@ class _Span:
 
 
 class Replay:
-    """The replay of ``trace`` over ``topology``."""
-
     def __init__(self, trace: Trace, topology: Topology, choice: ReplayChoice) -> None:
         gpus = len(topology.gpus)
         if trace.ranks > gpus:
@@ -339,7 +336,6 @@ class Replay:
 
     @cached_property
     def messages(self) -> int:
-        """The number of sends."""
         return len(self._order.receive_of)
 
     @property
@@ -424,7 +420,6 @@ class Replay:
         return found
 
     def runs(self, iteration: Iteration) -> list[CollectiveRun]:
-        """Return when each collective was under way in ``iteration``."""
         with only_operations_of(()):
             _, spans = self._written()
         begins: list[dict[int, int]] = [{} for _ in spans]
@@ -675,7 +670,6 @@ class Replay:
 
 
 def _name(program: Program, rank: int, first: int, name: str) -> None:
-    """Name the operations of ``rank`` from ``first`` on in the timeline."""
     if name and first < MOST_NAMED:
         program.name(rank, first, name)
 

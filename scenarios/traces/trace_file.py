@@ -32,7 +32,6 @@ class TraceFile:
 
     @property
     def name(self) -> str:
-        """Return the name that errors give to it."""
         return self.path.name
 
     @property
@@ -76,7 +75,6 @@ class TraceFile:
             self.__dict__.pop(name, None)
 
     def wrong(self, line: int, stated: str) -> TraceRefusal:
-        """Return the error that ``line`` of the file is ``stated`` to have."""
         return TraceRefusal(f"{self.name}, line {line}: {stated}")
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
+from emulator.errors import UserError
 from scenarios.traces.format_registry import (
     FACTS,
     FORMATS,
@@ -18,6 +22,7 @@ from scenarios.traces.format_registry import (
 )
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import Trace, TraceRefusal
+from topologies.parts.design_parameters import TextKind
 
 
 def load_traces(paths: Sequence[str], form: str, options: ReadOptions) -> list[Trace]:
@@ -97,3 +102,23 @@ def _read(
         assert one.read is not None
         traces.append(one.read([file for file, other in rest if other is one], options))
     return traces
+
+
+_FACTOR = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?(/[1-9][0-9]{0,8})?")
+
+
+@dataclass(frozen=True)
+class FactorKind:
+    """A kind of parameter by which something is multiplied."""
+
+    name: str
+
+    def read(self, field: str, value: str) -> float:
+        """Return ``value`` as a number.  UserError if it is none."""
+        if _FACTOR.fullmatch(value) is None:
+            raise UserError(f"{field} is {value!r}; write a factor such as 0.5, 1/8 or 2")
+        number, _, divisor = value.partition("/")
+        return float(Fraction(number) / int(divisor or 1))
+
+
+PATH, WORD, FACTOR = TextKind("path"), TextKind("word"), FactorKind("factor")

@@ -50,7 +50,6 @@ class Collective(Enum):
 
     @property
     def rooted(self) -> bool:
-        """Return whether one rank has a part of its own."""
         return self in _ROOTED
 
     @property
@@ -140,19 +139,16 @@ class Trace:
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks."""
         return len(self.operations)
 
     @property
     def busy_ranks(self) -> list[int]:
-        """Return the ranks that do anything."""
         return [rank for rank, operations in enumerate(self.operations) if operations]
 
     def __len__(self) -> int:
         return sum(map(len, self.operations))
 
     def wrong(self, operation: TraceOperation, rank: int, stated: str) -> TraceRefusal:
-        """Return the error that ``operation`` of ``rank`` is ``stated`` to have."""
         return TraceRefusal(f"{self.name}: {place(operation, rank)}: {stated}")
 
 

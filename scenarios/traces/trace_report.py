@@ -9,15 +9,7 @@ from typing import Any, cast
 
 from emulator.run.measures.gpu_execution import GpuExecution
 from emulator.scenario import Outcome
-from emulator.sim.endpoint.operations.schedule import (
-    Compute,
-    Copy,
-    Operation,
-    Receive,
-    Reduce,
-    Schedule,
-    Write,
-)
+from emulator.sim.endpoint.operations import schedule as ops
 from emulator.whole_file import write_whole
 from scenarios.traces.format_registry import format_to_write
 from scenarios.traces.replay import Replay
@@ -41,7 +33,6 @@ JOINS, COMPUTING = 1, 0
 
 
 def collective_rows(runs: Sequence[CollectiveRun]) -> list[dict[str, object]]:
-    """Return the time and the bandwidth of each collective."""
     rows: list[dict[str, object]] = []
     for run in runs[:MOST_SHOWN]:
         one = run.collective
@@ -126,7 +117,7 @@ def write_files(
     return written
 
 
-def as_operations(schedule: Schedule) -> list[TraceOperation]:
+def as_operations(schedule: ops.Schedule) -> list[TraceOperation]:
     """Return the messages and computations of ``schedule`` as operations of a trace.
 
     A sum in memory takes no time of the fabric, and is a computation of 0 ns.
@@ -140,21 +131,22 @@ def observed_operations(gpu: GpuExecution) -> list[TraceOperation]:
 
 
 def _observed(outcome: Outcome, ranks: int) -> tuple[list[TraceOperation], ...]:
-    """Return the operations of each of ``ranks`` in the last iteration."""
     observed = cast(Mapping[int, list[TraceOperation]], outcome.observed[-1])
     return tuple(observed[rank] for rank in range(ranks))
 
 
-def _operation(index: int, one: Operation) -> TraceOperation:
+def _operation(index: int, one: ops.Operation) -> TraceOperation:
     where, after = f"operation {index}", one.after
     match one:
-        case Write(peer=peer, tag=tag, local=region) | Copy(peer=peer, tag=tag, local=region):
+        case (
+            ops.Write(peer=peer, tag=tag, local=region) | ops.Copy(peer=peer, tag=tag, local=region)
+        ):
             return TraceSend(where=where, after=after, peer=peer, tag=tag, octets=region.length)
-        case Receive(peer=peer, tag=tag, into=region):
+        case ops.Receive(peer=peer, tag=tag, into=region):
             return TraceReceive(where=where, after=after, peer=peer, tag=tag, octets=region.length)
-        case Compute(duration_ns=duration):
+        case ops.Compute(duration_ns=duration):
             stream = COMPUTING if duration else JOINS
             return TraceCompute(where=where, after=after, duration_ns=duration, stream=stream)
-        case Reduce():
+        case ops.Reduce():
             return TraceCompute(where=where, after=after, duration_ns=0, stream=JOINS)
     raise TypeError(f"{type(one).__name__} has no place in a trace")

@@ -105,8 +105,6 @@ SMALLER = "rail_clos:hosts=8,gpus_per_host=4"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(ReplicaParameters):
-    """The parameters of ``checkpoint``."""
-
     rate: int = parameter(RATE, DECIMAL, help="learning rate")
     over: str = parameter(
         BACKEND,
@@ -139,7 +137,6 @@ def topology(parameters: Parameters) -> str:
 
 
 def training(parameters: Parameters, topology: Topology, seed: int) -> CheckpointedTraining:
-    """Return the job."""
     places = JobPlaces.of(topology, spares=parameters.spares, stores=parameters.stores)
     return CheckpointedTraining(
         learning=parameters.learning(len(places.workers), parameters.epochs, seed, parameters.rate),

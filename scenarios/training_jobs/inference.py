@@ -58,19 +58,12 @@ from emulator.run.measures.metrics import percentile
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.collectives.collective_parameters import EXPONENT
 from scenarios.collectives.size_sweep import WARMUPS
+from scenarios.workloads import serving
 from scenarios.workloads.exchange_times import (
     ExchangeParts,
     fabric_octets_of,
     named_parts,
     spans_of,
-)
-from scenarios.workloads.serving import (
-    RequestTimes,
-    ServingJob,
-    ServingProgram,
-    listed_arrivals,
-    poisson_arrivals,
-    request_times,
 )
 from scenarios.workloads.transformer.shape import SHAPES
 from topologies.model import Topology
@@ -118,8 +111,6 @@ MOST_OPERATIONS = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters of ``inference``."""
-
     models: tuple[str, ...] = parameter(
         ("70b",), choices=tuple(SHAPES), many=True, help="models, a row each"
     )
@@ -195,7 +186,6 @@ class Parameters:
 
     @property
     def count(self) -> int:
-        """Return the number of requests."""
         return len(self.arrivals) or self.requests
 
     @property
@@ -203,9 +193,8 @@ class Parameters:
         """Return the rates of the rows; listed arrivals have none."""
         return (None,) if self.arrivals else self.rate
 
-    def job(self, model: str, transfer: str) -> ServingJob:
-        """Return the job of a row."""
-        return ServingJob(
+    def job(self, model: str, transfer: str) -> serving.ServingJob:
+        return serving.ServingJob(
             shape=SHAPES[model],
             prompt=self.prompt,
             output=self.output,
@@ -249,11 +238,13 @@ def _trial(
 ) -> Trial:
     model, rate, transfer = row
     if rate is None:
-        arrivals = listed_arrivals(parameters.arrivals, parameters.scale)
+        arrivals = serving.listed_arrivals(parameters.arrivals, parameters.scale)
     else:
-        arrivals = poisson_arrivals(parameters.requests, rate / 1000, parameters.scale, seed)
+        arrivals = serving.poisson_arrivals(
+            parameters.requests, rate / 1000, parameters.scale, seed
+        )
     job = parameters.job(model, transfer)
-    program = ServingProgram(job, arrivals, topology, seed)
+    program = serving.ServingProgram(job, arrivals, topology, seed)
     return Trial(
         collective=f"inference {model}",
         size_bytes=job.cache_bytes,
@@ -286,10 +277,10 @@ def measures(
     assert isinstance(arrivals, list)
     assert outcome.wire is not None
     job = parameters.job(str(facts["model"]), str(facts["transfer"]))
-    served = ServingProgram(job, arrivals, topology, 0).requests
+    served = serving.ServingProgram(job, arrivals, topology, 0).requests
     latest = outcome.iterations[-1]
     parts = ExchangeParts(topology, latest, spans_of(outcome), outcome.wire)
-    runs = [request_times(job, served, parts, one) for one in outcome.iterations]
+    runs = [serving.request_times(job, served, parts, one) for one in outcome.iterations]
     times = [one for run in runs for one in run]
     span = fmean(max(one.tokens_ns[-1] for one in run) for run in runs)
     return {
@@ -305,7 +296,7 @@ def measures(
     }
 
 
-def _latencies(times: Sequence[RequestTimes]) -> dict[str, object]:
+def _latencies(times: Sequence[serving.RequestTimes]) -> dict[str, object]:
     first = [one.ttft_ns for one in times]
     gaps = [gap for one in times for gap in one.itl_ns]
     found: dict[str, object] = {
@@ -323,7 +314,7 @@ def _latencies(times: Sequence[RequestTimes]) -> dict[str, object]:
     return found
 
 
-def _stalls(times: Sequence[RequestTimes], scale: int) -> dict[str, object]:
+def _stalls(times: Sequence[serving.RequestTimes], scale: int) -> dict[str, object]:
     """Return the tail of times between tokens, how many there are, and how many are stalls.
 
     A stall is longer than ``STALL_NS`` at the model's full size.
@@ -343,7 +334,7 @@ def _mean(values_ns: Sequence[int]) -> float | None:
     return fmean(values_ns) / 1000 if values_ns else None
 
 
-def _moments(one: RequestTimes) -> dict[str, object]:
+def _moments(one: serving.RequestTimes) -> dict[str, object]:
     return {
         "arrival_us": one.arrival_ns / 1000,
         "prefill_us": [one.prefill_start_ns / 1000, one.prefill_end_ns / 1000],

@@ -39,14 +39,7 @@ from emulator.errors import UserError
 from emulator.result_rows import TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import switch_ports
-from scenarios.workloads.transformer.step_trial import (
-    LARGE_COUNT,
-    StepJob,
-    StepParameters,
-    StepRun,
-    StepTrial,
-    measured,
-)
+from scenarios.workloads.transformer import step_trial
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER
 
@@ -126,9 +119,7 @@ HOST_GPUS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(StepParameters):
-    """The parameters of ``jobs``."""
-
+class Parameters(step_trial.StepParameters):
     jobs: int = parameter(2, COUNT, help="jobs beside each other, all alike")
     placement: tuple[str, ...] = parameter(
         PLACEMENTS, choices=PLACEMENTS, many=True, help="where their GPUs are, rows for each"
@@ -137,8 +128,10 @@ class Parameters(StepParameters):
     tp: int = parameter(1, COUNT, help="ways of tensor parallelism, in one host")
     pp: int = parameter(1, COUNT, help="pipeline stages")
     layers: int = parameter(1, NUMBER, help="layers of the model; 0: all that it has")
-    batch: int = parameter(8, LARGE_COUNT, help="sequences of a step of each job")
-    scale: int = parameter(8192, LARGE_COUNT, help="what octets and computing times are divided by")
+    batch: int = parameter(8, step_trial.LARGE_COUNT, help="sequences of a step of each job")
+    scale: int = parameter(
+        8192, step_trial.LARGE_COUNT, help="what octets and computing times are divided by"
+    )
 
     def __post_init__(self) -> None:
         self.check((self.dp,))
@@ -162,18 +155,19 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 def _trials(
     parameters: Parameters, topology: Topology, placement: str, seed: int
-) -> Iterator[StepTrial]:
+) -> Iterator[step_trial.StepTrial]:
     step = parameters.step(parameters.dp)
     ranks = placed(topology, placement, parameters.jobs, step.layout.ranks, parameters.tp, seed)
     jobs = [
-        StepJob(step=step, gpus=gpus, name=f"job {number + 1}") for number, gpus in enumerate(ranks)
+        step_trial.StepJob(step=step, gpus=gpus, name=f"job {number + 1}")
+        for number, gpus in enumerate(ranks)
     ]
     earlier: dict[str, float] = {}
     rows = [[job] for job in jobs]
     if len(jobs) > 1:
         rows.append(jobs)
     for running in rows:
-        run = StepRun(topology, running, parameters.new_scale(), parameters.choices)
+        run = step_trial.StepRun(topology, running, parameters.new_scale(), parameters.choices)
         names = "+".join(job.name.removeprefix("job ") for job in running)
         yield run.trial(
             f"jobs {placement} {names}",
@@ -190,7 +184,7 @@ def _trials(
         )
 
 
-def spine_share(run: StepRun) -> float:
+def spine_share(run: step_trial.StepRun) -> float:
     """Return the part of the octets between hosts whose ends have no switch in common."""
     topology = run.topology
     switches = [
@@ -207,11 +201,10 @@ def spine_share(run: StepRun) -> float:
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
-    """Return what each job loses to the others."""
-    assert isinstance(trial, StepTrial)
+    assert isinstance(trial, step_trial.StepTrial)
     run = trial.run
     times = trial.times(outcome)
-    row = measured(run, outcome, times, [gpu for job in run.jobs for gpu in job.gpus])
+    row = step_trial.measured(run, outcome, times, [gpu for job in run.jobs for gpu in job.gpus])
     if times is None:
         return row
     ended = {job.name: times.end_ns(job.gpus) for job in run.jobs}

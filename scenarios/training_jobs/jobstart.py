@@ -63,8 +63,6 @@ _CHOICES = algorithms("broadcast", first="ring")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(ReplicaParameters):
-    """The parameters of ``jobstart``."""
-
     algorithms: tuple[str, ...] = parameter(
         _CHOICES, choices=_CHOICES, many=True, help="how the weights travel, one row for each"
     )

@@ -110,8 +110,6 @@ HOST_GPUS, LARGE_HOST_GPUS = 4, 8
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(StepParameters):
-    """The parameters of ``llm``."""
-
     dp: tuple[int, ...] = parameter((2,), COUNT, many=True, help="replicas; a row for each")
     elastic: str = parameter(
         "off", choices=("off", "on"), help="on: rows are steps of one job, replicas come and go"

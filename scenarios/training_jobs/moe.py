@@ -99,8 +99,6 @@ MOST_AFFINITIES = 2**25
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters of ``moe``."""
-
     tokens: int = parameter(32, COUNT, help="tokens of a GPU in a micro-batch")
     top_k: int = parameter(4, COUNT, help="experts of a token")
     hidden: int = parameter(1024, _HIDDEN, help="elements of a token")
@@ -150,7 +148,6 @@ class Parameters:
 
     @property
     def sizes(self) -> ExpertSizes:
-        """Return the sizes of what travels."""
         return ExpertSizes(
             hidden=self.hidden,
             dispatch_bytes=self.dispatch_bytes,
@@ -160,7 +157,6 @@ class Parameters:
         )
 
     def shape(self, skew: int, dedup: str, node_limit: int) -> TrainingShape:
-        """Return the shape of a row's step."""
         return TrainingShape(
             tokens=self.tokens,
             experts=self.experts,

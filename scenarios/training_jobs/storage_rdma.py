@@ -87,8 +87,6 @@ OVER_TCP = "uetemu cluster dataset, or uetemu cluster checkpoint_storage"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters of ``storage_rdma``."""
-
     work: tuple[str, ...] = parameter(
         (DATASET, CHECKPOINT, RESTORE),
         choices=(DATASET, CHECKPOINT, RESTORE),

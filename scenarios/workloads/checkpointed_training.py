@@ -71,7 +71,6 @@ class JobPlaces:
         )
 
     def store_of(self, replica: int) -> int:
-        """Return the rank that stores the states of ``replica``."""
         return self.stores[replica % len(self.stores)]
 
     def replaced(self, placed: Sequence[int], lost: Collection[int]) -> tuple[int, ...]:
@@ -122,7 +121,6 @@ class ReplicaParameters:
     iterations: int = parameter(1, COUNT, help="jobs that count, from the same first weights")
 
     def learning(self, replicas: int, epochs: int, seed: int, rate: int = RATE) -> ReplicaLearning:
-        """Return the training of ``replicas`` at a learning rate of ``rate`` millionths."""
         return ReplicaLearning(
             model=RecurrentModel(_WIDTH, self.hidden, _LENGTH, _OUTPUTS),
             replicas=replicas,
@@ -202,12 +200,10 @@ class CheckpointedTraining:
 
     @property
     def checkpoints(self) -> int:
-        """Return the number of checkpoints of the whole training."""
         return self.learning.epochs // self.every
 
     @cached_property
     def first(self) -> JobPart:
-        """Return the whole job as it is without a loss."""
         return self._part(self.places.workers, 0)
 
     def part_after(self, executions: Sequence[JobExecution]) -> JobPart:
@@ -332,7 +328,6 @@ class _PartWriter:
         }
 
     def write(self) -> None:
-        """Write all of the part."""
         training, part = self._training, self._part
         if part.checkpoint:
             with self.program.named(f"checkpoint {part.checkpoint} read back"):

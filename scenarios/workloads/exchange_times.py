@@ -36,7 +36,6 @@ class ExchangeTime:
     bound_ns: float
 
     def as_dict(self) -> dict[str, object]:
-        """Return the values in microseconds."""
         return {
             "name": self.name,
             "start_us": self.start_ns / 1000,

@@ -69,7 +69,6 @@ class ExpertRouting:
 
     @property
     def experts(self) -> int:
-        """Return the number of experts."""
         return len(self.nodes)
 
     def popularity(self, seed: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -121,7 +120,6 @@ class RowHop:
     counts: Numbers
 
     def sent_before(self, sender: int, receiver: int) -> int:
-        """Return how many rows ``sender`` has for receivers before this one."""
         return int(self.counts[sender, :receiver].sum())
 
     def received_before(self, sender: int, receiver: int) -> int:
@@ -154,17 +152,14 @@ class ExpertExchange:
 
     @property
     def members(self) -> int:
-        """Return the number of members."""
         return len(self.nodes)
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of each member."""
         return int(self.choices.shape[1])
 
     @cached_property
     def hops(self) -> tuple[RowHop, ...]:
-        """Return the hops that rows take from tokens to experts."""
         source, token, expert = self._copies
         target = expert // self.per_member
         if not self.once:
@@ -565,12 +560,10 @@ def _part(rows: TokenRows, first: int, count: int, width: int) -> Region:
 
 
 def _reversed(hop: RowHop) -> RowHop:
-    """Return the way back of a hop."""
     return RowHop(hop.taken, hop.counts.T)
 
 
 def flattened(routes: Sequence[Numbers]) -> np.ndarray:
-    """Return the contents of a buffer of routes."""
     return np.concatenate([one.ravel() for one in routes]).astype(INDEX)
 
 
@@ -598,15 +591,12 @@ class TrainingShape:
 
 @dataclass(frozen=True)
 class LayerPass:
-    """One way of a micro-batch through a layer."""
-
     micro_batch: int
     layer: int
     forward: bool
 
     @property
     def name(self) -> str:
-        """Return the name in the timeline."""
         way = "forward" if self.forward else "backward"
         return f"micro-batch {self.micro_batch + 1}, layer {self.layer + 1} {way}"
 
@@ -631,7 +621,6 @@ class ExpertTraining:
 
     @property
     def passes(self) -> list[LayerPass]:
-        """Return all passes in their order."""
         shape = self.shape
         found = []
         for batch in range(shape.micro_batches):
@@ -668,7 +657,6 @@ class ExpertTraining:
         return found
 
     def write(self, program: Program) -> ExpertProgram:
-        """Write the step into ``program``."""
         made = ExpertProgram(program, self.group.ranks, self.sizes)
         batches = [made.tokens(self.shape.tokens) for _ in range(self.shape.micro_batches)]
         before: list[tuple[int, ...]] = [() for _ in self.group.ranks]

@@ -17,15 +17,7 @@ import numpy as np
 from emulator.errors import UserError
 from emulator.run.measures.metrics import max_min, payload_rate
 from emulator.scenario import Contents, FaultAt, Trial, parameter
-from emulator.sim.endpoint.operations.schedule import (
-    Compute,
-    Operation,
-    Receive,
-    Region,
-    Schedule,
-    Write,
-    has_operations,
-)
+from emulator.sim.endpoint.operations import schedule
 from emulator.transports.wire_cost import WireCost
 from topologies.model import VXLAN_OVERHEAD, CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, switch_ends
@@ -283,26 +275,28 @@ class Traffic:
             held[flow.destination] = held.get(flow.destination, 0) + flow.length
         return max(held.values(), default=0)
 
-    def schedules(self) -> Sequence[Schedule]:
+    def schedules(self) -> Sequence[schedule.Schedule]:
         """One for each rank of the fabric, also for those that take no part.
 
         Only ranks that are compiled have operations.
         """
         ranks = range(len(self.topology.gpus))
-        operations: list[list[Operation]] = [[] for _ in ranks]
+        operations: list[list[schedule.Operation]] = [[] for _ in ranks]
         buffers: list[dict[str, int]] = [{} for _ in ranks]
         for flow in self.flows:
             buffers[flow.source][_to(flow)] = flow.length
             buffers[flow.destination][_from(flow)] = flow.length
-            if has_operations(flow.source):
+            if schedule.has_operations(flow.source):
                 self._write(flow, operations[flow.source])
-            if has_operations(flow.destination):
+            if schedule.has_operations(flow.destination):
                 operations[flow.destination] += [
-                    Receive(peer=flow.source, tag=tag, into=Region(_from(flow), offset, length))
+                    schedule.Receive(
+                        peer=flow.source, tag=tag, into=schedule.Region(_from(flow), offset, length)
+                    )
                     for tag, (offset, length) in enumerate(self._messages(flow))
                 ]
         return [
-            Schedule(rank=rank, buffers=buffers[rank], operations=tuple(operations[rank]))
+            schedule.Schedule(rank=rank, buffers=buffers[rank], operations=tuple(operations[rank]))
             for rank in ranks
         ]
 
@@ -312,28 +306,28 @@ class Traffic:
         for offset in range(0, flow.length, message):
             yield offset, min(message, flow.length - offset)
 
-    def _write(self, flow: Flow, source: list[Operation]) -> None:
+    def _write(self, flow: Flow, source: list[schedule.Operation]) -> None:
         """Append what the source of ``flow`` does to its operations ``source``."""
         first: tuple[int, ...] = ()
         if flow.start_ns:
             first = (len(source),)
-            source.append(Compute(duration_ns=flow.start_ns))
+            source.append(schedule.Compute(duration_ns=flow.start_ns))
         writes: list[int] = []
         for tag, (offset, length) in enumerate(self._messages(flow)):
             before = first
             if flow.is_paced:
                 first = (len(source),)
-                source.append(Compute(duration_ns=flow.every_ns, after=before))
+                source.append(schedule.Compute(duration_ns=flow.every_ns, after=before))
                 before = first
             elif tag >= self.in_flight:
                 before = (writes[tag - self.in_flight],)
             writes.append(len(source))
             source.append(
-                Write(
+                schedule.Write(
                     peer=flow.destination,
                     tag=tag,
-                    local=Region(_to(flow), offset, length),
-                    remote=Region(_from(flow), offset, length),
+                    local=schedule.Region(_to(flow), offset, length),
+                    remote=schedule.Region(_from(flow), offset, length),
                     after=before,
                 )
             )

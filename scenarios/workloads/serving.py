@@ -154,7 +154,6 @@ class ServingJob:
 
     @property
     def prefill_ns(self) -> int:
-        """Return the time of prefill for one prompt."""
         shape = self.shape
         per_token = 2 * (shape.layers * shape.active_layer_weights + shape.head_weights)
         attention = 2 * shape.layers * shape.hidden * self.prompt**2
@@ -219,7 +218,6 @@ class Served:
 
     @property
     def cache_name(self) -> str:
-        """Return the name of its transfer in the timeline."""
         return f"request {self.number + 1} KV cache"
 
     def token_name(self, token: int) -> str:
@@ -482,7 +480,6 @@ class RequestTimes:
 
     @property
     def transfer_ns(self) -> int:
-        """Return T_transfer: what of the transfer prefill does not hide."""
         return self.cached_ns - self.prefill_end_ns
 
     @property
@@ -492,12 +489,10 @@ class RequestTimes:
 
     @property
     def ttft_ns(self) -> int:
-        """Return the time to the first token."""
         return self.tokens_ns[0] - self.arrival_ns
 
     @property
     def itl_ns(self) -> list[int]:
-        """Return the times between tokens."""
         return [int(gap) for gap in np.diff(self.tokens_ns)]
 
     @property
@@ -509,7 +504,6 @@ class RequestTimes:
 def request_times(
     job: ServingJob, requests: Sequence[Served], parts: ExchangeParts, iteration: Iteration
 ) -> list[RequestTimes]:
-    """Return the times of all requests in ``iteration``."""
     found: list[RequestTimes] = []
     for one in requests:
         which = parts.messages[one.cache_name]

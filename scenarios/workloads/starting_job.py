@@ -46,8 +46,6 @@ PHASES = ("id", "check_in", "weights", "stepped")
 
 @dataclass(frozen=True, kw_only=True)
 class _CallAfter(CollectiveCall):
-    """A collective whose root begins after the operations ``begin``."""
-
     begin: tuple[int, ...] = ()
 
     def pieces(self, buffer: str, block: Block, after: tuple[int, ...] = ()) -> Pieces:

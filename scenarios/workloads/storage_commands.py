@@ -23,14 +23,7 @@ from enum import IntEnum
 import numpy as np
 
 from emulator.scenario import Contents
-from emulator.sim.endpoint.operations.schedule import (
-    Operation,
-    Receive,
-    Region,
-    Schedule,
-    Write,
-    has_operations,
-)
+from emulator.sim.endpoint.operations import schedule
 
 #: A submission queue entry and a completion queue entry (NVM Express Base 2.0, 3.3.3), and the RETH
 #: of a READ request (InfiniBand Architecture 1, 9.2).
@@ -71,7 +64,6 @@ class StorageCommands:
 
     @property
     def octets(self) -> int:
-        """Return what all commands carry."""
         return sum(one.octets for one in self.commands)
 
     @property
@@ -80,7 +72,7 @@ class StorageCommands:
         filled = [len(one) for one in self._filled().values()]
         return max([len(one) for one in self.memories.values()] + filled, default=0)
 
-    def schedules(self) -> list[Schedule]:
+    def schedules(self) -> list[schedule.Schedule]:
         """Return one schedule for each rank, also for those that take no part.
 
         Only ranks that are compiled have operations.
@@ -89,14 +81,13 @@ class StorageCommands:
         for command in self.commands:
             build.add(command)
         return [
-            Schedule(
+            schedule.Schedule(
                 rank=rank, buffers=build.buffers[rank], operations=tuple(build.operations[rank])
             )
             for rank in range(self.ranks)
         ]
 
     def inputs(self, rank: int) -> Contents:
-        """Return what ``rank`` holds before."""
         if rank not in self.memories:
             return {}
         return {self._source: self.memories[rank]}
@@ -133,8 +124,6 @@ class StorageCommands:
 
 
 class _MessageKind(IntEnum):
-    """The messages of a command."""
-
     CAPSULE = 0
     REQUEST = 1
     DATA = 2
@@ -157,17 +146,15 @@ class _Message:
     sender: int
     receiver: int
     tag: int
-    local: Region
-    remote: Region
+    local: schedule.Region
+    remote: schedule.Region
 
 
 class _CommandSchedules:
-    """Schedules of all ranks while commands are added."""
-
     def __init__(self, commands: StorageCommands) -> None:
         self.commands = commands
         ranks = range(commands.ranks)
-        self.operations: list[list[Operation]] = [[] for _ in ranks]
+        self.operations: list[list[schedule.Operation]] = [[] for _ in ranks]
         self.buffers: list[dict[str, int]] = [{} for _ in ranks]
         self._ends: dict[int, list[int]] = {}
         self._pairs: Counter[tuple[int, int]] = Counter()
@@ -186,8 +173,8 @@ class _CommandSchedules:
         capsule = _queued(_MessageKind.CAPSULE, server, node, number)
         requested = self._send(capsule, self._free(server))
         tag = _tag(_MessageKind.DATA, number)
-        data = Region(DATA, command.data, command.octets)
-        disk = Region(DISK, command.disk, command.octets)
+        data = schedule.Region(DATA, command.data, command.octets)
+        disk = schedule.Region(DISK, command.disk, command.octets)
         moved: tuple[int, ...] = ()
         if self.commands.writes:
             request = _queued(_MessageKind.REQUEST, node, server, number)
@@ -202,7 +189,6 @@ class _CommandSchedules:
         self._ends[server].append(self._send(response, (requested,), moved))
 
     def _free(self, server: int) -> tuple[int, ...]:
-        """Return what the next command of ``server`` has to wait for."""
         ends = self._ends.setdefault(server, [])
         depth = self.commands.depth
         return (ends[-depth],) if len(ends) >= depth else ()
@@ -219,8 +205,8 @@ class _CommandSchedules:
 
         The index of a receiver that is not compiled stands for nothing.
         """
-        if has_operations(message.sender):
-            write = Write(
+        if schedule.has_operations(message.sender):
+            write = schedule.Write(
                 peer=message.receiver,
                 tag=message.tag,
                 local=message.local,
@@ -230,10 +216,12 @@ class _CommandSchedules:
             self.operations[message.sender].append(write)
         received = self.operations[message.receiver]
         index = len(received)
-        if has_operations(message.receiver):
+        if schedule.has_operations(message.receiver):
             into = message.remote
             received.append(
-                Receive(peer=message.sender, tag=message.tag, into=into, after=receive_after)
+                schedule.Receive(
+                    peer=message.sender, tag=message.tag, into=into, after=receive_after
+                )
             )
         return index
 
@@ -254,6 +242,6 @@ def _queued(kind: _MessageKind, sender: int, receiver: int, number: int) -> _Mes
         sender=sender,
         receiver=receiver,
         tag=_tag(kind, number),
-        local=Region(_queue(receiver), at, length),
-        remote=Region(_queue(sender), at, length),
+        local=schedule.Region(_queue(receiver), at, length),
+        remote=schedule.Region(_queue(sender), at, length),
     )

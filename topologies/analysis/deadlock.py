@@ -25,8 +25,6 @@ Waits = Mapping[int, Sequence[int]]
 
 @dataclass(frozen=True)
 class SwitchChannel:
-    """One direction of a cable between switches."""
-
     sender: CableEnd
     receiver: CableEnd
 

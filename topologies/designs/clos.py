@@ -26,26 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from topologies.clos import (
-    APART,
-    BY_RAIL,
-    DIVIDED,
-    HOMINGS,
-    INTERLEAVED,
-    OWN,
-    PATHS,
-    PLANE_USES,
-    PORT_ORDERS,
-    SHARED,
-    SUBNETS,
-    ClosBuilder,
-    ClosPlan,
-    ClosTiers,
-    ClosTrunks,
-    NicHoming,
-    RailSubnets,
-    SwitchPanel,
-)
+from topologies import clos
 from topologies.model import VLAN_USES, Topology
 from topologies.parts.design import CabledDesign, parameter, register
 from topologies.parts.design_parameters import COUNT, NUMBER, PREFIX, RATE, WordKind
@@ -66,8 +47,8 @@ class Clos(CabledDesign):
     pcie_rate: int = parameter("256Gbps", RATE, "rate of a GPU's way to a shared NIC, each way")
     nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1, 2 or 4")
     homing: str = parameter(
-        PATHS,
-        WordKind(HOMINGS),
+        clos.PATHS,
+        WordKind(clos.HOMINGS),
         "NIC ports: paths to one address, a FEP each, a bond to a switch pair, or one as "
         "EVPN multihoming; auto: bond, or paths where the kernel has no bonds",
     )
@@ -76,11 +57,11 @@ class Clos(CabledDesign):
         None, COUNT, "front-panel ports of a rail switch; auto: as many as it takes"
     )
     port_order: str = parameter(
-        BY_RAIL, WordKind(PORT_ORDERS), "how the ports of a rail switch are grouped"
+        clos.BY_RAIL, WordKind(clos.PORT_ORDERS), "how the ports of a rail switch are grouped"
     )
     spines: int = parameter(2, NUMBER, "spines of each pod")
     planes: str = parameter(
-        SHARED, WordKind(PLANE_USES), "whether each plane of NIC ports has its own spines"
+        clos.SHARED, WordKind(clos.PLANE_USES), "whether each plane of NIC ports has its own spines"
     )
     uplink_rate: int | None = parameter(None, RATE, "rate of one uplink; auto: nic_rate")
     uplinks_per_spine: int | None = parameter(
@@ -93,8 +74,8 @@ class Clos(CabledDesign):
     )
     subnet_prefix: int = parameter(24, PREFIX, "prefix length of a rail's subnet")
     subnets: str = parameter(
-        APART,
-        WordKind(SUBNETS),
+        clos.APART,
+        WordKind(clos.SUBNETS),
         "a third octet per rail, one divided per switch, or one of a rail over all pods (VXLAN)",
     )
     vlans: str = parameter(
@@ -103,7 +84,7 @@ class Clos(CabledDesign):
 
     def topology(self) -> Topology:
         self.check()
-        return ClosBuilder(self.plan).topology(self.NAME, self.parameters())
+        return clos.ClosBuilder(self.plan).topology(self.NAME, self.parameters())
 
     @property
     def rail_count(self) -> int:
@@ -111,9 +92,9 @@ class Clos(CabledDesign):
         return self.plan.tiers.rail_count
 
     @cached_property
-    def plan(self) -> ClosPlan:
+    def plan(self) -> clos.ClosPlan:
         """Return the plan of the fabric, whose parts share out the parameters."""
-        tiers = ClosTiers(
+        tiers = clos.ClosTiers(
             pods=self.pods,
             segments=self.segments,
             hosts=self.hosts,
@@ -122,14 +103,14 @@ class Clos(CabledDesign):
             nic_ports=self.nic_ports,
             rails_per_switch=self.rails_per_switch,
             spines=self.spines,
-            own_spines=self.planes == OWN,
+            own_spines=self.planes == clos.OWN,
             super_spines=self.super_spines,
         )
-        homing = NicHoming(self.homing, self.nic_ports)
-        return ClosPlan(
+        homing = clos.NicHoming(self.homing, self.nic_ports)
+        return clos.ClosPlan(
             cabling=self,
             tiers=tiers,
-            trunks=ClosTrunks(
+            trunks=clos.ClosTrunks(
                 tiers=tiers,
                 nic_rate=self.nic_rate,
                 uplink_rate=self.uplink_rate,
@@ -138,8 +119,10 @@ class Clos(CabledDesign):
                 uplinks_per_super=self.uplinks_per_super,
             ),
             homing=homing,
-            panel=SwitchPanel(order=self.port_order, ports=self.switch_ports, hosts=self.hosts),
-            subnets=RailSubnets(
+            panel=clos.SwitchPanel(
+                order=self.port_order, ports=self.switch_ports, hosts=self.hosts
+            ),
+            subnets=clos.RailSubnets(
                 word=self.subnets, prefix=self.subnet_prefix, tiers=tiers, homing=homing
             ),
             pcie_rate=self.pcie_rate,
@@ -173,9 +156,9 @@ class Clos(CabledDesign):
             needs["pcie_rate"] = "gpus_per_nic=2 or more"
         if self.nic_ports == 1 or not (self.spines or self.plan.homing.fep_per_port):
             needs["planes"] = "spines, and nic_ports=2 or 4"
-        if tiers.rails_of_switch == 1 and self.subnets == DIVIDED:
+        if tiers.rails_of_switch == 1 and self.subnets == clos.DIVIDED:
             needs["subnets"] = "several rails on a switch (rails_per_switch)"
-        if tiers.rails_of_switch == 1 and self.port_order != INTERLEAVED:
+        if tiers.rails_of_switch == 1 and self.port_order != clos.INTERLEAVED:
             needs["port_order"] = "several rails on a switch (rails_per_switch)"
         if not self.spines:
             needs |= dict.fromkeys(("uplink_delay", "uplinks_per_spine"), "spines")

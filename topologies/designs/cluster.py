@@ -1,14 +1,15 @@
 """A whole cluster: its scale-out fabric, and the other networks of its servers.
 
-Numbers in the docstring are those of the defaults; a test computes them.
+Its storage network is also a fabric of its own that RDMA runs over.
+Numbers in the docstrings are those of the defaults; a test computes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from topologies import cluster
+from topologies import cluster, elements
 from topologies.cluster import (
     APART,
     EQUAL,
@@ -22,29 +23,23 @@ from topologies.cluster import (
     Tenancy,
 )
 from topologies.designs.clos import Clos
-from topologies.elements import (
-    AUTO_ISOLATION,
-    BACKEND,
-    BY_FILTER,
-    FRONTEND,
-    ISOLATIONS,
-    MANAGEMENT,
-    NETWORKS,
-    STORAGE,
-)
+from topologies.elements import BACKEND, FabricProfile
 from topologies.model import Topology, TopologyError
-from topologies.parts.design import parameter, register
+from topologies.parts.design import Design, parameter, register
 from topologies.parts.design_parameters import (
     COUNT,
+    MTU,
     NUMBER,
     RATE,
+    SIZE,
+    TIME,
     ParameterKind,
     TextKind,
     WordKind,
     parse_count,
 )
 
-ALL = "+".join(name for name in NETWORKS if name != BACKEND)
+ALL = "+".join(name for name in elements.NETWORKS if name != elements.BACKEND)
 NONE = "none"
 VNI = ParameterKind("VNI", "", FIRST_VNI, LAST_VNI, parse_count, str)
 HOMES = ParameterKind("count", "", 1, 2, parse_count, str)
@@ -80,7 +75,9 @@ class Cluster(Clos):
         2, NUMBER, "tenants of the frontend, a VXLAN each; 0: one network for all"
     )
     isolation: str = parameter(
-        AUTO_ISOLATION, WordKind(ISOLATIONS), "how tenants are apart; auto: as this machine can"
+        elements.AUTO_ISOLATION,
+        WordKind(elements.ISOLATIONS),
+        "how tenants are apart; auto: as this machine can",
     )
     tenant_subnets: int = parameter(1, COUNT, "subnets of each tenant; a leaf has one of them")
     tenant_addresses: str = parameter(
@@ -119,11 +116,13 @@ class Cluster(Clos):
         frontend = LeafSpine(leaves=self.frontend_leaves, spines=self.frontend_spines)
         storage = LeafSpine(leaves=self.storage_leaves, spines=self.storage_spines)
         builders: dict[str, Callable[[], Topology]] = {
-            FRONTEND: lambda: cluster.frontend(
+            elements.FRONTEND: lambda: cluster.frontend(
                 machines, frontend, self._cabling(self.frontend_rate), tenancy
             ),
-            STORAGE: lambda: cluster.storage(machines, storage, self._cabling(self.storage_rate)),
-            MANAGEMENT: lambda: cluster.management(
+            elements.STORAGE: lambda: cluster.storage(
+                machines, storage, self._cabling(self.storage_rate)
+            ),
+            elements.MANAGEMENT: lambda: cluster.management(
                 machines, self._cabling(self.management_rate, cluster.ORDINARY_MTU)
             ),
         }
@@ -134,19 +133,19 @@ class Cluster(Clos):
     def idle(self) -> dict[str, str]:
         needs, chosen = super().idle(), self._chosen()
         tenancy = ("isolation", "tenant_subnets", "tenant_addresses", "subnet_vni", "router_vni")
-        if self.isolation == BY_FILTER:
+        if self.isolation == elements.BY_FILTER:
             needs["router_vni"] = "VRFs (isolation=vrf or netns)"
         if not self.tenants:
             needs |= dict.fromkeys(tenancy, "tenants")
-        if FRONTEND not in chosen:
+        if elements.FRONTEND not in chosen:
             names = ("frontend_rate", "frontend_leaves", "frontend_spines", "frontend_homes")
             needs |= dict.fromkeys((*names, *tenancy, "tenants", "users"), "networks=frontend")
-        if STORAGE not in chosen:
+        if elements.STORAGE not in chosen:
             of_storage = ("storage_rate", "storage_leaves", "storage_spines")
             needs |= dict.fromkeys(of_storage, "networks=storage")
-            if MANAGEMENT not in chosen:
+            if elements.MANAGEMENT not in chosen:
                 needs["storage_nodes"] = "networks=storage+management, or one of them"
-        if MANAGEMENT not in chosen:
+        if elements.MANAGEMENT not in chosen:
             needs["management_rate"] = "networks=management"
         return needs
 
@@ -161,7 +160,7 @@ class Cluster(Clos):
     def _chosen(self) -> frozenset[str]:
         """Return the names in ``networks``; TopologyError for one that cannot be."""
         names = [] if self.networks == NONE else self.networks.split("+")
-        known = [name for name in NETWORKS if name != BACKEND]
+        known = [name for name in elements.NETWORKS if name != elements.BACKEND]
         for name in names:
             if name not in known:
                 raise TopologyError(
@@ -169,3 +168,50 @@ class Cluster(Clos):
                     "that are joined by +"
                 )
         return frozenset(names)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class ClusterStorage(Design):
+    """The storage network of a cluster alone, for runs: its machines are the end points.
+
+    ::
+
+        storage0, storage1, head0, h0 ... h3 === stor-leaf0,1 === stor-spine0,1      200G
+
+    The parameters are those that the design cluster has for it. Routes are computed, where a
+    cluster's are learned by eBGP.
+
+    7 GPUs, 4 switches, 11 links; bisection: servers 600 Gbps; oversubscription: leaf 2:1.
+    """
+
+    NAME = "cluster_storage"
+
+    hosts: int = parameter(4, COUNT, "servers")
+    storage_rate: int = parameter("200Gbps", RATE, "rate of each cable")
+    storage_leaves: int = parameter(2, COUNT, "leaves")
+    storage_spines: int = parameter(2, NUMBER, "spines")
+    storage_nodes: int = parameter(2, COUNT, "storage nodes")
+    nic_delay: int = parameter("600ns", TIME, "delay of a cable")
+    mtu: int = parameter("9000", MTU, "IP MTU of every link")
+    buffer: int = parameter("1MiB", SIZE, "egress queue of every port")
+
+    def topology(self) -> Topology:
+        servers = tuple(f"h{number}" for number in range(self.hosts))
+        network = cluster.storage(
+            Machines(servers=servers, storage_nodes=self.storage_nodes, users=0),
+            LeafSpine(leaves=self.storage_leaves, spines=self.storage_spines),
+            NetworkCabling(
+                rate_bps=self.storage_rate,
+                delay_ns=self.nic_delay,
+                mtu=self.mtu,
+                buffer_bytes=self.buffer,
+            ),
+        )
+        return replace(
+            network,
+            name=self.NAME,
+            parameters=asdict(self),
+            network=BACKEND,  # the only one of its lab
+            profile=FabricProfile(control_plane="static"),
+        )

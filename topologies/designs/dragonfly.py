@@ -80,7 +80,6 @@ def global_links(
 
 
 def _port(group: int, other: int, groups: int, arrangement: str) -> int:
-    """The port within a round by which ``group`` is joined to ``other``."""
     if arrangement == "relative":
         return (other - group - 1) % groups
     return other if other < group else other - 1
@@ -128,7 +127,6 @@ class Grouped(CabledDesign):
 
     @property
     def hosting(self) -> int:
-        """Routers of a group that have servers."""
         raise NotImplementedError
 
     @property

@@ -87,7 +87,6 @@ class FatTree(CabledDesign):
 
     @property
     def pods(self) -> int:
-        """Return the number of pods that exist."""
         return -(-self.leaf_count // self.leaves_per_pod)
 
     @property

@@ -44,7 +44,6 @@ class Heat:
         return WIDTHS[self.step(value)]
 
     def shown(self, value: float) -> str:
-        """``value`` with its unit."""
         return f"{number(value)} {self.unit}"
 
     def legend(self) -> list[tuple[str, str]]:

@@ -58,8 +58,6 @@ PORTS_OF_ALL = 64  # of a switch, which no version refuses
 
 @dataclass(frozen=True)
 class _Below:
-    """The links between a tier and the one below."""
-
     rate_gbps: int
     latency_ns: int
     queue_bytes: int
@@ -104,7 +102,6 @@ class _Tree:
         )
 
     def _sorted_links(self) -> list[list[Link]]:
-        """The links below each tier."""
         found: list[list[Link]] = [[] for _ in self.tiers]
         for link in self.topology.links:
             a, b = (self._level[end.node] for end in link.ends)
@@ -162,7 +159,6 @@ class _Tree:
         return found
 
     def _one(self, what: str, values: Mapping[str, int]) -> int:
-        """Return what all of ``values`` are."""
         different = list(dict.fromkeys(values.values()))
         if len(different) > 1:
             first, second = (
@@ -294,7 +290,6 @@ def packet_bytes(topology: Topology) -> int:
 
 
 def _together(nodes: Iterable[Node], keys: Mapping[str, Hashable]) -> list[list[Node]]:
-    """``nodes`` in lists of equal keys."""
     found: dict[Hashable, list[Node]] = {}
     for node in nodes:
         found.setdefault(keys[node.name], []).append(node)

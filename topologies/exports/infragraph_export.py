@@ -13,18 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from topologies import model
 from topologies.exports.export_registry import EXPORTS, Export
-from topologies.model import (
-    MESH,
-    SWITCH,
-    CableEnd,
-    Link,
-    Node,
-    Role,
-    Server,
-    Topology,
-    TopologyError,
-)
 
 Json = dict[str, Any]
 
@@ -36,7 +26,7 @@ _PCIE, _NVLINK, _CHIP = "pcie", "nvlink", "asic"
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
-def to_infragraph(topology: Topology) -> str:
+def to_infragraph(topology: model.Topology) -> str:
     """Return ``topology`` as JSON; TopologyError for what InfraGraph or the import has no form."""
     _check(topology)
     gpu_link = next(link for link in topology.links if _is_gpu(topology, link))
@@ -73,32 +63,32 @@ def to_infragraph(topology: Topology) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
-def _check(topology: Topology) -> None:
+def _check(topology: model.Topology) -> None:
     """Raise TopologyError for a fabric that would come back as another one."""
-    if any(node.role is Role.NIC for node in topology.nodes):
-        raise TopologyError(
+    if any(node.role is model.Role.NIC for node in topology.nodes):
+        raise model.TopologyError(
             f"topology {topology.name} has NICs that GPUs share, which this export does not write; "
             "take --format json"
         )
     if any(link.standby for link in topology.links) or any(node.bonds for node in topology.nodes):
-        raise TopologyError(
+        raise model.TopologyError(
             f"topology {topology.name} has bonds or standby links, for which InfraGraph has no "
             "form; take homing=paths, or --format json"
         )
-    if not any(node.role is Role.GPU for node in topology.nodes):
-        raise TopologyError(
+    if not any(node.role is model.Role.GPU for node in topology.nodes):
+        raise model.TopologyError(
             f"topology {topology.name} joins machines and no GPUs, which this export does not "
             "write; take --format json"
         )
     if any(server.scale_up.hosts > 1 for server in topology.servers):
-        raise TopologyError(
+        raise model.TopologyError(
             f"topology {topology.name} has scale-up networks over several servers, which this "
             "export does not write; take --format json"
         )
 
 
-def _is_gpu(topology: Topology, link: Link) -> bool:
-    return any(topology.node(end.node).role is Role.GPU for end in link.ends)
+def _is_gpu(topology: model.Topology, link: model.Link) -> bool:
+    return any(topology.node(end.node).role is model.Role.GPU for end in link.ends)
 
 
 def _places(names: Sequence[str]) -> dict[str, tuple[str, int]]:
@@ -145,7 +135,7 @@ def _between(one: str, other: str, link: str, scheme: str) -> Json:
     return {"ep1": {"component": one}, "ep2": {"component": other}, "scheme": scheme, "link": link}
 
 
-def _server(server: Server, ports: int) -> Json:
+def _server(server: model.Server, ports: int) -> Json:
     """Return the device of a server whose GPUs have ``ports`` ports each."""
     gpus, scale_up = len(server.gpus), server.scale_up
     components = [_component(XPU, gpus, "xpu"), _component(NIC, gpus * ports, "nic")]
@@ -153,10 +143,10 @@ def _server(server: Server, ports: int) -> Json:
         _between(f"{XPU}[{gpu}]", f"{NIC}[{gpu * ports}:{(gpu + 1) * ports}]", _PCIE, MANY_TO_MANY)
         for gpu in range(gpus)
     ]
-    if scale_up.shape == SWITCH:
+    if scale_up.shape == model.SWITCH:
         components.append(_component(NVLINK_SWITCH, 1, "switch"))
         edges.append(_between(f"{XPU}[0:{gpus}]", f"{NVLINK_SWITCH}[0]", _NVLINK, MANY_TO_MANY))
-    elif scale_up.shape == MESH:
+    elif scale_up.shape == model.MESH:
         edges.append(_between(f"{XPU}[0:{gpus}]", f"{XPU}[0:{gpus}]", _NVLINK, MANY_TO_MANY))
     else:  # a ring
         edges.append(_between(f"{XPU}[0:{gpus - 1}]", f"{XPU}[1:{gpus}]", _NVLINK, ONE_TO_ONE))
@@ -169,7 +159,7 @@ def _server(server: Server, ports: int) -> Json:
     }
 
 
-def _switch(switch: Node) -> Json:
+def _switch(switch: model.Node) -> Json:
     ports = len(switch.ports)
     return {
         "name": f"{switch.role.value.replace('-', '_')}_switch_{ports}",
@@ -179,16 +169,18 @@ def _switch(switch: Node) -> Json:
     }
 
 
-def _key(link: Link) -> tuple[int, int]:
+def _key(link: model.Link) -> tuple[int, int]:
     return link.rate_bps, link.delay_ns
 
 
-def _links(topology: Topology) -> dict[tuple[int, int], Json]:
+def _links(topology: model.Topology) -> dict[tuple[int, int], Json]:
     keys: Iterable[tuple[int, int]] = dict.fromkeys(_key(link) for link in topology.links)
     return {key: _physical(f"ethernet_{number}", *key) for number, key in enumerate(keys)}
 
 
-def _edge(topology: Topology, places: dict[str, tuple[str, int]], link: Link, name: str) -> Json:
+def _edge(
+    topology: model.Topology, places: dict[str, tuple[str, int]], link: model.Link, name: str
+) -> Json:
     return {
         "ep1": _endpoint(topology, places, link.a),
         "ep2": _endpoint(topology, places, link.b),
@@ -197,11 +189,13 @@ def _edge(topology: Topology, places: dict[str, tuple[str, int]], link: Link, na
     }
 
 
-def _endpoint(topology: Topology, places: dict[str, tuple[str, int]], end: CableEnd) -> Json:
+def _endpoint(
+    topology: model.Topology, places: dict[str, tuple[str, int]], end: model.CableEnd
+) -> Json:
     node = topology.node(end.node)
     number = [port.name for port in node.ports].index(end.port)
     owner, component = node.name, PORT
-    if node.role is Role.GPU:
+    if node.role is model.Role.GPU:
         assert node.server is not None
         assert node.local_rank is not None
         owner, component = node.server, NIC

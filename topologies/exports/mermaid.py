@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from topologies.analysis.capacity import (
-    HEIGHT,
-    TIERS,
-    bisection_bandwidth,
-    format_ratio,
-    oversubscription,
-    switch_ports,
-)
+from topologies.analysis import capacity
 from topologies.analysis.failure_domain import failure_domains
 from topologies.designs.planes import fep_number
 from topologies.exports.export_registry import EXPORTS, Export
@@ -64,12 +57,12 @@ def as_data(topology: Topology) -> dict[str, object]:
         ],
         "capacity": {
             "oversubscription": {
-                role.value: format_ratio(ratio)
-                for role, ratio in oversubscription(topology).items()
+                role.value: capacity.format_ratio(ratio)
+                for role, ratio in capacity.oversubscription(topology).items()
             },
-            "bisection_bps": bisection_bandwidth(topology),
-            "switch_ports": switch_ports(topology),
-            "switch_ports_per_gpu": switch_ports(topology) / len(topology.gpus),
+            "bisection_bps": capacity.bisection_bandwidth(topology),
+            "switch_ports": capacity.switch_ports(topology),
+            "switch_ports_per_gpu": capacity.switch_ports(topology) / len(topology.gpus),
         },
         "failure_domains": [domain.as_data() for domain in failure_domains(topology)],
     }
@@ -135,7 +128,7 @@ def bundles(topology: Topology) -> Iterator[tuple[Node, Node, list[Link]]]:
     found: dict[tuple[str, str, bool], list[Link]] = {}
     for link in topology.links:
         a, b = topology.node(link.a.node), topology.node(link.b.node)
-        lower, upper = (b, a) if HEIGHT[a.role] > HEIGHT[b.role] else (a, b)
+        lower, upper = (b, a) if capacity.HEIGHT[a.role] > capacity.HEIGHT[b.role] else (a, b)
         found.setdefault((lower.name, upper.name, link.standby), []).append(link)
     for (low, high, _), links in found.items():
         yield topology.node(low), topology.node(high), links
@@ -187,7 +180,7 @@ def to_mermaid(topology: Topology) -> str:
 def _rows(topology: Topology) -> list[list[str]]:
     """Names in drawing order, lowest row first: servers, then each tier of switches."""
     rows = [[server.name for server in topology.servers]]
-    for tier in TIERS:
+    for tier in capacity.TIERS:
         row = [switch.name for switch in topology.switches if switch.role is tier]
         if row:
             rows.append(row)

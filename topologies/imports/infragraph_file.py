@@ -43,8 +43,6 @@ _SLICE = re.compile(r"(-?\d{1,9})?(?::(-?\d{1,9})?(?::(\d{1,9}))?)?")
 
 @dataclass(frozen=True)
 class GraphEndpoint:
-    """A component of a device instance."""
-
     instance: str
     number: int
     path: Path

@@ -48,8 +48,6 @@ ACCESS_BOND = "es"  # and the number of the port that it has
 
 @dataclass
 class _Draft:
-    """A node that still grows."""
-
     node: Node
     number: int
     fep_per_port: bool = False

@@ -10,23 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from topologies import units
 from topologies.addressing import LONGEST_PREFIX, SHORTEST_PREFIX
 from topologies.model import MAX_MTU, MIN_MTU, TopologyError
-from topologies.units import (
-    format_rate,
-    format_size,
-    format_time,
-    parse_rate,
-    parse_size,
-    parse_time_ns,
-)
 
 AUTO = "auto"  # what the design computes
 LONGEST_COUNT = 40  # digits, far beyond every limit: what is longer is not read
 
 
 def parse_count(text: str) -> int:
-    """``text`` as a plain whole number."""
     digits = text.removeprefix("-")  # a number below 0 is one: the limits of its kind refuse it
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= LONGEST_COUNT):
         raise TopologyError(f"{text!r} is not a whole number; write for example 6")
@@ -68,18 +60,14 @@ class TextKind:
     name: str
 
     def read(self, field: str, value: int | str) -> str:
-        """Return ``value`` as a text."""
         return str(value)
 
     def format(self, value: str) -> str:
-        """Return ``value`` as it is."""
         return value
 
 
 @dataclass(frozen=True)
 class WordKind:
-    """A kind of parameter that is one of a few words."""
-
     words: tuple[str, ...]
 
     @property
@@ -106,8 +94,10 @@ PREFIX = ParameterKind(
     parse_prefix,
     lambda length: f"/{length}",
 )
-RATE = ParameterKind("rate", "bit/s", 1_000, 10**15, parse_rate, format_rate)
-TIME = ParameterKind("time", "ns", 0, 10**9, parse_time_ns, format_time)
-SIZE = ParameterKind("size", "octets", 1, 2**40, parse_size, format_size)
+RATE = ParameterKind("rate", "bit/s", 1_000, 10**15, units.parse_rate, units.format_rate)
+TIME = ParameterKind("time", "ns", 0, 10**9, units.parse_time_ns, units.format_time)
+SIZE = ParameterKind("size", "octets", 1, 2**40, units.parse_size, units.format_size)
 TEXT = TextKind("text")
-MTU = ParameterKind("size", "octets", MIN_MTU, MAX_MTU, parse_size, lambda octets: f"{octets} B")
+MTU = ParameterKind(
+    "size", "octets", MIN_MTU, MAX_MTU, units.parse_size, lambda octets: f"{octets} B"
+)

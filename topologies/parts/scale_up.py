@@ -25,8 +25,6 @@ from topologies.model import MESH, RING, ScaleUp, Topology
 
 
 class ScaleUpDomains:
-    """The scale-up networks of ``topology``."""
-
     def __init__(self, topology: Topology) -> None:
         self._domain = topology.scale_up_domains
         self._network = {gpu: server.scale_up for server in topology.servers for gpu in server.gpus}

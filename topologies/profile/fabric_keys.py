@@ -293,7 +293,6 @@ def _key(key: Key) -> dict[str, object]:
 
 
 def _forms(kind: ParameterKind | WordKind | TextPattern | Queues) -> list[dict[str, object]]:
-    """Return what a value of ``kind`` can be."""
     if isinstance(kind, WordKind):
         booleans = [True, False] if set(ON_OFF.words) <= set(kind.words) else []
         return [{"enum": [*kind.words, *booleans]}]

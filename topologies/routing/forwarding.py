@@ -131,12 +131,10 @@ class Graph:
 
     @cached_property
     def local(self) -> Mapping[str, tuple[Step, ...]]:
-        """Switch -> its steps to switches of its own group."""
         return self._sided(inside=True)
 
     @cached_property
     def across(self) -> Mapping[str, tuple[Step, ...]]:
-        """Switch -> its steps to switches of other groups."""
         return self._sided(inside=False)
 
     def _sided(self, *, inside: bool) -> Mapping[str, tuple[Step, ...]]:
@@ -475,7 +473,6 @@ class Forwarding:
         return (whole,)
 
     def arrival(self, place: LookupPlace, step: Step) -> LookupPlace:
-        """Return where a packet is after it took ``step`` from ``place``."""
         from_own_hosts, otherwise = self._arrivals[step.number]
         return from_own_hosts if place.table is RouteTable.HOSTS else otherwise
 

@@ -9,18 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from topologies import wiring
 from topologies.addressing import gpu_address, gpu_node
 from topologies.model import SHORTEST, VXLAN_OVERHEAD, Link, Topology, TopologyError
 from topologies.routing.forwarding import forwarding_of
 from topologies.stretch import stretch_of
-from topologies.wiring import (
-    NOWHERE,
-    Span,
-    once_per_topology,
-    shortest_paths,
-    shortest_spans,
-    ticks_of,
-)
 
 
 def paths_from(
@@ -36,7 +29,7 @@ def paths_from(
         return forwarding_of(topology).paths(source)
     if (stretch := stretch_of(topology)) is not None:
         return stretch.paths(source)
-    return shortest_paths(topology, source, port)
+    return wiring.shortest_paths(topology, source, port)
 
 
 def longest_paths_from(topology: Topology, source: str) -> Mapping[str, tuple[Link, ...]]:
@@ -45,10 +38,12 @@ def longest_paths_from(topology: Topology, source: str) -> Mapping[str, tuple[Li
         return forwarding_of(topology).paths(source, longest=True)
     if (stretch := stretch_of(topology)) is not None:
         return stretch.paths(source, longest=True)
-    return shortest_paths(topology, source)
+    return wiring.shortest_paths(topology, source)
 
 
-def spans_from(topology: Topology, source: str, *, longest: bool = False) -> Mapping[str, Span]:
+def spans_from(
+    topology: Topology, source: str, *, longest: bool = False
+) -> Mapping[str, wiring.Span]:
     """Measure the paths of :func:`paths_from`, or of :func:`longest_paths_from`."""
     if topology.profile.routing != SHORTEST:
         return forwarding_of(topology).spans(source, longest=longest)
@@ -58,7 +53,7 @@ def spans_from(topology: Topology, source: str, *, longest: bool = False) -> Map
     if source not in known:
         behind = None if topology.node(source).forwards else _only_cable(topology, source)
         if behind is None:
-            known[source] = shortest_spans(topology, source)
+            known[source] = wiring.shortest_spans(topology, source)
         else:
             known[source] = _Behind(topology, source, *behind)
     return known[source]
@@ -75,7 +70,7 @@ def _only_cable(topology: Topology, source: str) -> tuple[Link, str] | None:
     return link, theirs.node
 
 
-class _Behind(Mapping[str, Span]):
+class _Behind(Mapping[str, wiring.Span]):
     """The spans from ``source``, whose ``link`` to the switch ``near`` is its only cable.
 
     They are those from that switch, which all GPUs at it have in common, and the cable.
@@ -84,14 +79,14 @@ class _Behind(Mapping[str, Span]):
     def __init__(self, topology: Topology, source: str, link: Link, near: str) -> None:
         self._source, self._beyond = source, spans_from(topology, near)
         delay = link.delay_ns + topology.latency_ns(near)
-        self._first = Span(1, delay, ticks_of(topology).of(link))
+        self._first = wiring.Span(1, delay, wiring.ticks_of(topology).of(link))
 
-    def __getitem__(self, name: str) -> Span:
+    def __getitem__(self, name: str) -> wiring.Span:
         if name == self._source:
-            return NOWHERE
+            return wiring.NOWHERE
         hops, delay, ticks, tunnel = self._beyond[name]
         first = self._first
-        return Span(hops + 1, delay + first.delay_ns, ticks + first.ticks, tunnel)
+        return wiring.Span(hops + 1, delay + first.delay_ns, ticks + first.ticks, tunnel)
 
     def __contains__(self, name: object) -> bool:
         return name in self._beyond
@@ -104,8 +99,8 @@ class _Behind(Mapping[str, Span]):
         return len(self._beyond)
 
 
-@once_per_topology
-def _spans_by_source(topology: Topology) -> dict[str, Mapping[str, Span]]:
+@wiring.once_per_topology
+def _spans_by_source(topology: Topology) -> dict[str, Mapping[str, wiring.Span]]:
     """Hold the spans that :func:`spans_from` has computed for ``topology``, by source."""
     return {}
 
@@ -124,12 +119,12 @@ def longest_to_gpus(topology: Topology, gpu: str) -> tuple[int, int]:
     key = gpu if alone else cables
     if key not in known:
         reached = spans_from(topology, gpu, longest=True)
-        spans = {reached.get(peer.name, NOWHERE) for peer in topology.gpus}
+        spans = {reached.get(peer.name, wiring.NOWHERE) for peer in topology.gpus}
         known[key] = max(span.delay_ns for span in spans), max(span.hops for span in spans)
     return known[key]
 
 
-@once_per_topology
+@wiring.once_per_topology
 def _longest_by_cables(topology: Topology) -> dict[object, tuple[int, int]]:
     """Hold what :func:`longest_to_gpus` has found for ``topology``, by GPU or its cables."""
     return {}

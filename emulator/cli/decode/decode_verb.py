@@ -13,13 +13,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from emulator.cli.decode.decode_source import (
-    CapturedFrame,
-    keys_beside,
-    opener,
-    read_domains,
-    read_frames,
-)
+from emulator.cli.decode import decode_source
 from emulator.errors import UserError
 from emulator.transports.one_time_keys import KEY_FILE
 from uet.wire.codes import NATIVE_PROTOCOL, UDP_PORT, ControlType
@@ -63,7 +57,7 @@ _OWN_PSN = frozenset(
 _CUT = "not decrypted: the capture has"
 
 
-def brief_line(frame: CapturedFrame, packet: DecodedPacket) -> Text:
+def brief_line(frame: decode_source.CapturedFrame, packet: DecodedPacket) -> Text:
     """Return one line: number, addresses, the layers with their kinds, notes and errors."""
     line = Text.assemble((f"{frame.number:>6}", "bold"))
     envelope = packet.envelope
@@ -241,13 +235,15 @@ def command(  # noqa: PLR0913  options of the verb
 
     A capture's key file may name a domain again with other keys: each is tried.
     """
-    key_file = Path(keys) if keys is not None else keys_beside(source)
-    open_secure = None if key_file is None else opener(read_domains(key_file))
+    key_file = Path(keys) if keys is not None else decode_source.keys_beside(source)
+    open_secure = (
+        None if key_file is None else decode_source.opener(decode_source.read_domains(key_file))
+    )
     show = _Printer(style, brief)
     others: Counter[str] = Counter()
     total = 0
     try:
-        for frame in read_frames(source):
+        for frame in decode_source.read_frames(source):
             total += 1
             packet = decode_frame(
                 frame.octets,
@@ -286,7 +282,7 @@ class _Printer:
         self._brief = brief
         self._console = Console(highlight=False)
 
-    def frame(self, frame: CapturedFrame, packet: DecodedPacket) -> None:
+    def frame(self, frame: decode_source.CapturedFrame, packet: DecodedPacket) -> None:
         if self._json:
             click.echo(json.dumps(as_data(frame.number, packet)))
         elif self._brief:
@@ -294,7 +290,7 @@ class _Printer:
         else:
             self._full(frame, packet)
 
-    def _full(self, frame: CapturedFrame, packet: DecodedPacket) -> None:
+    def _full(self, frame: decode_source.CapturedFrame, packet: DecodedPacket) -> None:
         console = self._console
         console.print(_headline(frame, packet), soft_wrap=True)
         if packet.is_uet:
@@ -332,7 +328,7 @@ def as_data(number: int, packet: DecodedPacket) -> dict[str, Any]:
     }
 
 
-def _headline(frame: CapturedFrame, packet: DecodedPacket) -> Text:
+def _headline(frame: decode_source.CapturedFrame, packet: DecodedPacket) -> Text:
     line = Text.assemble((f"Frame {frame.number}", "bold"), f"  {frame.wire_length} octets")
     if frame.interface:
         line.append(f"  on {frame.interface}")

@@ -12,14 +12,7 @@ from rich.table import Table
 from emulator.cli.plain_tables import page, plain_table
 from emulator.report.row_heat import MEASURES, busiest, describe
 from emulator.report.run_folder import RunRecord
-from topologies.analysis.capacity import (
-    TIERS,
-    bisection_bandwidth,
-    format_ratio,
-    oversubscription,
-    rates,
-    switch_ports,
-)
+from topologies.analysis import capacity
 from topologies.analysis.failure_domain import failure_domains
 from topologies.clos import AUTO_HOMING
 from topologies.exports import address_table
@@ -95,7 +88,6 @@ def addresses(topology: Topology, *, to_terminal: bool = False) -> str:
 
 
 def links_of(run: RunRecord, row: int | None, colour: str, *, to_terminal: bool = False) -> str:
-    """The directions of links that saw the most of ``colour`` in one row of a run."""
     found = busiest(run, row, colour)
     shown = [one for one in found if one.utilisation][:MOST_LINKS]
     title = f"{MEASURES[colour].title}: {describe(run, run.ports_of(row))}"
@@ -124,7 +116,7 @@ def _summary(topology: Topology) -> Table:
     table.add_row("topology", topology.name)
     table.add_row("GPUs", f"{len(topology.gpus)} ({len(topology.servers)} x {shape})")
     table.add_row("links", str(len(links)))
-    ports = switch_ports(topology)
+    ports = capacity.switch_ports(topology)
     table.add_row("switch ports", f"{ports} ({ports / len(topology.gpus):.3g} per GPU)")
     if topology.parameters.get("homing") == AUTO_HOMING:
         table.add_row("homing", "bond, drawn here; paths where the kernel has no bonds")
@@ -141,7 +133,7 @@ def _summary(topology: Topology) -> Table:
         if scale_up.hosts > 1:
             reported += f", {scale_up.hosts} servers"
         table.add_row("scale-up", reported)
-    for name, bps in bisection_bandwidth(topology).items():
+    for name, bps in capacity.bisection_bandwidth(topology).items():
         table.add_row(f"bisection, {name}", f"{format_rate(bps)} each way")
     if delays := path_delays(topology, topology.gpus[0].name).values():
         table.add_row("one-way delay", f"{_span_of(delays, format_time)} (sum of link delays)")
@@ -169,12 +161,12 @@ def _span_of(values: Iterable[int], shown: Callable[[int], str]) -> str:
 
 
 def _tiers(topology: Topology) -> Table:
-    ratios = oversubscription(topology)
-    sides = {node.name: rates(topology, node) for node in topology.nodes}
+    ratios = capacity.oversubscription(topology)
+    sides = {node.name: capacity.rates(topology, node) for node in topology.nodes}
     flat = any(across for _, across, _ in sides.values())  # else the column would be empty
     names = ("down", "across", "up") if flat else ("down", "up")
     table = plain_table("Tiers", "tier", "nodes", *names, "oversubscription")
-    for tier in reversed(TIERS):
+    for tier in reversed(capacity.TIERS):
         rows = [sides[node.name] for node in topology.nodes if node.role is tier]
         if not rows:
             continue
@@ -182,7 +174,7 @@ def _tiers(topology: Topology) -> Table:
             "; ".join(dict.fromkeys(_ports(counts) for counts in side))
             for side in zip(*rows, strict=True)
         )
-        ratio = format_ratio(ratios[tier]) if tier in ratios else "-"
+        ratio = capacity.format_ratio(ratios[tier]) if tier in ratios else "-"
         shown = (down, across, up) if flat else (down, up)
         table.add_row(tier.value, str(len(rows)), *shown, ratio)
     return table

@@ -266,7 +266,6 @@ def _stated_switch(what: str) -> str | None:
 
 
 def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bool = False) -> str:
-    """``topology`` in one of the formats."""
     if form in EXPORTS:
         return EXPORTS[form].write(topology)
     from emulator.cli.graph import graph_tables

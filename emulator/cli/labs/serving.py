@@ -20,7 +20,6 @@ SHORTEST_NS = 50_000_000
 
 
 def listen_option(default: str) -> Callable[[Any], Any]:
-    """Return the option ``--listen``."""
     return click.option(
         "--listen",
         default=default,

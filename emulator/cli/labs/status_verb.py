@@ -189,7 +189,6 @@ def _show_ports(
 
 
 def _rate(link: Link, faulted: Condition) -> str:
-    """Return the rate of ``link`` and its silent faults."""
     reported = described(faulted.of(link), link)
     return format_rate(link.rate_bps) + (f" ({' '.join(reported)})" if reported else "")
 
@@ -200,7 +199,6 @@ def _dropped(asic: AsicCounters | None) -> int:
 
 
 def _marks(asic: AsicCounters | None) -> tuple[str, ...]:
-    """Packets marked and trimmed."""
     if asic is None:
         return ()
     rows = asic.classes.values()

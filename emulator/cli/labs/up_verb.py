@@ -162,7 +162,6 @@ def command(  # noqa: PLR0913  options of the verb
 
 
 def _left_out(services: str) -> Iterator[str]:
-    """Yield a line for each kind of service that ``all`` does without."""
     for kind in KINDS.values() if services == ALL else ():
         for program in missing(kind):
             yield f"service {kind.name}: left out; to have it, {program.advice}"

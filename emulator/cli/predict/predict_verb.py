@@ -162,7 +162,6 @@ class _Progress:
         """Do nothing: the heading follows when the run has ended."""
 
     def progress(self, what: str, share: float | None) -> None:
-        """Show the share that is done."""
         self._bar.show(what, share)
 
     def row(self, row: Mapping[str, object]) -> None:

@@ -293,7 +293,6 @@ def table_of(rows: Sequence[Mapping[str, object]]) -> ResultTable:
 def cluster_lines(
     log: ClusterLog, collective: str, topology: Topology, rows: Sequence[Mapping[str, object]]
 ) -> Iterator[str]:
-    """Yield the heading's lines on the log."""
     ranks = len(topology.gpus)
     words = [f"{log.source}: {collective}_perf over {log.ranks or ranks} ranks"]
     if log.hosts:

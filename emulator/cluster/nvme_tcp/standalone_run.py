@@ -151,7 +151,6 @@ class HostAlone:
     others: tuple[HostOptions, ...] = ()
 
     async def connect(self) -> BlockHost:
-        """Return a host that is connected by all paths."""
         return await connect((self.options, *self.others))
 
     def check_one_path(self) -> None:
@@ -160,7 +159,6 @@ class HostAlone:
             raise UserError("this asks one controller; give one address")
 
     def report(self) -> EventReport:
-        """Return a report on standard output."""
         return EventReport(sys.stdout, table=self.table)
 
 
@@ -370,7 +368,6 @@ class _Load:
         self.wrong = 0
 
     async def work(self) -> None:
-        """Carry out commands until there are none."""
         host, nsid, blocks, size = self._host, self._load.nsid, self._blocks, self._load.size
         for place in self._order:
             lba = place * blocks

@@ -22,7 +22,6 @@ class WakeTimer:
         self._handle = self._loop.call_at(at, self._expire)
 
     def cancel(self) -> None:
-        """Wake no more."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

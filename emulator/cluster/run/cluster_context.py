@@ -71,7 +71,6 @@ class NetworkSamples:
         return time.monotonic() - self._began
 
     def event(self, text: str) -> None:
-        """Note ``text`` with the time."""
         self.events.append(ClusterEvent(at_s=self.now_s, text=text))
 
     def end(self) -> None:
@@ -175,15 +174,12 @@ class ClusterContext:
 
     @property
     def machines(self) -> MachineMap:
-        """Return the machines and their addresses."""
         return MachineMap(self.cluster.backend.topology)
 
     def dilation(self, network: str) -> float:
-        """Return the machine's seconds for a second of ``network``."""
         return self.cluster.labs[network].dilation
 
     def event(self, text: str) -> None:
-        """Note that ``text`` happens now."""
         self.samples.event(text)
 
     def execute(self, machine: str, argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str:

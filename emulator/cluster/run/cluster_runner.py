@@ -39,8 +39,6 @@ DILATION = 1000.0  # of the backend
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRequest:
-    """The request of a user: a scenario with its parameters on a cluster."""
-
     scenario: ClusterScenario
     parameters: Any
     topology: str | None = None

@@ -45,8 +45,6 @@ TCP = "tcp"
 
 
 class ClusterScenario:
-    """A loaded module."""
-
     def __init__(self, module: ModuleType, name: str) -> None:
         self.module = module
         self.name = name
@@ -58,11 +56,9 @@ class ClusterScenario:
 
     @property
     def topology(self) -> str:
-        """Return the specification of the cluster that it runs on."""
         return str(self.module.TOPOLOGY)
 
     def services(self, parameters: Any) -> str:
-        """Return the services that it needs with ``parameters``."""
         chosen = getattr(self.module, "services", None)
         return str(self.module.SERVICES if chosen is None else chosen(parameters))
 
@@ -94,7 +90,6 @@ class ClusterScenario:
         return kind(**parameter_values(kind, self.name, {**texts, **given}))
 
     def conduct(self, run: ClusterContext, parameters: Any) -> Iterator[Row]:
-        """Work in ``run`` and yield the rows of the result."""
         rows: Iterator[Row] = self.module.conduct(run, parameters)
         return rows
 

@@ -42,7 +42,6 @@ class StorageNodes:
 
     @property
     def names(self) -> Sequence[str]:
-        """Return the names of the machines."""
         return [record.machine for record in self.records]
 
     @property
@@ -157,7 +156,6 @@ class SharedStates:
 
     @property
     def _store(self) -> ServiceRecord:
-        """Return the service that is the shared file system."""
         (store,) = self.run.services.of_kind(kinds.nfs)
         return store
 

@@ -25,7 +25,6 @@ class CablingRow(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Return whether both agree."""
         return self.modelled == self.reported
 
 

@@ -29,21 +29,17 @@ DONE = "[DONE]"
 
 
 class LlmHandler(BaseHTTPRequestHandler):
-    """The answers to one client."""
-
     server: LlmServer
     timeout = PATIENCE_S
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with the list of models."""
         if self.path.rstrip("/") != "/v1/models":
             self._refuse(HTTPStatus.NOT_FOUND, f"there is no {self.path}")
             return
         self._answer({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     def do_POST(self) -> None:
-        """Answer a completion."""
         chat = self.path.rstrip("/") == "/v1/chat/completions"
         if not chat and self.path.rstrip("/") != "/v1/completions":
             self._refuse(HTTPStatus.NOT_FOUND, f"there is no {self.path}")

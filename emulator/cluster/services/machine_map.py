@@ -48,7 +48,6 @@ class MachineMap:
 
     @property
     def storage(self) -> tuple[str, ...]:
-        """Return the storage nodes."""
         return self.named("storage")
 
     def nodes(self) -> tuple[str, ...]:
@@ -57,11 +56,9 @@ class MachineMap:
         return tuple(dict.fromkeys(names))
 
     def named(self, prefix: str) -> tuple[str, ...]:
-        """Return the machines whose names are ``prefix`` and a number."""
         return tuple(name for name in self.addresses if name.rstrip("0123456789") == prefix)
 
     def within(self, network: str) -> tuple[str, ...]:
-        """Return the machines that are in ``network``."""
         return tuple(name for name, networks in self.addresses.items() if network in networks)
 
     def tenant(self, server: str) -> str | None:
@@ -77,13 +74,11 @@ class MachineMap:
         return None
 
     def subnet(self, machine: str, network: str) -> IPv4Network:
-        """Return the subnet of the first port of ``machine`` in ``network``."""
         address = self._first_port(machine, network).address
         assert address is not None  # an end node's port has one
         return address.network
 
     def port(self, machine: str, network: str) -> str:
-        """Return the name of the first port of ``machine`` in ``network``."""
         return self._first_port(machine, network).name
 
     def address(self, machine: str, network: str) -> str:

@@ -79,14 +79,11 @@ PATIENCE_S = 30.0
 
 
 class RedfishHandler(BaseHTTPRequestHandler):
-    """The answers to one client."""
-
     server: RedfishServer
     timeout = PATIENCE_S
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with a resource."""
         parts = self.path.rstrip("/").removeprefix(ROOT).strip("/").split("/")
         power = self.server.power
         if not self.path.startswith("/redfish"):

@@ -139,7 +139,6 @@ class RendezvousClient:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
         self._lines.close()
         self._socket.close()
 
@@ -157,7 +156,6 @@ class RendezvousClient:
         return int(self._call(op="add", key=key, value=number))
 
     def check(self, key: str) -> bool:
-        """Return whether ``key`` has a value now."""
         return bool(self._call(op="check", key=key))
 
     def compare_set(
@@ -173,7 +171,6 @@ class RendezvousClient:
         return found
 
     def barrier(self, name: str, ranks: int) -> None:
-        """Return when ``ranks`` clients have called this with ``name``."""
         if self.add(f"{name}/arrived", 1) == ranks:
             self.set(f"{name}/open", 1)
         self.get(f"{name}/open")

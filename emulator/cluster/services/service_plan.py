@@ -179,7 +179,6 @@ def _parameters(
 
 
 def missing(kind: ServiceKind) -> tuple[NeededProgram, ...]:
-    """Return the programs of ``kind`` that this machine lacks."""
     return tuple(one for one in kind.programs if shutil.which(one.command) is None)
 
 

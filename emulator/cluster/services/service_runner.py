@@ -52,12 +52,10 @@ class ServiceRecord:
 
     @property
     def kind(self) -> str:
-        """Return the name of its kind."""
         return self.name.partition("@")[0]
 
     @property
     def alive(self) -> bool:
-        """Return whether it still runs."""
         return self.process.alive
 
 
@@ -117,7 +115,6 @@ class Services:
 
     @classmethod
     def of_lab(cls, directory: Path) -> Services:
-        """Return the services that the lab of ``directory`` has on record."""
         try:
             rows: list[dict[str, Any]] = json.loads((directory / RECORD).read_text())
         except FileNotFoundError:
@@ -128,7 +125,6 @@ class Services:
         )
 
     def folder(self, name: str) -> Path:
-        """Return the directory of the service ``name``."""
         return self.directory / DIRECTORY / name
 
     def of_kind(self, kind: ServiceKind) -> list[ServiceRecord]:
@@ -149,7 +145,6 @@ class Services:
             raise UserError(stated)
 
     def save(self, folder: Path) -> None:
-        """Copy what every service printed to ``folder``/services."""
         for record in self.records:
             target = folder / DIRECTORY / record.name
             target.mkdir(parents=True, exist_ok=True)

@@ -125,7 +125,6 @@ class LabSampler:
             raise UserError(f"lab {self._lab.name} cannot be read: {error}") from error
 
     def between(self, before: Sample, after: Sample) -> LabSample:
-        """Return what the fabric did from one sample to the other."""
         dilation = self._lab.dilation
         created = datetime.fromisoformat(after.record.created).timestamp()
         return LabSample(

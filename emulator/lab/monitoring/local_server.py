@@ -93,7 +93,6 @@ class LocalServer:
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether only this machine can reach the server."""
         return self._server.loopback
 
     def __enter__(self) -> Self:
@@ -167,7 +166,6 @@ class _BoundedServer(ThreadingTCPServer):
                 one.shutdown(socket.SHUT_RDWR)
 
     def let_last(self, request: socket.socket) -> None:
-        """Have a connection last: it is a stream."""
         with self._changing:
             self._due[request] = float("inf")
 

@@ -29,9 +29,8 @@ from prometheus_client.registry import Collector
 from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.lab.live.rates import Activity, by_tier
 from emulator.lab.live.sampler import LabSample
-from emulator.lab.monitoring.lab_watch import Watched
+from emulator.lab.monitoring.lab_watch import RunProgress, Watched
 from emulator.lab.monitoring.local_server import HttpAnswer
-from emulator.lab.monitoring.run_progress import RunProgress
 
 #: The values of the labels, and the value; None is not exported.
 Samples = Iterable[tuple[Sequence[str], float | None]]
@@ -39,7 +38,6 @@ PREFIX = "uetemu_"
 
 
 def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
-    """Return a gauge: a value that goes up and down."""
     family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
     for values, value in samples:
         if value is not None:
@@ -62,7 +60,6 @@ def info(name: str, text: str, facts: dict[str, str]) -> Metric:
 
 
 def single(value: float | None) -> Samples:
-    """Return the samples of a metric without labels."""
     return [((), value)]
 
 
@@ -316,7 +313,6 @@ _SUMS = (
 
 
 def run_metrics(run: RunProgress) -> Iterator[Metric]:
-    """Yield the families of a run."""
     yield info("run", "The run in the lab.", {"scenario": run.scenario, "folder": str(run.folder)})
     yield counter("run_rows", "Rows that are finished.", (), single(run.finished))
     yield gauge("run_ended", "1 once the run has written all its results.", (),

@@ -57,7 +57,6 @@ class Card:
     length: int = 0
 
     def as_data(self) -> dict[str, object]:
-        """The object that is sent."""
         data: dict[str, object] = {
             "address": self.address,
             "gid": gid_of(self.address),
@@ -70,7 +69,6 @@ class Card:
         return data
 
     def line(self) -> bytes:
-        """The object as a line."""
         return json.dumps(self.as_data()).encode() + b"\n"
 
 

@@ -22,8 +22,7 @@ from typing import Any, Protocol
 from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.errors import UserError
-from emulator.lab.standalone.events import EventReport
-from emulator.lab.standalone.files import CaptureFile, make_folder
+from emulator.lab.standalone.events import CaptureFile, EventReport, make_folder
 from emulator.lab.standalone.script.offers import Offer, OfferedRegion
 from emulator.lab.standalone.script.outcomes import Outcomes
 from emulator.lab.standalone.script.phrases import ip
@@ -135,8 +134,6 @@ class StandAloneWork:
 
 
 class Configuration(Protocol):
-    """The fields that configurations of all transports have."""
-
     @property
     def address(self) -> str: ...
 
@@ -241,7 +238,6 @@ class EndpointRun:
         return _end(session, endpoint, port.nic, outcomes, self.report, reason, **at_end())
 
     def _wait_for_start(self) -> None:
-        """Have the operations begin at ``--start-at``."""
         start_at = self.requested.start_at
         if start_at is None:
             return

@@ -24,17 +24,7 @@ from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.connections import Connection
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.memory import ADDRESS_BITS, KEY_BITS
-from emulator.rocev2.wire import headers
-from emulator.rocev2.wire.codes import (
-    GSI_QPN,
-    ICRC_SIZE,
-    MAX_MESSAGE,
-    PATH_MTUS,
-    PSN_MASK,
-    QPN_MASK,
-    UDP_PORT,
-    BthOperation,
-)
+from emulator.rocev2.wire import codes, headers
 from topologies.advice import question
 from uet.ses.address import Address
 from uet.transport import AtomicRequest, ReadRequest, Request, SendRequest, WriteRequest
@@ -53,8 +43,8 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: The two atomics of IBA 9.4.5, by their names among those of UET.
 _ATOMICS: Final = {
-    AtomicOpcode.SUM: BthOperation.FETCH_ADD,
-    AtomicOpcode.CSWAP: BthOperation.COMPARE_SWAP,
+    AtomicOpcode.SUM: codes.BthOperation.FETCH_ADD,
+    AtomicOpcode.CSWAP: codes.BthOperation.COMPARE_SWAP,
 }
 #: How work can end, as verbs call it.
 _ERRORS: Final = (
@@ -118,7 +108,7 @@ def at_peer(message: Message, peer: Card) -> None:
     message.request = replace(request, **aim)  # type: ignore[arg-type]
 
 
-_AROUND = below.UDP_HEADER.size + headers.BTH.size + ICRC_SIZE
+_AROUND = below.UDP_HEADER.size + headers.BTH.size + codes.ICRC_SIZE
 _EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
 
 
@@ -129,8 +119,8 @@ def path_mtu_for(mtu: int, *, version: int, requested: int | None) -> int:
     """
     around = (below.IPV4 if version == 4 else below.IPV6).size + _AROUND + _EXTENSIONS
     if requested is not None:
-        if requested not in PATH_MTUS:
-            listed = ", ".join(map(str, PATH_MTUS))
+        if requested not in codes.PATH_MTUS:
+            listed = ", ".join(map(str, codes.PATH_MTUS))
             raise UserError(f"mtu is {requested}; InfiniBand knows {listed}")
         if requested + around > mtu:
             raise UserError(
@@ -138,18 +128,18 @@ def path_mtu_for(mtu: int, *, version: int, requested: int | None) -> int:
                 f" {requested + around}, and it has {mtu}; raise that, or choose a smaller one"
             )
         return requested
-    fitting = [size for size in PATH_MTUS if size + around <= mtu]
+    fitting = [size for size in codes.PATH_MTUS if size + around <= mtu]
     if not fitting:
         raise UserError(
             f"the interface's MTU of {mtu} octets is too small for RoCEv2; raise it to"
-            f" {PATH_MTUS[0] + around}"
+            f" {codes.PATH_MTUS[0] + around}"
         )
     return max(fitting)
 
 
 #: The R_Key of a region that is offered as "default".
 DEFAULT_KEY = 0x1234_5678
-_FRAMES = TransportFrames(udp_ports=(UDP_PORT,), ip_protocols=())
+_FRAMES = TransportFrames(udp_ports=(codes.UDP_PORT,), ip_protocols=())
 _FIRST_QPN = 0x100
 
 
@@ -197,7 +187,7 @@ class StandAloneHca(StandAlone):
             seed=seed,
             fields=FIELDS,
             error=error_name,
-            longest=MAX_MESSAGE,
+            longest=codes.MAX_MESSAGE,
         )
         messages = messages_of(self.phrases, self.script, around)
         for message in messages:
@@ -246,14 +236,14 @@ class StandAloneHca(StandAlone):
         address = self.own_address(run.found, known)
         qpn, psn = self.qpn, self.psn
         if qpn is None:
-            qpn = _FIRST_QPN + secrets.randbelow(QPN_MASK - _FIRST_QPN)
+            qpn = _FIRST_QPN + secrets.randbelow(codes.QPN_MASK - _FIRST_QPN)
         if psn is None:
             psn = secrets.randbits(24)
         first = run.work.regions[0] if run.work.regions else None
         return Card(
             address=address,
-            qpn=number(qpn, "--qpn", low=GSI_QPN + 1, high=QPN_MASK - 1),
-            psn=number(psn, "--psn", high=PSN_MASK),
+            qpn=number(qpn, "--qpn", low=codes.GSI_QPN + 1, high=codes.QPN_MASK - 1),
+            psn=number(psn, "--psn", high=codes.PSN_MASK),
             mtu=path_mtu_for(run.found.mtu, version=ip_address(address).version, requested=mtu),
             rkey=None if first is None else first.key,
             vaddr=0 if first is None else first.address,

@@ -24,12 +24,15 @@ from typing import Protocol
 
 from emulator.dataplane.kernel import namespaces
 from emulator.errors import UserError
-from emulator.lab.standalone.events import EventReport, Refusals
-from emulator.lab.standalone.files import CaptureFile
+from emulator.lab.standalone.events import CaptureFile, EventReport, Refusals
 from emulator.lab.standalone.script.offers import Offer
 from emulator.lab.standalone.script.outcomes import Outcomes
-from emulator.lab.standalone.script.pds_operations import Open, ProbeOutcome, ProbeRequest
-from emulator.lab.standalone.script.requested_operations import Message
+from emulator.lab.standalone.script.requested_operations import (
+    Message,
+    Open,
+    ProbeOutcome,
+    ProbeRequest,
+)
 from emulator.sim.endpoint.nic.raw_port import RawPort
 from uet.transport import Completion, Frame, Request, Transport
 
@@ -100,8 +103,6 @@ class Limits:
 
 
 class PeerLearner(Transport, Protocol):
-    """A transport that may learn of peers."""
-
     counts: Counter[str]
 
     @property
@@ -377,7 +378,6 @@ class EndpointSession:
 
     @property
     def unfinished(self) -> int:
-        """Operations that have not ended."""
         return len(self._messages) + self._open
 
     @property

@@ -13,15 +13,15 @@ from typing import Any
 
 from emulator.errors import UserError
 from emulator.lab.standalone.endpoint import EndpointRun, StandAlone, StandAloneWork
-from emulator.lab.standalone.files import OutputFile
+from emulator.lab.standalone.events import OutputFile
 from emulator.lab.standalone.script import endpoint_parameters as parameters
-from emulator.lab.standalone.script.expected_error import explanation
 from emulator.lab.standalone.script.offers import receives, region
-from emulator.lab.standalone.script.pds_operations import ProbeOutcome
 from emulator.lab.standalone.script.requested_operations import (
     DEFAULT_KEY,
     Around,
     Message,
+    ProbeOutcome,
+    explanation,
     messages_of,
 )
 from emulator.lab.standalone.session import Manners
@@ -102,7 +102,6 @@ class EventLog:
         self._file.flush()
 
     def close(self) -> None:
-        """The trace is complete."""
         self._file.close()
 
 

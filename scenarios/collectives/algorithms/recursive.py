@@ -13,7 +13,6 @@ from scenarios.collectives.collective_call import STAGING, CollectiveCall, Piece
 
 
 def _power(members: int) -> int:
-    """Return the largest power of two that is at most ``members``."""
     return 1 << (members.bit_length() - 1)
 
 

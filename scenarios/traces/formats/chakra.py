@@ -83,8 +83,6 @@ class _Node:
 
 
 class _RankReader:
-    """The file of one rank."""
-
     def __init__(self, file: TraceFile, rank: int, ranks: int, options: ReadOptions) -> None:
         self._file, self._rank, self._ranks, self._options = file, rank, ranks, options
         self.groups: dict[str, tuple[int, ...]] = {}

@@ -107,7 +107,6 @@ class _BinaryReader:
     def _edges(
         self, rank: int, nodes: npt.NDArray[np.void], names: npt.NDArray[np.uint32], kind: str
     ) -> Iterator[tuple[int, int]]:
-        """Yield each operation with one that it names in the appendix."""
         counts, firsts = nodes[f"{kind}s"].tolist(), nodes[f"first_{kind}"].tolist()
         if sum(counts) > len(names):
             raise self._wrong(

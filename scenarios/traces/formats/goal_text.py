@@ -24,19 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emulator.packed_file import Pace
+from scenarios.traces import trace_model
 from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.goal_starts import start_together
 from scenarios.traces.trace_file import TraceFile
-from scenarios.traces.trace_model import (
-    MOST_OPERATIONS,
-    MOST_RANKS,
-    Trace,
-    TraceCompute,
-    TraceOperation,
-    TraceReceive,
-    TraceRun,
-    TraceSend,
-)
 
 _TOKEN = re.compile(r"\n|//[^\n]*|/\*(?:[\s\S]*?\*/)?|[{}]|[^\s{}/]+|/")
 _OPTIONS = ("tag", "cpu", "nic")
@@ -62,12 +53,14 @@ class _Reader:
         self._count = 0
         self._take()
 
-    def read(self) -> Trace:
+    def read(self) -> trace_model.Trace:
         self._keyword("num_ranks")
         ranks = self._number("a number of ranks")
-        if not 1 <= ranks <= MOST_RANKS:
-            raise self._wrong(f"num_ranks is {ranks}; give a number from 1 to {MOST_RANKS}")
-        lists: dict[int, Sequence[TraceOperation]] = {}
+        if not 1 <= ranks <= trace_model.MOST_RANKS:
+            raise self._wrong(
+                f"num_ranks is {ranks}; give a number from 1 to {trace_model.MOST_RANKS}"
+            )
+        lists: dict[int, Sequence[trace_model.TraceOperation]] = {}
         while self._token:
             self._keyword("rank")
             rank = self._number("the number of a rank")
@@ -82,9 +75,9 @@ class _Reader:
                 f"rank {missing[0]} has no block, though num_ranks is {ranks}; add "
                 f"'rank {missing[0]} {{ }}' if it does nothing"
             )
-        return Trace(self._file.stem, tuple(lists[rank] for rank in range(ranks)))
+        return trace_model.Trace(self._file.stem, tuple(lists[rank] for rank in range(ranks)))
 
-    def _block(self) -> Sequence[TraceOperation]:
+    def _block(self) -> Sequence[trace_model.TraceOperation]:
         self._keyword("{")
         operations: list[_Operation] = []
         labels: dict[str, int] = {}
@@ -104,9 +97,10 @@ class _Reader:
                 word = self._take()
             operations.append(self._operation(word, line))
             self._count += 1
-            if self._count > MOST_OPERATIONS:
+            if self._count > trace_model.MOST_OPERATIONS:
                 raise self._file.wrong(
-                    line, f"more than {MOST_OPERATIONS} operations; cut out what matters"
+                    line,
+                    f"more than {trace_model.MOST_OPERATIONS} operations; cut out what matters",
                 )
         self._take()
         return _resolved(self._file, operations, labels, edges)
@@ -204,7 +198,7 @@ def _resolved(
     operations: Sequence[_Operation],
     labels: Mapping[str, int],
     edges: Sequence[tuple[str, str, bool, int]],
-) -> Sequence[TraceOperation]:
+) -> Sequence[trace_model.TraceOperation]:
     after: list[set[int]] = [set() for _ in operations]
     starts: list[tuple[int, int]] = []
     for later, earlier, started, line in edges:
@@ -225,14 +219,14 @@ def _resolved(
     ]
 
 
-def _operation(one: _Operation, name: str, after: tuple[int, ...]) -> TraceOperation:
+def _operation(one: _Operation, name: str, after: tuple[int, ...]) -> trace_model.TraceOperation:
     where = f"line {one.line}"
     if one.kind == "calc":
         stream = one.options.get("cpu", 0)
-        return TraceCompute(
+        return trace_model.TraceCompute(
             where=where, name=name, after=after, duration_ns=one.value, stream=stream
         )
-    kind = TraceSend if one.kind == "send" else TraceReceive
+    kind = trace_model.TraceSend if one.kind == "send" else trace_model.TraceReceive
     return kind(
         where=where,
         name=name,
@@ -243,15 +237,15 @@ def _operation(one: _Operation, name: str, after: tuple[int, ...]) -> TraceOpera
     )
 
 
-def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
+def _read(files: Sequence[TraceFile], options: ReadOptions) -> trace_model.Trace:
     return _Reader(files[0]).read()
 
 
-def _write(run: TraceRun) -> Mapping[str, bytes]:
+def _write(run: trace_model.TraceRun) -> Mapping[str, bytes]:
     return {"": "\n".join(_lines(run.messages)).encode() + b"\n"}
 
 
-def _lines(trace: Trace) -> Iterator[str]:
+def _lines(trace: trace_model.Trace) -> Iterator[str]:
     yield f"num_ranks {trace.ranks}"
     for rank, operations in enumerate(trace.operations):
         yield ""
@@ -263,13 +257,13 @@ def _lines(trace: Trace) -> Iterator[str]:
         yield "}"
 
 
-def _written(one: TraceOperation) -> str:
+def _written(one: trace_model.TraceOperation) -> str:
     match one:
-        case TraceSend(peer=peer, octets=octets, tag=tag):
+        case trace_model.TraceSend(peer=peer, octets=octets, tag=tag):
             return f"send {octets}b to {peer} tag {tag}"
-        case TraceReceive(peer=peer, octets=octets, tag=tag):
+        case trace_model.TraceReceive(peer=peer, octets=octets, tag=tag):
             return f"recv {octets}b from {peer} tag {tag}"
-        case TraceCompute(duration_ns=duration, stream=stream):
+        case trace_model.TraceCompute(duration_ns=duration, stream=stream):
             return f"calc {duration} cpu {stream or 0}"
     raise TypeError(f"{type(one).__name__} is no message")
 

@@ -22,20 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scenarios.traces import trace_model
 from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.trace_file import TraceFile
-from scenarios.traces.trace_model import (
-    MOST_OPERATIONS,
-    MOST_RANKS,
-    Trace,
-    TraceCompute,
-    TraceOperation,
-    TraceReceive,
-    TraceRefusal,
-    TraceRun,
-    TraceSend,
-    place,
-)
 
 _HEADERS = ("Nodes", "Connections", "Triggers", "Failures")
 _NUMBERS = ("id", "size", "trigger", "send_done_trigger", "recv_done_trigger", "prio")
@@ -77,7 +66,7 @@ class _MatrixReader:
         #: by id of a flow of several messages: its ends
         self._messages: dict[int, tuple[int, int]] = {}
 
-    def read(self) -> Trace:
+    def read(self) -> trace_model.Trace:
         for number, text in enumerate(self._file.text.splitlines(), 1):
             words = text.split()
             if not words or words[0].startswith("#"):
@@ -138,8 +127,10 @@ class _MatrixReader:
         if message and self._messages.setdefault(numbers.get("id", 0), ends) != ends:
             raise self._wrong(line, "messages of one id have the same ends; give this flow its own")
         self._flows.append(flow)
-        if len(self._flows) > MOST_OPERATIONS // 2:
-            raise self._wrong(line, f"more than {MOST_OPERATIONS // 2} flows; cut the matrix")
+        if len(self._flows) > trace_model.MOST_OPERATIONS // 2:
+            raise self._wrong(
+                line, f"more than {trace_model.MOST_OPERATIONS // 2} flows; cut the matrix"
+            )
 
     def _trigger(self, line: int, words: Sequence[str]) -> None:
         kind, number, count = "", 0, 0
@@ -162,8 +153,10 @@ class _MatrixReader:
 
     def _check_headers(self) -> None:
         found = {"Connections": len(self._flows), "Triggers": len(self._triggers)}
-        if not 1 <= self._headers.get("Nodes", 0) <= MOST_RANKS:
-            raise self._wrong(1, f"Nodes is missing, or not from 1 to {MOST_RANKS}; give it")
+        if not 1 <= self._headers.get("Nodes", 0) <= trace_model.MOST_RANKS:
+            raise self._wrong(
+                1, f"Nodes is missing, or not from 1 to {trace_model.MOST_RANKS}; give it"
+            )
         if self._headers.get("Failures"):
             raise self._wrong(
                 1, "failures of links are those of htsim's fabric; take them out and use --fault"
@@ -176,8 +169,8 @@ class _MatrixReader:
                     f"file has {count}; correct the one that is wrong",
                 )
 
-    def _trace(self) -> Trace:
-        lists: list[list[TraceOperation]] = [[] for _ in range(self._headers["Nodes"])]
+    def _trace(self) -> trace_model.Trace:
+        lists: list[list[trace_model.TraceOperation]] = [[] for _ in range(self._headers["Nodes"])]
         fired = self._fired()
         waits: dict[int, list[int]] = {}
         places: list[tuple[int, int]] = []
@@ -187,7 +180,7 @@ class _MatrixReader:
                     raise self._wrong(flow.line, f"there is no node {rank}: Nodes is {len(lists)}")
             if flow.start_ns:
                 waits[number] = [len(lists[flow.source])]
-                delay = TraceCompute(
+                delay = trace_model.TraceCompute(
                     where=f"line {flow.line}", duration_ns=flow.start_ns, stream=None
                 )
                 lists[flow.source].append(delay)
@@ -197,10 +190,10 @@ class _MatrixReader:
             if flow.source == flow.destination:
                 raise self._wrong(flow.line, "the flow goes to its own node; take it out")
             lists[flow.source].append(
-                TraceSend(where=where, name=name, peer=flow.destination, octets=octets)
+                trace_model.TraceSend(where=where, name=name, peer=flow.destination, octets=octets)
             )
             lists[flow.destination].append(
-                TraceReceive(where=where, name=name, peer=flow.source, octets=octets)
+                trace_model.TraceReceive(where=where, name=name, peer=flow.source, octets=octets)
             )
         for one in fired.values():
             for started in one.starts:
@@ -213,11 +206,11 @@ class _MatrixReader:
         for number, after in waits.items():
             source, at = self._flows[number].source, places[number][0]
             old = lists[source][at]
-            assert isinstance(old, TraceSend)
-            lists[source][at] = TraceSend(
+            assert isinstance(old, trace_model.TraceSend)
+            lists[source][at] = trace_model.TraceSend(
                 where=old.where, name=old.name, peer=old.peer, octets=old.octets, after=tuple(after)
             )
-        return Trace(self._file.stem, tuple(lists))
+        return trace_model.Trace(self._file.stem, tuple(lists))
 
     def _fired(self) -> dict[int, _Fired]:
         """Return by trigger who fires it and what it starts, if that can happen on a fabric."""
@@ -286,7 +279,7 @@ class _MatrixReader:
             raise self._wrong(line, f"{name} {text[:40]!r} is not a whole number; correct it")
         return int(text)
 
-    def _wrong(self, line: int, stated: str) -> TraceRefusal:
+    def _wrong(self, line: int, stated: str) -> trace_model.TraceRefusal:
         return self._file.wrong(line, stated)
 
 
@@ -299,7 +292,7 @@ def _without_messages(words: Sequence[str]) -> list[str]:
     ]
 
 
-def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
+def _read(files: Sequence[TraceFile], options: ReadOptions) -> trace_model.Trace:
     return _MatrixReader(files[0]).read()
 
 
@@ -314,7 +307,7 @@ class _Before:
 class _MatrixWriter:
     """A matrix of messages; triggers carry what they wait for."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: trace_model.Trace) -> None:
         self._trace = trace
         self._triggers: dict[tuple[int, frozenset[int]], int] = {}
         self._fires: dict[tuple[int, int], int] = {}
@@ -322,12 +315,12 @@ class _MatrixWriter:
     def lines(self) -> Iterator[str]:
         before = [self._rank(rank) for rank in range(self._trace.ranks)]
         receives: dict[tuple[int, int, int], int] = {}
-        flows: list[tuple[int, int, TraceSend]] = []
+        flows: list[tuple[int, int, trace_model.TraceSend]] = []
         for rank, operations in enumerate(self._trace.operations):
             for index, one in enumerate(operations):
-                if isinstance(one, TraceReceive):
+                if isinstance(one, trace_model.TraceReceive):
                     receives[one.peer, rank, one.tag] = index
-                elif isinstance(one, TraceSend):
+                elif isinstance(one, trace_model.TraceSend):
                     flows.append((rank, index, one))
                     self._trigger(rank, index, before[rank].get(index, _Before()))
         yield f"Nodes {self._trace.ranks}"
@@ -361,7 +354,7 @@ class _MatrixWriter:
         """Return for each operation of ``rank`` what it waits for, and no more than needed."""
         operations = self._trace.operations[rank]
         if len(operations) > _MOST_WRITTEN:
-            raise TraceRefusal(
+            raise trace_model.TraceRefusal(
                 f"{self._trace.name}: rank {rank} has {len(operations)} operations, and a matrix "
                 f"is made of {_MOST_WRITTEN} at most; write GOAL, or take a larger slice_bytes"
             )
@@ -383,7 +376,7 @@ class _MatrixWriter:
             if needed:
                 start_ns = 0
             waits[index] = _Before(needed, start_ns)
-            if isinstance(one, TraceCompute):
+            if isinstance(one, trace_model.TraceCompute):
                 if one.duration_ns and needed:
                     raise self._cannot(rank, index, "it computes after a message")
                 if one.duration_ns:
@@ -395,15 +388,15 @@ class _MatrixWriter:
                 ancestors.append(reached | 1 << index)
         return waits
 
-    def _cannot(self, rank: int, index: int, stated: str) -> TraceRefusal:
-        where = place(self._trace.operations[rank][index], rank)
-        return TraceRefusal(
+    def _cannot(self, rank: int, index: int, stated: str) -> trace_model.TraceRefusal:
+        where = trace_model.place(self._trace.operations[rank][index], rank)
+        return trace_model.TraceRefusal(
             f"{self._trace.name}: {where}: {stated}, which a matrix of htsim cannot say; write "
             "GOAL, or take --param compute_scale=0"
         )
 
 
-def _write(run: TraceRun) -> Mapping[str, bytes]:
+def _write(run: trace_model.TraceRun) -> Mapping[str, bytes]:
     return {"": "\n".join(_MatrixWriter(run.messages).lines()).encode() + b"\n"}
 
 

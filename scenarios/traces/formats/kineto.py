@@ -14,40 +14,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scenarios.traces import trace_model
 from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
 from scenarios.traces.trace_file import TraceFile, read_groups
-from scenarios.traces.trace_model import (
-    MOST_OPERATIONS,
-    MOST_RANKS,
-    Collective,
-    Trace,
-    TraceCollective,
-    TraceCompute,
-    TraceOperation,
-    TraceReceive,
-    TraceRefusal,
-    TraceSend,
-)
 
 _COLLECTIVES = {
-    "allreduce": Collective.ALL_REDUCE,
-    "all_reduce": Collective.ALL_REDUCE,
-    "allgather": Collective.ALL_GATHER,
-    "all_gather": Collective.ALL_GATHER,
-    "_allgather_base": Collective.ALL_GATHER,
-    "reduce_scatter": Collective.REDUCE_SCATTER,
-    "_reduce_scatter_base": Collective.REDUCE_SCATTER,
-    "all_to_all": Collective.ALL_TO_ALL,
-    "alltoall_base": Collective.ALL_TO_ALL,
-    "all_to_allv": Collective.ALL_TO_ALL,
-    "broadcast": Collective.BROADCAST,
-    "reduce": Collective.REDUCE,
-    "gather": Collective.GATHER,
-    "scatter": Collective.SCATTER,
-    "barrier": Collective.BARRIER,
+    "allreduce": trace_model.Collective.ALL_REDUCE,
+    "all_reduce": trace_model.Collective.ALL_REDUCE,
+    "allgather": trace_model.Collective.ALL_GATHER,
+    "all_gather": trace_model.Collective.ALL_GATHER,
+    "_allgather_base": trace_model.Collective.ALL_GATHER,
+    "reduce_scatter": trace_model.Collective.REDUCE_SCATTER,
+    "_reduce_scatter_base": trace_model.Collective.REDUCE_SCATTER,
+    "all_to_all": trace_model.Collective.ALL_TO_ALL,
+    "alltoall_base": trace_model.Collective.ALL_TO_ALL,
+    "all_to_allv": trace_model.Collective.ALL_TO_ALL,
+    "broadcast": trace_model.Collective.BROADCAST,
+    "reduce": trace_model.Collective.REDUCE,
+    "gather": trace_model.Collective.GATHER,
+    "scatter": trace_model.Collective.SCATTER,
+    "barrier": trace_model.Collective.BARRIER,
 }
 #: Collectives whose whole is what comes out.
-_GROWING = (Collective.ALL_GATHER, Collective.GATHER)
+_GROWING = (trace_model.Collective.ALL_GATHER, trace_model.Collective.GATHER)
 _SIZES = {
     **dict.fromkeys(("Byte", "Char", "Bool"), 1),
     **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
@@ -76,8 +65,6 @@ class _Kernel:
 
 
 class _KinetoReader:
-    """The file of one rank."""
-
     def __init__(self, file: TraceFile, options: ReadOptions) -> None:
         self._file, self._options = file, options
         content = self._content()
@@ -85,20 +72,20 @@ class _KinetoReader:
         info = info if isinstance(info, dict) else {}
         self.rank, self.world = info.get("rank"), info.get("world_size")
         for name, value in (("rank", self.rank), ("world_size", self.world)):
-            if type(value) is not int or not 0 <= value <= MOST_RANKS:
+            if type(value) is not int or not 0 <= value <= trace_model.MOST_RANKS:
                 raise self._wrong(
                     f"distributedInfo has no {name}; record with torch.distributed initialised, or "
                     "write it into the file"
                 )
         self._begin_ns, self._kernels = self._events(content["traceEvents"])
 
-    def operations(self, groups: dict[str, tuple[int, ...]]) -> list[TraceOperation]:
+    def operations(self, groups: dict[str, tuple[int, ...]]) -> list[trace_model.TraceOperation]:
         named = read_groups(Path(self._options.groups)) if self._options.groups else {}
-        found: list[TraceOperation] = []
+        found: list[trace_model.TraceOperation] = []
         last: dict[int, tuple[int, tuple[int, ...]]] = {}
         for kernel in self._kernels:
             ended, after = last.get(kernel.stream, (self._begin_ns, ()))
-            gap = TraceCompute(
+            gap = trace_model.TraceCompute(
                 where=f"event {kernel.number}",
                 after=after,
                 duration_ns=max(0, kernel.start_ns - ended),
@@ -146,7 +133,7 @@ class _KinetoReader:
             stream = arguments.get("stream", event.get("tid", 0))
             stream = stream if type(stream) is int and 0 <= stream < 2**31 else 0
             found.append(_Kernel(number, start, duration, stream, arguments))
-            if len(found) > MOST_OPERATIONS // 2:
+            if len(found) > trace_model.MOST_OPERATIONS // 2:
                 raise self._wrong("too many collectives; record fewer steps")
         found.sort(key=lambda kernel: kernel.start_ns)
         return begin or 0, found
@@ -157,7 +144,7 @@ class _KinetoReader:
         after: tuple[int, ...],
         groups: dict[str, tuple[int, ...]],
         named: Mapping[str, tuple[int, ...]],
-    ) -> TraceOperation:
+    ) -> trace_model.TraceOperation:
         where = f"event {kernel.number}"
         name = str(kernel.arguments["Collective name"])
         ranks = self._ranks(kernel, named)
@@ -169,7 +156,7 @@ class _KinetoReader:
                 raise self._wrong_at(
                     kernel.number, f"{key} is {peer}, and the group has {len(ranks)} ranks"
                 )
-            kind = TraceSend if name == "send" else TraceReceive
+            kind = trace_model.TraceSend if name == "send" else trace_model.TraceReceive
             octets = self._octets(kernel, "In" if name == "send" else "Out")
             return kind(where=where, name=name, after=after, peer=ranks[peer], octets=octets)
         known = _COLLECTIVES.get(name)
@@ -179,7 +166,7 @@ class _KinetoReader:
                 f"collective {name[:40]!r} is unknown; known are send, recv, "
                 f"{', '.join(_COLLECTIVES)}",
             )
-        if known is Collective.ALL_TO_ALL:
+        if known is trace_model.Collective.ALL_TO_ALL:
             for key in ("In split size", "Out split size"):
                 if len(set(_NUMBER.findall(str(kernel.arguments.get(key, ""))))) > 1:
                     raise self._wrong_at(
@@ -188,10 +175,10 @@ class _KinetoReader:
                         "as sends of a plain list",
                     )
         octets = 0
-        if known is not Collective.BARRIER:
+        if known is not trace_model.Collective.BARRIER:
             octets = self._octets(kernel, "Out" if known in _GROWING else "In")
         groups[group] = ranks
-        return TraceCollective(
+        return trace_model.TraceCollective(
             where=where,
             name=name,
             after=after,
@@ -254,15 +241,15 @@ class _KinetoReader:
             raise self._wrong_at(number, f"{name} is {str(value)[:40]!r}, no time in us")
         return round(float(value) * 1000)
 
-    def _wrong(self, stated: str) -> TraceRefusal:
-        return TraceRefusal(f"{self._file.name}: {stated}")
+    def _wrong(self, stated: str) -> trace_model.TraceRefusal:
+        return trace_model.TraceRefusal(f"{self._file.name}: {stated}")
 
-    def _wrong_at(self, number: int, stated: str) -> TraceRefusal:
-        return TraceRefusal(f"{self._file.name}, event {number}: {stated}")
+    def _wrong_at(self, number: int, stated: str) -> trace_model.TraceRefusal:
+        return trace_model.TraceRefusal(f"{self._file.name}, event {number}: {stated}")
 
 
-def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
-    lists: dict[int, list[TraceOperation]] = {}
+def _read(files: Sequence[TraceFile], options: ReadOptions) -> trace_model.Trace:
+    lists: dict[int, list[trace_model.TraceOperation]] = {}
     names: dict[int, str] = {}
     groups: dict[str, tuple[int, ...]] = {}
     world = 0
@@ -272,11 +259,11 @@ def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
         assert isinstance(reader.rank, int)
         assert isinstance(reader.world, int)
         if reader.rank in lists:
-            raise TraceRefusal(
+            raise trace_model.TraceRefusal(
                 f"{file.name} and {names[reader.rank]} are both rank {reader.rank}; leave one out"
             )
         if world not in (0, reader.world):
-            raise TraceRefusal(
+            raise trace_model.TraceRefusal(
                 f"{file.name}: world_size is {reader.world}, and {world} in the files before; give "
                 "the files of one job"
             )
@@ -284,12 +271,12 @@ def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
         lists[reader.rank] = reader.operations(groups)
     missing = [rank for rank in range(world) if rank not in lists]
     if missing or len(lists) > world:
-        raise TraceRefusal(
+        raise trace_model.TraceRefusal(
             f"{files[0].name}: world_size is {world}, and rank "
             f"{missing[0] if missing else world} has {'no' if missing else 'a'} file; give the "
             "file of each rank"
         )
-    return Trace(files[0].stem, tuple(lists[rank] for rank in range(world)), groups)
+    return trace_model.Trace(files[0].stem, tuple(lists[rank] for rank in range(world)), groups)
 
 
 FORMATS.register(

@@ -88,7 +88,6 @@ class _Grid:
         return len(self.group(0, suffix, weights)[1])
 
     def group(self, rank: int, suffix: str, weights: bool) -> tuple[str, tuple[int, ...]]:
-        """Return the group of ``rank`` for a collective: its name and its ranks."""
         tensor, data = rank % self.tensor, rank // self.tensor
         replicas = range(self.ranks // self.tensor)
         if suffix == "EP":
@@ -272,7 +271,6 @@ class _LayerReader:
             self._again[number] = max(before)
 
     def _layer_list(self, name: str, layers: int) -> list[int]:
-        """Return the layers that the header lists behind ``name``."""
         found = re.search(_LAYER_LIST.format(name=name), self._lines[0])
         listed = [int(word) for word in found[2].split()] if found else []
         if found and int(found[1]) != len(listed):

@@ -150,7 +150,6 @@ class _Records:
         world: _Communicator,
         ranks: Mapping[Process, int],
     ) -> tuple[int, ...]:
-        """Return the ranks of the job that the ranks of a communicator are."""
         if one.ranks == world.ranks:
             if one is not world and one.processes.items() ^ world.processes.items():
                 return self._mapped(name, one, ranks)

@@ -107,7 +107,6 @@ def exponential(x: Matrix) -> Matrix:
 
 
 def tanh(x: Matrix) -> Matrix:
-    """Return the hyperbolic tangent of ``x``."""
     one, two = np.float32(1), np.float32(2)
     result: Matrix = one - two / (exponential(two * x) + one)
     return result
@@ -134,7 +133,6 @@ def slope(name: str, y: Matrix) -> Matrix:
 
 
 def forward(w: Matrix, x: Matrix, activation: str) -> Matrix:
-    """Return the outputs of a layer."""
     return activated(activation, product(w, x))
 
 
@@ -153,7 +151,6 @@ def squared_error(y: Matrix, target: Matrix) -> tuple[np.float32, Matrix]:
 
 
 def stepped(w: Matrix, gradient: Matrix, rate: float) -> Matrix:
-    """Return the weights after one step against the gradient."""
     result: Matrix = w - np.float32(rate) * gradient
     return result
 
@@ -172,7 +169,6 @@ def layer_forward(
     samples: int,
     activation: str,
 ) -> None:
-    """Compute a layer: weights and inputs to outputs."""
     w, x = floats(inputs[0], neurons, wide), floats(inputs[1], wide, samples)
     floats(outputs[0], neurons, samples)[:] = forward(w, x, activation)
 
@@ -232,7 +228,6 @@ class ConvolutionalModel:
 
     @property
     def inputs(self) -> int:
-        """Return the numbers of a sample."""
         return self.side * self.side
 
     def shapes(self) -> list[tuple[int, int]]:
@@ -277,7 +272,6 @@ class ConvolutionalModel:
 
 
 def convolved(kernels: Matrix, images: Images) -> Images:
-    """Return tanh of the convolution of ``images`` with ``kernels``."""
     _, samples, height, width = images.shape
     y = forward(kernels, under_kernel(images), "tanh")
     return y.reshape(-1, samples, height - _KERNEL + 1, width - _KERNEL + 1)
@@ -307,13 +301,11 @@ def added_back(columns: Matrix, shape: tuple[int, ...]) -> Images:
 
 
 def _images(columns: Matrix, channels: int, samples: int) -> Images:
-    """Return samples in columns as images."""
     side = round((columns.shape[0] // channels) ** 0.5)
     return columns.reshape(channels, side, side, samples).transpose(0, 3, 1, 2)
 
 
 def _rows(images: Images) -> Matrix:
-    """Return a row for each channel."""
     return np.ascontiguousarray(images).reshape(images.shape[0], -1)
 
 
@@ -370,8 +362,6 @@ class RecurrentModel:
 
 @dataclass(frozen=True)
 class AttentionHead:
-    """The weights of a head."""
-
     q: Matrix
     k: Matrix
     v: Matrix
@@ -384,7 +374,6 @@ class AttentionHead:
         return cls(q, k, v, np.split(flat, 4)[3].reshape(hidden, -1))
 
     def forward(self, x: Matrix) -> Matrix:
-        """Return what the head adds to the sequence ``x``."""
         _, _, v, p = self._attention(x)
         return product(self.o, product(v, p))
 

@@ -230,7 +230,6 @@ class ParallelTraining:
         return before
 
     def _summed(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Give each part the sum of all: those of the others travel to it."""
         if len(parts) == 1:
             return list(parts)
         tensors, found = self.tensors, []

@@ -47,9 +47,7 @@ class Model(Protocol):
         """Return how many numbers the network makes of a sample."""
         ...
 
-    def shapes(self) -> list[tuple[int, int]]:
-        """Return the shapes of all weights."""
-        ...
+    def shapes(self) -> list[tuple[int, int]]: ...
 
     def forward(self, weights: list[Matrix], x: Matrix) -> Matrix:
         """Return the outputs for samples in columns."""
@@ -122,7 +120,6 @@ class ReplicaLearning:
 
     @property
     def weight_count(self) -> int:
-        """Return the number of weights."""
         return sum(math.prod(shape) for shape in self.model.shapes())
 
     def first_weights(self) -> Matrix:
@@ -169,7 +166,6 @@ class ReplicaLearning:
         return steps
 
     def _backward(self, flat: Matrix) -> tuple[list[np.float32], list[list[Matrix]]]:
-        """Return the loss and the gradients of each replica."""
         weights = matrices(self.model, flat)
         found = [
             self.model.backward(weights, *self.batch(replica)) for replica in range(self.replicas)
@@ -194,7 +190,6 @@ class ReplicaTraining:
     seed: int
 
     def trial(self, parameters: LearningParameters) -> Trial:
-        """Return the trial."""
         return learning_trial(self.name, self, parameters)
 
     # -- on one GPU ----------------------------------------------------------------------------

@@ -28,15 +28,8 @@ from functools import cached_property
 import numpy as np
 
 from emulator.run.measures.message_times import Iteration
+from emulator.sim.endpoint.operations import schedule
 from emulator.sim.endpoint.operations.gpu_functions import name_of
-from emulator.sim.endpoint.operations.schedule import (
-    Apply,
-    Compute,
-    Reduce,
-    Region,
-    Schedule,
-    only_operations_of,
-)
 from scenarios.collectives.program import Program
 from scenarios.collectives.ring import split
 from topologies.model import Topology
@@ -49,20 +42,18 @@ class Tensor:
     """A region of float32 at ``rank``; its octets are there when the operations ``ready`` ended."""
 
     rank: int
-    region: Region
+    region: schedule.Region
     shape: tuple[int, ...]
     ready: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
-        """Return the number of elements."""
         return math.prod(self.shape)
 
     def part(self, first: int, *shape: int) -> Tensor:
-        """Return ``shape`` elements from element ``first`` on."""
         octets = math.prod(shape) * ELEMENT_BYTES
         at = self.region.offset + first * ELEMENT_BYTES
-        return replace(self, region=Region(self.region.buffer, at, octets), shape=shape)
+        return replace(self, region=schedule.Region(self.region.buffer, at, octets), shape=shape)
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,7 @@ class TensorProgram:
         after = {index for tensor in (*inputs, *outputs) for index in tensor.ready}
         if rank in self._stream:
             after.add(self._stream[rank])
-        operation = Apply(
+        operation = schedule.Apply(
             function=name_of(function),
             inputs=tuple(tensor.region for tensor in inputs),
             outputs=tuple(tensor.region for tensor in outputs),
@@ -135,7 +126,7 @@ class TensorProgram:
         if not self.program.wants(rank):
             return self.program.count(rank)
         waits = {*after, self._stream[rank]} if rank in self._stream else set(after)
-        operation = Compute(duration_ns=duration_ns, after=tuple(sorted(waits)))
+        operation = schedule.Compute(duration_ns=duration_ns, after=tuple(sorted(waits)))
         index = self._stream[rank] = self.program.append(rank, operation)
         return index
 
@@ -168,7 +159,7 @@ class TensorProgram:
         """
         if not self.program.wants(into.rank):
             return replace(into, ready=(self.program.count(into.rank),))
-        operation = Reduce(
+        operation = schedule.Reduce(
             source=source.region,
             into=into.region,
             function=function,
@@ -251,14 +242,14 @@ class TensorWork:
     topology: Topology
     write: Callable[[TensorProgram], object]
 
-    def compile(self) -> Sequence[Schedule]:
+    def compile(self) -> Sequence[schedule.Schedule]:
         """Return the schedules of all GPUs, with the operations of those that are compiled now."""
         return self._written().program.schedules()
 
     @cached_property
     def size(self) -> WorkSize:
         """Return what is counted while no operation is kept."""
-        with only_operations_of(()):
+        with schedule.only_operations_of(()):
             tensors = self._written()
         program = tensors.program
         ranks = range(program.ranks)
@@ -269,9 +260,8 @@ class TensorWork:
         )
 
     def transfers(self) -> list[Exchange]:
-        """Return all transfers in the order in which they are written down."""
         listed: list[Exchange] = []
-        with only_operations_of(()):
+        with schedule.only_operations_of(()):
             self._written(listed)
         return listed
 

@@ -89,7 +89,6 @@ class TrainingPlan:
 
     @property
     def layers(self) -> int:
-        """Return the number of layers."""
         return len(self.widths) - 1
 
     @property
@@ -102,12 +101,10 @@ class TrainingPlan:
         return "linear" if layer == self.layers - 1 else "tanh"
 
     def stage_layers(self, stage: int) -> range:
-        """Return the layers of ``stage``."""
         block = split(self.layers, self.stages, 1)[stage]
         return range(block.offset, block.offset + block.length)
 
     def neurons(self, layer: int, part: int) -> NeuronSlice:
-        """Return the neurons of ``layer`` that ``part`` computes."""
         block = split(self.widths[layer + 1], self.parts, 1)[part]
         return NeuronSlice(layer, block.offset, block.length)
 
@@ -120,7 +117,6 @@ class TrainingPlan:
         return sum(one.count * self.widths[one.layer] for one in self.slices(stage, part))
 
     def first_weights(self) -> list[Matrix]:
-        """Return the weight matrices before any epoch."""
         return self._random_weights(_WEIGHTS)
 
     def inputs(self, replica: int, micro: int) -> Matrix:
@@ -146,7 +142,6 @@ class TrainingPlan:
 
 
 def flattened(matrices: Sequence[Matrix]) -> Matrix:
-    """Return all elements of ``matrices`` in a row."""
     return np.concatenate([matrix.ravel() for matrix in matrices])
 
 
@@ -164,13 +159,11 @@ class Trained:
     steps: list[str] = field(default_factory=list)
 
     def epoch_loss(self, epoch: int) -> float:
-        """Return the loss of all samples in an epoch."""
         return float(np.sum(self.losses[epoch], dtype=np.float64))
 
 
 @lru_cache(maxsize=2)  # the same for all ranks; that of another plan is not kept
 def train(plan: TrainingPlan) -> Trained:
-    """Train the network of ``plan``."""
     trained = Trained(weights_before(plan))
     for epoch in range(plan.epochs):
         steps = trained.steps if epoch == 0 else []
@@ -281,7 +274,6 @@ def ring_sum(vectors: Sequence[Matrix]) -> Matrix:
 
 
 def shown(what: str, matrix: Matrix) -> list[str]:
-    """Return the lines that show ``matrix``."""
     rows = ["[" + " ".join(f"{value:9.5f}" for value in row) + " ]" for row in matrix]
     return [f"{what} ({matrix.shape[0]}x{matrix.shape[1]})", *(f"    {row}" for row in rows)]
 

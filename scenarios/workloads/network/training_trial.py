@@ -73,8 +73,6 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class LearningParameters:
-    """The parameters of every training."""
-
     epochs: int = parameter(8, COUNT, help="times that all samples are learned from")
     samples: int = parameter(4, COUNT, help="samples of a micro-batch")
     rate: int = parameter(50_000, DECIMAL, help="learning rate")
@@ -84,7 +82,6 @@ class LearningParameters:
 
     @property
     def learning_rate(self) -> float:
-        """Return the learning rate as a fraction."""
         return self.rate / _MILLION
 
 
@@ -150,9 +147,7 @@ class Training(Protocol):
         ...
 
     @property
-    def rate(self) -> float:
-        """Return the learning rate."""
-        ...
+    def rate(self) -> float: ...
 
     @property
     def learned(self) -> Learned:
@@ -258,7 +253,6 @@ class PlacedTraining:
 
     @property
     def rate(self) -> float:
-        """Return the learning rate."""
         return self.plan.rate
 
     @cached_property

@@ -26,7 +26,15 @@ from emulator.sim.endpoint.operations.operation_table import (
     WRITE,
     OperationTable,
 )
-from emulator.sim.endpoint.operations.schedule import Region, only_operations_of
+from emulator.sim.endpoint.operations.schedule import (
+    Copy,
+    Operation,
+    Receive,
+    Reduce,
+    Region,
+    Write,
+    only_operations_of,
+)
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.collective_call import STAGING, CollectiveCall
 from scenarios.collectives.program import Program
@@ -47,40 +55,14 @@ class FootprintProgram(Program):
     """A program that adds up octets, and keeps no operation."""
 
     def __init__(self, servers: Sequence[object]) -> None:
-        super().__init__(servers)
+        with only_operations_of(None):
+            super().__init__(servers)
         self.allocated: list[tuple[int, str, int]] = []
-        self.sent: dict[tuple[int, int], int] = defaultdict(int)
 
     def allocate(self, rank: int, buffer: str, length: int) -> Region:
         """Take note of a region (:meth:`Program.allocate`)."""
         self.allocated.append((rank, buffer, length))
         return super().allocate(rank, buffer, length)
-
-    def transfer(
-        self,
-        source: int,
-        destination: int,
-        local: Region,
-        remote: Region,
-        *,
-        after: Iterable[int] = (),
-    ) -> tuple[int, int]:
-        """Add up what is sent (:meth:`Program.transfer`)."""
-        self.sent[source, destination] += local.length
-        return self.count(source), self.count(destination)
-
-    def reduce(
-        self,
-        rank: int,
-        source: Region,
-        into: Region,
-        *,
-        dtype: str,
-        function: str = "sum",
-        after: Iterable[int] = (),
-    ) -> int:
-        """Count an operation (:meth:`Program.reduce`)."""
-        return self.count(rank)
 
     def extend(self, rank: int, table: OperationTable) -> None:
         """Add up what ``table`` sends (:meth:`Program.extend`)."""
@@ -109,8 +91,7 @@ class ExchangeFootprints:
         return self._known[shape]
 
     def _made(self, collective: str, algorithm: str, call: CollectiveCall) -> ExchangeFootprint:
-        with only_operations_of(None):
-            program = FootprintProgram(self._servers)
+        program = FootprintProgram(self._servers)
         algorithm_of(collective, algorithm).run(replace(call, program=program))
         place = call.communicator.position
         return ExchangeFootprint(
@@ -181,18 +162,15 @@ class _Exchange:
 class DependentProgram(Program):
     """A program that records what each receive is for (``labels``, by rank and index).
 
-    It does so for ranks that are compiled.  ``sent`` are octets of all, by source and destination.
+    It does so for ranks that are compiled.  What an exchange sends is in its footprint
+    (:meth:`leave`), all else in ``sent`` at once.
     """
 
     def __init__(
-        self,
-        servers: Sequence[object],
-        *,
-        joins: Callable[[int, int], bool] | None = None,
+        self, servers: Sequence[object], *, joins: Callable[[int, int], bool] | None = None
     ) -> None:
         super().__init__(servers, joins=joins)
         self.labels: list[dict[int, str]] = [{} for _ in servers]
-        self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.footprints = ExchangeFootprints(servers)
         self._exchange: _Exchange | None = None
 
@@ -204,10 +182,11 @@ class DependentProgram(Program):
         record = ExchangeRecord()
         staging.rewind()
         self._exchange = _Exchange(label, entry, staging, record)
+        before, self.sent = self.sent, defaultdict(int)
         try:
             yield record
         finally:
-            self._exchange = None
+            self._exchange, self.sent = None, before
 
     def leave(self, footprint: ExchangeFootprint, ranks: Sequence[int]) -> None:
         """Add up what an exchange of ``ranks`` sends; allocate where none is compiled."""
@@ -224,34 +203,6 @@ class DependentProgram(Program):
         grow = super().allocate
         return self._exchange.staging.take(rank, length, lambda: grow(rank, buffer, length))
 
-    def transfer(
-        self,
-        source: int,
-        destination: int,
-        local: Region,
-        remote: Region,
-        *,
-        after: Iterable[int] = (),
-    ) -> tuple[int, int]:
-        """Move a region to another rank (:meth:`Program.transfer`).
-
-        What an exchange sends is in its footprint.
-        """
-        now = self._exchange
-        if now is None:
-            self.sent[source, destination] += local.length
-            return super().transfer(source, destination, local, remote, after=after)
-        sends, receives = self.wants(source), self.wants(destination)
-        if sends:
-            after = tuple(dict.fromkeys((*after, *now.entry.get(source, ()))))
-        sent, received = super().transfer(source, destination, local, remote, after=after)
-        if sends:
-            now.record.sends[source].append(sent)
-        if receives:
-            now.record.results[destination].append(received)
-            self.labels[destination][received] = now.label
-        return sent, received
-
     def send(
         self, label: str, source: int, destination: int, local: Region, remote: Region, after: int
     ) -> int:
@@ -261,26 +212,23 @@ class DependentProgram(Program):
             self.labels[destination][received] = label
         return received
 
-    def reduce(
-        self,
-        rank: int,
-        source: Region,
-        into: Region,
-        *,
-        dtype: str,
-        function: str = "sum",
-        after: Iterable[int] = (),
-    ) -> int:
-        """Add a region to another one (:meth:`Program.reduce`)."""
-        if not self.wants(rank):
-            return self.count(rank)
+    def _append(self, rank: int, operation: Operation) -> int:
+        """Let sends and sums of an exchange wait for its entry, and record them."""
         now = self._exchange
-        if now is not None:
-            after = tuple(dict.fromkeys((*after, *now.entry.get(rank, ()))))
-        index = super().reduce(rank, source, into, dtype=dtype, function=function, after=after)
-        if now is not None:
-            now.record.awaits(rank, after)
-            now.record.results[rank].append(index)
+        if now is None or not isinstance(operation, Write | Copy | Receive | Reduce):
+            return super()._append(rank, operation)
+        if not isinstance(operation, Receive):
+            after = tuple(dict.fromkeys((*operation.after, *now.entry.get(rank, ()))))
+            operation = replace(operation, after=after)
+        index = super()._append(rank, operation)
+        if isinstance(operation, Write | Copy):
+            now.record.sends[rank].append(index)
+            return index
+        now.record.results[rank].append(index)
+        if isinstance(operation, Reduce):
+            now.record.awaits(rank, operation.after)
+        else:
+            self.labels[rank][index] = now.label
         return index
 
     def extend(self, rank: int, table: OperationTable) -> None:

@@ -68,7 +68,6 @@ class TransformerShape:
 
     @property
     def head_size(self) -> int:
-        """Return the elements of one head."""
         return self.hidden // self.heads
 
     @property
@@ -78,7 +77,6 @@ class TransformerShape:
 
     @property
     def attention_weights(self) -> int:
-        """Return the weights of a layer's attention."""
         return 2 * self.hidden * (self.hidden + self.key_value_size)
 
     @property
@@ -99,7 +97,6 @@ class TransformerShape:
 
     @property
     def active_layer_weights(self) -> int:
-        """Return the weights of a layer that one token is multiplied with."""
         experts = self.experts_per_token * self.feed_forward_weights
         return self.attention_weights + experts + self.router_weights
 
@@ -110,7 +107,6 @@ class TransformerShape:
 
     @property
     def weights(self) -> int:
-        """Return all weights of the model."""
         return self.layers * self.layer_weights + 2 * self.head_weights + self.hidden
 
     def key_value_bytes(self, element_bytes: int = 2) -> int:
@@ -203,18 +199,15 @@ class ParallelLayout:
         return self.tp * self.cp * self.dp * self.pp
 
     def rank(self, place: Place) -> int:
-        """Return the rank at ``place``."""
         return place.tp + self.tp * (place.cp + self.cp * (place.dp + self.dp * place.pp))
 
     def place(self, rank: int) -> Place:
-        """Return where ``rank`` stands."""
         rest, tp = divmod(rank, self.tp)
         rest, cp = divmod(rest, self.cp)
         pp, dp = divmod(rest, self.dp)
         return Place(tp=tp, cp=cp, dp=dp, pp=pp)
 
     def stage(self, pp: int) -> range:
-        """Return the ranks of a pipeline stage."""
         width = self.tp * self.cp * self.dp
         return range(pp * width, (pp + 1) * width)
 
@@ -385,7 +378,6 @@ class StepShape:
 
     @property
     def global_batch(self) -> int:
-        """Return the sequences of a step."""
         return self.micro_batch * self.micro_batches * self.layout.dp
 
     def score_flops(self) -> Fraction:

@@ -85,7 +85,6 @@ class StepTimes:
     ends_ns: Mapping[int, float]
 
     def end_ns(self, gpus: Iterable[int]) -> float:
-        """Return when the last of ``gpus`` was done."""
         return max(self.ends_ns[gpu] for gpu in gpus)
 
     def mean_shares(self, gpus: Sequence[int]) -> dict[str, float]:
@@ -553,7 +552,6 @@ def seconds(flops: float, gpus: int, tflops: float) -> float:
 
 
 def needed_tflops(flops: float, gpus: int, within_s: float) -> float:
-    """Return what each of ``gpus`` reaches if they compute ``flops`` in ``within_s``."""
     return flops / (gpus * within_s * 1e12)
 
 

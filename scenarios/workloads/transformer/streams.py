@@ -392,7 +392,6 @@ class PendingExchange:
         )
 
     def _order(self, rank: int) -> tuple[int, ...]:
-        """Return what of the exchanges before must be over first."""
         waits: list[int] = []
         if self.before:
             waits += self.before[-1].record.ends(rank)
@@ -430,7 +429,6 @@ class GpuBuffers:
         self._sizes: dict[tuple[int, str], int] = {}
 
     def reserve(self, rank: int, name: str, octets: int) -> None:
-        """Let the buffer ``name`` of ``rank`` have ``octets`` at least."""
         have = self._sizes.get((rank, name), 0)
         if octets > have:
             self._program.allocate(rank, name, octets - have)

@@ -45,22 +45,8 @@ from itertools import count
 
 from emulator.sim.endpoint.operations.schedule import Region
 from scenarios.collectives.communicators import Communicator
+from scenarios.workloads.transformer import shape
 from scenarios.workloads.transformer.dependent_program import DependentProgram
-from scenarios.workloads.transformer.shape import (
-    BACKWARD,
-    CP,
-    DP,
-    EP,
-    EXPERT_DP,
-    ONE_F_ONE_B,
-    STATE_BYTES,
-    TP,
-    WEIGHT_BYTES,
-    ParallelLayout,
-    StepShape,
-    Task,
-    pipeline_order,
-)
 from scenarios.workloads.transformer.streams import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -106,7 +92,7 @@ _REVERSED = {ALL_GATHER: REDUCE_SCATTER, REDUCE_SCATTER: ALL_GATHER}
 class LayerWork:
     """The work of one micro-batch in the parts of the model of ``step``."""
 
-    def __init__(self, step: StepShape) -> None:
+    def __init__(self, step: shape.StepShape) -> None:
         self.step = step
 
     def attention(self) -> list[Work]:
@@ -119,7 +105,7 @@ class LayerWork:
             step.activation_bytes,
             [
                 Computing(step.weight_flops(projections)),
-                Exchanging(CP, ALL_GATHER, step.key_value_bytes),
+                Exchanging(shape.CP, ALL_GATHER, step.key_value_bytes),
                 Computing(scores),
             ],
         )
@@ -132,7 +118,7 @@ class LayerWork:
             return self._divided(
                 step.activation_bytes, [Computing(step.weight_flops(weights + model.hidden))]
             )
-        dispatch = Exchanging(EP, ALL_TO_ALL, step.dispatch_bytes)
+        dispatch = Exchanging(shape.EP, ALL_TO_ALL, step.dispatch_bytes)
         octets = step.activation_bytes * model.experts_per_token
         return [
             Computing(step.weight_flops(model.router_weights + model.hidden)),
@@ -147,20 +133,19 @@ class LayerWork:
         joined = REDUCE_SCATTER if step.sequence_parallel else ALL_REDUCE
         return [
             Computing(step.weight_flops(step.model.head_weights)),
-            Exchanging(TP, joined, step.activation_bytes),
+            Exchanging(shape.TP, joined, step.activation_bytes),
         ]
 
     def embedding_backward(self) -> list[Work]:
-        """Return the work of the embedding's gradients."""
-        gathered = [Exchanging(TP, ALL_GATHER, self.step.activation_bytes)]
-        computing = BACKWARD * self.step.weight_flops(self.step.model.head_weights)
+        gathered = [Exchanging(shape.TP, ALL_GATHER, self.step.activation_bytes)]
+        computing = shape.BACKWARD * self.step.weight_flops(self.step.model.head_weights)
         return [*(gathered if self.step.sequence_parallel else []), Computing(computing)]
 
     def head(self) -> list[Work]:
         """Return the work of the last norm, the output head and the loss."""
         step = self.step
-        gathered = [Exchanging(TP, ALL_GATHER, step.activation_bytes)]
-        loss = Exchanging(TP, ALL_REDUCE, int(step.tokens) * _LOSS_BYTES)
+        gathered = [Exchanging(shape.TP, ALL_GATHER, step.activation_bytes)]
+        loss = Exchanging(shape.TP, ALL_REDUCE, int(step.tokens) * _LOSS_BYTES)
         return [
             *(gathered if step.sequence_parallel else []),
             Computing(step.weight_flops(step.model.head_weights + step.model.hidden)),
@@ -168,33 +153,31 @@ class LayerWork:
         ]
 
     def head_backward(self) -> list[Work]:
-        """Return the work of the head's gradients."""
         step = self.step
         joined = REDUCE_SCATTER if step.sequence_parallel else ALL_REDUCE
         weights = step.model.head_weights + step.model.hidden
         return [
-            Computing(BACKWARD * step.weight_flops(weights)),
-            Exchanging(TP, joined, step.activation_bytes),
+            Computing(shape.BACKWARD * step.weight_flops(weights)),
+            Exchanging(shape.TP, joined, step.activation_bytes),
         ]
 
     def _divided(self, octets: int, inner: list[Work]) -> list[Work]:
         """Return ``inner`` between the exchanges of tensor parallelism."""
         if not self.step.sequence_parallel:
-            return [*inner, Exchanging(TP, ALL_REDUCE, octets)]
+            return [*inner, Exchanging(shape.TP, ALL_REDUCE, octets)]
         return [
-            Exchanging(TP, ALL_GATHER, octets),
+            Exchanging(shape.TP, ALL_GATHER, octets),
             *inner,
-            Exchanging(TP, REDUCE_SCATTER, octets),
+            Exchanging(shape.TP, REDUCE_SCATTER, octets),
         ]
 
 
 def backward(work: Sequence[Work]) -> list[Work]:
-    """Return the work backward of what was done forward."""
     inner: list[Work] = []
     summed: list[Work] = []
     for one in reversed(work):
         if isinstance(one, Computing):
-            inner.append(Computing(BACKWARD * one.flops))
+            inner.append(Computing(shape.BACKWARD * one.flops))
         elif one.collective == ALL_REDUCE:
             summed.append(one)  # of the gradients of what went in, at the end
         else:
@@ -245,7 +228,6 @@ class GpuWork:
         return index
 
     def do(self, gpus: Sequence[int], work: Iterable[Work]) -> None:
-        """Let all of ``gpus`` do ``work``."""
         for one in work:
             if isinstance(one, Computing):
                 duration = self._scale.duration_ns(one.flops)
@@ -282,7 +264,6 @@ class WeightUnit:
     experts: int = 0
 
     def joined(self, other: WeightUnit) -> WeightUnit:
-        """Return both as one unit."""
         name = f"{self.name}, {other.name}"
         return WeightUnit(name, self.dense + other.dense, self.experts + other.experts)
 
@@ -300,7 +281,6 @@ class ReplicaStreams:
     of_experts: bool
 
     def count(self, unit: WeightUnit) -> int:
-        """Return the weights of ``unit`` that these replicas have in common."""
         return unit.experts if self.of_experts else unit.dense
 
 
@@ -338,7 +318,6 @@ class WeightExchange:
         self._sharded: list[tuple[ReplicaStreams, WeightUnit]] = []
 
     def _of_stage(self, ranks: Iterable[int]) -> list[ReplicaStreams]:
-        """Return the sets of replicas among ``ranks`` that have anything to exchange."""
         stage = set(ranks)
         return [one for one in self._streams if one.ranks[0] in stage and len(one.ranks) > 1]
 
@@ -398,7 +377,7 @@ class WeightExchange:
         after: Mapping[int, tuple[int, ...]],
     ) -> tuple[PendingExchange, dict[int, CheckedTensor]]:
         stream = replicas.weights
-        octets = self._octets(stream, ALL_GATHER, count * WEIGHT_BYTES)
+        octets = self._octets(stream, ALL_GATHER, count * shape.WEIGHT_BYTES)
         label = f"{name} weights {stream.kind}"
         pending = stream.open(ALL_GATHER, octets, next(self._numbers), label)
         filled = {
@@ -429,7 +408,7 @@ class StepChoices:
     those of a layer.
     """
 
-    order: str = ONE_F_ONE_B
+    order: str = shape.ONE_F_ONE_B
     overlap: bool = True
     bucket_bytes: int = 25 * 2**20
     slice_bytes: int = 64 * 2**10
@@ -455,7 +434,7 @@ class TrainingStep:
         self,
         program: DependentProgram,
         topology: Topology,
-        step: StepShape,
+        step: shape.StepShape,
         gpus: Sequence[int],
         scale: StepScale,
         choices: StepChoices,
@@ -469,7 +448,7 @@ class TrainingStep:
         self._chunk_layers = step.stage_layers()
         streams = {
             kind: {gpu: stream for stream in self._of(kind) for gpu in stream.communicator.ranks}
-            for kind in (TP, CP, EP)
+            for kind in (shape.TP, shape.CP, shape.EP)
         }
         self._work = GpuWork(self.computing, scale, streams, self._numbers)
         self._weights = WeightExchange(
@@ -508,7 +487,7 @@ class TrainingStep:
         )
 
     def _replicas(self) -> Iterator[ReplicaStreams]:
-        kinds = [DP] if self.step.model.experts == 1 else [DP, EXPERT_DP]
+        kinds = [shape.DP] if self.step.model.experts == 1 else [shape.DP, shape.EXPERT_DP]
         for kind in kinds:
             for group in self.step.layout.groups(kind):
                 gpus = tuple(self.gpus[rank] for rank in group)
@@ -516,7 +495,7 @@ class TrainingStep:
                     gpus,
                     self._stream(kind, gpus, f"{kind} gradients", fresh=self.step.zero < 3),
                     self._stream(kind, gpus, f"{kind} weights"),
-                    of_experts=kind == EXPERT_DP,
+                    of_experts=kind == shape.EXPERT_DP,
                 )
 
     # -- the order of the step -----------------------------------------------------------------
@@ -528,7 +507,7 @@ class TrainingStep:
         stages, step = range(self.step.layout.pp), self.step
         tasks = {
             stage: deque(
-                pipeline_order(
+                shape.pipeline_order(
                     self._choices.order, stage, len(stages), step.micro_batches, step.interleave
                 )
             )
@@ -547,11 +526,10 @@ class TrainingStep:
                         self._task(stage, task)
         self._finish()
 
-    def _chunk(self, stage: int, task: Task) -> int:
-        """Return which chunk of the model a task is about."""
+    def _chunk(self, stage: int, task: shape.Task) -> int:
         return task.chunk * self.step.layout.pp + stage
 
-    def _possible(self, stage: int, task: Task) -> bool:
+    def _possible(self, stage: int, task: shape.Task) -> bool:
         """Return whether what the task needs from another stage has been written down."""
         chunk = self._chunk(stage, task)
         first = 0 if task.forward else len(self._chunk_layers) - 1
@@ -560,11 +538,11 @@ class TrainingStep:
     def _gpus(self, stage: int) -> list[int]:
         return [self.gpus[rank] for rank in self.step.layout.stage(stage)]
 
-    def _in_order(self, stage: int, task: Task) -> Units:
+    def _in_order(self, stage: int, task: shape.Task) -> Units:
         units = self._units(self._chunk(stage, task))
         return units if task.forward else units[::-1]
 
-    def _task(self, stage: int, task: Task) -> None:
+    def _task(self, stage: int, task: shape.Task) -> None:
         gpus = self._gpus(stage)
         arrived = self._arrivals.pop((task.forward, self._chunk(stage, task), task.micro), {})
         for gpu, check in arrived.items():
@@ -587,8 +565,7 @@ class TrainingStep:
                     self._read_weights(gpus)
         self._leave(stage, task, gpus)
 
-    def _leave(self, stage: int, task: Task, gpus: Sequence[int]) -> None:
-        """Send what a task has made to the stage that needs it."""
+    def _leave(self, stage: int, task: shape.Task, gpus: Sequence[int]) -> None:
         chunk = self._chunk(stage, task) + (1 if task.forward else -1)
         if not 0 <= chunk < len(self._chunk_layers):
             for gpu in gpus:
@@ -720,7 +697,9 @@ class TrainingStep:
                 self._work.expect(one.destination, check)
 
 
-def handovers(before: StepShape, after: StepShape, widest: ParallelLayout) -> Iterator[Handover]:
+def handovers(
+    before: shape.StepShape, after: shape.StepShape, widest: shape.ParallelLayout
+) -> Iterator[Handover]:
     """Yield what GPUs send before the step ``after``, if ``before`` was the one before it."""
     old, new = before.layout.dp, after.layout.dp
     weights = int(after.gpu_weights)
@@ -729,14 +708,14 @@ def handovers(before: StepShape, after: StepShape, widest: ParallelLayout) -> It
         peers = [widest.rank(replace(place, dp=dp)) for dp in range(widest.dp)]
         if old <= place.dp < new:
             source = peers[(place.dp - old) % old]
-            octets = weights * WEIGHT_BYTES
+            octets = weights * shape.WEIGHT_BYTES
             if not after.zero:
-                octets += weights * STATE_BYTES
+                octets += weights * shape.STATE_BYTES
             yield Handover(source, rank, octets)
             if after.zero:
-                share = weights * STATE_BYTES // new // old
+                share = weights * shape.STATE_BYTES // new // old
                 yield from (Handover(peers[other], rank, share) for other in range(old))
         elif new <= place.dp < old and after.zero:
-            each = STATE_BYTES + (WEIGHT_BYTES if after.zero == 3 else 0)
+            each = shape.STATE_BYTES + (shape.WEIGHT_BYTES if after.zero == 3 else 0)
             share = weights * each // old // new
             yield from (Handover(rank, peers[other], share) for other in range(new))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from emulator.cli.reports import compare_verb, follow_verb, report_verb, tensorboard_verb
 from emulator.errors import UserError
-from emulator.lab.monitoring.run_progress import RunProgress
+from emulator.lab.monitoring.lab_watch import RunProgress
 from emulator.suite.suite_run import _claim
 from tests.harness.runs.written_folder import result, row, write_folder
 

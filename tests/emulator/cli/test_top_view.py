@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from emulator.cli.labs.top_view import Room, TopColumn, duration, lay, view
+from emulator.cli.labs.top_verb import Room, TopColumn, duration, lay, view
 from emulator.dataplane.lab_record import LabRecord, Phase, this_process
 from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.switch_choice import parse

@@ -13,8 +13,7 @@ from emulator.dataplane.switch.bpf.layout import DropReason
 from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.lab.live.rates import Reading, activities, directions, tiers
 from emulator.lab.live.sampler import LabSample, QueueLimits, Sample
-from emulator.lab.monitoring.lab_watch import Watched
-from emulator.lab.monitoring.run_progress import RowName, RunProgress
+from emulator.lab.monitoring.lab_watch import RowName, RunProgress, Watched
 from topologies import catalogue
 from topologies.model import Topology
 

@@ -236,7 +236,6 @@ class NamespaceFacts:
 
     @property
     def octets(self) -> int:
-        """Return the size in octets."""
         return self.blocks * self.block_size
 
 
@@ -256,7 +255,6 @@ class ControllerSession:
 
     @property
     def admin(self) -> HostLink:
-        """Return the link of the Admin queue."""
         return self._links[0]
 
     @property
@@ -266,7 +264,6 @@ class ControllerSession:
 
     @property
     def links(self) -> list[HostLink]:
-        """Return the links of all queues."""
         return list(self._links)
 
     # -- setup -------------------------------------------------------------------------------------
@@ -430,7 +427,6 @@ class ControllerSession:
         return (await self.command(self.admin, request, what, download=length)).data
 
     async def read_property(self, offset: nvme.Property) -> int:
-        """Read a property."""
         what = f"Property Get {offset.name}"
         return (await self.command(self.admin, property_get_entry(offset), what)).completion.result
 

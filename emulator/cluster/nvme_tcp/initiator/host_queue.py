@@ -29,7 +29,6 @@ def io_entry(opcode: int, nsid: int, lba: int, blocks: int, flags: int = 0) -> b
 
 
 def identify_entry(cns: nvme.IdentifyCns, nsid: int = 0) -> bytearray:
-    """Make an Identify command."""
     return entry(nvme.AdminOpcode.IDENTIFY, nsid, cns)
 
 
@@ -58,14 +57,12 @@ def connect_entry(qid: int, sqsize: int, keep_alive_ms: int, *, flow_control: bo
 
 
 def connect_data(identifier: bytes, cntlid: int, subsystem: str, host: str) -> bytes:
-    """Make the data of a Connect command."""
     return nvme.CONNECT_DATA.pack(
         hostid=identifier, cntlid=cntlid, subnqn=subsystem.encode(), hostnqn=host.encode()
     )
 
 
 def property_get_entry(offset: nvme.Property) -> bytearray:
-    """Make a Property Get command."""
     return bytearray(
         nvme.PROPERTY.pack(
             opcode=nvme.FABRICS,
@@ -121,8 +118,6 @@ class CommandDone:
 
 @dataclass(slots=True)
 class _Request:
-    """An outstanding command."""
-
     token: Any
     began_ns: int
     deadline_ns: int | None
@@ -147,8 +142,6 @@ class _Upload:
 
 @dataclass
 class HostQueueCounters:
-    """Counters of a queue."""
-
     commands: int = 0
     octets_written: int = 0
     octets_read: int = 0
@@ -458,8 +451,6 @@ _HINTS: dict[int, str] = {
 
 
 class NvmeCommandError(UserError):
-    """The controller has completed a command with an error."""
-
     def __init__(self, what: str, status: int, result: int = 0) -> None:
         hint = _HINTS.get(status & ~nvme.DO_NOT_RETRY, "")
         super().__init__(f"{what} failed: {nvme.status_name(status)} ({status & 0x7FF:#05x}){hint}")

@@ -50,7 +50,6 @@ class LatencyHistogram:
         self.most_ns = 0
 
     def add(self, ns: int) -> None:
-        """Count one time."""
         ns = max(ns, 1)
         self.least_ns = ns if not self.count else min(ns, self.least_ns)
         self.most_ns = max(ns, self.most_ns)
@@ -154,7 +153,6 @@ class NvmeHost:
 
     @property
     def connected(self) -> bool:
-        """Tell whether the controller is connected at present."""
         return self._live.is_set() and self._lost is None
 
     @property
@@ -167,7 +165,6 @@ class NvmeHost:
         await self._live.wait()
 
     def counters(self) -> dict[str, int]:
-        """Return counters of all queues since the host was made."""
         total = Counter(self._counts)
         if self._live.is_set():
             total.update(_counts_of(self.session))
@@ -191,7 +188,6 @@ class NvmeHost:
         await self._upload(nvme.IoOpcode.WRITE, nsid, lba, data, flags)
 
     async def compare(self, nsid: int, lba: int, data: bytes) -> bool:
-        """Tell whether blocks hold this data."""
         try:
             await self._upload(nvme.IoOpcode.COMPARE, nsid, lba, data, 0)
         except NvmeCommandError as error:
@@ -419,7 +415,6 @@ class MultipathHost:
 
     @property
     def controller(self) -> ControllerFacts:
-        """Return facts of the controller of the path that is in use."""
         return self._active.controller
 
     @property
@@ -484,7 +479,6 @@ BlockHost = NvmeHost | MultipathHost
 
 
 async def connect(options: Sequence[HostOptions]) -> BlockHost:
-    """Return a host that is connected by all paths of ``options``."""
     if len(options) == 1:
         return await NvmeHost.connect(options[0])
     return await MultipathHost.connect(options)

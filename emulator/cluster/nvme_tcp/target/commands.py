@@ -103,7 +103,6 @@ _ENTRY_SIZES = 0x66, 0x44  # both the least and the most: 64 and 16 octets
 
 
 def identify(controller: NvmeController, command: nvme.NvmeCommand) -> Outcome:
-    """Answer an Identify command."""
     number = command.cdw10 & 0xFF
     if number == nvme.IdentifyCns.CONTROLLER:
         return transmission_of(controller_data(controller))
@@ -114,7 +113,6 @@ def identify(controller: NvmeController, command: nvme.NvmeCommand) -> Outcome:
 
 
 def controller_data(controller: NvmeController) -> bytes:
-    """Make Identify Controller data."""
     settings, subsystem = controller.settings, controller.subsystem
     nqn = nvme.DISCOVERY_NQN if subsystem is None else subsystem.nqn
     common = {
@@ -163,7 +161,6 @@ def _namespace(controller: NvmeController, command: nvme.NvmeCommand) -> Outcome
 
 
 def namespace_data(namespace: NvmeNamespace) -> bytes:
-    """Make Identify Namespace data of an active namespace."""
     return nvme.IDENTIFY_NAMESPACE.pack(
         nsze=namespace.blocks,
         ncap=namespace.blocks,
@@ -346,8 +343,6 @@ _LOG_PAGES: dict[int, Callable[[NvmeController], bytes]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectRequest:
-    """A Connect command and its data."""
-
     record_format: int
     qid: int
     sqsize: int

@@ -176,7 +176,6 @@ def refused(status: nvme.NvmeStatus, result: int = 0) -> Answer:
 
 
 def transmission_of(octets: bytes) -> Transmission:
-    """Transmit octets that are there already."""
     return Transmission(len(octets), lambda offset, length: octets[offset : offset + length])
 
 

@@ -32,17 +32,9 @@ from emulator.cluster.nvme_tcp.target.controller import (
     Transmission,
     refused,
 )
+from emulator.cluster.nvme_tcp.wire import layouts
 from emulator.cluster.nvme_tcp.wire import layouts as nvme
 from emulator.cluster.nvme_tcp.wire import pdu as wire
-from emulator.cluster.nvme_tcp.wire.layouts import (
-    CQE,
-    IN_CAPSULE,
-    IN_TRANSPORT,
-    NO_FLOW_CONTROL,
-    PSDT_MASK,
-    USES_SGL,
-    entry_of,
-)
 
 #: Data that a capsule of the Admin queue may bring (NVMe/TCP, in-capsule data).
 ADMIN_IN_CAPSULE = 8192
@@ -53,8 +45,6 @@ _MOST_R2TS = 4
 
 
 class _Stream:
-    """A transmission under way."""
-
     __slots__ = ("command", "sent", "what")
 
     def __init__(self, command: nvme.NvmeCommand, what: Transmission) -> None:
@@ -217,7 +207,7 @@ class TargetConnection:
         self._initialized = True
 
     def _capsule(self, pdu: wire.Pdu, now_ns: int) -> None:
-        command = entry_of(pdu.header, wire.COMMON.size)
+        command = layouts.entry_of(pdu.header, wire.COMMON.size)
         self.sqhd = (self.sqhd + 1) % self.entries
         if len(self._pending) >= self.entries:
             raise wire.PduError(
@@ -227,7 +217,7 @@ class TargetConnection:
             self._ready.append(self._capsule_of(command, refused(nvme.NvmeStatus.ID_CONFLICT)))
             return
         self._pending[command.cid] = command
-        if command.flags & PSDT_MASK != USES_SGL and command.opcode != nvme.FABRICS:
+        if command.flags & layouts.PSDT_MASK != layouts.USES_SGL and command.opcode != nvme.FABRICS:
             outcome: Outcome = refused(nvme.NvmeStatus.INVALID_FIELD)
         elif command.flags & 3:  # no fused operations
             outcome = refused(nvme.NvmeStatus.INVALID_FIELD)
@@ -253,7 +243,7 @@ class TargetConnection:
     # -- data to the host --------------------------------------------------------------------------
 
     def _begin_transmission(self, command: nvme.NvmeCommand, what: Transmission) -> None:
-        if command.descriptor != IN_TRANSPORT:
+        if command.descriptor != layouts.IN_TRANSPORT:
             self.answer(command.cid, refused(nvme.NvmeStatus.DESCRIPTOR_TYPE_INVALID))
         elif command.length != what.length:
             self.answer(command.cid, refused(nvme.NvmeStatus.DATA_LENGTH_INVALID))
@@ -288,9 +278,9 @@ class TargetConnection:
             self.answer(command.cid, refused(nvme.NvmeStatus.DATA_LENGTH_INVALID))
             return
         intake = _Intake(command, what)
-        if command.descriptor == IN_TRANSPORT:
+        if command.descriptor == layouts.IN_TRANSPORT:
             self._grant(intake)
-        elif command.descriptor != IN_CAPSULE:
+        elif command.descriptor != layouts.IN_CAPSULE:
             self.answer(command.cid, refused(nvme.NvmeStatus.DESCRIPTOR_TYPE_INVALID))
         elif command.address + command.length > len(pdu.data):
             self.answer(command.cid, refused(nvme.NvmeStatus.SGL_OFFSET_INVALID))
@@ -385,8 +375,10 @@ class TargetConnection:
         return self._capsule_of(command, answer)
 
     def _capsule_of(self, command: nvme.NvmeCommand, answer: Answer) -> list[bytes]:
-        sqhd = self.sqhd if self.flow_control else NO_FLOW_CONTROL
-        entry = CQE.pack(answer.result, sqhd, self.qid or 0, command.cid, answer.status << 1)
+        sqhd = self.sqhd if self.flow_control else layouts.NO_FLOW_CONTROL
+        entry = layouts.CQE.pack(
+            answer.result, sqhd, self.qid or 0, command.cid, answer.status << 1
+        )
         return self._writer.capsule(wire.PduType.CAPSULE_RESP, entry)
 
     def _terminate(self, error: wire.PduError) -> None:
@@ -482,13 +474,11 @@ class NvmeTarget:
         return disturbed
 
     def controllers(self) -> list[NvmeController]:
-        """Return the controllers that hosts have at present."""
         return [association.controller for association in self._associations.values()]
 
     # -- what a connection calls -------------------------------------------------------------------
 
     def count(self, name: str, number: int = 1) -> None:
-        """Add to a counter."""
         self.counters[name] += number
 
     def completed(
@@ -519,7 +509,6 @@ class NvmeTarget:
     def execute(
         self, connection: TargetConnection, command: nvme.NvmeCommand, header: bytes, now_ns: int
     ) -> Outcome:
-        """Begin a command of a connection's queue."""
         link = self._links[connection]
         controller = link.controller
         if command.opcode == nvme.FABRICS:

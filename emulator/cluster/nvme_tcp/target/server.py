@@ -34,7 +34,6 @@ class TargetServer:
         self._timer = WakeTimer(self._loop, self._expire)
 
     async def listen(self, listener: socket.socket) -> None:
-        """Serve a socket that is bound."""
         server = await self._loop.create_server(lambda: _HostSocket(self), sock=listener)
         self._servers.append(server)
 
@@ -147,7 +146,6 @@ class _HostSocket(asyncio.BufferedProtocol):
         self.pump()
 
     def hang_up(self) -> None:
-        """Close the socket at once."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -30,7 +30,6 @@ class SparseLayout:
                 raise ValueError(f"field {name} ends outside of the structure")
 
     def offset(self, name: str) -> int:
-        """Return the offset of a field in octets."""
         return self._fields[name][0]
 
     def pack(self, **values: Any) -> bytes:
@@ -186,7 +185,6 @@ class NvmeCompletion(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Tell whether the command succeeded."""
         return self.status == NvmeStatus.SUCCESS
 
 

@@ -208,7 +208,6 @@ class PduReader:
         self._checked: tuple[PduType, int, int, int, int] | None = None
 
     def feed(self, octets: bytes | memoryview) -> None:
-        """Take octets that arrived."""
         if self._at:
             del self._buffer[: self._at]
             self._at = 0

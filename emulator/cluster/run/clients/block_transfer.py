@@ -38,7 +38,6 @@ class BlockTransfer:
 
     @property
     def block(self) -> int:
-        """Return the octets of a logical block."""
         return self.host.namespaces[NSID].block_size
 
     async def read(self, offset: int, octets: int) -> bytes:

@@ -69,7 +69,6 @@ class CheckpointTask:
     held: bool = False
 
     def state(self, number: int) -> bytes:
-        """Return the state of the server at checkpoint ``number``."""
         return content(self.seed, _STATE, self.server, number, octets=self.octets)
 
     def slot(self, copy: CheckpointCopy, number: int) -> int:
@@ -123,7 +122,6 @@ class StateRestored:
 
 
 def slot_octets(octets: int) -> int:
-    """Return what a slot takes for a state of ``octets``."""
     return HEADER_OCTETS + octets
 
 

@@ -30,7 +30,6 @@ _ORDER = 1
 
 
 def content(seed: int, *names: int, octets: int) -> bytes:
-    """Return the ``octets`` that ``seed`` gives to what ``names`` number."""
     return np.random.default_rng((seed, *names)).bytes(octets)
 
 
@@ -48,7 +47,6 @@ class Dataset:
         return shard % self.nodes, shard // self.nodes * self.shard_octets
 
     def content(self, shard: int) -> bytes:
-        """Return the octets of ``shard``."""
         return content(self.seed, 0, shard, octets=self.shard_octets)
 
     def order(self, epoch: int, reader: int, readers: int, sampling: str) -> Sequence[int]:

@@ -218,7 +218,6 @@ def _outcome(
 
 
 def main(text: str) -> None:
-    """Do what ``text`` describes."""
     given: Mapping[str, Mapping[str, Any]] = json.loads(text)
     if "serve" in given:
         asyncio.run(serve(EchoServer(**given["serve"])))

@@ -66,7 +66,6 @@ def relay(task: RelayTask) -> float:
 
 
 def _source(task: RelayTask, opened: ExitStack) -> Callable[[int], bytes]:
-    """Return what reads at most so many octets from the one before."""
     if not task.path:
         address = (task.source, task.port)
         before = opened.enter_context(socket.create_connection(address, timeout=PATIENCE_S))

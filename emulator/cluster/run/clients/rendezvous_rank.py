@@ -47,18 +47,15 @@ def _binomial(rank: int) -> int:
 
 @layout("chain")
 def _before(rank: int) -> int:
-    """Return the rank before."""
     return rank - 1
 
 
 @layout("flat")
 def _master(_rank: int) -> int:
-    """Return the master: it sends to all."""
     return MASTER
 
 
 def layouts() -> tuple[str, ...]:
-    """Return the names of all layouts."""
     return tuple(_LAYOUTS)
 
 
@@ -68,7 +65,6 @@ def parent(name: str, rank: int) -> int | None:
 
 
 def children(name: str, rank: int, ranks: int) -> tuple[int, ...]:
-    """Return to whom ``rank`` of ``ranks`` sends in the layout ``name``."""
     return tuple(one for one in range(ranks) if parent(name, one) == rank)
 
 
@@ -184,7 +180,6 @@ class Broadcast:
 
 
 def _greeted(connection: socket.socket, expected: bytes) -> bool:
-    """Return whether the first octets of ``connection`` are those ``expected``."""
     greeting = b""
     try:
         while len(greeting) < len(expected):
@@ -245,7 +240,6 @@ class RankStarted:
 
 
 def first_parameters(seed: int, octets: int) -> bytes:
-    """Return the parameters that a master of ``seed`` begins with."""
     return content(seed, _PARAMETERS, octets=octets)
 
 

@@ -27,9 +27,8 @@ from emulator.html_page import (
 )
 from emulator.lab.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
 from emulator.lab.live.sampler import LabSample
-from emulator.lab.monitoring.lab_watch import Watched
+from emulator.lab.monitoring.lab_watch import RunProgress, Watched
 from emulator.lab.monitoring.local_server import HttpAnswer, Route
-from emulator.lab.monitoring.run_progress import RunProgress
 from topologies.exports.dot import source
 from topologies.exports.heat import STEPS
 from topologies.exports.picture import picture
@@ -229,7 +228,6 @@ class TopPage:
 
     @property
     def routes(self) -> Mapping[str, Route]:
-        """Return the paths of the server."""
         return {"/": self._html, "/events": self._events}
 
     def show(self, watched: Watched, *, last: bool = False) -> None:

@@ -16,8 +16,6 @@ from uet.transport import Completion
 
 @dataclass(slots=True)
 class OutcomeTally:
-    """The counts of outcomes so far."""
-
     posted: int = 0
     succeeded: int = 0
     failed: int = 0
@@ -160,7 +158,6 @@ class Outcomes:
 
 
 def _difference(have: bytes | memoryview, requested_one: bytes) -> int:
-    """The first octet that differs."""
     pairs = enumerate(zip(bytes(have), requested_one, strict=False))
     shorter = min(len(have), len(requested_one))
     return next((at for at, (one, other) in pairs if one != other), shorter)

@@ -116,7 +116,6 @@ def duration(value: object, what: str, *, plain: str = "s") -> int:
 
 
 def switch(value: object, what: str) -> bool:
-    """True or false."""
     if isinstance(value, bool):
         return value
     try:

@@ -7,35 +7,158 @@ A phrase such as ``write:3000,offset=4k,count=3`` and a script's object ``{"op":
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import UserError
-from emulator.lab.standalone.script.atomic_elements import decode, encode, type_of
-from emulator.lab.standalone.script.contents import OctetPattern, must_fit, pattern
-from emulator.lab.standalone.script.expected_error import error_name
-from emulator.lab.standalone.script.pds_operations import Open, ProbeRequest
+from emulator.lab.standalone.script.contents import (
+    OctetPattern,
+    decode,
+    encode,
+    must_fit,
+    pattern,
+    type_of,
+)
 from emulator.lab.standalone.script.phrases import check_names, duration, ip, number, phrase, switch
+from topologies.advice import question
+from uet import transport
 from uet.config import DELIVERY_MODES
+from uet.pds.pdc import Pdc, PdcState
 from uet.ses.address import Address
 from uet.ses.memory.atomic_operations import NO_OPERAND, WITH_COMPARE, size_of
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import (
-    AtomicRequest,
-    NoOperationRequest,
-    ReadRequest,
-    Request,
-    SendRequest,
-    WriteRequest,
-)
-from uet.wire.codes import AtomicOpcode, Datatype
+from uet.transport import ReadRequest, Request, WriteRequest
+from uet.wire.codes import AtomicOpcode, Datatype, NackCode, ReturnCode
+
+if TYPE_CHECKING:
+    from emulator.lab.standalone.uet_endpoint import WatchedEndpoint
+
+
+#: Errors of this end: what no peer has answered.
+_OWN: Final = ("TIMEOUT", "RTO_RETRIES_EXHAUSTED", "NACK_RETRIES_EXHAUSTED", "PDC_CLOSED",
+               "CLOSE_REQ_TIMEOUT", "READ_TIMEOUT", "RENDEZVOUS_TIMEOUT", "RESTART_TIMEOUT",
+               "MALFORMED_RESPONSE", "REFUSED_HERE", "TSS_COUNTER_EXHAUSTED", "TSS_NEEDS_SSI",
+               "TSS_UNKNOWN_CLIENT")  # fmt: skip
+_NO_ERRORS: Final = ("NULL", "OK")
+#: Reserved return codes are named by number.
+_NUMBERED: Final = re.compile(r"RETURN_CODE_0X[0-9A-F]{2}")
+
+
+def known_errors() -> tuple[str, ...]:
+    """Own errors, SES return codes, NACK codes."""
+    codes = (code.name for code in ReturnCode if code.name not in _NO_ERRORS)
+    return (*_OWN, *codes, *(code.name for code in NackCode))
+
+
+#: Without bit 63 there may be such a region, or not.
+_NO_SAFE_REGION = (ReturnCode.OP_VIOLATION.name, ReturnCode.BAD_MKEY.name)
+
+
+def error_name(text: str, what: str) -> str:
+    """The error of that name, with or without ``RC_``.  Raises :class:`UserError`."""
+    known = known_errors()
+    name = text.strip().upper().removeprefix("RC_")
+    if name in known:
+        return name
+    if _NUMBERED.fullmatch(name):
+        return f"RETURN_CODE_0x{name[-2:].lower()}"
+    listed = f"choose one of {', '.join(known)}"
+    hint = question(name, known, otherwise=listed, likeness=0.5)
+    raise UserError(f"{what} is {text!r}, which no operation ends with; {hint}")
+
+
+def explanation(request: Request, error: str | None, delivery: str) -> str | None:
+    """Return what a user of RUDI can do about a refusal.
+
+    ``delivery`` is what the request leaves open.
+    """
+    if (
+        not isinstance(request, ReadRequest | WriteRequest)
+        or (request.delivery or delivery) != "rudi"
+    ):
+        return None
+    if error == ReturnCode.OP_VIOLATION.name and not request.key & IDEMPOTENT_SAFE:
+        return (
+            "the region is not idempotent-safe, as RUDI wants it; offer it with --region"
+            " KEY:SIZE,idempotent and say idempotent here"
+        )
+    if error in _NO_SAFE_REGION and request.key & IDEMPOTENT_SAFE:
+        return (
+            f"the peer has no idempotent-safe region {request.key:#x}, which RUDI asks for with"
+            " bit 63 set; offer it with --region KEY:SIZE,idempotent"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRequest(Request):
+    """Send a PROBE on an open PDC to ``peer``, and have it answered within ``wait`` ns.
+
+    A PROBE that is lost is not sent again (UES 3.5.16).
+    """
+
+    wait: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open(Request):
+    """Open a PDC by a NOOP, or a NEGOTIATION; with a PDC there already, it goes on that."""
+
+    ordered: bool
+    negotiate: bool
+
+
+class ProbeOutcome:
+    """The outcome of one operation.  Raises ``ValueError`` if it cannot be sent."""
+
+    def __init__(self, endpoint: WatchedEndpoint, request: ProbeRequest | Open, now: int) -> None:
+        self._endpoint = endpoint
+        self._pdc: Pdc | None = None
+        self._psn = 0
+        #: ns; ``None``: its PDC decides when to give up
+        self.deadline: int | None = None
+        if isinstance(request, ProbeRequest):
+            self._before = endpoint.counts["rx_probe_acks"]
+            if not endpoint.probe(request.peer):
+                raise ValueError(
+                    f"no PDC to {request.peer} is open here; let an open, or another operation,"
+                    " go before"
+                )
+            self.deadline = now + request.wait
+            return
+        if not endpoint.open_pdc(
+            request.peer, ordered=request.ordered, negotiate=request.negotiate
+        ):
+            raise ValueError(f"there is no room for a PDC to {request.peer}")
+        for pdc in endpoint.table.by_id.values():
+            ours = pdc.initiator and pdc.address == request.peer
+            if ours and pdc.ordered is request.ordered and pdc.takes_messages:
+                self._pdc = pdc
+        assert self._pdc is not None, "an open PDC is in the table"
+        self._psn = self._pdc.source.window.next - 1 & 0xFFFF_FFFF
+
+    def outcome(self, now: int) -> tuple[bool, str | None]:
+        """Return whether it has ended, and by which error."""
+        pdc = self._pdc
+        if pdc is None:
+            if self._endpoint.counts["rx_probe_acks"] > self._before:
+                return True, None
+            assert self.deadline is not None
+            return now >= self.deadline, "TIMEOUT"
+        error = self._endpoint.failures.get(pdc.id)
+        if error is not None:
+            return True, error
+        if not pdc.source.window.is_open(self._psn) and pdc.peer_id:
+            return True, None
+        return pdc.state is PdcState.CLOSED, "PDC_CLOSED"
+
 
 #: The key under which a target registers its memory by default.
 DEFAULT_KEY: Final = 0x4000_0000_0000_0123
-
 _COMMON = ("size", "count", "peer", "delivery", "job_id", "pid_on_fep", "resource_index",
            "absolute", "error", "after")  # fmt: skip
 _RMA = ("key", "offset", "step")
@@ -71,7 +194,7 @@ class Message:
     """
 
     name: str
-    request: Request
+    request: transport.Request
     size: int
     memory: memoryview | None = None
     expected: bytes | None = None
@@ -159,8 +282,6 @@ def _read_script(source: str) -> list[Any]:
 
 
 class _Maker:
-    """Makes the messages of one operation."""
-
     def __init__(self, item: Mapping[str, Any], where: str, around: Around) -> None:
         item = {_SHORT.get(str(name), str(name)): value for name, value in item.items()}
         self._where = where.rstrip(":")
@@ -270,13 +391,13 @@ class _Maker:
     def _message(self, index: int) -> Message:
         match self._verb:
             case "noop":
-                return Message("noop", NoOperationRequest(**self._route()), 0)
+                return Message("noop", transport.NoOperationRequest(**self._route()), 0)
             case "read":
                 return self._read(index)
             case "write":
                 size = self._size()
                 place = self._place(index, size)
-                write = WriteRequest(
+                write = transport.WriteRequest(
                     **self._route(),
                     **place,
                     payload=self._payload(index, size),
@@ -324,7 +445,7 @@ class _Maker:
         rule = self._pattern("expect", None)
         first = self._number("index", 0, high=2**32)
         expected = None if rule is None else rule.octets(size, first + index, self._around.seed)
-        read = ReadRequest(**self._route(), **place, memory=memory)
+        read = transport.ReadRequest(**self._route(), **place, memory=memory)
         return Message("read", read, size, memory, expected, stated=_reported(place, None))
 
     def _send(self, index: int) -> Message:
@@ -338,7 +459,7 @@ class _Maker:
             )
         if self._verb == "datagram":
             route["delivery"] = route["delivery"] or "uud"
-        send = SendRequest(
+        send = transport.SendRequest(
             **route,
             payload=self._payload(index, size),
             tag=tag,
@@ -389,7 +510,7 @@ class _Maker:
             del place["key"]
         fetches = self._verb == "fetch"
         memory = memoryview(bytearray(size)) if fetches else None
-        request = AtomicRequest(
+        request = transport.AtomicRequest(
             **self._route(),
             **place,
             operation=int(opcode),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from emulator.lab.monitoring import run_progress
-from emulator.lab.monitoring.run_progress import MOST_ROWS, MOST_TRANSPORTS, RowName, RunProgress
+from emulator.lab.monitoring import lab_watch
+from emulator.lab.monitoring.lab_watch import MOST_ROWS, MOST_TRANSPORTS, RowName, RunProgress
 
 
 def line(event: str, **details: Any) -> str:
@@ -53,7 +53,7 @@ def test_rows_ports_and_endpoints_add_up(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "MOST_OCTETS", 4096)
+    monkeypatch.setattr(lab_watch, "MOST_OCTETS", 4096)
     run = RunProgress(tmp_path)
     for number in range(MOST_ROWS + 10):
         appended(tmp_path, row(number, transport=f"t{number}"),

@@ -14,9 +14,15 @@ from emulator.cli.main import cli
 from emulator.errors import UserError
 from emulator.lab.standalone.events import EventReport, Refusals
 from emulator.lab.standalone.script import endpoint_parameters as parameters
-from emulator.lab.standalone.script.expected_error import error_name, explanation, known_errors
 from emulator.lab.standalone.script.offers import region
-from emulator.lab.standalone.script.requested_operations import DEFAULT_KEY, Around, messages_of
+from emulator.lab.standalone.script.requested_operations import (
+    DEFAULT_KEY,
+    Around,
+    error_name,
+    explanation,
+    known_errors,
+    messages_of,
+)
 from uet.ses.address import Address
 from uet.transport import Request
 from uet.tss.secure_domain import SecureDomain

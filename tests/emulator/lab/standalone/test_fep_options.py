@@ -19,17 +19,17 @@ from scapy.utils import RawPcapNgReader
 from emulator.cli.decode.decode_source import keys_beside, read_domains
 from emulator.cli.main import cli
 from emulator.errors import UserError
-from emulator.lab.standalone.files import CaptureFile
+from emulator.lab.standalone.events import CaptureFile
 from emulator.lab.standalone.script import endpoint_parameters as parameters
-from emulator.lab.standalone.script.atomic_elements import decode, encode
-from emulator.lab.standalone.script.contents import pattern, summary
+from emulator.lab.standalone.script.contents import decode, encode, pattern, summary
 from emulator.lab.standalone.script.offers import receives, region
-from emulator.lab.standalone.script.pds_operations import Open, ProbeRequest
 from emulator.lab.standalone.script.phrases import duration, number, phrase, switch
 from emulator.lab.standalone.script.requested_operations import (
     DEFAULT_KEY,
     Around,
     Message,
+    Open,
+    ProbeRequest,
     elements,
     messages_of,
 )
