@@ -1,4 +1,7 @@
-"""Contents of memory: patterns that both ends can compute."""
+"""Contents of memory: patterns that both ends can compute, and elements of atomic operations.
+
+Elements lie in little-endian memory (UES 3.4).
+"""
 
 from __future__ import annotations
 
