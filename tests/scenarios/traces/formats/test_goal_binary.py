@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import ReadOptions
-from scenarios.traces.formats.goal_binary import ANY
+from scenarios.traces.formats.goal import ANY
 from scenarios.traces.replay import in_order
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
