@@ -100,7 +100,7 @@ class Program:
         """
         if local.length != remote.length:
             raise ValueError(f"cannot move {local.length} octets into {remote.length}")
-        self.sent[source, destination] += local.length
+        self._add_sent(source, destination, local.length)
         sends, receives = self._compiled[source], self._compiled[destination]
         if not (sends or receives):
             return self.count(source), self.count(destination)
@@ -237,6 +237,9 @@ class Program:
 
     def _same_server(self, rank: int, other: int) -> bool:
         return self.servers[rank] == self.servers[other]
+
+    def _add_sent(self, source: int, destination: int, octets: int) -> None:
+        self.sent[source, destination] += octets
 
     def _append(self, rank: int, operation: schedule.Operation) -> int:
         self._operations[rank].append(operation)

@@ -182,11 +182,10 @@ class DependentProgram(Program):
         record = ExchangeRecord()
         staging.rewind()
         self._exchange = _Exchange(label, entry, staging, record)
-        before, self.sent = self.sent, defaultdict(int)
         try:
             yield record
         finally:
-            self._exchange, self.sent = None, before
+            self._exchange = None
 
     def leave(self, footprint: ExchangeFootprint, ranks: Sequence[int]) -> None:
         """Add up what an exchange of ``ranks`` sends; allocate where none is compiled."""
@@ -211,6 +210,10 @@ class DependentProgram(Program):
         if self.wants(destination):
             self.labels[destination][received] = label
         return received
+
+    def _add_sent(self, source: int, destination: int, octets: int) -> None:
+        if self._exchange is None:
+            super()._add_sent(source, destination, octets)
 
     def _append(self, rank: int, operation: Operation) -> int:
         """Let sends and sums of an exchange wait for its entry, and record them."""
