@@ -273,11 +273,10 @@ class CongestionContext:
 
     def credit_request(self, now: int) -> int | None:
         """The payload of a CREDIT_REQ that is due now, if one is: data waits and has no credit."""
-        due = self.next_deadline()
-        if due is None or now < due:
+        credit, due = self.credit, self.next_deadline()
+        if credit is None or due is None or now < due:
             return None
-        assert self.credit is not None
-        self.credit.requested(now, alone=True)
+        credit.requested(now, alone=True)
         return self.credit_word()
 
     def on_credit(self, ccc_id: int, granted: int) -> None:

@@ -113,7 +113,8 @@ class RequestArrival:
         #: where that is what remains of the packet
         self.start = 0
         self.octets: int | None = None
-        self.extension: memoryview | None = None
+        #: its extension header, empty without one
+        self.extension = memoryview(b"")
         self.payload = memoryview(b"")
 
     @property
@@ -169,7 +170,7 @@ class RequestArrival:
     @property
     def awaited(self) -> int:
         """Octets that the packets of its message carry: of a rendezvous send the eager part."""
-        if self.opcode in _RENDEZVOUS and self.extension is not None:
+        if self.opcode in _RENDEZVOUS and self.extension:
             return int(headers.SES_RENDEZVOUS.unpack_from(self.extension)[0])
         return self.length
 
@@ -189,7 +190,7 @@ class RequestArrival:
         if opcode in _PLACED:
             if self.start + octets > length or (not self.has_id and octets != length):
                 return False
-            if opcode == SYNC_WRITE and self.extension is None:
+            if opcode == SYNC_WRITE and not self.extension:
                 return False
             # A deferred message is ended by a last packet without payload.
             given_up = opcode in _DEFERRABLE and self.is_last and not self.is_first
@@ -197,14 +198,14 @@ class RequestArrival:
         if opcode == Opcode.READ:
             return not octets and self._asks_sensibly(mtu)
         if opcode in _RENDEZVOUS:
-            if self.extension is None:
+            if not self.extension:
                 return False
             eager = self.awaited
             if octets != eager and not (self.has_id and octets):
                 return False
             return bool(self.start + octets <= eager <= length)
         if opcode in _ATOMIC:
-            return self.extension is not None and self.is_first
+            return len(self.extension) > 0 and self.is_first
         return True
 
     def _asks_sensibly(self, mtu: int) -> bool:

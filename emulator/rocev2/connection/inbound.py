@@ -135,12 +135,9 @@ class Inbound:
             address, key, total = headers.RETH.unpack_from(frame, extensions_at)
             if (length != total) if shape.ends else (length >= total) or total > MAX_MESSAGE:
                 return _INVALID
-            target: memoryview | None = _NOWHERE
-            if total:
-                target = self._host.memory.reach(key, address, total, write=True)
-                if target is None:
-                    return _ACCESS
-            assert target is not None
+            target = self._host.memory.reach(key, address, total, write=True) if total else _NOWHERE
+            if target is None:
+                return _ACCESS
             self._target, self._left, self._length = target, total, total
             self._key = key
             self._offset = address - (self._host.memory.address_of(key) or 0)

@@ -164,7 +164,7 @@ class Execution:
         if early is not None and not early.place_in(message):
             self._sends.fail(message, "OP_VIOLATION")
             return _OP_VIOLATION
-        kept = message.entry is not None
+        kept = message.held is not None
         answer = self._place(pdc, key, message, request)
         return self._sends.kept_answer(request) if kept else answer
 

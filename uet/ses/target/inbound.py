@@ -16,9 +16,8 @@ from typing import Final
 from uet.config import FepConfig
 from uet.ses.address import Address
 from uet.ses.arrival import RequestArrival
-from uet.ses.matching import Match, UnexpectedMessage
+from uet.ses.matching import Match, ReceiveQueue, UnexpectedMessage
 from uet.ses.octet_ranges import OctetRanges
-from uet.ses.resources import Resource
 from uet.timekeeper import Timekeeper
 from uet.wire import headers
 from uet.wire.codes import MPR_UNIT, RENDEZVOUS_OPCODES, Opcode, ReturnCode
@@ -338,17 +337,16 @@ class InboundTable:
             message = self.messages[key]
             self.drop(key, "ABANDONED")
             self._remember(key, message, _DROPPED)
-        for key in [k for k, early in self.early.items() if early.touched <= oldest]:
-            self._abandon_early(key)
+        for key, early in [(k, e) for k, e in self.early.items() if e.touched <= oldest]:
+            self._abandon_early(key, early)
         for key in [
             k for k, r in self.refused.items() if r.identity is None and r.touched <= oldest
         ]:
             del self.refused[key]
 
-    def _abandon_early(self, key: MessageKey) -> None:
+    def _abandon_early(self, key: MessageKey, early: EarlyPackets) -> None:
         """A send whose SOM has not come: it is refused when it does."""
-        early = self.take_early(key)
-        assert early is not None
+        self.take_early(key)
         self._counters["rx_messages_abandoned"] += 1
         self.refuse(
             key,
@@ -377,7 +375,6 @@ class Rest:
     __slots__ = ("address", "key", "offset")
 
     def __init__(self, request: RequestArrival) -> None:
-        assert request.extension is not None
         _, place, self.offset, self.key = headers.SES_RENDEZVOUS.unpack_from(request.extension)
         self.address = Address(
             job_id=request.job_id,
@@ -393,13 +390,12 @@ class InboundSend(InboundMessage):
     __slots__ = (
         "buffer",
         "ended",
-        "entry",
         "failure",
         "fetching",
+        "held",
         "initiator",
         "match",
         "peer",
-        "queue_of",
         "rest",
         "tag",
         "where",
@@ -412,12 +408,10 @@ class InboundSend(InboundMessage):
         request: RequestArrival,
         peer: str,
         awaited: int,
-        *,
-        match: Match | None = None,
-        buffer: memoryview | None = None,
+        place: Match | memoryview,
     ) -> None:
-        memory = match.memory if match is not None else buffer
-        assert memory is not None
+        match = place if isinstance(place, Match) else None
+        memory = place.memory if isinstance(place, Match) else place
         super().__init__(
             memory,
             word=request.identity,
@@ -431,11 +425,10 @@ class InboundSend(InboundMessage):
         self.initiator = request.initiator
         self.tag = request.match_bits if request.opcode in TAGGED_OPCODES else None
         self.match = match
-        self.buffer = buffer
+        self.buffer = memory if match is None else None
         self.rest = Rest(request) if request.opcode in RENDEZVOUS else None
-        #: held as unexpected, and by which resource
-        self.entry: UnexpectedMessage | None = None
-        self.queue_of: Resource | None = None
+        #: held as unexpected: by which queue, as what
+        self.held: tuple[ReceiveQueue, UnexpectedMessage] | None = None
         self.fetching = False
         #: why it will not be complete; reported once nothing writes to its memory any more
         self.failure: str | None = None

@@ -246,7 +246,6 @@ class MemoryAccess:
     def atomic(self, pdc: Context, request: RequestArrival) -> Answer:
         """An atomic operation, executed here and now; PDS sees to it that it is only once."""
         extension = request.extension
-        assert extension is not None  # the checks have seen to it
         group = None
         if request.opcode == SYNC_ATOMIC:
             group = SyncGroups.read(extension, request.initiator)
@@ -287,6 +286,6 @@ class MemoryAccess:
     @staticmethod
     def group(request: RequestArrival) -> tuple[int, int, int] | None:
         """The group that a synchronised write belongs to."""
-        if request.opcode != SYNC_WRITE or request.extension is None:
+        if request.opcode != SYNC_WRITE or not request.extension:
             return None
         return SyncGroups.read(request.extension, request.initiator)

@@ -267,7 +267,7 @@ class Sends:
                 return self._unexpected(pdc, key, request, resource, awaited, deferrable, now)
             if match is None:
                 return code
-        message = InboundSend(request, peer, awaited, match=match)
+        message = InboundSend(request, peer, awaited, match)
         message.where = key
         self._fetch(message)
         return message if not message.ended else _DROPPED
@@ -307,12 +307,11 @@ class Sends:
             and self.kept_octets + awaited <= config.max_unexpected_octets
         ):
             buffer = memoryview(bytearray(awaited))
-            message = InboundSend(request, pdc.address, awaited, buffer=buffer)
+            message = InboundSend(request, pdc.address, awaited, buffer)
             entry.data = buffer
             entry.token = message
             if resource.queue.hold(entry) == _OK:
-                message.entry = entry
-                message.queue_of = resource
+                message.held = (resource.queue, entry)
                 message.where = key
                 self.kept += 1
                 self.kept_octets += awaited
@@ -333,10 +332,9 @@ class Sends:
 
     def _let_go(self, message: InboundSend) -> None:
         """The message is held as unexpected no longer."""
-        assert message.buffer is not None
-        message.entry = None
+        message.held = None
         self.kept -= 1
-        self.kept_octets -= len(message.buffer)
+        self.kept_octets -= message.awaited
 
     def _fetch(self, message: InboundSend) -> None:
         """Read what a rendezvous send leaves to be read, now that there is a place for it."""
@@ -385,9 +383,9 @@ class Sends:
         if message.fetching:
             message.failure = why  # its memory is still being written to
             return
-        if message.entry is not None:
-            assert message.queue_of is not None
-            message.queue_of.queue.discard(message.entry)
+        if message.held is not None:
+            queue, entry = message.held
+            queue.discard(entry)
             self._let_go(message)
         message.ended = True
         if message.match is not None:
@@ -438,7 +436,6 @@ def tagged_atomic(
 
     An operation that does not exist is refused before it takes a receive.
     """
-    assert request.extension is not None  # the checks have seen to it
     requested = unpack_operands(request.extension)
     if requested is None:
         return int(ReturnCode.OP_VIOLATION)
