@@ -35,8 +35,7 @@ from uet.ses.initiator.initiator import Initiator
 from uet.ses.initiator.requests import MessageError
 from uet.ses.matching import Watcher
 from uet.ses.memory.registered_memory import MemoryTable, RegisteredRegion
-from uet.ses.target.return_data import ReturnData
-from uet.ses.target.rma_target import Guard
+from uet.ses.target.rma_target import Guard, ReturnData
 from uet.ses.target.target import Target
 from uet.timekeeper import NEVER, Timekeeper
 from uet.transport import Completion, Frame, ReceiveRequest, Request

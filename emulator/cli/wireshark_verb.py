@@ -12,8 +12,8 @@ import click
 
 from emulator.errors import UserError
 from emulator.whole_file import write_whole
-from uet.wire.wireshark import wireshark
-from uet.wire.wireshark.wireshark_colors import color_rules
+from uet.wire.wireshark import dissector
+from uet.wire.wireshark.colors import color_rules
 
 SCRIPT = "uetemu.lua"
 #: Wireshark's own settings of Lua.
@@ -55,7 +55,7 @@ def install(folder: Path | None, force: bool, to_stdout: bool) -> None:
     changed, stay as they are.  A Wireshark that knows UET by itself is left alone: exit status 0
     and a notice, as there is nothing to mend.
     """
-    script = wireshark.dissector()
+    script = dissector.dissector()
     if to_stdout:
         click.echo(script, nl=False)
         return
@@ -207,7 +207,7 @@ def _lines(path: Path) -> list[str]:
 
 def _is_ours(path: Path) -> bool:
     with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline().rstrip("\n") == wireshark.MARK
+        return file.readline().rstrip("\n") == dissector.MARK
 
 
 def _write_script(target: Path, script: str, force: bool) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.uet.network import MACS, endpoint
 from uet.config import FepConfig
-from uet.congestion.spraying.entropy_values import EV_SET_SIZE
+from uet.congestion.spraying.paths import EV_SET_SIZE
 from uet.congestion.spraying.policies import SPRAYING
 from uet.encapsulation_choice import EncapsulationError
 from uet.fep import FabricEndpoint

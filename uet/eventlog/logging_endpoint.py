@@ -3,14 +3,14 @@
 It is a subclass that looks at what goes through the endpoint's face, and at the rare things PDCs
 report; an endpoint without a log runs none of this.  A traced one behaves the same, only slower.
 
-In order: the application's side, what arrives, what leaves, what PDS and SES report.
+In order: why packets leave again, the application's side, what arrives, what leaves, what PDS and SES report.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
@@ -25,19 +25,85 @@ from uet.eventlog.logged_packets import (
     describe,
     nack_data,
 )
-from uet.eventlog.repair_causes import Repairs
 from uet.eventlog.schema import NAMESPACE
 from uet.eventlog.sequence import Event, milliseconds
 from uet.fep import FabricEndpoint
 from uet.pds.pdc import Pdc
 from uet.pds.semantics import Context, Outbound
+from uet.pds.window import HALF, MASK
 from uet.transport import Completion, Frame, ReceiveRequest, Request
 
-Log = Callable[[Event], object]
+#: Causes remembered per PDC before those that are settled are looked for.
+_MANY = 1_024
+_REQUESTS = frozenset({"RUD_REQ", "ROD_REQ", "RUD_CC_REQ", "ROD_CC_REQ"})
 
+
+class Repairs:
+    """Remembers causes until the packet leaves again."""
+
+    __slots__ = ("_causes", "_closed")
+
+    def __init__(self) -> None:
+        self._causes: dict[int, dict[int, str]] = {}
+        self._closed: list[int] = []
+
+    def report(self, pdc: Pdc, name: str, data: Mapping[str, Any]) -> None:
+        """A PDC reports; called before it acts on it."""
+        causes = self._causes.setdefault(pdc.id, {})
+        source = pdc.source
+        window = source.window
+        if name == "created":
+            causes.clear()
+        elif name in ("rto", "loss_inferred"):
+            causes[data["psn"]] = name
+        elif name == "go_back":
+            ahead = (data["expected"] - window.base) & MASK
+            first = ahead if ahead < window.outstanding else 0
+            for distance in range(first, window.outstanding):
+                causes.setdefault((window.base + distance) & MASK, name)
+        elif name == "renumbered":
+            causes.clear()
+            shift = data["start_psn"] - pdc.start_psn
+            for distance in range(window.outstanding):
+                causes[(window.base + shift + distance) & MASK] = name
+
+    def refused(self, pdc: int, psn: int) -> None:
+        """A NACK has come."""
+        self._causes.setdefault(pdc, {}).setdefault(psn, "nack")
+
+    def acknowledged(self, pdc: int, cack: int) -> None:
+        """Nothing up to ``cack`` will be sent again."""
+        causes = self._causes.get(pdc)
+        if causes is not None and len(causes) > _MANY:
+            for psn in [psn for psn in causes if ((cack - psn) & MASK) < HALF]:
+                del causes[psn]
+
+    def sent(self, header: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what and why, if the packet with this header was sent before."""
+        again = "retx" in header.get("flags", ())
+        kind = header["type"]
+        if kind == "RUDI_REQ":
+            return {"pkt_id": header["pkt_id"], "trigger": "rto"} if again else None
+        if not (kind in _REQUESTS or (kind == "CP" and again)):
+            return None
+        pdc, psn = header["spdcid"], header["psn"]
+        cause = self._causes.get(pdc, {}).pop(psn, "unknown" if again else None)
+        return None if cause is None else {"pdc": pdc, "psn": psn, "trigger": cause}
+
+    def close(self, pdc: int) -> None:
+        """Note that ``pdc`` is closed; packets that it has sent may still arrive."""
+        self._closed.append(pdc)
+
+    def forget(self) -> None:
+        """Everything sent so far has passed."""
+        for pdc in self._closed:
+            self._causes.pop(pdc, None)
+        self._closed.clear()
+
+
+Log = Callable[[Event], object]
 _ACKS = frozenset({"ACK", "ACK_CC", "ACK_CCX"})
 _NACKS = frozenset({"NACK", "NACK_CCX"})
-#: Names of requests, by class.
 #: Parameters with key material, and those that are written in another form.
 _NOT_SHOWN = frozenset({"domains", "neighbours"})
 _WIDE = frozenset({"tag", "ignore", "header_data", "key", "offset"})

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from uet.config import FepConfig
-from uet.congestion.spraying.entropy_values import ObliviousSpraying
+from uet.congestion.spraying.paths import ObliviousSpraying
 from uet.congestion.spraying.port_entropy import Ports
 from uet.pds.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay, rto_interval
 from uet.pds.semantics import Outbound, Response, Semantics

@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 
-from uet.congestion.spraying.entropy_values import SinglePath
+from uet.congestion.spraying.paths import SinglePath
 from uet.pds.pdc import Endpoint, Pdc, PdcIdentity, PdcState
 from uet.pds.window import MASK, START_END, START_FIRST, after, distance
 from uet.peer import Peer

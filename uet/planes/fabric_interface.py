@@ -31,7 +31,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -52,7 +52,6 @@ from uet.planes.numbered_writes import (
     stripes,
 )
 from uet.planes.plane import InterfaceConfig, Plane, Sharing
-from uet.planes.shared_receives import SharedReceive, SharedReceives
 from uet.ses.initiator.initiator import MessageError
 from uet.ses.memory.registered_memory import MemoryRegionError
 from uet.transport import (
@@ -64,6 +63,81 @@ from uet.transport import (
     Request,
     WriteRequest,
 )
+
+
+class SharedReceive:
+    """A posted receive, queued at every endpoint until a message takes it at any of them.  ``at`` are the endpoints where it is queued, by number."""
+
+    __slots__ = ("at", "receive", "was_taken")
+
+    def __init__(self, receive: ReceiveRequest) -> None:
+        self.receive = receive
+        self.at: set[int] = set()
+        self.was_taken = False
+
+
+class _Watch:
+    """The events of receives at one endpoint (:class:`uet.ses.matching.Watcher`)."""
+
+    __slots__ = ("_place", "_receives")
+
+    def __init__(self, receives: SharedReceives, place: int) -> None:
+        self._receives, self._place = receives, place
+
+    def queued(self, context: object) -> None:
+        if isinstance(context, SharedReceive):
+            self._receives.queued(context, self._place)
+
+    def taken(self, context: object) -> None:
+        if isinstance(context, SharedReceive):
+            self._receives.taken(context, self._place)
+
+
+class SharedReceives:
+    """The receives of ``feps``; ``address_at`` gives a peer's address at an endpoint."""
+
+    def __init__(
+        self, feps: Sequence[FabricEndpoint], address_at: Callable[[str, int], str]
+    ) -> None:
+        self._feps = feps
+        self._address_at = address_at
+        for place, fep in enumerate(feps):
+            fep.watch_receives(_Watch(self, place))
+
+    def post(self, receive: ReceiveRequest) -> None:
+        """Offer memory for a message; ``MessageError`` for one that nothing could match."""
+        if receive.least_space is not None:
+            raise MessageError(
+                "a fabric interface has no multi-receives, which several planes would fill at "
+                "once; post a receive for each message"
+            )
+        self._offer(SharedReceive(receive), range(len(self._feps)))
+
+    def _offer(self, shared: SharedReceive, places: Sequence[int]) -> None:
+        """Queue a receive at ``places``, until a message that waits at one of them takes it."""
+        receive = shared.receive
+        for place in places:
+            peer = None if receive.peer is None else self._address_at(receive.peer, place)
+            self._feps[place].post_receive(replace(receive, peer=peer, context=shared))
+            if place not in shared.at:
+                return
+
+    def queued(self, shared: SharedReceive, place: int) -> None:
+        """A receive waits at ``place``; if a message gave it back, then soon at the others, too."""
+        is_back = shared.was_taken and not shared.at
+        shared.at.add(place)
+        if is_back:
+            shared.was_taken = False
+            self._offer(shared, [each for each in range(len(self._feps)) if each != place])
+
+    def taken(self, shared: SharedReceive, place: int) -> None:
+        """A message has taken a receive at ``place``: it is there for no other."""
+        others = shared.at - {place}
+        shared.at.clear()
+        shared.was_taken = True
+        for other in others:
+            self._feps[other].withdraw_receive(shared)
+
 
 PORT_DOWN = "PORT_DOWN"
 _SILENT = "RTO_RETRIES_EXHAUSTED"
@@ -82,7 +156,6 @@ _OF_THE_WAY = frozenset(
 )
 #: A part is given up after so many failures for each plane.
 _TRIES = 3
-
 COUNTERS = ("tx_messages_striped", "tx_messages_issued_again")
 _Route = tuple[str, ...]
 _Place = tuple[str, int]  # a peer in a plane

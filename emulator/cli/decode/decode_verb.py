@@ -19,7 +19,7 @@ from emulator.transports.one_time_keys import KEY_FILE
 from uet.wire.codes import NATIVE_PROTOCOL, UDP_PORT, ControlType
 from uet.wire.frame import CrcMode, DecodedPacket, Layer, decode_frame
 from uet.wire.naming import label, meaning, presented
-from uet.wire.wireshark.wireshark_names import CONTROL_PAYLOAD, NACK_PAYLOAD
+from uet.wire.wireshark.names import CONTROL_PAYLOAD, NACK_PAYLOAD
 
 #: What a line about a layer has beside its name, where the layer has it.
 _TELLING = (

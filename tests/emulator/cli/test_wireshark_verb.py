@@ -14,8 +14,8 @@ import pytest
 from emulator.cli.main import main
 from emulator.cli.wireshark_verb import with_rules, without_rules
 from tests.harness.wire.golden import CAPTURE
-from uet.wire.wireshark import wireshark
-from uet.wire.wireshark.wireshark_colors import color_rules
+from uet.wire.wireshark import dissector
+from uet.wire.wireshark.colors import color_rules
 
 GLOBAL_RULES = Path("/usr/share/wireshark/colorfilters")
 THEIRS = "# mine\n@Mine@tcp.port == 80@[1,2,3][4,5,6]\n!@Off@udp@[1,2,3][4,5,6]\n"
@@ -190,9 +190,9 @@ def test_without_tshark_a_folder_must_be_given(
     assert_one_sentence(uetemu("uninstall"), "tshark is not installed")
     folder = tmp_path / "some" / "folder"
     assert uetemu("install", "--dir", folder).status == 0
-    assert (folder / "uetemu.lua").read_text() == wireshark.dissector()
+    assert (folder / "uetemu.lua").read_text() == dissector.dissector()
     assert (folder / "uetemu.colorfilters").read_text().splitlines() == color_rules()
-    assert uetemu("install", "--print").out == wireshark.dissector()
+    assert uetemu("install", "--print").out == dissector.dissector()
 
 
 def test_a_file_of_the_users_own_is_not_overwritten(uetemu: Run, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_file_of_the_users_own_is_not_overwritten(uetemu: Run, tmp_path: Path)
     assert_one_sentence(uetemu("install", "--dir", tmp_path), "--force")
     assert script.read_text() == "-- mine\n"
     assert uetemu("install", "--dir", tmp_path, "--force").status == 0
-    assert script.read_text() == wireshark.dissector()
+    assert script.read_text() == dissector.dissector()
     assert uetemu("install", "--dir", tmp_path).status == 0
 
 

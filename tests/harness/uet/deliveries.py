@@ -22,7 +22,7 @@ from uet.ses.address import Address
 from uet.ses.facilities import Facilities
 from uet.ses.memory.operands import pack_operands
 from uet.ses.memory.registered_memory import MemoryTable, RegisteredRegion
-from uet.ses.target.return_data import ReturnData
+from uet.ses.target.rma_target import ReturnData
 from uet.ses.target.target import Target
 from uet.timekeeper import Timekeeper
 from uet.transport import Completion, ReceiveRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 from uet.congestion.context import CongestionContext
 from uet.congestion.controls.fixed_window import FixedWindow
-from uet.congestion.spraying.entropy_values import SinglePath
+from uet.congestion.spraying.paths import SinglePath
 from uet.pds.open_requests import OpenRequests
 from uet.pds.window import MASK
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from tests import DATA
 from uet.wire.frame import DecodedPacket
-from uet.wire.wireshark import wireshark
-from uet.wire.wireshark.wireshark_colors import ERRORS
-from uet.wire.wireshark.wireshark_names import DERIVED
+from uet.wire.wireshark import dissector
+from uet.wire.wireshark.colors import ERRORS
+from uet.wire.wireshark.names import DERIVED
 
 CAPTURES = DATA / "captures"
 TSHARK = shutil.which("tshark")
 
-OWN = wireshark.display_fields()
+OWN = dissector.display_fields()
 EXPERTS = list(ERRORS)
 OTHERS = ["uet.trimmed", "uet.crc.status", "uet.tss.tsc", "uet.ses.std.restart_token"]
 COLUMNS = sorted(

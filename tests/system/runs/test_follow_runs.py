@@ -18,7 +18,7 @@ from emulator.report.follow.packet_view import PacketKind, view
 from emulator.topology_file import from_record
 from tests.harness.wire.tshark import TSHARK, tshark
 from tests.scenarios.test_traffic_runs import run
-from uet.wire.wireshark.wireshark import dissector
+from uet.wire.wireshark.dissector import dissector
 
 SPEC = "rail_clos:hosts=5,gpus_per_host=1,spines=1,uplinks_per_spine=1"
 pytestmark = [

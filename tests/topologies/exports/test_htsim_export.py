@@ -19,7 +19,7 @@ from emulator.dataplane.switch.switch_fitting import fit
 from topologies import catalogue
 from topologies.exports.htsim import to_htsim
 from topologies.model import Role, Topology, TopologyError
-from uet.congestion.spraying.entropy_values import EV_SET_SIZE
+from uet.congestion.spraying.paths import EV_SET_SIZE
 
 Graph = dict[str, Counter[str]]
 #: What uet-htsim knows in a tier, less the sizes of queues: those end it beside -q, and csg-htsim

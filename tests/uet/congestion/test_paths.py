@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tests.harness.examples import examples
 from tests.harness.uet.spray import DEAD, GOOD, MARKS, RTT, TRIMS, Paths
 from uet.congestion.spraying.bitmap import PenaltySpraying
-from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
 from uet.congestion.spraying.paths import (
     CLEAN,
     ECN,
+    EV_FIRST,
+    EV_LAST,
     LOST,
     NACK,
     TIMEOUT,

@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 
 from uet.config import FepConfig
-from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST, SinglePath
-from uet.congestion.spraying.paths import CLEAN, TIMEOUT
+from uet.congestion.spraying.paths import CLEAN, EV_FIRST, EV_LAST, TIMEOUT, SinglePath
 from uet.congestion.spraying.policies import SPRAYING
 from uet.congestion.spraying.port_entropy import (
     TRY_AFTER,

@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from tests.harness.uet.script import MS, MTU, Script, ack
-from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST, EVS, ObliviousSpraying
+from uet.congestion.spraying.paths import EV_FIRST, EV_LAST, EVS, ObliviousSpraying
 
 
 @pytest.mark.conformance("C-110")

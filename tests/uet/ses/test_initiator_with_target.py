@@ -15,7 +15,7 @@ from uet.ses.facilities import Facilities
 from uet.ses.initiator.initiator import Initiator
 from uet.ses.initiator.outbound import OutboundMessage
 from uet.ses.memory.registered_memory import OPTIMIZED, MemoryTable, RegisteredRegion
-from uet.ses.target.return_data import ReturnData
+from uet.ses.target.rma_target import ReturnData
 from uet.ses.target.target import Target
 from uet.timekeeper import Timekeeper
 from uet.transport import (

@@ -1,12 +1,13 @@
-"""RCCC: a source sends what its destination has granted (UES 3.6.14).
+"""RCCC: a source sends what its destination has granted (UES 3.6.14), alone or in an NSCC window.
 
 The credit itself is in :mod:`uet.congestion.receiver_credit`, as any endpoint grants it to peers.
 """
 
 from __future__ import annotations
 
-from uet.congestion.congestion_parameters import RcccParameters
+from uet.congestion.congestion_parameters import NsccParameters, RcccParameters
 from uet.congestion.control_registry import CONTROLS, CongestionControl, Tuning
+from uet.congestion.controls.nscc import Nscc
 from uet.congestion.receiver_credit import CreditSource
 
 
@@ -18,5 +19,21 @@ def credit(tuning: Tuning) -> CreditSource:
 CONTROLS.register(
     CongestionControl(
         name="rccc", meaning="receiver credit", credit=credit, parameters=RcccParameters
+    )
+)
+
+
+def _window(tuning: Tuning, now: int) -> Nscc:
+    return Nscc(tuning.of("nscc", NsccParameters), now, credited=True)
+
+
+CONTROLS.register(
+    CongestionControl(
+        name="both",
+        meaning="nscc and rccc",
+        window=_window,
+        credit=credit,
+        reads=("nscc", "rccc"),
+        adaptive=True,
     )
 )

@@ -1,4 +1,4 @@
-"""The base of all path selections: the feedback, the set of EVs, round robin.
+"""The base of all path selections: EVs without feedback, the feedback, the set of EVs, round robin.
 
 The entropy value (EV) of a packet comes back in what answers it, so whoever chose it learns how
 the path was (UES 3.6.16).
@@ -11,13 +11,86 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
-from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST, EV_SET_SIZE
+#: EVs in the set of who learns about each (UES 3.6.16: typically 256 or more).
+EV_SET_SIZE = 256
+#: EVs are drawn from the dynamic ports so that captures do not label frames as other services.
+EV_FIRST, EV_LAST = 49_152, 65_535
+EVS = EV_LAST - EV_FIRST + 1  # a power of two
+_EV_MASK = EVS - 1
+
+
+class ObliviousSpraying:
+    """Every EV there is once, in random order, then again in a new order (UES 3.6.16).
+
+    A small set would stay as uneven as its hashes are: 256 EVs on four paths load the fullest by
+    some tenth above the mean, for ever.  Over all of them chance evens out with every packet.  It
+    takes no notice of what the paths are like.
+    """
+
+    __slots__ = ("_left", "_rng", "_state", "_step", "_times")
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._state = 0
+        self._left = 0  # of this round
+        # The order is that of a linear congruential generator of full period (Knuth, TAOCP 2,
+        # 3.2.1.2: an odd step, and a factor of 1 modulo 4): no list of them has to be kept.
+        self._times, self._step = 1, 1
+
+    def pick(self) -> int:
+        """The EV of the next packet."""
+        if not self._left:
+            self._another_round()
+        self._left -= 1
+        self._state = state = (self._state * self._times + self._step) & _EV_MASK
+        return EV_FIRST + state
+
+    def _another_round(self) -> None:
+        rng, last = self._rng, self._state
+        self._left = EVS
+        self._times = 4 * rng.randrange(EVS // 4) + 1
+        self._step = 2 * rng.randrange(EVS // 2) + 1
+        # A retransmission must not follow its original's path: the first one is not the last.
+        self._state = start = rng.randrange(EVS)
+        if (start * self._times + self._step) & _EV_MASK == last:
+            self._state ^= 1
+
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
+        """Nothing."""
+
+    def timed_out(self) -> None:
+        """Nothing: the next packets take other paths anyway."""
+
+
+class SinglePath:
+    """One EV for all packets, so that they keep their order on the way (UES 3.6.16, ROD).
+
+    It changes only when a path swallows everything, so that nothing is in flight there.
+    """
+
+    __slots__ = ("_ev", "_rng")
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._ev = rng.randint(EV_FIRST, EV_LAST)
+
+    def pick(self) -> int:
+        """The EV of every packet."""
+        return self._ev
+
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
+        """Nothing: packets in flight keep to their path."""
+
+    def timed_out(self) -> None:
+        """Another EV from now on."""
+        step = self._rng.randint(1, EV_LAST - EV_FIRST)
+        self._ev = EV_FIRST + (self._ev - EV_FIRST + step) % (EV_LAST - EV_FIRST + 1)
+
 
 #: How a path was: in order, marked CE, trimmed there, lost without a word: by its timer, or as
 #: newer packets reveal.  What was trimmed at the last hop is not held against the path and counts
 #: as ``CLEAN`` (UES 3.6.16).
 CLEAN, ECN, NACK, TIMEOUT, LOST = range(5)
-
 #: The smallest set of EVs that is worth spraying over.
 _LEAST_EVS = 8
 

@@ -10,8 +10,13 @@ from typing import Any
 from topologies.registry import Registry
 from uet.congestion.congestion_parameters import Parameters, PathParameters
 from uet.congestion.spraying.bitmap import PenaltySpraying
-from uet.congestion.spraying.entropy_values import EV_SET_SIZE, ObliviousSpraying
-from uet.congestion.spraying.paths import PathSelection, RoundRobin, ev_set_size
+from uet.congestion.spraying.paths import (
+    EV_SET_SIZE,
+    ObliviousSpraying,
+    PathSelection,
+    RoundRobin,
+    ev_set_size,
+)
 from uet.congestion.spraying.port_entropy import PerPort, Ports
 from uet.congestion.spraying.reps import Reps
 

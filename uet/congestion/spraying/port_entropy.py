@@ -21,8 +21,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
-from uet.congestion.spraying.paths import LOST, TIMEOUT, PathSelection, draw_evs
+from uet.congestion.spraying.paths import EV_FIRST, EV_LAST, LOST, TIMEOUT, PathSelection, draw_evs
 
 #: A port that does not answer is tried after so many of its turns, then each time after twice as
 #: many as before, up to the second number: what a try loses holds up the end of its message.

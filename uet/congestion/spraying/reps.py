@@ -12,8 +12,7 @@ from __future__ import annotations
 import random
 from array import array
 
-from uet.congestion.spraying.entropy_values import EV_SET_SIZE
-from uet.congestion.spraying.paths import CLEAN, ECN, LOST, TIMEOUT, draw_evs
+from uet.congestion.spraying.paths import CLEAN, ECN, EV_SET_SIZE, LOST, TIMEOUT, draw_evs
 
 #: Good EVs remembered.
 CACHE_SIZE = 8

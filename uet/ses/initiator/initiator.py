@@ -10,9 +10,16 @@ from uet.pds.rto import UNLIMITED_NACK
 from uet.pds.semantics import ACCEPTED, REISSUABLE_ERRORS, Answer, Context, Outbound
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
-from uet.ses.initiator.operation import Ended, OperationStream, PostedOperation, Timers, Waits
+from uet.ses.initiator.operation import (
+    Ended,
+    MessageIds,
+    OperationStream,
+    PeerHandles,
+    PostedOperation,
+    Timers,
+    Waits,
+)
 from uet.ses.initiator.outbound import OutboundMessage
-from uet.ses.initiator.peer_handles import MessageIds, PeerHandles
 from uet.ses.initiator.replies import RELIABLE, Replies, code_name, refusal
 from uet.ses.initiator.requests import (
     Carrier,

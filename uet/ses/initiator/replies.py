@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from uet.pds.semantics import ACCEPTED, Answer, Context, Response
 from uet.ses.address import Address
-from uet.ses.initiator.operation import PostedOperation
+from uet.ses.initiator.operation import MessageIds, PostedOperation
 from uet.ses.initiator.outbound import OutboundMessage
-from uet.ses.initiator.peer_handles import MessageIds
 from uet.ses.memory.atomic_operations import reverse_order
 from uet.wire import headers
 from uet.wire.codes import (

@@ -22,11 +22,9 @@ from uet.ses.matching import ReceiveQueue, Watcher
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.ses.resources import Resource, ResourceTable
 from uet.ses.responses import default_response, malformed, response
-from uet.ses.target.checks import Checks
-from uet.ses.target.execution import Execution
+from uet.ses.target.execution import Checks, Execution
 from uet.ses.target.inbound import InboundMessage, InboundSend, InboundTable
-from uet.ses.target.return_data import ReturnData
-from uet.ses.target.rma_target import Guard, MemoryAccess
+from uet.ses.target.rma_target import Guard, MemoryAccess, ReturnData
 from uet.ses.target.sends import OwnInitiator, Sends
 from uet.transport import ReceiveRequest
 from uet.wire import headers

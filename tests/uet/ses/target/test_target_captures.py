@@ -12,7 +12,7 @@ from tests.harness.replay.capture import NAMES, TARGET, Packet, packets
 from tests.harness.uet.deliveries import SMALL_KEY, TargetBench
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.pds.semantics import ACCEPTED, Answer
-from uet.ses.target.return_data import ReturnData
+from uet.ses.target.rma_target import ReturnData
 from uet.wire import headers
 from uet.wire.codes import ResponseOpcode, ReturnCode
 

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.wire.everything import TRIMMED_DSCP, Sent, everything
 from tests.harness.wire.tshark import COLUMNS, TSHARK, disagreements, rows, tshark, write
 from uet.wire.codes import ControlType, NackCode, NextHeader, Opcode, PacketType, ProviderOpcode
-from uet.wire.wireshark import wireshark
+from uet.wire.wireshark import dissector
 
 #: Packet types that the stack never sends: it refuses without congestion state.
 NEVER = {PacketType.TSS, PacketType.NACK_CCX}
@@ -55,7 +55,7 @@ def test_the_dissector_finds_nothing_wrong(
     chosen = [each for each in sent if each.reference_provider == provider]
     assert len(chosen) > 20
     script = tmp_path / "uet.lua"
-    script.write_text(wireshark.dissector())
+    script.write_text(dissector.dissector())
     capture = write(tmp_path / "sent.pcap", [each.frame for each in chosen])
     options = ["-o", "uet.dscp:" + ",".join(map(str, sorted(TRIMMED_DSCP)))]
     if provider:

@@ -14,7 +14,7 @@ from scapy.packet import Packet, Raw
 from tests.harness.wire.tshark import COLUMNS, TSHARK, compare, rows, write
 from uet.wire import layers as uet
 from uet.wire.frame import decode_frame
-from uet.wire.wireshark import wireshark
+from uet.wire.wireshark import dissector
 
 OUTER = Ether(src="02:00:00:00:00:11", dst="02:00:00:00:00:12")
 INNER = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
@@ -136,7 +136,7 @@ def test_every_cut_of_a_tunnel_is_survived() -> None:
 @needs_tshark
 def test_wireshark_hands_what_tunnels_carry_to_the_dissector(tmp_path: Path) -> None:
     script = tmp_path / "uet.lua"
-    script.write_text(wireshark.dissector())
+    script.write_text(dissector.dissector())
     frames = [carried(name, ADDRESSES / WRITE) for name in TUNNELS]
     frames += [carried(name, IP(src="10.0.1.2", dst="10.0.1.3") / ACK) for name in TUNNELS]
     frames += [trimmed(name, ADDRESSES / WRITE, n, 10) for name in TUNNELS for n in (1, 104, 120)]

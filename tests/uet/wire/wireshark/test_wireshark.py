@@ -23,8 +23,8 @@ from tests.harness.wire.tshark import (
     write,
 )
 from uet.wire.frame import CrcMode, decode_frame
-from uet.wire.wireshark import wireshark
-from uet.wire.wireshark.wireshark_names import DERIVED
+from uet.wire.wireshark import dissector
+from uet.wire.wireshark.names import DERIVED
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed"
 @pytest.fixture(scope="module")
 def lua(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = tmp_path_factory.mktemp("lua") / "uet.lua"
-    script.write_text(wireshark.dissector())
+    script.write_text(dissector.dissector())
     return script
 
 

@@ -31,9 +31,9 @@ from tests.harness.wire.tshark import (
 )
 from uet.wire import layers as uet
 from uet.wire.frame import decode_frame
-from uet.wire.wireshark import wireshark
-from uet.wire.wireshark.wireshark_colors import color_rules
-from uet.wire.wireshark.wireshark_names import ALIASES, JOINED, UPSTREAM
+from uet.wire.wireshark import dissector
+from uet.wire.wireshark.colors import color_rules
+from uet.wire.wireshark.names import ALIASES, JOINED, UPSTREAM
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed"
 @pytest.fixture(scope="module")
 def lua(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = tmp_path_factory.mktemp("lua") / "uet.lua"
-    script.write_text(wireshark.dissector())
+    script.write_text(dissector.dissector())
     return script
 
 
@@ -277,7 +277,7 @@ def registered(script: str) -> dict[str, set[str]]:
 
 def test_every_name_of_wiresharks_own_dissector_is_known() -> None:
     """A profile with columns, filters and colours on them loads with either."""
-    ours = registered(wireshark.dissector())
+    ours = registered(dissector.dissector())
     assert set(UPSTREAM_FIELDS) - set(ours) == set()
     strange = {
         name: (kind, ours[name])
@@ -297,7 +297,7 @@ def test_every_name_here_is_wiresharks_own_or_one_that_it_lacks() -> None:
         assert name in UPSTREAM_FIELDS, name
     for *_, name in JOINED:
         assert name in UPSTREAM_FIELDS, name
-    own = set(registered(wireshark.dissector())) - set(UPSTREAM_FIELDS)
+    own = set(registered(dissector.dissector())) - set(UPSTREAM_FIELDS)
     stated = set((DATA / "wireshark_own_fields.txt").read_text().split())
     assert own == stated
 

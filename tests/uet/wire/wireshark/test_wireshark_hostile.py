@@ -10,7 +10,7 @@ import pytest
 from tests.harness.wire import golden
 from tests.harness.wire.tshark import CAPTURES, TSHARK, read_pcap, tshark, write
 from tests.uet.wire.wireshark.test_tunnels_dissected import ADDRESSES, TUNNELS, WRITE, carried
-from uet.wire.wireshark import wireshark
+from uet.wire.wireshark import dissector
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 
@@ -40,7 +40,7 @@ def hostile(rng: random.Random, count: int) -> list[bytes]:
 def test_no_frame_stops_the_script(tmp_path: Path, mode: tuple[str, ...]) -> None:
     """:func:`tshark` looks for Lua's errors in what is shown."""
     script = tmp_path / "uet.lua"
-    script.write_text(wireshark.dissector())
+    script.write_text(dissector.dissector())
     frames = hostile(random.Random(len(mode)), 1_500)
     wire = [len(frame) + (n % 5 == 0) * 30 for n, frame in enumerate(frames)]
     capture = write(tmp_path / "hostile.pcap", frames, wire=wire)

@@ -22,7 +22,7 @@ from tests.harness.wire.tshark import (
     write_ports,
 )
 from uet.wire import layers as uet
-from uet.wire.wireshark import wireshark
+from uet.wire.wireshark import dissector
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 
@@ -34,7 +34,7 @@ HERE, THERE = "10.0.0.1", "10.0.0.2"
 @pytest.fixture(scope="module")
 def lua(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = tmp_path_factory.mktemp("lua") / "uet.lua"
-    script.write_text(wireshark.dissector())
+    script.write_text(dissector.dissector())
     return script
 
 

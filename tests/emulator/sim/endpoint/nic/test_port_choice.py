@@ -10,7 +10,7 @@ from emulator.rocev2.connections import full_mesh
 from emulator.rocev2.wire.codes import flow_label, source_port
 from emulator.sim.gpu_port import hash_of
 from uet.carrier_codec import PeerEnvelope
-from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
+from uet.congestion.spraying.paths import EV_FIRST, EV_LAST
 from uet.congestion.spraying.port_entropy import Ports, choices, remaining
 from uet.congestion.spraying.port_entropy import hash_of as hash_of_ev
 from uet.encapsulation_choice import Encapsulation

@@ -1,9 +1,9 @@
 """The dissector's own fields, preferences and CRC, in Lua.
 
-:mod:`uet.wire.wireshark.wireshark` puts guard and prelude in front of the generated tables and the
-setup behind them; :mod:`uet.wire.wireshark.wireshark_carrier`,
-:mod:`uet.wire.wireshark.wireshark_links`, :mod:`uet.wire.wireshark.wireshark_walk` and
-:mod:`uet.wire.wireshark.wireshark_packet` come behind.
+:mod:`uet.wire.wireshark.dissector` puts guard and prelude in front of the generated tables and the
+setup behind them; :mod:`uet.wire.wireshark.carrier`,
+:mod:`uet.wire.wireshark.links`, :mod:`uet.wire.wireshark.walk` and
+:mod:`uet.wire.wireshark.packet` come behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The dissector's part that walks over PDS and SES headers, in Lua.
 
 Which header follows which, and where a field lies in it, is in the tables that
-:mod:`uet.wire.wireshark.wireshark` generates.  Items are made only of what somebody looks at:
+:mod:`uet.wire.wireshark.dissector` generates.  Items are made only of what somebody looks at:
 nothing while a capture is opened, the fields of a display filter while it is applied, all when a
 packet is shown.
 """
