@@ -3,7 +3,8 @@
 It is a subclass that looks at what goes through the endpoint's face, and at the rare things PDCs
 report; an endpoint without a log runs none of this.  A traced one behaves the same, only slower.
 
-In order: why packets leave again, the application's side, what arrives, what leaves, what PDS and SES report.
+In order: why packets leave again, the application's side, what arrives, what leaves, what PDS and
+SES report.
 """
 
 from __future__ import annotations

@@ -66,7 +66,10 @@ from uet.transport import (
 
 
 class SharedReceive:
-    """A posted receive, queued at every endpoint until a message takes it at any of them.  ``at`` are the endpoints where it is queued, by number."""
+    """A posted receive: the first message that takes it, at any endpoint, has it.
+
+    ``at`` are the endpoints where it is queued, by number.
+    """
 
     __slots__ = ("at", "receive", "was_taken")
 

@@ -16,13 +16,6 @@ def credit(tuning: Tuning) -> CreditSource:
     return CreditSource(tuning.of("rccc", RcccParameters))
 
 
-CONTROLS.register(
-    CongestionControl(
-        name="rccc", meaning="receiver credit", credit=credit, parameters=RcccParameters
-    )
-)
-
-
 def _window(tuning: Tuning, now: int) -> Nscc:
     return Nscc(tuning.of("nscc", NsccParameters), now, credited=True)
 
@@ -35,5 +28,10 @@ CONTROLS.register(
         credit=credit,
         reads=("nscc", "rccc"),
         adaptive=True,
+    )
+)
+CONTROLS.register(
+    CongestionControl(
+        name="rccc", meaning="receiver credit", credit=credit, parameters=RcccParameters
     )
 )

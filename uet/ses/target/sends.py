@@ -2,11 +2,11 @@
 
 A message is matched when its packet with SOM arrives, and is placed straight into the memory of
 its receive.  One that finds no receive is refused (NO_MATCH), kept until a receive is posted, or
-deferred: held by name only, until DEFERRABLE_RTR requests its initiator to begin again.  One that is too long for its receive is refused
-(UNSUPPORTED_SIZE) and ends that with an error, whichever of the two was there first; it does not
-where a peer expects that (``long_send_leaves_receive``).  Of a rendezvous send
-only the eager part arrives by itself; the rest is read from the initiator once there is a
-receive.
+deferred: held by name only, until DEFERRABLE_RTR requests its initiator to begin again.  One that
+is too long for its receive is refused (UNSUPPORTED_SIZE) and ends that with an error, whichever of
+the two was there first; it does not where a peer expects that (``long_send_leaves_receive``).  Of a
+rendezvous send only the eager part arrives by itself; the rest is read from the initiator once
+there is a receive.
 """
 
 from __future__ import annotations
