@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 import tty
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -37,12 +37,7 @@ class Attention:
             self._take_keys(sys.stdin.fileno())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before:
             try:
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSAFLUSH, self._before)
