@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,33 @@ def pause_frames(capture: Path) -> list[dict[str, str]]:
     )
     rows = [line.split("\t") for line in shown.stdout.splitlines()]
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def check_little_headroom(content: dict[str, Any]) -> None:
+    """With less headroom than a cable needs, some is lost and sent again, and a warning says so."""
+    (row,) = content["rows"]
+    assert row["drops"]["headroom"] == row["dropped_packets"] > 0
+    assert row["retransmitted_packets"] > 0
+    (warning,) = content["warnings"]
+    assert "the headroom of 10 KiB is less than" in warning
+
+
+def check_storm(content: dict[str, Any]) -> None:
+    """A storm stops those that share its queue, and no others, until a watchdog drops for them."""
+    none, storm, guarded = content["rows"]
+    end_us = 210
+    for kind in ("feeders_us", "same_nic_us", "crossing_us"):
+        assert storm[kind] > end_us > none[kind]
+    for kind in ("opposite_us", "local_us"):
+        assert storm[kind] < 100
+    assert storm["dropped_packets"] == none["dropped_packets"] == 0
+    assert storm["longest_pause_us"] > 100 > none["longest_pause_us"]
+    assert none["watchdog_storms"] == storm["watchdog_storms"] == 0
+    assert guarded["watchdog_storms"] == 1
+    assert guarded["drops"] == {"watchdog": guarded["dropped_packets"]}
+    assert guarded["crossing_us"] < end_us
+    assert guarded["same_nic_us"] < end_us
+    assert guarded["feeders_us"] > end_us
 
 
 @pytest.mark.conformance("R-045")
@@ -92,11 +120,7 @@ def test_with_next_to_no_headroom_it_loses_some(uetemu_run: RunFactory) -> None:
         *(*NO_CONTROL, "--switch", "lossless:xoff=40KiB,headroom=10KiB", "--capture", "none"),
         **INCAST,
     )
-    (row,) = content["rows"]
-    assert row["drops"]["headroom"] == row["dropped_packets"] > 0
-    assert row["retransmitted_packets"] > 0
-    (warning,) = content["warnings"]
-    assert "the headroom of 10 KiB is less than" in warning
+    check_little_headroom(content)
 
 
 def test_without_pfc_nothing_is_paused(uetemu_run: RunFactory) -> None:
@@ -122,20 +146,7 @@ def test_a_storm_stops_whoever_shares_a_queue_with_it(uetemu_run: RunFactory) ->
     )
     rows = {row["storm"]: row for row in content["rows"]}
     assert list(rows) == ["none", "storm", "watchdog"]
-    none, storm, guarded = rows.values()
-    end_us = 210
-    for kind in ("feeders_us", "same_nic_us", "crossing_us"):
-        assert storm[kind] > end_us > none[kind]
-    for kind in ("opposite_us", "local_us"):
-        assert storm[kind] < 100
-    assert storm["dropped_packets"] == none["dropped_packets"] == 0
-    assert storm["longest_pause_us"] > 100 > none["longest_pause_us"]
-    assert none["watchdog_storms"] == storm["watchdog_storms"] == 0
-    assert guarded["watchdog_storms"] == 1
-    assert guarded["drops"] == {"watchdog": guarded["dropped_packets"]}
-    assert guarded["crossing_us"] < end_us
-    assert guarded["same_nic_us"] < end_us
-    assert guarded["feeders_us"] > end_us
+    check_storm(content)
     faults = [
         event
         for line in (content["folder"] / "events.jsonl").read_text().splitlines()
