@@ -36,7 +36,6 @@ PRELOADED = (
     "rich.progress",
     "scenarios.collectives.collective",
     "topologies.mininet_topo",
-    "uet.congestion.controls.nscc_with_rccc",
 )
 
 
