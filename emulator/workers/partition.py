@@ -307,7 +307,7 @@ class Partition:
                 if name not in groups:
                     known = ", ".join(one.name for one in topology.nodes if one.is_switch)
                     raise UserError(
-                        f"part {number} (line {number + 1}) names {name}, which the fabric does "
+                        f"part {number} (from 0 on) names {name}, which the fabric does "
                         f"not have; its switches are {known}"
                     )
                 group = groups[name]

@@ -114,6 +114,19 @@ def test_two_workers_have_the_results_of_one(name: str, tmp_path: Path) -> None:
         assert (tmp_path / "run1" / file).read_bytes() == (tmp_path / "run2" / file).read_bytes()
 
 
+def test_parts_by_hand_have_the_results_of_one_worker(tmp_path: Path) -> None:
+    (tmp_path / "parts").write_text("# by rails\nrail1\nrail0 spine0\n")
+    fabric = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1", "--fabric", "model")
+    words = ("allreduce", *fabric, "--sizes", "16KiB", "--iterations", "1", "--capture", "all")
+    for folder, given in (("one", ("--workers", "1")), ("parts2", ("--parts", "parts"))):
+        done = completed("run", *words, *given, "--output", folder, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    environment = json.loads((tmp_path / "parts2" / "environment.json").read_text())
+    assert environment["workers"] == 2
+    for file in ("result.json", "capture.pcapng"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "parts2" / file).read_bytes()
+
+
 def test_doctor_names_what_runs_without_root(readable_sources: Path, folder: Path) -> None:
     done = uetemu(readable_sources, folder, "doctor")
     assert "uetemu run allreduce --fabric model can run here" in done.stdout

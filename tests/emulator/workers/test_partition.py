@@ -250,7 +250,7 @@ def test_parts_by_hand_have_the_gpus_of_their_switches() -> None:
     [
         (
             [["rail0", "rail9"]],
-            r"\(line 1\) names rail9, .* its switches are rail0",
+            r"part 0 \(from 0 on\) names rail9, .* its switches are rail0",
         ),
         ([["rail0", "rail1"], ["rail2"]], "is in no part: name rail3"),
         ([["rail0", "rail1"], ["rail2", "rail3", "rail0"]], "rail0 is in part 1, and in part 0"),
