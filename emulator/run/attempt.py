@@ -10,7 +10,7 @@ from functools import cached_property
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.run.faults import disturbance
 from emulator.run.faults.condition import Condition
-from emulator.run.faults.expectation import FaultExpectation
+from emulator.run.faults.expectation import FaultExpectation, time_limit_s
 from emulator.run.faults.fault_injector import FaultInjector
 from emulator.run.faults.fault_timeline import FaultPlayer, Notify, link_changes
 from emulator.run.faults.grammar import Moment
@@ -20,7 +20,6 @@ from emulator.run.measurement import Measured, RunContext, measure
 from emulator.run.measures.message_times import Recorder
 from emulator.run.observation import PortObserver
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
-from emulator.run.plan.time_limits import time_limit_s
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Outcome, Trial

@@ -19,8 +19,7 @@ from emulator.scenario import Contents, Outcome, Trial
 from emulator.sim.endpoint.counting import add, is_extreme
 from emulator.sim.endpoint.interruption import Interruption, JobExecution, JobInterrupted
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
-from emulator.sim.endpoint.operations.joined_execution import joined
-from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.rank_result import RankResult, joined
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.transports.wire_cost import WireCost
 from emulator.workers.division import Division, JobSchedules

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from emulator import plugins
 from emulator.errors import UserError
@@ -14,7 +16,6 @@ from emulator.run.plan.run_plan import RunPlan
 from emulator.run.results import Result, RunFolder
 
 _log = plain_logger(__name__)
-
 #: What ``result.json`` has for an error until the run has ended.
 UNFINISHED = "the run has not ended yet, or it was killed before it could say why"
 
@@ -69,3 +70,16 @@ def note_end(folder: str, sentence: str) -> None:
             RunFolder(Path(folder)).write(path.name, result | {"errors": [sentence]})
     except (OSError, ValueError, UserError) as error:
         _log.info("%s is not completed: %s", path, error)
+
+
+class Observer(Protocol):
+    """An observer of a run: a terminal, or nobody."""
+
+    def began(self, plan: RunPlan, result: Result) -> None:
+        """The fabric is about to be built; the dilation is known."""
+
+    def progress(self, what: str, share: float | None) -> None:
+        """Report progress: ``share`` (0..1) of the whole run is done, None if unknown."""
+
+    def row(self, row: Mapping[str, object]) -> None:
+        """A trial is done."""

@@ -41,7 +41,6 @@ from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.measurement import Measured
 from emulator.run.measures.ideal import violation
 from emulator.run.observation import PortObserver
-from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import (
     PlannedStage,
     RunPlan,
@@ -57,7 +56,7 @@ from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
 from emulator.run.results import PartFolder, Result, RunFolder, gather_files
 from emulator.run.run_secret import run_secret
-from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
+from emulator.run.run_start import UNFINISHED, Observer, blank_result, check_digest, environment_of
 from emulator.run.virtual_time import VirtualTime
 from emulator.run_files import EVENT_LOGS
 from emulator.scenario import Outcome, Trial

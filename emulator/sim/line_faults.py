@@ -4,7 +4,7 @@ Frames that wait at a port are lost with its carrier. So are those on the cable,
 of the switch behind it; a frame that has come through before is not.  A rate holds from the next
 frame on.  What the switch program does to frames (loss, corruption, duplication, black hole) needs
 nothing here: it happens as they cross the switch.  Where a cable has a link layer, loss and bit
-errors are the cable's (:mod:`emulator.sim.link_layer.cable_errors`).
+errors are the cable's (:mod:`emulator.sim.link_layer.link_layer`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.sim.line_state import LineStates
 from emulator.sim.link_layer.link_layer import link_settings_of
-from emulator.sim.pfc.priority_flow_control import pause_settings_of
+from emulator.sim.pfc import pause_settings_of
 from emulator.sim.port_settings import LineChange
 from topologies.model import CableEnd, Link
 

@@ -33,7 +33,7 @@ from emulator.sim.line_record import LineRecord
 from emulator.sim.line_state import LineState, LineStates, joined
 from emulator.sim.link_layer.link_layer import LinkLayer, link_settings
 from emulator.sim.outlets import Outlets
-from emulator.sim.pfc.priority_flow_control import PriorityFlowControl, pause_settings
+from emulator.sim.pfc import PriorityFlowControl, pause_settings
 from emulator.sim.port_settings import LineChange, PortSettings, Settings
 from topologies.model import CableEnd, Link, Topology
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.sim.link_layer.link_layer import LinkSettings
-from emulator.sim.pfc.priority_flow_control import PauseSettings
+from emulator.sim.pfc import PauseSettings
 from topologies.model import CableEnd
 
 

@@ -31,8 +31,7 @@ from emulator.sim.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.sim.line_record import LineRecord
 from emulator.sim.line_state import LineState, LineStates
 from emulator.sim.network import Network, port_counters
-from emulator.sim.pfc.pause_watch import PauseWatch
-from emulator.sim.pfc.priority_flow_control import PriorityFlowControl
+from emulator.sim.pfc import PauseWatch, PriorityFlowControl
 from emulator.sim.port_capture import PortCapture, PortTaps
 from emulator.sim.port_settings import LineChange
 from emulator.workers.division import ALONE, Processes

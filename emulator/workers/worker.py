@@ -39,7 +39,7 @@ from emulator.sim.line_state import LineState
 from emulator.sim.link_layer.link_layer import LinkLayer
 from emulator.sim.link_layer.replay import LinkUnit
 from emulator.sim.network import Network
-from emulator.sim.pfc.priority_flow_control import PriorityFlowControl
+from emulator.sim.pfc import PriorityFlowControl
 from emulator.sim.port_capture import PortTaps
 from emulator.sim.port_settings import LineChange, Settings
 from emulator.workers.windows import Crossing, FarCopy, News, WindowReport, far_memory

@@ -2,8 +2,8 @@
 
 ``faults``
     for each episode of the timeline, which is all that came at one instant, or a flap
-    (:mod:`emulator.run.faults.episodes`): its clauses, when it came on average (``at_us`` after the
-    start, None if every iteration had ended before), which GPUs were cut off from then on, and
+    (:mod:`emulator.run.faults.expectation`): its clauses, when it came on average (``at_us`` after
+    the start, None if every iteration had ended before), which GPUs were cut off from then on, and
     ``goodput``, in words and as ``restored_us``, the time until it was restored (below).  It is
     that of all pairs but those of ``goodput_without``, which had no way then: how many there are,
     and at most 16 of them, senders first.  A flap has so many ``steps``; ``at_us`` is the first of
@@ -43,8 +43,7 @@ from statistics import fmean
 
 from emulator.run.faults import restoration
 from emulator.run.faults.condition import SOUND, Condition
-from emulator.run.faults.episodes import episodes
-from emulator.run.faults.expectation import FaultExpectation, some_pairs
+from emulator.run.faults.expectation import FaultExpectation, episodes, some_pairs
 from emulator.run.faults.fault_timeline import Applied
 from emulator.run.faults.grammar import Moment
 from emulator.run.faults.reach import Pair

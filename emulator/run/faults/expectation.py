@@ -1,7 +1,11 @@
 """The limits that the user's faults set for a trial.
 
-A job whose ranks are cut off from each other for good cannot end.  It has a shorter time limit
-(:mod:`emulator.run.plan.time_limits`), and its error names the ranks and the fault.
+A job whose ranks are cut off from each other for good cannot end.  It has a shorter time limit, and
+its error names the ranks and the fault.  Where nothing will happen any more a run ends at once.
+Limits bound timers that never end.
+
+Goodput can be judged between two moments only if there is time between them.  So clauses of the
+same instant are one episode, and so are all steps of a flap, which has ended with the last.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from typing import TypeVar
 
 from emulator.dataplane.kernel.fabric.cable_carrier import STATIC
 from emulator.run.faults.condition import SOUND, Condition
-from emulator.run.faults.episodes import Episode
 from emulator.run.faults.grammar import Moment
 from emulator.run.faults.reach import Cut, Pair, Reach
 from emulator.run.measures.cuts import Change, share_left
@@ -25,8 +28,49 @@ from emulator.transports.wire_cost import WireCost
 from emulator.workers.division import JobSchedules
 from topologies.model import SHORTEST, Topology
 
-T = TypeVar("T")
 
+@dataclass(frozen=True)
+class Episode:
+    """Clauses of the same instants, as the user wrote them: one, or ``steps`` of a flap.
+
+    ``places`` are those of its moments in the timeline.  ``began`` is the one at which all of its
+    clauses have come for the first time. From ``judged`` on, the last of any clause at its last
+    instant, goodput is judged.
+    """
+
+    stated: str
+    steps: int
+    places: Sequence[int]
+    began: int
+    judged: int
+
+
+def episodes(moments: Sequence[Moment]) -> list[Episode]:
+    """The episodes of ``moments`` (in order of time), in the order in which they begin."""
+    clauses: dict[str, list[int]] = {}
+    for place, moment in enumerate(moments):
+        clauses.setdefault(moment.clause, []).append(place)
+    together: dict[tuple[int, ...], list[str]] = {}
+    for clause, places in clauses.items():
+        steps = tuple(dict.fromkeys(moments[place].at_ns for place in places))
+        together.setdefault(steps, []).append(clause)
+    last = {moment.at_ns: place for place, moment in enumerate(moments)}
+    found = []
+    for instants, stated in together.items():
+        own = sorted(place for clause in stated for place in clauses[clause])
+        found.append(
+            Episode(
+                stated="; ".join(stated),
+                steps=len(instants),
+                places=own,
+                began=max(place for place in own if moments[place].at_ns == instants[0]),
+                judged=last[instants[-1]],
+            )
+        )
+    return found
+
+
+T = TypeVar("T")
 #: So many pairs of GPUs are named in a sentence.
 STATED_PAIRS = 3
 #: Errors of a rank whose data came otherwise than it was sent.
@@ -301,3 +345,13 @@ def some_pairs(pairs: Sequence[Pair], count: int | None = None) -> str:
         return f"the pair {shown}"
     more = total - STATED_PAIRS
     return f"{total} pairs ({shown}{f' and {more} more' if more > 0 else ''})"
+
+
+#: What an iteration may take, in ideal times, and fabric time (s) beyond that.
+TIMEOUT_FACTOR = 20.0
+BEYOND_S = 10.0
+
+
+def time_limit_s(ideal_ns: float, faulted_ns: int = 0) -> float:
+    """Fabric time (s) for an iteration with the bound ``ideal_ns`` and faults until then (ns)."""
+    return BEYOND_S + (TIMEOUT_FACTOR * ideal_ns + faulted_ns) * 1e-9

@@ -18,8 +18,7 @@ from emulator.dataplane.lab_record import directory_of
 from emulator.dataplane.switch.fault_rates import check_rate
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
-from emulator.run.faults.condition import SOUND, Condition, from_data
-from emulator.run.faults.fault_elements import Element
+from emulator.run.faults.condition import SOUND, Condition, Element, from_data
 from emulator.whole_file import write_whole
 from topologies.model import Link, Topology
 

@@ -43,8 +43,7 @@ from itertools import pairwise
 from emulator.dataplane.switch.bpf.layout import WHOLE
 from emulator.dataplane.switch.port_faults import WAYS
 from emulator.errors import UserError
-from emulator.run.faults.condition import SOUND, Condition
-from emulator.run.faults.fault_elements import KINDS, Element, element
+from emulator.run.faults.condition import KINDS, SOUND, Condition, Element, element
 from topologies.advice import meant
 from topologies.model import Topology
 from topologies.units import UnitError, format_rate, format_time, parse_rate, parse_time_ns

@@ -24,13 +24,13 @@ from emulator.logs import plain_logger
 from emulator.run.faults.grammar import Moment, timeline
 from emulator.run.measurement import Start
 from emulator.run.plan import preflight
+from emulator.run.plan.preflight import check_use
 from emulator.run.plan.stages import (
     Stage,
     asked_latency_ns,
     stages,
     with_customary,
 )
-from emulator.run.plan.switch_use import check_use
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.plan.variants import DEFAULT_SEED, DEFAULT_TRANSPORT, PXN_MODES, variants
 from emulator.run.pxn import Pxn

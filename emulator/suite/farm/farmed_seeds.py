@@ -22,10 +22,9 @@ from emulator.dataplane.cleanup import uninterrupted
 from emulator.errors import UserError
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.run.interrupts import Interrupted
-from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import RunPlan
 from emulator.run.results import Result, RunFolder
-from emulator.run.run_start import UNFINISHED, blank_result, check_digest, environment_of
+from emulator.run.run_start import UNFINISHED, Observer, blank_result, check_digest, environment_of
 from emulator.sim.frame_digest import PARTS_FILE
 from emulator.suite.farm.seed_folders import SeedFolders
 from emulator.suite.farm.seed_merge import merge, merged_digest, merged_events, merged_nccl

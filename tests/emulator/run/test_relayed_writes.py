@@ -11,8 +11,7 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run.pxn import Pxn, changed
-from emulator.run.relayed_writes import BUFFER, free_tags
+from emulator.run.pxn import BUFFER, Pxn, changed, free_tags
 from emulator.sim.endpoint.operations.operation_table import OperationTable
 from emulator.sim.endpoint.operations.schedule import (
     Apply,

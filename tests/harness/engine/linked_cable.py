@@ -10,7 +10,7 @@ from emulator.dataplane.switch.cable_fitting import CbfcRules, LinkRules, LlrRul
 from emulator.dataplane.switch.virtual_state import HELD, PAUSE_WORDS, WORD_BYTES
 from emulator.sim.event_queue import PS, EventQueue, Source
 from emulator.sim.line import LOW, Line, octets_on_wire
-from emulator.sim.link_layer.link_end import LinkEnd
+from emulator.sim.link_layer.link_layer import LinkEnd
 from topologies.model import CableEnd
 
 #: On a link of 8 Gb/s an octet lasts 1 ns; the frame is 1000 octets on the wire.

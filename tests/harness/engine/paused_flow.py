@@ -14,7 +14,7 @@ from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_counters import AsicCounters
 from emulator.sim.event_queue import EventQueue, Source
 from emulator.sim.line import LOW, Line, octets_on_wire
-from emulator.sim.pfc.priority_flow_control import PriorityFlowControl, pause_settings_of
+from emulator.sim.pfc import PriorityFlowControl, pause_settings_of
 from emulator.workers.virtual_fabric import VirtualFabric
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory

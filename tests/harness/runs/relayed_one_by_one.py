@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from emulator.run.pxn import Pxn
-from emulator.run.relayed_writes import ALIGNMENT, BUFFER, Pair
+from emulator.run.pxn import ALIGNMENT, BUFFER, Pair, Pxn
 from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import (
     Copy,

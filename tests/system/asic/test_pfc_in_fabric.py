@@ -23,8 +23,7 @@ from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
-from emulator.run.faults.condition import SOUND, Condition
-from emulator.run.faults.fault_elements import element
+from emulator.run.faults.condition import SOUND, Condition, element
 from emulator.run.faults.fault_injector import FaultInjector
 from emulator.sim.endpoint.nic.packet_nic import Nic
 from tests.harness.lab.traffic import blast, kill, within

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from emulator.dataplane.control_plane.control_plane_choice import chosen
-from emulator.run.faults.condition import SOUND
-from emulator.run.faults.fault_elements import element
+from emulator.run.faults.condition import SOUND, element
 from emulator.run.faults.fault_injector import FaultInjector
 from emulator.run.faults.reach import reached
 from tests.harness.lab.kernels import await_kernels

@@ -12,8 +12,7 @@ from emulator.dataplane.switch.bpf.layout import DropReason, TrafficClass
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.virtual_state import DEPTH, PORT_WORDS
-from emulator.run.faults.condition import SOUND, Condition
-from emulator.run.faults.fault_elements import Element, element
+from emulator.run.faults.condition import SOUND, Condition, Element, element
 from emulator.run.faults.fault_injector import FaultInjector
 from emulator.sim.event_queue import PS, EventQueue
 from emulator.sim.line import LOW

@@ -13,7 +13,7 @@ from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.sim.event_queue import PS
 from emulator.sim.line_faults import LineFaults
-from emulator.sim.pfc.pause_watch import STANDSTILL_NS
+from emulator.sim.pfc import STANDSTILL_NS
 from tests.harness.engine.bench_of_gpus import GpuBench, gpu_bench
 from tests.harness.engine.paused_flow import EGRESS, RECEIVER, PausedFlow
 from tests.system.conftest import LabFactory

@@ -17,8 +17,7 @@ from emulator.dataplane.switch import switch_choice as choice
 from emulator.dataplane.switch.bpf.layout import PORT_KEY, Queue
 from emulator.errors import UserError
 from emulator.run.faults import grammar
-from emulator.run.faults.condition import SOUND, Condition
-from emulator.run.faults.fault_elements import element
+from emulator.run.faults.condition import SOUND, Condition, element
 from emulator.run.faults.fault_injector import FaultInjector, recorded
 from tests.harness.lab.traffic import blast, kill, pings, send_flows, within
 from tests.system.conftest import SMALL, LabFactory

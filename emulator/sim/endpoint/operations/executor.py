@@ -20,7 +20,7 @@ from emulator.sim.endpoint.operations.checksum import SLICE_OCTETS, crc32c, slic
 from emulator.sim.endpoint.operations.data_arrival import Arrivals, DataArrival
 from emulator.sim.endpoint.operations.gpu_functions import GpuFunctionError
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
-from emulator.sim.endpoint.operations.nvlink import CopyNotice, ScaleUpPort
+from emulator.sim.endpoint.operations.nvlink import CopyNotice
 from emulator.sim.endpoint.operations.operation_table import (
     APPLY,
     BARRIER,
@@ -34,6 +34,7 @@ from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.endpoint.operations.schedule_program import TAG_BITS, ScheduleProgram, describe
 from emulator.sim.endpoint.peer_addresses import ranks_at
+from emulator.sim.scale_up_copies import ScaleUpCopies
 from uet.transport import Completion, Transport
 from uet.transport import WriteRequest as RmaWrite
 
@@ -64,7 +65,7 @@ class Executor:
         memory: GpuMemory,
         peers: Mapping[int, str],
         *,
-        nvlink: ScaleUpPort | None = None,
+        nvlink: ScaleUpCopies | None = None,
         scale_up_memories: Mapping[int, GpuMemory] | None = None,
         header_bits: int = WIDE,
     ) -> None:
@@ -273,7 +274,7 @@ class Executor:
         at = self._program.at[index]
         return self._memory.octets[at : at + self._program.octets[index]]
 
-    def _begin_copy(self, nvlink: ScaleUpPort, index: int) -> int:
+    def _begin_copy(self, nvlink: ScaleUpCopies, index: int) -> int:
         octets = self._program.octets[index]
         if octets > SLICE_OCTETS:
             self._work.append(self._copy(nvlink, index))
@@ -282,7 +283,7 @@ class Executor:
             pass
         return octets
 
-    def _copy(self, nvlink: ScaleUpPort, index: int) -> Generator[int, None, None]:
+    def _copy(self, nvlink: ScaleUpCopies, index: int) -> Generator[int, None, None]:
         program = self._program
         local, peer, at = self._region(index), program.peer[index], program.far[index]
         remote = self._scale_up_memories[peer].octets[at : at + len(local)]

@@ -9,7 +9,7 @@ ingress. Without a switch every peer has a link of its own.  A latency is added 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 #: Modelled times are kept in picoseconds: many short copies must not be rounded to nothing.
 _PS = 1000
@@ -91,17 +91,3 @@ class Ingress:
         if len(busy) > _KEPT:
             self._floor = busy.pop(0)[1]
         return end
-
-
-class ScaleUpPort(Protocol):
-    """The ports of one GPU to its scale-up network."""
-
-    def occupy(self, now: int, octets: int, peer: int) -> tuple[int, int]:
-        """Take the egress to ``peer`` for ``octets``.
-
-        Returns when it is free again, and when the peer has the data if nobody else copies there
-        (ns).
-        """
-
-    def notify(self, peer: int, notice: CopyNotice) -> None:
-        """Notify ``peer`` of a copy.  ``ConnectionError`` if the peer listens no more."""

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from emulator.run.faults import disturbance
-from emulator.run.faults.episodes import episodes
-from emulator.run.faults.expectation import FaultExpectation
+from emulator.run.faults.expectation import FaultExpectation, episodes
 from emulator.run.faults.fault_timeline import Applied
 from emulator.run.faults.grammar import Moment, timeline
 from emulator.run.faults.restoration import WINDOW_RTTS, Goodput

@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from emulator.run.faults.grammar import timeline
-from emulator.run.faults.reach import Reach, reached
-from emulator.run.faults.ways import ways_of
+from emulator.run.faults.reach import Reach, reached, ways_of
 from topologies import catalogue
 from topologies.model import CableEnd, FabricProfile, Link, Node, Topology
 

@@ -10,8 +10,7 @@ import pytest
 from emulator.errors import UserError
 from emulator.run.measures.ideal import ideal_ns
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.pxn import Pxn
-from emulator.run.relayed_writes import BUFFER
+from emulator.run.pxn import BUFFER, Pxn
 from emulator.sim.endpoint.operations.schedule import Copy, Receive, Region, Schedule, Write
 from emulator.transports.wire_cost import WireCost
 from scenarios.collective_benchmarks import allreduce

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from emulator.run.report import timeline
-from emulator.sim.endpoint.operations.joined_execution import joined
 from emulator.sim.endpoint.operations.operation_table import OperationTable
-from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.rank_result import RankResult, joined
 from emulator.sim.endpoint.operations.schedule import (
     Apply,
     Barrier,

@@ -8,8 +8,7 @@ import numpy as np
 
 from emulator.run.measures.message_times import Recorder
 from emulator.sim.endpoint.operations.data_arrival import Arrivals, DataArrival, lose_after
-from emulator.sim.endpoint.operations.joined_execution import joined
-from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.rank_result import RankResult, joined
 from emulator.sim.endpoint.operations.schedule import (
     Compute,
     Operation,

@@ -1,1 +1,0 @@
-"""Priority flow control under the virtual clock."""
