@@ -7,10 +7,12 @@ with uetemu stand in :mod:`emulator.run.measures.row_metrics` and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
+from emulator.errors import UserError
 from emulator.result_rows import TableColumn
 from topologies.registry import Registry
 
@@ -102,6 +104,8 @@ class Metric(Generic[M]):
                 f"{self.key} is observed at {self.observed_at!r}; take one of "
                 f"{', '.join(map(repr, MEANINGS))}"
             )
+        if not self.scale > 0 or not 0 <= self.decimals <= 12:
+            raise ValueError(f"{self.key} needs a scale above 0, and 0 to 12 decimals")
         if self.heading and not self.observed_at:
             raise ValueError(
                 f"{self.key} does not say where it is observed: add observed_at=, one of "
@@ -163,14 +167,26 @@ def register(rows: Rows, metrics: Iterable[Metric[Any]]) -> None:
 
 
 def computed(rows: Rows, measured: object) -> dict[str, object]:
-    """Return the values of all metrics of ``rows`` that are computed of ``measured``."""
-    return {
+    """Return the values of all metrics of ``rows`` that are computed of ``measured``.
+
+    UserError, with file and line, for a metric of a user that is no number.
+    """
+    values = {
         one.key: one.compute(measured)
         for one in METRICS.values()
         if one.rows == rows
         and one.compute is not None
         and (one.where is None or one.where(measured))
     }
+    for one in METRICS.added():
+        value = values.get(one.key)
+        number = isinstance(value, int | float) and math.isfinite(value)
+        if value is not None and not number:
+            raise UserError(
+                f"{METRICS.place(one.key)}: the metric {one.key} is {value!r}; compute must return "
+                "a finite number, or None"
+            )
+    return values
 
 
 def meanings(rows: Rows) -> dict[str, str]:
@@ -182,6 +198,37 @@ def table(name: Literal["nccl", "traffic", "compared"]) -> tuple[TableColumn, ..
     """Return the columns of a table of runs."""
     cells = [(cell, one) for one in METRICS.values() if (cell := getattr(one, name)) is not None]
     return tuple(one.column(cell) for cell, one in sorted(cells, key=lambda both: both[0].place))
+
+
+def added_columns() -> list[TableColumn]:
+    """Return the columns that users' metrics add to the table of any run."""
+    return [one.column() for one in METRICS.added() if one.heading]
+
+
+#: What a run folder says of a metric that its readers may not have, and of which kind that is.
+_DESCRIBED: Mapping[str, Any] = {
+    **dict.fromkeys(("key", "meaning", "heading", "unit", "observed_at", "point_key"), str),
+    **dict.fromkeys(("better", "decimals", "place"), int),
+    "scale": int | float,
+}
+
+
+def described() -> list[dict[str, object]]:
+    """Return the users' metrics as JSON, for readers of the run folder."""
+    return [{name: getattr(one, name) for name in _DESCRIBED} for one in METRICS.added()]
+
+
+def known(folder: Iterable[Mapping[str, Any]]) -> dict[str, Metric[Any]]:
+    """Return by key the metrics that a folder describes, and uetemu's own.
+
+    ValueError for a description that is none.
+    """
+    metrics: dict[str, Metric[Any]] = {}
+    for one in folder:
+        if not all(isinstance(one.get(name), kind) for name, kind in _DESCRIBED.items()):
+            raise ValueError(f"{one} describes no metric")
+        metrics[one["key"]] = Metric(**{name: one[name] for name in _DESCRIBED})
+    return metrics | dict(METRICS)
 
 
 def readable(metrics: Iterable[Metric[Any]]) -> list[Metric[Any]]:

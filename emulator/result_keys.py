@@ -29,6 +29,8 @@ RESULT: Mapping[str, str] = {
     "seeds": "how many seeds",
     "dilation": "seconds of the machine for one second of the fabric; 1 with the virtual clock",
     "units": "what the ends of keys mean (below)",
+    "metrics": "metrics of users' files, if there are any: what each means, its unit, where it was "
+    "observed",
     "rows": "one for each row of the table and each seed",
     "summary": (
         "with several seeds: one for each row, with the median of every number, and "

@@ -120,6 +120,15 @@ class Registry(Mapping[str, E], Generic[E]):
         self._load()
         return self._places[name]
 
+    def added(self) -> list[E]:
+        """Return the entries that did not come with uetemu."""
+        self._load()
+        return [
+            entry
+            for name, entry in self._entries.items()
+            if not self._comes_along(self._places[name].rpartition(", line ")[0])
+        ]
+
     def names(self, first: str = "") -> tuple[str, ...]:
         """Return all names, with ``first``, the default, before the others."""
         self._load()

@@ -10,28 +10,30 @@ import click
 from emulator import result_keys, scenario
 from emulator.cli.predict import prediction
 from emulator.errors import UserError
-from emulator.metrics import METRICS, table
+from emulator.metrics import METRICS, added_columns, table
 from emulator.result_rows import NCCL_COLUMNS, TableColumn
 from emulator.rocev2 import counters
 from topologies.advice import near
 from uet import counter_meanings
 
-#: Where a name can stand, and the meanings of the names there.
-PLACES: Sequence[tuple[str, Mapping[str, str]]] = (
-    (
-        "key of a row",
-        {one.key: one.meaning for one in METRICS.values()},
-    ),
-    ("key of result.json", result_keys.RESULT),
-    ("counter of a GPU", result_keys.ENDPOINT),
-    ("counter of UET", counter_meanings.COUNTERS),
-    ("counter of RoCEv2", counters.COUNTERS),
-    ("counter of a port", result_keys.PORT),
-    ("counter of a traffic class", result_keys.SWITCH_CLASS),
-    ("depth of a queue", result_keys.SWITCH_QUEUE),
-    ("counter of PFC", result_keys.PAUSE),
-    ("counter of the link layer", result_keys.LINK),
-)
+
+def places() -> Sequence[tuple[str, Mapping[str, str]]]:
+    """Return where a name can stand, and the meanings of the names there."""
+    return (
+        (
+            "key of a row",
+            {one.key: one.meaning for one in METRICS.values()},
+        ),
+        ("key of result.json", result_keys.RESULT),
+        ("counter of a GPU", result_keys.ENDPOINT),
+        ("counter of UET", counter_meanings.COUNTERS),
+        ("counter of RoCEv2", counters.COUNTERS),
+        ("counter of a port", result_keys.PORT),
+        ("counter of a traffic class", result_keys.SWITCH_CLASS),
+        ("depth of a queue", result_keys.SWITCH_QUEUE),
+        ("counter of PFC", result_keys.PAUSE),
+        ("counter of the link layer", result_keys.LINK),
+    )
 
 
 @click.command("explain")
@@ -45,7 +47,7 @@ def command(names: Sequence[str]) -> None:
     for name in names:
         lines = list(explained(name, headings))
         if not lines:
-            known = {*headings, *(key for _, meanings in PLACES for key in meanings)}
+            known = {*headings, *(key for _, meanings in places() for key in meanings)}
             hint = near(name, sorted(known)).partition(";")[0]
             raise UserError(
                 f"there is no column, key or counter {name!r}{hint}; the keys are listed in "
@@ -58,6 +60,7 @@ def command(names: Sequence[str]) -> None:
 def table_columns() -> Iterator[TableColumn]:
     """Yield the columns of all tables that ``uetemu run`` and ``uetemu predict`` print."""
     yield from (*NCCL_COLUMNS, *table("nccl"), *table("compared"), *prediction.COLUMNS)
+    yield from added_columns()
     for name in scenario.names():
         yield from getattr(scenario.load(name).module, "COLUMNS", ())
 
@@ -78,15 +81,11 @@ def explained(name: str, headings: Mapping[str, Mapping[str, str]]) -> Iterator[
     columns = headings.get(head, {}) if head else {}
     for key, unit in columns.items():
         beside = f" {unit}" if unit else ""
-        yield f"{head}{beside}: {_plain(_row_meanings()[key])} (key {key})"
-    for place, meanings in PLACES:
+        yield f"{head}{beside}: {_plain(METRICS[key].meaning)} (key {key})"
+    for place, meanings in places():
         for keys, text in meanings.items():
             if name in keys.split(", ") and name not in columns:
                 yield f"{name}, {place}: {_plain(text)}"
-
-
-def _row_meanings() -> Mapping[str, str]:
-    return PLACES[0][1]
 
 
 def _plain(text: str) -> str:

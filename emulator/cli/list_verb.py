@@ -12,6 +12,7 @@ from emulator import scenario
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cluster.services.service_plan import KINDS
 from emulator.dataplane.switch import switch_choice
+from emulator.metrics import METRICS
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.transports import TRANSPORTS
 from topologies.catalogue import DESIGNS
@@ -40,6 +41,8 @@ def command() -> None:
         ),
         "services of clusters (uetemu up cluster --services NAME)": _meanings(KINDS),
     }
+    if own := METRICS.added():
+        kinds["metrics of your files"] = {one.key: one.meaning for one in own}
     width = max(len(name) for names in kinds.values() for name in names)
     for kind, names in kinds.items():
         click.echo(f"{kind}:")

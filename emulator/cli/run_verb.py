@@ -308,6 +308,7 @@ class _Options:
 def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> None:
     from emulator.cli import rank_runs
     from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
+    from emulator.metrics import added_columns
     from emulator.result_rows import NCCL_COLUMNS, TableColumn, short_names
     from emulator.run.interrupts import Interrupted
     from emulator.run.report import comparison, spread
@@ -322,6 +323,7 @@ def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> N
         columns: Sequence[TableColumn] = getattr(
             request.scenario.module, "COLUMNS", (*NCCL_COLUMNS, *table.FABRIC_COLUMNS)
         )
+        columns = (*columns, *added_columns())
         labels = [stage.stage.label for stage in plan.stages]
         if plan.compares:
             facts = plan.trials[0].facts

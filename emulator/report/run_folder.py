@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.metrics import INPUT, METRICS, readable
+from emulator.metrics import INPUT, METRICS, Metric, known, readable
 from emulator.result_rows import short_names
 from emulator.run_files import (
     ENVIRONMENT,
@@ -139,6 +139,11 @@ class RunRecord:
         return {
             str(one.get("file")): str(one.get("sha256")) for one in files if isinstance(one, dict)
         }
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Metric[Any]]:
+        """The metrics of the run by key, those of users' files as the folder describes them."""
+        return known(self.result.get("metrics", ()))
 
     @property
     def command(self) -> list[str]:
@@ -314,10 +319,21 @@ def _is_result(result: Mapping[str, Any]) -> bool:
         and all(_is_row(row) for row in result["rows"])
         and isinstance(result.get("fidelity"), dict)
         and isinstance(result.get("errors"), list)
+        and _are_metrics(result.get("metrics", []))
         and isinstance(result.get("warnings", []), list)
         and isinstance(result.get("endpoints", {}), dict)
         and all(map(_is_counts, result.get("endpoints", {}).values()))
     )
+
+
+def _are_metrics(described: object) -> bool:
+    if not isinstance(described, list) or not _holds(described, dict):
+        return False
+    try:
+        known(described)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_row(row: object) -> bool:

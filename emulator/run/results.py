@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Literal
 
 from emulator.errors import UserError
+from emulator.metrics import described
 from emulator.run_files import EVENTS, SCHEMA, UNITS
 from emulator.sim.endpoint.operations.gpu_memory import memory_path
 from emulator.whole_file import MEND, whole_file
@@ -109,7 +110,9 @@ class Result:
 
     def as_dict(self) -> dict[str, object]:
         """All of it under its names; what these hold is not copied."""
-        return {"schema": SCHEMA, **vars(self), "units": UNITS}
+        own = described()
+        more = {"metrics": own} if own else {}
+        return {"schema": SCHEMA, **vars(self), "units": UNITS, **more}
 
 
 class RunFolder:

@@ -21,6 +21,7 @@ from tests.harness.runs.processes import completed
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MINE = EXAMPLES / "mine.py"
+RESENT = EXAMPLES / "resent.py"
 #: One sender and little to send: what the run shows is that it runs.
 SMALL = ("--param", "senders=2", "--param", "size=64KiB", "--fabric", "model")
 
@@ -129,23 +130,54 @@ def test_the_list_has_what_files_bring() -> None:
 
 def test_the_folder_names_the_file_and_is_read_without_it(tmp_path: Path) -> None:
     own, out = tmp_path / "own.py", tmp_path / "run"
-    own.write_text(MINE.read_text())
+    own.write_text(MINE.read_text() + RESENT.read_text())
     digest = hashlib.sha256(own.read_bytes()).hexdigest()
     words = ("run", "incast", "--transport", "uet:cc=mine", *SMALL, "--output", out)
     done = uetemu(*words, "--plugin", f"{own}@{digest}")
     assert done.returncode == 0, done.stderr
+    heading = next(line for line in done.stdout.splitlines() if "senders" in line)
+    assert heading.split()[-1] == "again"
+    result = json.loads((out / "result.json").read_text())
+    (row,) = result["rows"]
+    sent = row["data_packets"] + row["retransmitted_packets"]
+    assert row["resent_share"] == row["retransmitted_packets"] / sent
+    assert [one["key"] for one in result["metrics"]] == ["resent_share"]
     facts = json.loads((out / "environment.json").read_text())["plugins"]
     assert facts == [{"file": "own.py", "sha256": digest}]
     own.unlink()
     assert uetemu("report", out).returncode == 0
-    assert f"SHA-256 {digest}" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert f"SHA-256 {digest}" in page
+    assert "again (%)" in page
     facts[0]["sha256"] = 64 * "0"
     other = shutil.copytree(out, tmp_path / "other")
     made_on = json.loads((other / "environment.json").read_text()) | {"plugins": facts}
     (other / "environment.json").write_text(json.dumps(made_on))
-    compared = uetemu("compare", out, other)
-    assert compared.returncode == 0
+    row["resent_share"] = 0.125
+    (other / "result.json").write_text(json.dumps(result))
+    compared = uetemu("compare", out, other, "--fail-if", "resent_share>0.1")
+    assert compared.returncode == 3, compared.stderr
     assert "plug-in own.py" in compared.stdout
+    assert re.search(r"again \(%\) .* 12.5 ", compared.stdout)
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "at", "refusal"),
+    [
+        ("again / sent", "again / 0", "again / 0", "ZeroDivisionError: division by zero"),
+        ("again / sent if", "'none' if", "METRICS.register(", "metric resent_share is 'none'"),
+    ],
+)
+def test_a_metric_that_fails_is_named(
+    tmp_path: Path, there: str, instead: str, at: str, refusal: str
+) -> None:
+    text = RESENT.read_text().replace(there, instead)
+    own, out = tmp_path / "own.py", tmp_path / "run"
+    own.write_text(text)
+    done = uetemu("run", "incast", "--plugin", own, *SMALL, "--output", out)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"uetemu: {own}, line {line_of(text, at)}: ")
+    assert refusal in done.stderr
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
@@ -208,6 +240,25 @@ def test_a_file_that_cannot_be_used(
     tmp_path: Path, there: str, instead: str, at: str, refusal: str
 ) -> None:
     text = MINE.read_text().replace(there, instead, 1)
+    own = tmp_path / "own.py"
+    own.write_text(text)
+    with pytest.raises(UserError) as refused:
+        plugins.load(own)
+    assert str(refused.value).startswith(f"{own}, line {line_of(text, at)}: ")
+    assert refusal in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "at", "refusal"),
+    [
+        ('"resent_share"', '"jain"', "METRICS.register(", "there already is a metric 'jain' ("),
+        ("=ENDPOINT", '="home"', "    Metric(", "observed at 'home'; take one of 'endpoint', "),
+    ],
+)
+def test_a_metric_that_cannot_be_added(
+    tmp_path: Path, there: str, instead: str, at: str, refusal: str
+) -> None:
+    text = RESENT.read_text().replace(there, instead)
     own = tmp_path / "own.py"
     own.write_text(text)
     with pytest.raises(UserError) as refused:

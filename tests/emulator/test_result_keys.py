@@ -49,7 +49,7 @@ def test_fields_have_meanings(kind: type, meanings: Mapping[str, str]) -> None:
 
 
 def test_a_result_and_its_rows_have_meanings() -> None:
-    assert names(Result) | {"schema", "units"} == set(result_keys.RESULT)
+    assert names(Result) | {"schema", "units", "metrics"} == set(result_keys.RESULT)
     assert set(ROW_KEYS) <= METRICS.keys()
 
 

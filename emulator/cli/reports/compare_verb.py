@@ -68,8 +68,8 @@ def command(
     """
     if len(sources) < 2:
         raise UserError("two sources or more are compared; name another run folder or log")
-    requested = [parse_condition(text) for text in conditions]
     base, *others = [_source(path, collective) for path in sources]
+    requested = [parse_condition(text, base.metrics) for text in conditions]
     if len({one.kind == SUITE for one in (base, *others)}) > 1:
         raise UserError("a suite is compared with suites; name run folders of its trials instead")
     comparisons = [compare(base, other) for other in others]

@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.metrics import METRICS, MODEL
-from emulator.report.compare.sources import MEASURED, MeasuredSource, Place, Samples, point_of
+from emulator.metrics import METRICS, MODEL, Metric
+from emulator.report.compare.sources import MeasuredSource, Place, Samples, measured, point_of
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.page import rendered
@@ -59,6 +59,12 @@ class ValueDifference:
     other: Samples
     base_point: str
     other_point: str
+    metric: Metric[Any] | None = None
+
+    @property
+    def heading(self) -> str:
+        """The value's name and unit for people."""
+        return self.metric.headed if self.metric and self.metric.heading else self.key
 
     @property
     def medians(self) -> tuple[float, float]:
@@ -160,8 +166,9 @@ def _value_differences(
             other=second.samples[key],
             base_point=point_of(base, first, key),
             other_point=point_of(other, second, key),
+            metric=base.metrics.get(key),
         )
-        for key in dict.fromkeys((*MEASURED, *first.samples))
+        for key in dict.fromkeys((*measured(base.metrics.values()), *first.samples))
         if key in first.samples and key in second.samples
     ]
 
@@ -313,8 +320,8 @@ def _lines(values: Sequence[ValueDifference]) -> Iterator[str]:
         return
     rows = [("place", "value", "base", "other", "change", "judgement")]
     for value in values:
-        sides = shown(value.base, value.key), shown(value.other, value.key)
-        named = value.label, heading(value.key)
+        sides = shown(value.base, value.metric), shown(value.other, value.metric)
+        named = value.label, value.heading
         rows.append((*named, *sides, change_of(value), judged(value)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
@@ -325,15 +332,9 @@ def _lines(values: Sequence[ValueDifference]) -> Iterator[str]:
         yield "  " + "  ".join(cells).rstrip()
 
 
-def heading(key: str) -> str:
-    """Return a value's name and unit for people."""
-    known = METRICS.get(key)
-    return known.headed if known and known.heading else key
-
-
-def shown(samples: Samples, key: str) -> str:
+def shown(samples: Samples, metric: Metric[Any] | None) -> str:
     """Return the median, and in brackets the least and the most, where several were taken."""
-    scale = METRICS[key].scale if key in METRICS else 1
+    scale = metric.scale if metric else 1
     low, middle, high = (
         _number(scale * one)
         for one in (min(samples.values), median(samples.values), max(samples.values))
@@ -422,9 +423,9 @@ def _values(number: int, one: SourceComparison) -> list[ReportTable]:
             rows=[
                 [
                     value.label,
-                    heading(value.key),
-                    shown(value.base, value.key),
-                    shown(value.other, value.key),
+                    value.heading,
+                    shown(value.base, value.metric),
+                    shown(value.other, value.metric),
                     change_of(value),
                     judged(value),
                 ]
@@ -440,12 +441,12 @@ def _figure(number: int, one: SourceComparison) -> Figure | None:
     """Relative changes of the values that differ, as bars; better and worse have colours."""
     records: list[Mapping[str, Any]] = [
         {
-            "value": f"{heading(value.key)}: {value.label}",
+            "value": f"{value.heading}: {value.label}",
             "change_percent": 100 * value.relative,
             "judgement": judged(value),
             "direction": _direction(value),
-            "base": shown(value.base, value.key),
-            "other": shown(value.other, value.key),
+            "base": shown(value.base, value.metric),
+            "other": shown(value.other, value.metric),
             "surely": 0.45 if value.judgement in (WITHIN, UNJUDGED) else 1,
         }
         for value in one.values
@@ -484,7 +485,7 @@ def _figure(number: int, one: SourceComparison) -> Figure | None:
 
 
 def _direction(value: ValueDifference) -> str:
-    better = METRICS[value.key].better if value.key in METRICS else 0
+    better = value.metric.better if value.metric else 0
     if not better:
         return "neither"
     return "better" if better * value.change > 0 else "worse"
@@ -502,8 +503,6 @@ COMPARED: Mapping[str, Callable[[float, float], bool]] = {
 _TEXT = re.compile(
     r"\s*([A-Za-z][A-Za-z0-9_.]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*(%?)\s*"
 )
-#: Short names of values.
-SHORT: Mapping[str, str] = {one.short: one.key for one in METRICS.values() if one.short}
 
 
 @dataclass(frozen=True)
@@ -558,29 +557,36 @@ class Statement:
     percent: bool
 
 
-def parse_statement(text: str, whose: str, examples: str) -> Statement:
-    """Return what ``text`` states; UserError, begun by ``whose``, if it states nothing."""
+def parse_statement(
+    text: str, whose: str, examples: str, metrics: Mapping[str, Metric[Any]] = METRICS
+) -> Statement:
+    """Return what ``text`` states; UserError, begun by ``whose``, if it states nothing.
+
+    It is about one of ``metrics``.
+    """
     match = _TEXT.fullmatch(text)
     if match is None:
         raise UserError(f"{whose} is no condition; write for example {examples}")
     name, sign, limit, percent = match.groups()
-    key = SHORT.get(name, name)
-    if key not in MEASURED:
-        known = ", ".join((*SHORT, *MEASURED))
+    short = {one.short: one.key for one in metrics.values() if one.short}
+    key, keys = short.get(name, name), measured(metrics.values())
+    if key not in keys:
+        known = ", ".join((*short, *keys))
         raise UserError(f"{whose}: {name} is no value of a row; known are {known}")
     return Statement(key, sign, float(limit), bool(percent))
 
 
-def parse_condition(text: str) -> FailCondition:
+def parse_condition(text: str, metrics: Mapping[str, Metric[Any]] = METRICS) -> FailCondition:
     """Return the condition that ``text`` states, such as ``busbw<-5%``; UserError if it is none."""
-    stated = parse_statement(text, f"--fail-if {text!r}", "busbw<-5%, time>10% or drops>0")
+    examples = "busbw<-5%, time>10% or drops>0"
+    stated = parse_statement(text, f"--fail-if {text!r}", examples, metrics)
     return FailCondition(text.strip(), stated.key, stated.sign, stated.limit, stated.percent)
 
 
 def failures(condition: FailCondition, comparisons: Sequence[SourceComparison]) -> list[str]:
     """Return a sentence for each difference that meets the condition."""
     return [
-        f"--fail-if {condition.text}: {heading(one.key)} changed by {change_of(one)} "
+        f"--fail-if {condition.text}: {one.heading} changed by {change_of(one)} "
         f"at {one.label}, {judged(one)}"
         for one in condition.met(comparisons)
     ]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from emulator import scenario as scenarios
 from emulator.errors import UserError
-from emulator.metrics import CLUSTER, ENDPOINT, METRICS, readable
+from emulator.metrics import CLUSTER, ENDPOINT, METRICS, Metric, readable
 from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import ClusterLog, ClusterTimes
 from emulator.report.run_folder import RunRecord, labels
@@ -74,6 +74,8 @@ class MeasuredSource:
     made_on: Mapping[str, str] = field(default_factory=dict)
     digest: str | None = None
     point: str | None = None
+    #: those that its values may be of, by key
+    metrics: Mapping[str, Metric[Any]] = field(default_factory=lambda: METRICS)
     errors: Sequence[str] = ()
     verdict: str | None = None
 
@@ -95,7 +97,11 @@ _OPTIONS = (
 _INSPECTOR_ENDS = (".jsonl", ".log", ".json")
 #: Octets of a file that decide what it is.
 _HEAD = 4096
-MEASURED = tuple(one.key for one in readable(METRICS.values()) if one.numeric)
+
+
+def measured(metrics: Iterable[Metric[Any]]) -> list[str]:
+    """Return the keys of those that are numbers which were measured or computed."""
+    return [one.key for one in readable(metrics) if one.numeric]
 
 
 def read_source(path: Path, collective: str | None = None) -> MeasuredSource:
@@ -149,6 +155,7 @@ def _run(path: Path) -> MeasuredSource:
         places=_places(record),
         digest=result.get("digest") if isinstance(result.get("digest"), str) else None,
         errors=record.errors,
+        metrics=record.metrics,
         verdict=record.verdict,
     )
 
@@ -194,7 +201,7 @@ def _names(record: RunRecord) -> list[str]:
 def _place(record: RunRecord, numbers: Sequence[int], label: str) -> MeasuredPlace:
     rows = [record.rows[number - 1] for number in numbers]
     samples: dict[str, Samples] = {}
-    for key in MEASURED:
+    for key in measured(record.metrics.values()):
         values = [row.get(key) for row in rows]
         numeric = [float(one) for one in values if isinstance(one, int | float)]
         if len(numeric) == len(values):
@@ -206,7 +213,7 @@ def _place(record: RunRecord, numbers: Sequence[int], label: str) -> MeasuredPla
         label=label,
         samples=samples,
         digests=tuple(map(str, digests)) if all(digests) else None,
-        points={key: METRICS[key].at(rows[0]).observed_at for key in samples},
+        points={key: record.metrics[key].at(rows[0]).observed_at for key in samples},
     )
 
 
@@ -290,7 +297,7 @@ def point_of(source: MeasuredSource, place: MeasuredPlace, key: str) -> str:
     """Where a value was observed."""
     if source.point is not None:
         return source.point
-    known = METRICS.get(key)
+    known = source.metrics.get(key)
     return place.points.get(key) or (known.observed_at if known else "") or ENDPOINT
 
 

@@ -13,7 +13,6 @@ from emulator.metrics import (
     BOUNDARY,
     ENDPOINT,
     INPUT,
-    METRICS,
     MODEL,
     SWITCH,
     Metric,
@@ -64,7 +63,7 @@ def row_table(record: RunRecord) -> ReportTable:
             "rows", title, (), (), (), reason="nothing was measured before the run ended"
         )
     shown: list[Metric[Any]] = []
-    for one in readable(METRICS.values()):
+    for one in readable(record.metrics.values()):
         points = [one.at(row) for row in record.rows if row.get(one.key) is not None]
         shown += list(dict.fromkeys(points))
     order = [ENDPOINT, BOUNDARY, SWITCH, MODEL, INPUT]
