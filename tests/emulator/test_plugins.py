@@ -122,9 +122,10 @@ def test_a_topology_is_drawn_and_run_on(tmp_path: Path) -> None:
 
 
 def test_the_list_has_what_files_bring() -> None:
-    files = (EXAMPLES / "one_spine.py", EXAMPLES / "star.py")
+    files = (EXAMPLES / "one_spine.py", EXAMPLES / "star.py", RESENT)
     shown = uetemu("list", *(f"--plugin={file}" for file in files)).stdout
     assert re.search(r"^  one_spine +Leaves under one spine", shown, flags=re.MULTILINE)
+    assert re.search(r"^  resent_share +data packets", shown, flags=re.MULTILINE)
     assert re.search(r"^  exchange +each GPU sends its buffer", shown, flags=re.MULTILINE)
 
 
