@@ -518,6 +518,10 @@ def _modules() -> dict[str, str]:
     return modules
 
 
+#: Names that scenarios had before, which are still understood.
+_FORMER = {"onset": "fairness"}
+
+
 def load(name_or_path: str, others: Iterable[str] = ()) -> Scenario:
     """The scenario called ``name_or_path``, or the one in that file.
 
@@ -528,6 +532,7 @@ def load(name_or_path: str, others: Iterable[str] = ()) -> Scenario:
     if name_or_path.endswith(".py") or "/" in name_or_path:
         return _from_file(Path(name_or_path))
     name = name_or_path.replace("-", "_")
+    name = _FORMER.get(name, name)
     if (user := _users().get(name)) is not None:
         return Scenario(user[0], name, user[1])
     modules = _modules()

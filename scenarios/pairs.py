@@ -16,7 +16,7 @@ Measured: completion time against the ideal, goodput of all pairs together and i
 receiving NICs can carry (``goodput_share``), message times, and what the switches did.  With
 ``probes`` the times of small writes beside the bulk stand as those of victims.  With ``size`` equal
 to ``message`` a row has the time of a single write: that of an endpoint that has no state for its
-peer yet, or with ``--endpoints kept`` of one that has sent before.
+peer yet, or with ``--endpoints reused`` of one that has sent before.
 
 What should be seen, and why: nothing is contended, so nothing is marked, trimmed or dropped.  Small
 messages are bound by headers and by how many may be under way, large ones by the link.  A

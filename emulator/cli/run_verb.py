@@ -166,11 +166,12 @@ def _describe_scenario() -> str:
 )
 @click.option(
     "--endpoints",
-    type=click.Choice(["fresh", "kept"]),
+    type=click.Choice(["fresh", "reused", "kept"]),
     default="fresh",
     show_default=True,
-    help="fresh: each iteration that counts begins with endpoints that have learned nothing; kept: "
-    "with those of the iteration or warm-up before, with its windows, rates and paths",
+    help="fresh: each iteration that counts begins with endpoints that have learned nothing; "
+    "reused: with those of the iteration or warm-up before, with its windows, rates and paths "
+    "(kept: the former word for it)",
 )
 @click.option(
     "--gap",

@@ -138,14 +138,14 @@ def pauses(choice: SuiteChoice) -> Procedure:
     )
 
 
-def onset(choice: SuiteChoice, fabric: str, transport: str, flows: str, size: str) -> SuiteTrial:
-    """Return a trial of ``onset`` with short writes.
+def fairness(choice: SuiteChoice, fabric: str, transport: str, flows: str, size: str) -> SuiteTrial:
+    """Return a trial of ``fairness`` with short writes.
 
     Rates over a window of 20 us are within 10 % of each other only if a flow ends many writes in
     it.
     """
     return choice.trial(
-        "onset", fabric, transport, flows=flows, size=size, message="4KiB", in_flight=128
+        "fairness", fabric, transport, flows=flows, size=size, message="4KiB", in_flight=128
     )
 
 
@@ -155,7 +155,7 @@ def dcqcn(choice: SuiteChoice) -> Procedure:
     fabric = INCAST.format(hosts=2 * max(flows) + 1)
     size = choice.pick(small="4MiB", medium="8MiB", full="16MiB")
     trials: list[NamedTrial] = [
-        (onset(choice, fabric, transport, ",".join(map(str, flows)), size), {})
+        (fairness(choice, fabric, transport, ",".join(map(str, flows)), size), {})
         for transport in choice.transports
     ]
     columns = (
@@ -221,7 +221,7 @@ TESTS = (
     SuiteTest(
         number="7.3",
         title="DCQCN convergence",
-        objective="time to a fair share after an onset, beside UET",
+        objective="time to a fair share after more flows join, beside UET",
         procedure=dcqcn,
     ),
     SuiteTest(

@@ -15,7 +15,7 @@ from emulator.suite.suite_model import (
 from scenarios.bmwg import bmwg_columns as c
 from scenarios.bmwg.baseline import NO_GENERATOR, PAIRS, SHORT_TRIALS
 from scenarios.bmwg.collective_tests import COLLECTIVES, collective_fabric, collective_lines
-from scenarios.bmwg.congestion_tests import FAIR, onset
+from scenarios.bmwg.congestion_tests import FAIR, fairness
 from scenarios.bmwg.link_layer_tests import LINK_LAYER
 from scenarios.bmwg.trial_rows import NamedTrial, TrialTable, lines
 
@@ -81,7 +81,7 @@ def first_message(choice: SuiteChoice) -> Procedure:
                 "pairs",
                 PAIRS,
                 transport,
-                options=("--endpoints", endpoints),
+                options=("--endpoints", "reused" if endpoints == "kept" else endpoints),
                 message="4KiB",
                 size="4KiB",
                 in_flight=1,
@@ -170,16 +170,17 @@ def congestion(choice: SuiteChoice) -> Procedure:
         choice.trial("incast", fabric, transport, senders=",".join(map(str, senders)))
         for transport in transports
     ]
-    onsets = [
-        onset(choice, fabric, transport, str(max(senders) // 2), "2MiB") for transport in transports
+    shared = [
+        fairness(choice, fabric, transport, str(max(senders) // 2), "2MiB")
+        for transport in transports
     ]
-    outcomes = yield [*trials, *onsets]
+    outcomes = yield [*trials, *shared]
     columns = (
         *(c.SENDERS, c.TRANSPORT, c.SWITCH, c.GOODPUT, c.GOODPUT_SHARE, c.TIME, c.CV),
         *(c.JAIN, c.VICTIM_P99, c.MARKED, c.TRIMMED, c.DROPPED, c.PAUSES, c.QUEUE),
         *(c.RESENT, c.TIMEOUTS),
     )
-    onset_columns = (c.SENDERS, c.TRANSPORT, c.SWITCH, c.CONVERGED, c.JAIN, c.QUEUE, c.DROPPED)
+    shared_columns = (c.SENDERS, c.TRANSPORT, c.SWITCH, c.CONVERGED, c.JAIN, c.QUEUE, c.DROPPED)
     return Findings(
         tables=[
             SuiteTable(
@@ -193,8 +194,8 @@ def congestion(choice: SuiteChoice) -> Procedure:
             ),
             SuiteTable(
                 title="As many flows again join: time until all are within 10 % of their mean",
-                columns=onset_columns,
-                rows=list(lines(outcomes[len(trials) :], onset_columns)),
+                columns=shared_columns,
+                rows=list(lines(outcomes[len(trials) :], shared_columns)),
                 curves=[Curve("senders", "converged_us")],
             ),
         ],

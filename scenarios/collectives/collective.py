@@ -46,7 +46,7 @@ from topologies.model import Topology
 _COLUMNS = (
     *NCCL_COLUMNS,
     *FABRIC_COLUMNS,
-    TableColumn("fabric_bytes", "S_fabric", "(MB)", 9, divisor=1e6, rank=3),
+    TableColumn("fabric_bytes", "NIC data", "(MB)", 9, divisor=1e6, rank=3),
     TableColumn("algorithm", "algorithm", "", 18),
 )
 #: The column of collectives whose result may replace the source.

@@ -94,7 +94,7 @@ COLUMNS = (
     TableColumn("tokens_per_second", "tokens", "(1/s)", 7, 1),
     TableColumn("transfer_gbps", "KV", "(GB/s)", 7, rank=4),
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    TableColumn("fabric_bytes", "S_fabric", "(MB)", 8, divisor=1e6, rank=6),
+    TableColumn("fabric_bytes", "NIC data", "(MB)", 8, divisor=1e6, rank=6),
     TableColumn("retransmitted_packets", "resent", "", 6, rank=2),
     TableColumn("wrong", "#wrong", "", 6),
 )

@@ -111,7 +111,7 @@ COLUMNS = (
     ),
     TableColumn("exposed", "exposed", "(%)", 7, 1, percent=True),
     TableColumn("spine_share", "spine", "(%)", 6, 1, percent=True),
-    TableColumn("fabric_bytes", "S_fabric", "(MB)", 8, divisor=1e6),
+    TableColumn("fabric_bytes", "NIC data", "(MB)", 8, divisor=1e6),
     TableColumn("retransmitted_packets", "resent", "", 6),
     TableColumn("wrong", "#wrong", "results", 7),
 )

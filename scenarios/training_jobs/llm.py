@@ -100,7 +100,7 @@ COLUMNS = (
         percent=True,
         words="communication was exposed for {} % of the time",
     ),
-    TableColumn("fabric_bytes", "S_fabric", "(MB)", 8, divisor=1e6, rank=1),
+    TableColumn("fabric_bytes", "NIC data", "(MB)", 8, divisor=1e6, rank=1),
     TableColumn("retransmitted_packets", "resent", "", 6),
     TableColumn("wrong", "#wrong", "results", 7),
 )

@@ -30,8 +30,8 @@ Measured: the time of the step and its ideal, a lower bound from link rates, hea
 delays (``emulator.run.measures.ideal``).  ``dispatch`` is the first exchange, beside the bound that
 its busiest NIC sets: the larger of what it sends and receives, over its rate.  ``hot in`` and ``hot
 out`` are octets of that exchange at the GPU that receives most over the fabric. ``max/mean`` is
-what it receives over the mean of all.  ``load`` is likewise of the work of GPUs. S_fabric are the
-payload octets that crossed NICs in the step.
+what it receives over the mean of all.  ``load`` is likewise of the work of GPUs. ``NIC data`` are
+the payload octets that crossed NICs in the step.
 
 What should be seen: with ``skew`` the NIC of the most popular experts decides, and all others wait
 for it, in both exchanges.  ``dedup=node`` sends less, and spreads what a hot node receives over all
@@ -83,7 +83,7 @@ COLUMNS = (
     TableColumn("time_us", "time", "(us)", 8),
     TableColumn("ideal_us", "ideal", "(us)", 8, rank=3),
     TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    TableColumn("fabric_bytes", "S_fabric", "(MB)", 8, divisor=1e6, rank=1),
+    TableColumn("fabric_bytes", "NIC data", "(MB)", 8, divisor=1e6, rank=1),
     TableColumn("retransmitted_packets", "resent", "", 6),
     TableColumn("wrong", "#wrong", "", 6),
 )

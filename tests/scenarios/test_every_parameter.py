@@ -52,7 +52,7 @@ OF: Mapping[str, tuple[str, ...]] = {
     "model_fit memory": ("8GB",),
     "model_fit activation_memory": ("75GB",),
     "model_fit tokens": ("16384",),
-    "onset tolerance": ("30",),
+    "fairness tolerance": ("30",),
     "trace ranks": ("4",),
     "storage_rdma work": ("dataset,restore",),
     "trace write": ("written.goal",),

@@ -59,6 +59,7 @@ def test_a_start_in_words() -> None:
     ("arguments", "start", "seeds"),
     [
         ((), Start(), 1),
+        (("--endpoints", "reused"), Start(fresh=False), 1),
         (("--endpoints", "kept"), Start(fresh=False), 1),
         (("--gap", "1ms", "--seeds", "5"), Start(gap_ns=1_000_000), 5),
     ],

@@ -43,7 +43,7 @@ CASES: list[tuple[str, str | None, dict[str, str]]] = [
     ("outcast", "rail_clos:hosts=4,gpus_per_host=4", {"senders": "3", "receivers": "1"}),
     ("pairs", None, {"direction": "both", "probes": "2"}),
     ("pairs", "rail_clos:hosts=3,gpus_per_host=2", {}),
-    ("onset", None, {"flows": "1,2", "joined_at": "1us"}),
+    ("fairness", None, {"flows": "1,2", "joined_at": "1us"}),
     ("kvload", None, {"transfers": "2", "load": "0,50"}),
     ("kvload", "pod", {"transfers": "1", "load": "100"}),
     ("kvmix", None, {"rounds": "2", "period": "1us"}),
@@ -293,3 +293,7 @@ def test_sweeps_restart_agents_as_seldom_as_can_be() -> None:
         changes = [row.transport for row in rows]
         runs = sum(a != b for a, b in pairwise(changes)) + 1
         assert runs == len(Counter(changes))
+
+
+def test_a_scenario_is_known_by_its_former_name() -> None:
+    assert scenario.load("onset").name == scenario.load("fairness").name == "fairness"

@@ -21,7 +21,7 @@ FLOWING = [
 
 
 def test_traffic_scenarios_are_found() -> None:
-    assert {"incast", "victim", "permutation", "linkfail", "onset"} <= set(FLOWING)
+    assert {"incast", "victim", "permutation", "linkfail", "fairness"} <= set(FLOWING)
 
 
 @pytest.mark.parametrize("name", FLOWING)

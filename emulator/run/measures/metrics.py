@@ -119,17 +119,19 @@ def rates_between(flows: Sequence[FlowProgress], begin: float, end: float) -> li
 
 
 def convergence(
-    flows: Sequence[FlowProgress], onset: float, window: float, tolerance: float
+    flows: Sequence[FlowProgress], joined_at: float, window: float, tolerance: float
 ) -> float | None:
-    """Return how long after ``onset`` the rates of all ``flows`` are alike and stay so.
+    """Return how long after ``joined_at`` the rates of all ``flows`` are alike and stay so.
 
     Rates are taken over windows that begin a quarter of ``window`` apart, up to the end of the
     first flow.  They are alike where each is within ``tolerance`` (0..1) of their mean.  The time
-    is that from ``onset`` to the begin of the first window from which on all are so.  None if the
-    last is not, or if there is none.
+    is that from ``joined_at`` to the begin of the first window from which on all are so.  None if
+    the last is not, or if there is none.
     """
-    last = min((flow.end for flow in flows), default=onset) - window
-    begins = [onset + step * window / 4 for step in range(int(4 * (last - onset) / window) + 1)]
+    last = min((flow.end for flow in flows), default=joined_at) - window
+    begins = [
+        joined_at + step * window / 4 for step in range(int(4 * (last - joined_at) / window) + 1)
+    ]
     alike_from = None
     for begin in begins:
         rates = rates_between(flows, begin, begin + window)
@@ -138,7 +140,7 @@ def convergence(
             alike_from = None
         elif alike_from is None:
             alike_from = begin
-    return None if alike_from is None else alike_from - onset
+    return None if alike_from is None else alike_from - joined_at
 
 
 def max_min(

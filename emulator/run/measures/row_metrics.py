@@ -361,7 +361,7 @@ _TRAFFIC: tuple[Metric[MeasuredTraffic], ...] = (
     ),
     Metric(
         "converged_us",
-        "of `onset`: from the onset until all flows stay near their mean rate",
+        "of `fairness`: from the joining of flows until all flows stay near their mean rate",
         observed_at=ENDPOINT,
         unit="us",
         draft="fair after",

@@ -77,7 +77,7 @@ _OF_SCENARIOS = {
         "of `predict`: the log's time over the run's; of a size that was cut, the run's"
         " bus bandwidth over the log's"
     ),
-    "senders": "GPUs that send to one; of `onset`: flows at the end",
+    "senders": "GPUs that send to one; of `fairness`: flows at the end",
     "placement": "where GPUs stand: as the parameter says",
     "cc": "congestion control, as chosen",
     "profile": "profile of the switches, as chosen",

@@ -383,8 +383,8 @@ def _check_idle(plan: RunPlan) -> None:
     request = plan.request
     if request.start != Start() and all(one.warmups + one.iterations == 1 for one in plan.trials):
         raise UserError(
-            "--endpoints kept and --gap are about iterations after another, and each row has one: "
-            "take more iterations or warm-ups, or leave the option out"
+            "--endpoints reused and --gap are about iterations after another, and each row has "
+            "one: take more iterations or warm-ups, or leave the option out"
         )
     if request.convergence == Convergence():
         return

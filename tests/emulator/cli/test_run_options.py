@@ -72,8 +72,8 @@ DOES: dict[str, list[Changed | Refused]] = {
     "--event-log": [Changed(("--event-log", "all"), "event-logs/h0g0.sqlog")],
     "--fault": [Changed(DOWN)],
     "--endpoints": [
-        Changed(("--endpoints", "kept")),
-        Refused(("--endpoints", "kept"), "take more iterations", beside=(*SHORT[:2], *ONCE)),
+        Changed(("--endpoints", "reused")),
+        Refused(("--endpoints", "reused"), "take more iterations", beside=(*SHORT[:2], *ONCE)),
     ],
     "--gap": [
         Changed(("--gap", "1ms")),

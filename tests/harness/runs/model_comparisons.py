@@ -145,7 +145,7 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     "losssweep": _set("size=256KiB", "losses=0,10000"),
     "model_fit": _set("models=8b", "scale=65536"),
     "moe": _set("tokens=4", "hidden=64", "feed_forward=64", "skew=1"),
-    "onset": _set("size=256KiB", "joined_at=5us", "window=5us"),
+    "fairness": _set("size=256KiB", "joined_at=5us", "window=5us"),
     "outcast": _set("size=64KiB", "senders=2", "receivers=2"),
     "pairs": _set("size=64KiB"),
     "permutation": ("--topology", FEW, *_set("sizes=64KiB")),

@@ -1,4 +1,4 @@
-"""Onset: as many flows again join those that share a link, and all must come to a fair share.
+"""Fairness: as many flows again join those that share a link, and all must come to a fair share.
 
 ::
 
@@ -13,7 +13,7 @@
 Traffic: ``flows`` GPUs write to one receiver; after ``joined_at`` as many others begin.  A flow
 has ``size`` octets, in writes of ``message``.  Every octet is compared with what was sent.
 
-Measured: ``converged_us``, the time from the onset until the first moment after which each flow,
+Measured: ``converged_us``, the time from then until the first moment after which each flow,
 in every window of ``window``, is within ``tolerance`` per cent of its fair share, until the first
 flow has ended.  It is empty where that moment never comes.  Beside it Jain's index, marks, drops,
 pauses and the deepest queue.
@@ -102,7 +102,7 @@ def _trial(parameters: Parameters, topology: Topology, flows: int, seed: int) ->
         parameters.in_flight,
         seed,
     )
-    return pattern.trial("onset", parameters, facts={"senders": len(senders)})
+    return pattern.trial("fairness", parameters, facts={"senders": len(senders)})
 
 
 def measures(
