@@ -395,8 +395,8 @@ def test_selective_repeat_forgets_the_psns_that_a_read_stood_for() -> None:
     assert qp.responder.expected - end.psn == 15
     early = qp.responder._early  # noqa: SLF001  memory alone
     assert early is not None
-    assert not early._kept  # noqa: SLF001
-    assert not early._named  # noqa: SLF001
+    assert not early._kept  # noqa: SLF001  memory alone
+    assert not early._named  # noqa: SLF001  memory alone
 
 
 def test_a_read_that_comes_again_is_answered_in_its_place() -> None:
