@@ -53,7 +53,6 @@ COLUMNS = (
     *(replace(one, rank=0) if one.key in _SUBJECT else one for one in TRAFFIC_COLUMNS),
     TableColumn("links_jain", "Jain", "links", 6, 3),
 )
-BALANCES = tuple(METHODS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +66,8 @@ class Parameters(TrafficParameters):
         help="spraying policies of endpoints; default: that of --transport",
     )
     balances: tuple[str, ...] = parameter(
-        tuple(name for name in BALANCES if name != "kernel"),
-        choices=BALANCES,
+        tuple(name for name in METHODS if name != "kernel"),
+        choices=METHODS.names,
         many=True,
         help="load balancing of switches",
     )

@@ -12,6 +12,7 @@ from emulator import scenario
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cluster.services.service_plan import KINDS
 from emulator.dataplane.switch import switch_choice
+from emulator.dataplane.switch.balancing import METHODS
 from emulator.metrics import METRICS
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.transports import TRANSPORTS
@@ -35,6 +36,7 @@ def command() -> None:
         "congestion control (--transport rocev2:cc=NAME)": _meanings(RATE_CONTROLS),
         "ways of spraying (--transport uet:spray=NAME)": _meanings(SPRAYING),
         "switches (--switch NAME)": switch_choice.MEANINGS,
+        "load balancing (--switch shallow:balance=NAME)": _meanings(METHODS),
         "exports (uetemu graph --format NAME)": _meanings(EXPORTS),
         "trace formats (uetemu run trace --param format=NAME)": _meanings(
             import_module("scenarios.traces.format_registry").FORMATS

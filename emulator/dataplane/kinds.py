@@ -17,6 +17,7 @@ from emulator.dataplane.doctor import capabilities
 from emulator.dataplane.doctor.capabilities import Capabilities
 from emulator.dataplane.kernel.fabric import bonds, bridge_ports
 from emulator.dataplane.settings import FabricSettings, Progress
+from emulator.dataplane.switch.balancing import check_kernel
 from emulator.dataplane.switch.bpf import switch_program
 from emulator.dataplane.switch.bpf.layout import Balancing
 from emulator.dataplane.switch.switch_choice import SwitchChoice
@@ -86,6 +87,11 @@ class KernelKind(DataplaneKind):
         bonds.check(topology)
         super().check_topology(topology)
 
+    def check_switch(self, topology: Topology, switch: SwitchChoice | None) -> None:
+        if switch is not None:
+            check_kernel(switch.balance)
+        super().check_switch(topology, switch)
+
     def check_machine(self, lab: str, *, switched: bool) -> Capabilities:
         cleanup.require_root(
             "run a scenario in namespaces",
@@ -137,7 +143,7 @@ class ModelKind(DataplaneKind):
 
     def check_switch(self, topology: Topology, switch: SwitchChoice | None) -> None:
         super().check_switch(topology, switch)
-        if (switch is None or switch.method is Balancing.KERNEL) and _has_choices(topology):
+        if (switch is None or switch.method == Balancing.KERNEL) and _has_choices(topology):
             how = "--switch none" if switch is None else "balance=kernel"
             _refuse(
                 f"does not hash as the kernel does, and with {how} the kernel spreads over several "

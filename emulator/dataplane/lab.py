@@ -38,6 +38,7 @@ from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.kernel.port_counters import PortCounters, read_ports, unrouted_packets
 from emulator.dataplane.lab_record import LabRecord, Lock, Phase
 from emulator.dataplane.settings import FabricSettings, Progress
+from emulator.dataplane.switch.balancing import check_kernel
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.switch_fitting import fit
 from emulator.dataplane.wires import Wires
@@ -104,6 +105,8 @@ class Lab:
         cleanup.check_unused(name)
         topology, _ = homing.resolved(topology)
         switch = settings.switch
+        if switch is not None:
+            check_kernel(switch.balance)
         fitted = (
             None
             if switch is None

@@ -52,6 +52,31 @@ def test_a_congestion_control_runs_with_its_parameters(tmp_path: Path) -> None:
     assert results[0]["digest"] != results[1]["digest"]
 
 
+#: Two leaf switches with several ways between them, and one flow of each GPU.
+BALANCED = (
+    *("run", "permutation", "--plugin", EXAMPLES / "weighted.py", "--param", "sizes=64KiB"),
+    *("--topology", "clos:hosts=4,gpus_per_host=1,segments=2"),
+)
+
+
+def test_a_load_balancing_runs_on_the_model(tmp_path: Path) -> None:
+    digests = []
+    for number, balance in enumerate(("weighted", "weighted", "packet")):
+        out = tmp_path / str(number)
+        switch = f"shallow:balance={balance}"
+        workers = ("--workers", "2") if number == 1 else ()
+        done = uetemu(*BALANCED, "--fabric", "model", "--switch", switch, *workers, "--output", out)
+        assert done.returncode == 0, done.stderr
+        digests.append(json.loads((out / "result.json").read_text())["digest"])
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_kernel_refuses_a_load_balancing_in_python() -> None:
+    done = uetemu(*BALANCED, "--switch", "shallow:balance=weighted")
+    assert "balance=weighted is in Python" in sentence(done)
+    assert "--fabric model" in sentence(done)
+
+
 def test_help_explains_it() -> None:
     shown = uetemu("run", "--plugin", MINE, "--help").stdout
     assert "both|rccc|mine " in shown

@@ -16,6 +16,7 @@ from emulator.dataplane.model.packet import (
     trimmed,
 )
 from emulator.dataplane.model.program import ModelProgram, ModelRules
+from emulator.dataplane.switch.balancing import FIRST_IN_PYTHON, Arrival, chosen_in_python
 from emulator.dataplane.switch.bpf.layout import (
     BINS,
     CLASS_COUNTERS,
@@ -141,6 +142,12 @@ class ModelPort:
                 if method == Balancing.LEAST_LOADED:
                     turn = self._least_loaded(route.ports, turn)
                 return ((2 * turn + 1) << 31) // hops
+        if method >= FIRST_IN_PYTHON:
+            at = self._at + _HASH_DRAWS
+            number = self._state[at]
+            self._state[at] = number + 1
+            now = self._switches[self._switch_at + _NOW]
+            return chosen_in_python(method, Arrival(flow, number, rules.seed, now))
         return flow >> 32
 
     @property

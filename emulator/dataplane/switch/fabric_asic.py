@@ -33,7 +33,7 @@ from emulator.dataplane.kernel.shaping import (
 from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch import switch_counters as counting
 from emulator.dataplane.switch import switch_fitting as fitting
-from emulator.dataplane.switch.balancing import PRELOADED_METHODS
+from emulator.dataplane.switch.balancing import PRELOADED_METHODS, check_kernel
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
@@ -378,6 +378,8 @@ class FabricAsic:
         self._fitted = fitted
 
     def _fit(self, choice: SwitchChoice) -> FittedSwitch:
+        if self.program.in_kernel:
+            check_kernel(choice.balance)
         return fitting.fit(choice, self.topology, self.dilation, clock=self.clock)
 
     def _check_pauses(self, fitted: FittedSwitch) -> None:

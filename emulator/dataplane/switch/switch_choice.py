@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from emulator.dataplane.kernel.shaping import LARGEST_DATA_SHARE
-from emulator.dataplane.switch.balancing import METHODS
+from emulator.dataplane.switch.balancing import METHODS, number_of
 from emulator.dataplane.switch.bpf.layout import CODE_POINTS, Balancing
 from emulator.dataplane.switch.switch_profile import (
     CLASS_NAMES,
@@ -218,11 +218,12 @@ class Parameter:
     meaning: str = ""
 
 
+_METHODS = ", ".join(METHODS)
 # fmt: off
 #: Of a switch itself (:class:`SwitchChoice`).
 OWN: Mapping[str, Parameter] = {
     "balance": Parameter("METHOD", lambda _, value: value, "balance",
-        meaning=f"the next hop of a packet: {', '.join(METHODS)}; default flow"),
+        meaning=f"the next hop of a packet: {_METHODS}; default flow"),
     "flowlet_gap": Parameter("TIME", _time, "flowlet_gap_ns",
         meaning="balance=flowlet: pause that ends a burst; default one base RTT"),
     LATENCY: Parameter("TIME", _latency, "latency_ns",
@@ -450,7 +451,7 @@ class SwitchChoice:
             )
         if self.flowlet_gap_ns < 0:
             raise UserError(f"flowlet_gap is {self.flowlet_gap_ns} ns: a pause is not negative")
-        if self.flowlet_gap_ns and self.method is not Balancing.FLOWLET:
+        if self.flowlet_gap_ns and self.method != Balancing.FLOWLET:
             raise UserError(
                 f"flowlet_gap says nothing with balance={self.balance}: "
                 "say balance=flowlet, or leave it out"
@@ -481,8 +482,8 @@ class SwitchChoice:
         object.__setattr__(self, "changes", MappingProxyType(dict(self.changes)))
 
     @property
-    def method(self) -> Balancing:
-        return METHODS[self.balance]
+    def method(self) -> int:
+        return number_of(self.balance)
 
     @property
     def virtual_only(self) -> bool:
@@ -608,7 +609,11 @@ def describe() -> str:
 
 def describe_options() -> str:
     """The parameters of a switch and their values, a line each, for --help."""
-    lines = (f"  {name + '=' + values:<33}{text}" for name, (values, text) in DESCRIBED.items())
+    methods = ", ".join(METHODS)  # those of users may have come since this module was loaded
+    lines = (
+        f"  {name + '=' + values:<33}{text.replace(_METHODS, methods)}"
+        for name, (values, text) in DESCRIBED.items()
+    )
     return "\n".join((*lines, *(f"  {line}" for line in EXPLAINED)))
 
 

@@ -101,7 +101,7 @@ def test_values_that_cannot_be(changes: dict[str, Any], sentence: str) -> None:
 def test_names_that_are_none() -> None:
     with pytest.raises(UserError, match="choose shallow, deep, lossless"):
         profile("huge")
-    assert METHODS["least-loaded"] is Balancing.LEAST_LOADED
+    assert METHODS["least-loaded"].number is Balancing.LEAST_LOADED
 
 
 def test_rates_beyond_what_the_model_counts() -> None:
