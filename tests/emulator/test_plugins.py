@@ -15,9 +15,8 @@ import pytest
 
 from emulator import plugins
 from emulator.errors import UserError
-from emulator.pytest_plugin.runs import UETEMU
+from emulator.pytest_plugin.runs import UETEMU, environment
 from tests import CHECKOUT
-from tests.harness.runs.processes import completed
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MINE = EXAMPLES / "mine.py"
@@ -27,7 +26,16 @@ SMALL = ("--param", "senders=2", "--param", "size=64KiB", "--fabric", "model")
 
 
 def uetemu(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return completed(*map(str, words), cwd=cwd)
+    """``uetemu`` as a process: a fork would have the plug-ins that other tests have loaded."""
+    return subprocess.run(
+        [*UETEMU, *map(str, words)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
+    )
 
 
 def sentence(done: subprocess.CompletedProcess[str]) -> str:
