@@ -6,14 +6,13 @@ from collections import Counter
 
 import pytest
 
-from emulator.sim.endpoint.operations.schedule import Copy, Write
+from emulator.sim.endpoint.operations.schedule import Copy, Write, only_operations_of
 from scenarios.workloads.network.tensors import (
     Exchange,
     TensorProgram,
     TensorWork,
     drawn,
     octets_of,
-    only_operations_of,
 )
 from tests.harness.runs.observed_messages import columns_of
 from topologies.catalogue import load
