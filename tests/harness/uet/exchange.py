@@ -171,8 +171,14 @@ class Side:
 
 
 def begin_at(side: Side, start_psn: Callable[[], int]) -> None:
-    """Let PDCs that ``side`` initiates begin at PSNs of the test's choice."""
-    side.fep.secure.next_start = lambda peer_key, sdi: start_psn()  # type: ignore[method-assign]
+    """Let PDCs that ``side`` initiates begin at PSNs of the test's choice, if none is expected."""
+    secure, expected = side.fep.secure, side.fep.secure.next_start
+
+    def next_start(peer_key: bytes, sdi: int | None) -> int:
+        known = expected(peer_key, sdi)
+        return start_psn() if known is None else known
+
+    secure.next_start = next_start  # type: ignore[method-assign]
 
 
 class Exchange:
