@@ -45,6 +45,7 @@ def plan(spec: str = SPEC, name: str = "alltoall") -> RunPlan:
             topology=spec,
             fabric="model",
             lab="share",
+            workers=2,
         )
     )
 
