@@ -78,11 +78,11 @@ FREE: Mapping[str, str] = {
     "timeout=N": "retry timer of 4.096 us * 2^N in fabric time, 0..31 (NCCL: 20)",
     "": f"[default: {HcaConfig.timeout}; where switches do not pause, the least N of at least "
     f"{RTO_BASE_RTTS} base round trips]",
+    "rto=TIME": "timeout= by its time: the least N that is at least so long",
     "reorder=N": "packets that may overtake one before it is lost [default: 0, or with "
     "placement=direct a fully marked queue and a BDP]",
-    "rto=TIME": "the same as the least N that makes it at least so long",
-    "dcqcn.PARAMETER=N": "of the algorithm, such as dcqcn.additive_rate (bit/s), or",
-    "dcqcn.byte_unit=1|64": "octets that a unit of the byte counter is (mlx: of 32767)",
+    "dcqcn.PARAMETER=N": "of DCQCN, such as dcqcn.additive_rate (bit/s)",
+    "dcqcn.byte_unit=1|64": "octets in a unit of the byte counter (mlx: 32767 units)",
     "retry_cnt=N": "timeouts in a row before an error, 0..7 [default: 7]",
 }
 #: RoCEv2 as its own advocates would have it.  "nccl": connections of a collective library's
