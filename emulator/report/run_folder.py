@@ -145,6 +145,16 @@ class RunRecord:
         """The metrics of the run by key, those of users' files as the folder describes them."""
         return known(self.result.get("metrics", ()))
 
+    @cached_property
+    def labels(self) -> list[str]:
+        """A name for each row."""
+        return labels(self.rows, self.metrics)
+
+    @cached_property
+    def parting_facts(self) -> list[str]:
+        """The scenario's own keys that differ between rows and are no measured values."""
+        return parting_facts(self.rows, self.metrics)
+
     @property
     def command(self) -> list[str]:
         """The words of the command that made the run; none where they are unknown."""
@@ -406,10 +416,13 @@ def _is_ports(event: Mapping[str, Any]) -> bool:
     )
 
 
-def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name for each row: its number, and what distinguishes it from the others."""
+def labels(rows: Sequence[Row], metrics: Mapping[str, Metric[Any]] = METRICS) -> list[str]:
+    """Return a name for each row: its number, and what distinguishes it from the others.
+
+    Values of ``metrics`` distinguish none.
+    """
     names = short_names([str(row.get("transport")) for row in rows])
-    facts = parting_facts(rows)
+    facts = parting_facts(rows, metrics)
     found = []
     for number, row in enumerate(rows, 1):
         words = [names[str(row.get("transport"))], str(row.get("collective"))]
@@ -420,15 +433,15 @@ def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def parting_facts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the scenario's own keys that differ between rows and are no measured values."""
-    measured = {one.key for one in METRICS.values() if one.observed_at not in ("", INPUT)}
-    keys = dict.fromkeys(key for row in rows for key in row)
+def parting_facts(rows: Sequence[Row], metrics: Mapping[str, Metric[Any]] = METRICS) -> list[str]:
+    """Return the scenario's own keys that differ between rows and are no values of ``metrics``."""
+    measured = {one.key for one in metrics.values() if one.observed_at not in ("", INPUT)}
+    left_out = measured | _NOT_FACTS
+    keys = dict.fromkeys(key for row in rows for key in row if key not in left_out)
     return [
         key
         for key in keys
-        if key not in measured | _NOT_FACTS
-        and not any(unit in key for unit in _UNITS)
+        if not any(unit in key for unit in _UNITS)
         and all(_plain(row.get(key)) for row in rows)
         and len({str(row.get(key)) for row in rows}) > 1
     ]

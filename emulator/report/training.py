@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.report.run_folder import Row, RunRecord, labels
+from emulator.report.run_folder import Row, RunRecord
 from emulator.whole_file import MEND, whole_file
 
 _EPOCH = re.compile(r"epoch (\d{1,9})\b")
@@ -71,9 +71,7 @@ class TrainingCourse:
 def training_courses(record: RunRecord) -> list[TrainingCourse]:
     """Return the course of each row that is a training; none for other scenarios."""
     found = []
-    for number, (row, label) in enumerate(
-        zip(record.rows, labels(record.rows), strict=True), start=1
-    ):
+    for number, (row, label) in enumerate(zip(record.rows, record.labels, strict=True), start=1):
         points = list(_epochs(record, number, row)) or list(_steps(record, number, row))
         if points:
             points.sort(key=lambda one: (one.at_us, one.step, one.tag))

@@ -191,7 +191,7 @@ def _places(record: RunRecord) -> dict[Place, MeasuredPlace]:
 
 def _names(record: RunRecord) -> list[str]:
     """Names of rows without number and seed; without the transport where there is only one."""
-    named = labels([{**row, "seed": 0} for row in record.rows])
+    named = labels([{**row, "seed": 0} for row in record.rows], record.metrics)
     names = [name.partition(": ")[2] for name in named]
     if len({str(row.get("transport")) for row in record.rows}) > 1:
         return names

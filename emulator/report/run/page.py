@@ -27,7 +27,7 @@ from emulator.report.run.report_tables import (
     nccl_table,
     row_table,
 )
-from emulator.report.run_folder import RunRecord, drawn_rows, labels
+from emulator.report.run_folder import RunRecord, drawn_rows
 from emulator.result_rows import summary
 from emulator.run_files import CAPTURE, EVENTS
 from emulator.whole_file import MEND, write_whole
@@ -112,7 +112,7 @@ def _headlines(record: RunRecord) -> list[str]:
     lines: list[str] = []
     judged = [
         (row["efficiency"], name)
-        for row, name in zip(rows, labels(rows), strict=True)
+        for row, name in zip(rows, record.labels, strict=True)
         if isinstance(row.get("efficiency"), int | float)
     ]
     if judged:
@@ -215,7 +215,7 @@ def html_of(record: RunRecord, sections: Sequence[Section]) -> str:
         for figure in section.figures
         if figure.spec is not None
     }
-    names = labels(record.rows)
+    names = record.labels
     return rendered(
         "report.html.j2",
         bool(specs),

@@ -20,7 +20,7 @@ from emulator.metrics import (
     text,
 )
 from emulator.report.run.figures.figure import Figure
-from emulator.report.run_folder import RunRecord, labels, parting_facts
+from emulator.report.run_folder import RunRecord
 from emulator.result_rows import NCCL_COLUMNS
 
 #: Rows of one table that a page shows; result.json has all.
@@ -69,8 +69,8 @@ def row_table(record: RunRecord) -> ReportTable:
     order = [ENDPOINT, BOUNDARY, SWITCH, MODEL, INPUT]
     shown = [one for one in shown if one.observed_at != INPUT or _differs(record, one.key)]
     shown.sort(key=lambda one: order.index(one.observed_at))
-    facts = parting_facts(record.rows)
-    names = labels(record.rows)
+    facts = record.parting_facts
+    names = record.labels
     lines = []
     for name, row in zip(names, record.rows, strict=True):
         cells = [name, *(text(row.get(key)) for key in facts), _verdict(row)]

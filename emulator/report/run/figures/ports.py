@@ -10,7 +10,7 @@ from emulator.metrics import SWITCH as AT_SWITCH
 from emulator.report import row_heat
 from emulator.report.row_heat import MEASURES
 from emulator.report.run.figures.figure import Figure
-from emulator.report.run_folder import NO_ROW, RunRecord, drawn_rows, labels
+from emulator.report.run_folder import NO_ROW, RunRecord, drawn_rows
 from emulator.run_files import SWITCH
 from topologies.exports.dot import to_dot
 
@@ -104,7 +104,7 @@ def loss_figure(record: RunRecord) -> Figure:
     title = "What was lost, where and why"
     if not record.rows:
         return Figure.none("losses", title, AT_SWITCH, NO_ROW)
-    names = labels(record.rows)
+    names = record.labels
     records: list[dict[str, Any]] = []
     unseen = []
     for number, row in enumerate(record.rows, 1):

@@ -10,7 +10,7 @@ from typing import Any
 from emulator.metrics import ENDPOINT, MODEL
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
-from emulator.report.run_folder import NO_ROW, RunRecord, drawn_rows, labels, parting_facts
+from emulator.report.run_folder import NO_ROW, RunRecord, drawn_rows
 from emulator.result_rows import short_names
 from topologies.units import format_size
 
@@ -30,7 +30,7 @@ def _ideal(record: RunRecord) -> Figure:
     title, point = "Time against ideal", f"time: {ENDPOINT}; ideal: {MODEL}"
     if len({str(row.get("transport")) for row in record.rows}) > 1:
         return _transports(record, title, point)
-    names = labels(record.rows)
+    names = record.labels
     records: list[dict[str, Any]] = [
         {
             "row": number,
@@ -80,7 +80,7 @@ def _ideal(record: RunRecord) -> Figure:
 
 def _transports(record: RunRecord, title: str, point: str) -> Figure:
     """Times of several transports, those of one place of the scenario together."""
-    facts = [key for key in parting_facts(record.rows) if key != "seed"]
+    facts = [key for key in record.parting_facts if key != "seed"]
     sizes = len({row.get("size_bytes") for row in record.rows}) > 1
     taken: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     names = short_names([str(row.get("transport")) for row in record.rows])
@@ -408,8 +408,7 @@ def _latency(record: RunRecord) -> Figure:
 
 def _places(record: RunRecord) -> tuple[list[int], list[str]]:
     """For each row, from index 1: which rows it is drawn with, and its name among them."""
-    rows = record.rows
-    names = labels(rows)
+    rows, names = record.rows, record.labels
     if len({str(row.get("transport")) for row in rows}) > 1:
         without = [re.sub(r"^\d+: [^ ]+ ", "", name) for name in names]
         order = list(dict.fromkeys(without))
@@ -475,7 +474,7 @@ def _fairness(record: RunRecord) -> Figure:
     title = "Fairness of flows"
     if not record.rows:
         return Figure.none("fairness", title, ENDPOINT, NO_ROW)
-    names = labels(record.rows)
+    names = record.labels
     records = [
         {"row": number, "label": names[number - 1], "jain": row["jain"], "flows": row.get("flows")}
         for number, row in enumerate(record.rows, 1)
