@@ -29,9 +29,7 @@ from emulator.dataplane.switch.virtual_state import (
     DEPTH,
     FREED,
     HELD,
-    PAUSE_WORDS,
     PORT_WORDS,
-    WORD_BYTES,
 )
 from emulator.sim.event_queue import NEVER, PS, EventQueue, Source
 from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line
@@ -43,19 +41,6 @@ from topologies.model import CableEnd, Topology
 _TYPE_AT, _CONTROL_AT = 12, 14
 _TYPE, _SUBTYPE = ETHERTYPE.to_bytes(2, "big")
 _UNARMED = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Buffer:
-    """The lossless buffer of a port: words that the switch program shares, from ``at`` on."""
-
-    words: memoryview[int]
-    at: int
-
-    @classmethod
-    def of_nic(cls) -> Buffer:
-        """The buffer of a port that is no switch's, where nothing is ever held."""
-        return cls(words=memoryview(bytearray(PAUSE_WORDS * WORD_BYTES)).cast("q"), at=0)
 
 
 class PfcEnd:
@@ -99,16 +84,15 @@ class PfcEnd:
         mac: bytes,
         events: EventQueue,
         source: Source,
-        buffer: Buffer,
+        buffer: tuple[memoryview[int], int],
         around: PriorityFlowControl,
     ) -> None:
         self.line, self.name = line, str(line.end)
         self.deliver: Callable[[bytes], None] = _nowhere
         self._mac, self._events, self._source, self._around = mac, events, source, around
-        self._words = buffer.words
-        self._held_at, self._freed_at = buffer.at + HELD, buffer.at + FREED
-        self._deepest_at = buffer.at + DEEPEST
-        self._asserted_at = buffer.at + ASSERTED
+        self._words, at = buffer
+        self._held_at, self._freed_at = at + HELD, at + FREED
+        self._deepest_at, self._asserted_at = at + DEEPEST, at + ASSERTED
         self.counters = PauseCounters()
         self.rules: PauseRules | None = None
         self._priority = 0  # of the rules
@@ -402,10 +386,7 @@ class PriorityFlowControl:
             if end not in lines:
                 continue
             port = asic.ports.get(str(end))
-            if port is None:
-                buffer = Buffer.of_nic()
-            else:
-                buffer = Buffer(words=state.pauses, at=port.index * PAUSE_WORDS)
+            buffer = state.lossless_buffer(None if port is None else port.index)
             mac = bytes.fromhex(topology.node(end.node).port(end.port).mac.replace(":", ""))
             made = PfcEnd(
                 lines[end], mac, events, Source(first_source + number), buffer, around=self

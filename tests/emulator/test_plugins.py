@@ -273,13 +273,7 @@ def line_of(text: str, words: str) -> int:
 def test_a_file_that_cannot_be_used(
     tmp_path: Path, there: str, instead: str, at: str, refusal: str
 ) -> None:
-    text = MINE.read_text().replace(there, instead, 1)
-    own = tmp_path / "own.py"
-    own.write_text(text)
-    with pytest.raises(UserError) as refused:
-        plugins.load(own)
-    assert str(refused.value).startswith(f"{own}, line {line_of(text, at)}: ")
-    assert refusal in str(refused.value)
+    check_refusal(tmp_path, MINE.read_text().replace(there, instead, 1), at, refusal)
 
 
 @pytest.mark.parametrize(
@@ -292,8 +286,12 @@ def test_a_file_that_cannot_be_used(
 def test_a_metric_that_cannot_be_added(
     tmp_path: Path, there: str, instead: str, at: str, refusal: str
 ) -> None:
-    text = RESENT.read_text().replace(there, instead)
-    own = tmp_path / "own.py"
+    check_refusal(tmp_path, RESENT.read_text().replace(there, instead), at, refusal)
+
+
+def check_refusal(folder: Path, text: str, at: str, refusal: str) -> None:
+    """A file of ``text`` is refused by a sentence that names the line with ``at``."""
+    own = folder / "own.py"
     own.write_text(text)
     with pytest.raises(UserError) as refused:
         plugins.load(own)

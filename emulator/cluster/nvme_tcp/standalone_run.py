@@ -222,13 +222,7 @@ def read_blocks(
                 sha.update(octets)
                 if sink is not None:
                     sink.write(octets)
-            host.report().event(
-                "read",
-                octets=total,
-                sha256=sha.hexdigest(),
-                counters=one.counters(),
-                latency_us=one.latencies.summary_us(),
-            )
+            _report_copy(host, one, "read", total, sha.hexdigest())
 
     if out is None:
         carried_out(host, lambda: copy(None))
@@ -263,16 +257,20 @@ def write_blocks(host: HostAlone, nsid: int, offset: int, source: BinaryIO, *, f
                 done += len(octets)
             if flush:
                 await one.flush(nsid)
-            host.report().event(
-                "write",
-                octets=done,
-                sha256=sha.hexdigest(),
-                counters=one.counters(),
-                latency_us=one.latencies.summary_us(),
-            )
+            _report_copy(host, one, "write", done, sha.hexdigest())
 
     carried_out(host, copy)
     return 0
+
+
+def _report_copy(host: HostAlone, one: BlockHost, kind: str, octets: int, sha256: str) -> None:
+    host.report().event(
+        kind,
+        octets=octets,
+        sha256=sha256,
+        counters=one.counters(),
+        latency_us=one.latencies.summary_us(),
+    )
 
 
 def _block_size(host: BlockHost, nsid: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from emulator.dataplane.switch.bpf.layout import Balancing
@@ -75,12 +76,17 @@ def number_of(name: str) -> int:
     return FIRST_IN_PYTHON + list(METHODS).index(name) if number is None else number
 
 
+@cache
+def _method(number: int) -> BalancingMethod:
+    return list(METHODS.values())[number - FIRST_IN_PYTHON]
+
+
 def chosen_in_python(number: int, arrival: Arrival) -> int:
     """Return what the method ``number`` of a user chooses for ``arrival``: 32 bits.
 
     Raises UserError for any other result.
     """
-    method = list(METHODS.values())[number - FIRST_IN_PYTHON]
+    method = _method(number)
     choice = method.choose(arrival) if method.choose is not None else None
     if not isinstance(choice, int) or not 0 <= choice < 1 << 32:
         raise UserError(

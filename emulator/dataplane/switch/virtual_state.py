@@ -51,6 +51,15 @@ class VirtualState:
         self.pauses = program.pause_states.mapped().cast("q")
         self._flowlets = program.flowlets.mapped()
 
+    def lossless_buffer(self, port: int | None) -> tuple[memoryview[int], int]:
+        """Return the words of the lossless buffer of ``port``, and where its own begin.
+
+        None: the port of a NIC, where nothing is ever held.
+        """
+        if port is None:
+            return memoryview(bytearray(PAUSE_WORDS * WORD_BYTES)).cast("q"), 0
+        return self.pauses, port * PAUSE_WORDS
+
     def restart_flowlets(self, now_ns: int) -> None:
         """Let every flow be as one whose last packet came at ``now_ns``, still on its first hop."""
         count = len(self._flowlets) // FLOWLET.size

@@ -24,7 +24,7 @@ from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.dataplane.switch.cable_fitting import SET_OCTETS, LinkRules
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.port_faults import Faults
-from emulator.dataplane.switch.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS, WORD_BYTES
+from emulator.dataplane.switch.virtual_state import DEPTH, PORT_WORDS
 from emulator.sim.event_queue import NEVER, PS, Event, EventQueue, Source
 from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.sim.link_layer.credits import CellAccount, CreditSender
@@ -586,9 +586,7 @@ class LinkLayer:
             if end not in lines:
                 continue
             port = asic.ports.get(str(end))
-            buffer = memoryview(bytearray(PAUSE_WORDS * WORD_BYTES)).cast("q"), 0
-            if port is not None:
-                buffer = state.pauses, port.index * PAUSE_WORDS
+            buffer = state.lossless_buffer(None if port is None else port.index)
             made = LinkEnd(
                 lines[end],
                 lines[topology.far_end(end)],
