@@ -144,7 +144,7 @@ PATIENCE_S = 300.0
 PATIENCE_VARIABLE = "UETEMU_RANK_PATIENCE"
 #: Host time (s) that ranks have to remove their labs before the launcher is to end all.
 PARTING_S = 20.0
-#: Host time (s) in which a rank that the launcher interrupts says so.
+#: Host time (s) in which a rank that the launcher interrupts hears from the others why.
 _REASON_S = 0.5
 #: Reasons of ranks that the launcher, or a user, has interrupted.
 _INTERRUPTIONS = tuple(f"interrupted by {one.name}" for one in (SIGINT, SIGTERM, SIGHUP))
@@ -502,25 +502,18 @@ class Ranks:
     def interrupted_by(self) -> str | None:
         """Return why a launcher has interrupted this rank; None if a user has.
 
-        A launcher that loses a rank interrupts all others, which say so to each other.  A rank
-        that says nothing is dead.
+        A launcher that loses a rank interrupts all others, which say so to each other.  One that
+        says nothing yet may be slow: of deaths the guardians alone know.
         """
-        dead = self.unheard(_REASON_S)
-        self.silent.update(dead)
+        self._await(self._has_left, _REASON_S)
         if (death := self._death()) is not None:
             self.silent.add(death.number)
             self.exit_reason = death.sentence
             return death.sentence
         reasons = [self._left[one] for one in sorted(self._left)]
-        reasons = [one for one in reasons if not one.endswith(_INTERRUPTIONS)]
-        if dead:
-            names = " and ".join(map(self.name, dead))
-            reasons.append(
-                f"{names} ended without a word, so that the launcher has ended all others: run "
-                "uetemu clean there, and start the run again"
-            )
-        self.exit_reason = next(iter(reasons), self.exit_reason)
-        return next(iter(reasons), None)
+        reason = next((one for one in reasons if not one.endswith(_INTERRUPTIONS)), None)
+        self.exit_reason = reason or self.exit_reason
+        return reason
 
     @property
     def death_reported(self) -> bool:
@@ -529,13 +522,6 @@ class Ranks:
 
     def _death(self) -> Death | None:
         return None if self._watch is None else self._watch.death()
-
-    def unheard(self, budget_s: float) -> list[int]:
-        """Return which ranks have not said within ``budget_s`` (host s) that its run ends.
-
-        Where the launcher ends all ranks, these are the dead.
-        """
-        return self._await(self._has_left, budget_s)
 
     def part(self, budget_s: float = PARTING_S) -> bool:
         """Wait until every rank has cleaned up, for ``budget_s`` at most (host s).

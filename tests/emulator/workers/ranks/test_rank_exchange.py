@@ -220,16 +220,23 @@ def test_nobody_waits_for_a_rank_that_is_known_to_be_dead() -> None:
         first.hear(1)
 
 
-def test_an_interrupted_rank_names_those_that_say_nothing() -> None:
+def test_an_interrupted_rank_takes_no_slow_one_for_dead() -> None:
     first, second, third = ranks_of(3)
     first.leave("interrupted by SIGTERM")
     second.leave("interrupted by SIGTERM")
-    assert str(first.interrupted_by()).startswith("MPI rank 2 on c ended without a word")
+    assert first.interrupted_by() is None
     third.leave("interrupted by SIGTERM")
-    fourth = ranks_of(2)
-    for one in fourth:
-        one.leave("interrupted by SIGINT")
-    assert fourth[0].interrupted_by() is None
+    assert first.part(0.01) is False
+    assert first.silent == {1, 2}  # none of them before they had their time to part
+
+
+def test_an_interrupted_rank_names_the_one_whose_death_is_known() -> None:
+    patient, _ = ranks_of(2)
+    sentence = "MPI rank 1 on b was killed"
+    first = Ranks(patient.channel, machine="a", watch=Obituaries(Death(1, sentence)))
+    first.leave("interrupted by SIGTERM")
+    assert first.interrupted_by() == sentence == first.exit_reason
+    assert first.silent == {1}
 
 
 def test_an_interrupted_rank_repeats_why_another_ended_first() -> None:
