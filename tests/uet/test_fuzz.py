@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ READ_ONLY, SAFE = KEY + 1, KEY | IDEMPOTENT_SAFE
 _COMMON = {"payload_mtu": 1024, "mpr": 1, "dscp_trimmed": 4, "dscp_trimmed_lasthop": 5}
 
 
-def parameters(seed: int) -> dict[str, object]:
+def parameters(seed: int) -> dict[str, Any]:
     """Return parameters of all endpoints of a conversation; each control has its turn."""
     return {
         **_COMMON,

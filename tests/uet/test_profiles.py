@@ -25,7 +25,8 @@ from tests.harness.uet.operations import (
     write,
     write_header_data,
 )
-from uet.config import ConfigurationError, FepConfig
+from uet.config import FepConfig
+from uet.config_checks import ConfigurationError
 from uet.profiles import PROFILES, FepCapability, capabilities
 from uet.ses.initiator.requests import MessageError
 from uet.ses.resources import ResourceError

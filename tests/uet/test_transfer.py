@@ -35,7 +35,7 @@ def transfer(seed: int, impairment: Impairment, **parameters: Any) -> dict[str, 
         fep.register(memoryview(memory[address]), key=KEY)
     expected = {a: bytearray(200_000) for a in feps}
     place = dict.fromkeys(feps, 0)
-    posted: dict[tuple[str, int], tuple[str, int, bytes]] = {}
+    posted: dict[tuple[str, object], tuple[str, int, bytes]] = {}
     for number in range(rng.randrange(1, 9)):
         source = rng.choice(list(feps))
         target = rng.choice([a for a in feps if a != source])

@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness.uet.network import MACS, endpoint
 from uet.config import FepConfig
+from uet.congestion.controls.nscc import Nscc
 from uet.congestion.spraying.paths import EV_SET_SIZE
 from uet.congestion.spraying.policies import SPRAYING
 from uet.encapsulation_choice import EncapsulationError
@@ -61,8 +62,8 @@ def test_a_peer_that_is_met_late_has_the_congestion_control_of_the_start() -> No
     first = early.peers[key].congestion.window
     late.transmit(1_000_000, 1)
     second = late.peers[key].congestion.window
-    assert first is not None
-    assert second is not None
+    assert isinstance(first, Nscc)
+    assert isinstance(second, Nscc)
     assert second.last_adjusted == first.last_adjusted == 0
 
 

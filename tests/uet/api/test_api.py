@@ -324,8 +324,8 @@ def test_the_memory_of_a_multi_receive_is_given_back_though_a_message_was_abando
     a, b = pair(wire=wire, payload_mtu=1024, inbound_message_idle_time=20_000_000)
     b.endpoint.recv(bytearray(3_200), flags=Flag.MULTI_RECV)
     a.endpoint.send(b"".join(bytes([number]) * 1_024 for number in (1, 2, 3)), a.peer)
-    entry = error(b)
-    assert (entry.error, entry.len, entry.flags & Flag.MULTI_RECV) == ("ABANDONED", 2_048, 0)
+    lost = error(b)
+    assert (lost.error, lost.len, lost.flags & Flag.MULTI_RECV) == ("ABANDONED", 2_048, 0)
     cut_off[0] = False
     assert error(a).error == "DROPPED"
     a.endpoint.send(bytes(100), a.peer)
@@ -391,7 +391,7 @@ def test_an_injected_message_is_silent_unless_it_fails() -> None:
     a.endpoint.write(source, a.peer, 0, region.key, flags=Flag.INJECT)
     source[:] = b"after!"
     one(a)
-    assert region.memory[:6] == b"before"
+    assert bytes(region.memory[:6]) == b"before"
 
 
 # -- several endpoints ---------------------------------------------------------------------------

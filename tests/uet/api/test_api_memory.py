@@ -93,7 +93,7 @@ def test_an_optimized_key_goes_in_a_small_header() -> None:
     one(a)
     around = 14 + 20 + 8 + headers.RUD_REQ.size + headers.SES_SMALL.size
     assert len(tap.frames[0]) == around + 5
-    assert region.memory[:5] == b"hello"
+    assert bytes(region.memory[:5]) == b"hello"
 
 
 def test_remote_data_reaches_the_endpoint_that_the_region_is_bound_to() -> None:

@@ -34,7 +34,8 @@ from tests.harness.uet.script import (
     write,
 )
 from tests.harness.uet.script import ack as acknowledge
-from uet.config import ConfigurationError, FepConfig
+from uet.config import FepConfig
+from uet.config_checks import ConfigurationError
 from uet.congestion.control_registry import CONTROLS
 from uet.congestion.controls.nscc import Nscc
 from uet.congestion.spraying.policies import SPRAYING
@@ -44,7 +45,7 @@ from uet.wire.frame import decode_frame
 from uet.wire.layers import UET_ACK_CC, UET_REQ_CC_STATE
 
 #: 100 Gb/s and 4 us: a window of 75 000 octets at the start, some 60 packets of the tests'.
-PATH = {"base_rtt": 4 * US, "link_rate": 100 * 10**9}
+PATH: dict[str, Any] = {"base_rtt": 4 * US, "link_rate": 100 * 10**9}
 UNIT = 256
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from uet.congestion.congestion_parameters import (
-    NEVER,
     NsccParameters,
     ParameterError,
     PathParameters,
     RcccParameters,
 )
+from uet.timekeeper import NEVER
 
 GBPS, US = 10**9, 1_000
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.examples import examples
-from uet.congestion.congestion_parameters import NEVER, NsccParameters
+from uet.congestion.congestion_parameters import NsccParameters
 from uet.congestion.controls.nscc import Nscc
 from uet.congestion.signals import NO_SAMPLE
+from uet.timekeeper import NEVER
 from uet.wire.codes import NackCode
 
 US = 1_000

@@ -136,7 +136,7 @@ def test_an_ordered_flow_moves_only_if_it_has_to() -> None:
 
 def test_where_no_port_answers_all_go_on_being_tried() -> None:
     spray = policy(2, 1)
-    tried = Counter()
+    tried: Counter[int] = Counter()
     for now in range(200):
         ev = spray.pick()
         tried[port_of(ev, 2)] += 1
@@ -158,6 +158,6 @@ def test_an_endpoint_of_one_port_sprays_as_ever() -> None:
         neighbours={"10.0.0.2": "02:00:00:00:00:02"},
     )
     assert [
-        type(made.peers.meet(bytes((10, 0, 0, 2))).congestion.paths)
+        type(made.peers[bytes((10, 0, 0, 2))].congestion.paths)
         for made in (FabricEndpoint(replace(one, ports=ports), seed=1) for ports in (1, 2))
     ] == [Reps, PerPort]

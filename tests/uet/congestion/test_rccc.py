@@ -163,7 +163,7 @@ def granted(
 @pytest.mark.conformance("C-102")
 @pytest.mark.parametrize("sources", [1, 2, 3, 16])
 def test_grants_are_paced_a_little_below_line_rate_and_equal(sources: int) -> None:
-    pacer = CreditPacer(P)
+    pacer: CreditPacer[int] = CreditPacer(P)
     sums, when = granted(pacer, 10_000_000, insatiable=range(sources))
     total = sum(octets for _, octets in when)
     assert 0.985 < total / (10_000_000 * RATE) < 0.991
@@ -180,7 +180,7 @@ def test_grants_are_paced_a_little_below_line_rate_and_equal(sources: int) -> No
 @examples(30)
 @given(st.lists(st.integers(1, 2_000), min_size=1, max_size=8), st.integers(0, 2**32))
 def test_everybody_gets_what_they_ask_for_and_not_much_more(asked: list[int], seed: int) -> None:
-    pacer = CreditPacer(P, speculate=False)
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=False)
     rng = random.Random(seed)
     now = 0
     sums: Counter[object] = Counter()
@@ -200,7 +200,7 @@ def test_everybody_gets_what_they_ask_for_and_not_much_more(asked: list[int], se
 
 
 def test_a_late_tick_makes_up_for_a_round_trip_only() -> None:
-    pacer = CreditPacer(P)
+    pacer: CreditPacer[int] = CreditPacer(P)
     pacer.on_target(0, FAR)
     pacer.grants(0)
     burst = len(pacer.grants(10_000_000)) * 4 * MTU
@@ -208,7 +208,7 @@ def test_a_late_tick_makes_up_for_a_round_trip_only() -> None:
 
 
 def test_a_port_at_rest_saves_nothing_up() -> None:
-    pacer = CreditPacer(P, speculate=False)
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=False)
     pacer.on_target(0, 1)
     assert pacer.grants(0) == [(0, 1)]
     assert pacer.next_deadline() is None
@@ -218,7 +218,7 @@ def test_a_port_at_rest_saves_nothing_up() -> None:
 
 def test_small_grants_take_their_time_too() -> None:
     """A kibioctet's worth: a crowd of tiny messages must not make a storm of CREDITs."""
-    pacer = CreditPacer(P, speculate=False)
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=False)
     for key in range(100):
         pacer.on_target(key, 1)
     _, when = granted(pacer, 10**9)
@@ -227,7 +227,7 @@ def test_small_grants_take_their_time_too() -> None:
 
 
 def test_old_targets_ask_for_nothing() -> None:
-    pacer = CreditPacer(P, speculate=False)
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=False)
     pacer.on_target(0, 64)
     pacer.on_target(0, 32)
     sums, _ = granted(pacer, 10**6)
@@ -237,7 +237,7 @@ def test_old_targets_ask_for_nothing() -> None:
 
 
 def test_idle_sources_get_a_window_in_advance_and_those_that_ask_come_first() -> None:
-    pacer = CreditPacer(P)
+    pacer: CreditPacer[int] = CreditPacer(P)
     pacer.on_arrival(0, MTU)
     pacer.on_arrival(1, MTU)
     sums, _ = granted(pacer, 10**9)
@@ -254,7 +254,7 @@ def test_idle_sources_get_a_window_in_advance_and_those_that_ask_come_first() ->
 
 
 def test_what_was_trimmed_is_granted_once_more() -> None:
-    pacer = CreditPacer(P, speculate=False)
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=False)
     pacer.on_target(0, 160)
     assert granted(pacer, 10**6)[0] == {0: 160}
     pacer.on_trim(0, MTU)
@@ -262,7 +262,7 @@ def test_what_was_trimmed_is_granted_once_more() -> None:
 
 
 def test_lost_credit_is_said_again_to_those_who_ask() -> None:
-    pacer = CreditPacer(P, speculate=False)
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=False)
     pacer.on_target(0, 64)
     assert pacer.grants(0) == [(0, 64)]
     pacer.on_request(0, 64, 6_000)
@@ -297,7 +297,7 @@ def carry(
     CREDIT and CREDIT_REQ are lost at random.  ``in_data``: data packets carry the target as well.
     """
     rng = random.Random(seed)
-    pacer = CreditPacer(P, speculate=speculate)
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=speculate)
     sources = [CreditSource(P) for _ in messages]
     left = list(messages)
     sent = [0] * len(messages)

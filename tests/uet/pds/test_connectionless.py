@@ -76,7 +76,7 @@ def test_a_read_is_answered_with_the_data() -> None:
     )  # fmt: skip
     for _ in range(2):
         (answer,) = script.give(UET_RUDI_REQ(pkt_id=9) / ses)
-        assert (answer.pkt_id, answer.payload) == (9, script.memory[:MTU])
+        assert (answer.pkt_id, answer.payload) == (9, bytes(script.memory[:MTU]))
         assert answer.ses.read_request_message_id == 5
     assert script.pdcs == []
 

@@ -11,7 +11,7 @@ from tests.harness.uet.script import ack as acknowledge
 from uet.wire.codes import ControlType, NackCode
 
 RTT = 4 * US
-PATH = {"cc": "rccc", "base_rtt": RTT, "link_rate": 100 * 10**9}
+PATH: dict[str, Any] = {"cc": "rccc", "base_rtt": RTT, "link_rate": 100 * 10**9}
 
 
 def flight(**parameters: Any) -> tuple[Script, list[Seen]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_what_is_not_in_flight_changes_nothing(made: Callable[[], tuple[Script, 
     script, peer = made()
     pdc = script.pdc
     requests, window, there = pdc.source.requests, pdc.source.window, pdc.destination.window
-    own = {"dpdcid": pdc.id, "spdcid": peer}
+    own: dict[str, Any] = {"dpdcid": pdc.id, "spdcid": peer}
 
     def state() -> tuple[object, ...]:
         return (

@@ -28,7 +28,7 @@ from tests.harness.uet.secured import DOMAINS, OTHER, SDI, SecureScript, opening
 from tests.harness.uet.stub import StubSemantics, guaranteed
 from tests.harness.uet.tss_vectors import opened, sealed_frame
 from tests.uet.pds.test_return_direction import data
-from uet.config import ConfigurationError
+from uet.config_checks import ConfigurationError
 from uet.pds.feedback import MOST_RENUMBERINGS
 from uet.pds.repair import LossInference
 from uet.pds.window import SendWindow

@@ -42,8 +42,9 @@ def refuse_at_random(side: Side, rng: random.Random, until: int) -> None:
     def accept_some(*args: Any, **fields: Any) -> Any:
         return None if fep.time.now < until and rng.random() < 0.5 else accept(*args, **fields)
 
-    def deliver_some(*args: Any) -> Answer:
-        return NO_ROOM if fep.time.now < until and rng.random() < 0.15 else deliver(*args)
+    def deliver_some(*args: Any, **fields: Any) -> Answer:
+        some = fep.time.now < until and rng.random() < 0.15
+        return NO_ROOM if some else deliver(*args, **fields)
 
     fep.table.accept = accept_some  # type: ignore[method-assign]
     fep.deliver = deliver_some
@@ -145,7 +146,7 @@ def test_refusals_of_ordered_packets_do_not_fill_the_window(control: str) -> Non
             None if ordered and network.now < 100 * US else accept(*args, ordered=ordered, **fields)
         )
     )
-    cut = []
+    cut: list[int] = []
 
     def trim_one(frame: bytes, now: int) -> list[bytes]:
         if len(frame) > 500 and frame[42] >> 3 in RUD and not cut:
@@ -155,7 +156,7 @@ def test_refusals_of_ordered_packets_do_not_fill_the_window(control: str) -> Non
 
     network.tap = trim_one
     lively(exchange)
-    fields = {"peer": there.address, "key": KEY}
+    fields: dict[str, Any] = {"peer": there.address, "key": KEY}
     data = memoryview(exchange.data(8 * MTU))
     here.fep.post(WriteRequest(offset=0, payload=data, delivery="rod", context="rod", **fields))
     network.run(lambda: False, horizon_ns=20 * US)

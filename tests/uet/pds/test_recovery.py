@@ -304,8 +304,8 @@ def test_a_failure_clears_nothing() -> None:
     (first,) = script.take()
     script.post(b"y")
     (second,) = script.take()
-    fields = {"cack": first.psn - 1, "code": ReturnCode.BAD_ADDR, "req": AckRequest.CLEAR}
-    script.give(ack(first, **fields))
+    answer = ack(first, cack=first.psn - 1, code=ReturnCode.BAD_ADDR, req=AckRequest.CLEAR)
+    script.give(answer)
     script.now += MS
     script.fep.receive(
         [memoryview(script.frame(refusal(second, code=NackCode.UNEXP_EVENT)))], script.now

@@ -29,6 +29,7 @@ from tests.harness.uet.script import (
     write,
 )
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
+from uet.congestion.controls.fixed_window import FixedWindow
 from uet.pds.pdc import PdcState
 from uet.pds.semantics import LATER, NO_ROOM
 from uet.pds.window import MASK
@@ -426,7 +427,7 @@ def test_a_head_that_waits_for_the_window_is_not_kept_from_it_by_those_behind() 
     packets = script.take()
     source = script.pdc.source
     congestion = script.pdc.peer.congestion.window
-    assert congestion is not None
+    assert isinstance(congestion, FixedWindow)
     congestion.window_octets = 500
     assert script.give(refusal(packets[0], code=NackCode.TRIMMED)) == []
     assert script.wait(MS - 1) == []

@@ -21,7 +21,8 @@ from tests.harness.uet.script import (
     write,
 )
 from uet.compatibility import Compatibility
-from uet.config import ConfigurationError, FepConfig
+from uet.config import FepConfig
+from uet.config_checks import ConfigurationError
 from uet.wire.codes import USE_RSV_PDC, NackCode
 
 # -- the reserved pool ----------------------------------------------------------------------------

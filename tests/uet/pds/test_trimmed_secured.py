@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.harness.uet.exchange import KEY as WIDE_KEY
@@ -104,7 +106,7 @@ def test_only_the_pds_header_is_read() -> None:
 )
 @pytest.mark.parametrize("delivery", ["rud", "rod"])
 def test_trimming_costs_a_secured_transfer_no_timeout(domain: SecureDomain, delivery: str) -> None:
-    secured = {"domains": (domain,), "sdi": SDI, "expected_psn": 0}
+    secured: dict[str, Any] = {"domains": (domain,), "sdi": SDI, "expected_psn": 0}
     exchange = Exchange(Wire(trimming=0.1), 1, rto_init_time=100 * MS, delivery=delivery, **secured)
     _transfer(exchange, WIDE_KEY)
 

@@ -12,7 +12,14 @@ from tests.harness.uet.planes import KEY, MTU, REGION, US, Planes, plane_of, rou
 from uet.planes import numbered_writes
 from uet.ses.initiator.initiator import MessageError
 from uet.ses.memory.registered_memory import MemoryRegionError
-from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, SendRequest, WriteRequest
+from uet.transport import (
+    AtomicRequest,
+    Completion,
+    ReadRequest,
+    ReceiveRequest,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire.codes import AtomicOpcode, Datatype
 
 A, B = 1, 2
@@ -286,7 +293,10 @@ def test_a_receive_takes_one_message_by_whichever_plane_it_comes() -> None:
         planes.interfaces[0].post(
             SendRequest(peer=TO_B, payload=memoryview(bytes([number] * 64)), context=number)
         )
-    sends = lambda: [c for c in planes.completions(A) if c.kind == "send"]  # noqa: E731
+
+    def sends() -> list[Completion]:
+        return [c for c in planes.completions(A) if c.kind == "send"]
+
     assert planes.run(lambda: len(sends()) >= 3)
     for place in range(3, 6):
         receiver.post_receive(ReceiveRequest(memory=memoryview(memories[place]), context=place))

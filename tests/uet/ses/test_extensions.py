@@ -19,7 +19,7 @@ from uet.wire.frame import decode_frame
 
 A, B = "10.0.1.1", "10.0.1.2"
 KEY = 0x99
-SUM = {"operation": AtomicOpcode.SUM, "datatype": Datatype.UINT64}
+SUM: dict[str, Any] = {"operation": AtomicOpcode.SUM, "datatype": Datatype.UINT64}
 
 
 def network(seed: int, **parameters: Any) -> Network:

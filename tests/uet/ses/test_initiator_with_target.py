@@ -46,6 +46,7 @@ class End:
         self.delivery = delivery
         self.ordered = delivery == "rod"
         self.queue: deque[Outbound] = deque()
+        self.failure: str | None = None
         self.psn = 1_000 * number
         self.late: dict[int, tuple[Outbound, int]] = {}
         self.other: End = self

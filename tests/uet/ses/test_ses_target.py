@@ -91,7 +91,7 @@ def test_a_refused_message_is_given_up() -> None:
     script.post(b"good", context="good")
     packets = script.take()
     assert len(packets) == 3
-    fields = {"code": ReturnCode.BAD_ADDR, "req": AckRequest.CLEAR}
+    fields: dict[str, Any] = {"code": ReturnCode.BAD_ADDR, "req": AckRequest.CLEAR}
     (last, good) = script.give(ack(packets[1], cack=packets[0].psn - 1, **fields))
     assert (last.ses.opcode, last.ses.eom, last.ses.som) == (Opcode.MSG_ERROR, 1, 0)
     assert (last.ses.message_offset, last.ses.payload_length, last.payload) == (3 * MTU, 0, b"")
@@ -151,7 +151,7 @@ def test_return_codes_without_a_name() -> None:
         ({"peer": "nobody"}, "nobody is not among"),
     ],
 )
-def test_requests_that_cannot_be_carried_out(fields: dict[str, object], sentence: str) -> None:
+def test_requests_that_cannot_be_carried_out(fields: dict[str, Any], sentence: str) -> None:
     """They are refused when they are posted, and leave nothing behind."""
     script = Script()
     with pytest.raises(MessageError, match=sentence):

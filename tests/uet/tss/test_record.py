@@ -24,8 +24,8 @@ from tests.harness.uet.tss_vectors import (
 from tests.harness.wire.golden import VECTORS
 from uet.tss import record
 from uet.tss.keys import provision_client
-from uet.tss.record import SealError, SecureDomains, SecureRecords
-from uet.tss.secure_domain import SecureDomain, SecureDomainError
+from uet.tss.record import SecureDomains, SecureRecords
+from uet.tss.secure_domain import SealError, SecureDomain, SecureDomainError
 from uet.wire.codes import ICV_SIZE
 
 GOLDEN = sorted(path.stem for path in VECTORS.glob("rp-tss-*.json"))

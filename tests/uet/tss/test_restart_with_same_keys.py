@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,12 @@ from tests.harness.uet.secured import DOMAINS, SDI, SecureScript, counter_of, op
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.fep import FabricEndpoint
-from uet.pds.table import START_END
+from uet.pds.window import START_END
 from uet.transport import AtomicRequest, WriteRequest
 from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import AtomicOpcode, ControlType, Datatype, NackCode
 
-_SECURED = {"domains": DOMAINS, "sdi": SDI}
+_SECURED: dict[str, Any] = {"domains": DOMAINS, "sdi": SDI}
 
 
 def write(context: object) -> WriteRequest:
@@ -61,7 +62,7 @@ def test_no_packet_counter_comes_twice_over_restarts(restarted: str) -> None:
 
 
 def test_a_secured_endpoint_must_be_told_where_to_count_from() -> None:
-    config = FepConfig(address=HERE, mac="02:00:00:00:00:01", **_SECURED)  # type: ignore[arg-type]
+    config = FepConfig(address=HERE, mac="02:00:00:00:00:01", **_SECURED)
     with pytest.raises(ConfigurationError, match="needs first_counter"):
         FabricEndpoint(config, seed=1)
 

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.harness.examples import examples
 from tests.harness.uet.tss_vectors import KEY, OTHER_KEY, move, opened, parts, sealed_frame
 from uet.tss import record
-from uet.tss.record import SealError, SecureRecords
-from uet.tss.secure_domain import COUNTER_LIMIT, SecureDomain, SecureDomainError
+from uet.tss.record import SecureRecords
+from uet.tss.secure_domain import COUNTER_LIMIT, SealError, SecureDomain, SecureDomainError
 
 HEADER = bytes(range(56))
 THIRD_KEY = bytes(range(200, 232))

@@ -466,7 +466,7 @@ def test_data_of_another_domain_does_not_name_the_target() -> None:
         request.psn, dpdcid=request.spdcid, spdcid=TARGET, clear=request.psn - 1, ar=1
     ) / return_data(b"d" * MTU, of=request.ses.message_id)
     assert script.give_frame(script.frame(packet, sdi=OTHER)) == []
-    assert (script.pdc.peer_id, memory) == (0, bytes(MTU))
+    assert (script.pdc.peer_id, memory) == (0, bytearray(MTU))
     (answer,) = script.give(packet)
     assert answer.is_ack
     assert memory == b"d" * MTU

@@ -37,4 +37,4 @@ def test_vectors_verify_and_any_flipped_bit_fails(vector: Vector) -> None:
                 continue  # the version tells the coverage
             checksum = udp is not None and offset - udp in (6, 7)
             covered = offset >= start and not checksum
-            assert crc.verify(flipped, udp_offset=udp) is not covered
+            assert crc.verify(bytes(flipped), udp_offset=udp) is not covered

@@ -309,9 +309,9 @@ class Initiator(RuleBasedStateMachine):
     def nothing_is_held_for_nobody(self) -> None:
         initiator = self.bench.initiator
         operations = list(initiator.operations.values())
-        holders = [o for o in operations if o.message is not None]
-        assert len(initiator.ids) == sum(o.plan.has_id for o in holders)
-        ids = [o.message.id for o in holders if o.plan.has_id]
+        holders = [(o.plan, o.message) for o in operations if o.message is not None]
+        assert len(initiator.ids) == sum(plan.has_id for plan, _ in holders)
+        ids = [message.id for plan, message in holders if plan.has_id]
         assert len(set(ids)) == len(ids)
         for pdc in self.bench.pdcs.values():
             assert pdc.locks == sum(o.locked is pdc for o in operations)

@@ -153,7 +153,7 @@ def test_the_checks_of_memory() -> None:
                 opcode, payload, total=8, extension=more, match_bits=key, buffer_offset=offset
             )
             refused(bench, packet, code)
-    assert (other, closed) == (bytes(16), bytes(16))
+    assert (other, closed) == (bytearray(16), bytearray(16))
 
 
 def test_rights_are_separate() -> None:
