@@ -16,6 +16,7 @@ from emulator.cli.options import SEED, result_format
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.rank_command import RankCommand
 from emulator.cli.run_terminal import Bar, progress_bar
+from emulator.dataplane.cleanup import require_root
 from emulator.dataplane.fabric_choice import choose
 from emulator.dataplane.kernel import launcher
 from emulator.errors import UserError
@@ -248,6 +249,8 @@ def _bench(  # noqa: PLR0913  options of the verb
     if plan:
         click.echo(_planned(chosen, selected, choice, at_once), nl=False)
         return
+    if nodes == "kernel":
+        require_root("run a suite in namespaces", model="--nodes model")
     folder = output or Path("runs") / f"bench-{suite}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     run = SuiteRun(chosen, selected, choice, folder, farm or TrialCommands(at_once))
     if form == "table":
@@ -260,11 +263,15 @@ def _bench(  # noqa: PLR0913  options of the verb
     page = write_suite_report(folder) if report else None
     if form == "json":
         click.echo((folder / FILE).read_text())
-        return
-    click.echo(of_accounting(run.records), nl=False)
-    click.echo(f"Suite folder: {folder}")
-    if page is not None:
-        click.echo(f"Report: {page}")
+    else:
+        click.echo(of_accounting(run.records), nl=False)
+        click.echo(f"Suite folder: {folder}")
+        if page is not None:
+            click.echo(f"Report: {page}")
+    counts = accounting(run.records)
+    if counts["excluded"] and not counts["included"]:
+        reasons = list(counts["excluded"])
+        raise UserError(f"no trial has a result; the first one ended with: {reasons[0]}")
 
 
 class _Shown:

@@ -41,8 +41,6 @@ def command(form: str) -> None:
         content = facts(found, problem) | {"ready_for_model": modelled}
         click.echo(json.dumps(content, indent=2))
     else:
-        click.echo(drawn(found))
-        click.echo(f"{len(compiled())} of {len(HOT)} hot modules are compiled")
         if problem is None:
             click.echo(f"uetemu run {FIRST_SCENARIO} can run here")
         if modelled:
@@ -50,6 +48,8 @@ def command(form: str) -> None:
                 f"uetemu run {FIRST_SCENARIO} --fabric model can run here, without root: its "
                 "switches are a model in its own process"
             )
+        click.echo(drawn(found))
+        click.echo(f"{len(compiled())} of {len(HOT)} hot modules are compiled")
     if problem is not None:
         raise UserError(f"uetemu run {FIRST_SCENARIO} cannot run here: {problem}")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from emulator import result_keys, scenario
+from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.predict import prediction
 from emulator.errors import UserError
 from emulator.metrics import METRICS, added_columns, table
@@ -36,7 +37,7 @@ def places() -> Sequence[tuple[str, Mapping[str, str]]]:
     )
 
 
-@click.command("explain")
+@click.command("explain", cls=PluginCommand)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 def command(names: Sequence[str]) -> None:
     """Say what a column of a table, a key of result.json, or a counter means.

@@ -26,6 +26,14 @@ ITERATIONS: Option = click.option(
 RUN_FOLDER: Option = click.option(
     "--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]"
 )
+FABRIC: Option = click.option(
+    "--fabric",
+    type=click.Choice(["kernel", "model"]),
+    default="kernel",
+    show_default=True,
+    help="kernel: switches forward real frames in namespaces, which takes root; model: switches "
+    "are a model in this process, without root, and each result says so",
+)
 LAB_NAME: Option = click.option("--name", metavar="LAB", help="name of the lab while it stands")
 SEED: Option = click.option(
     "--seed",

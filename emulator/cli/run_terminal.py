@@ -41,6 +41,11 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}{plural if number != 1 else ''}"
 
 
+def modelled_line(plan: RunPlan) -> Sequence[str]:
+    """Return the heading's line on a fabric that is a model."""
+    return [f"# Fabric               : {MODELLED}"] if plan.request.fabric == "model" else []
+
+
 def _reported(spec: str, plan: RunPlan) -> Sequence[str]:
     """The heading's lines on the control plane, of one that speaks."""
     plane = control_plane.parse(spec)
@@ -208,7 +213,7 @@ class Terminal:
         self._print(
             *table.title(result.scenario, plan.request.scenario.title),
             *table.wrapped("Topology", f"{plan.spec} ({', '.join(_counted(*p) for p in parts)})"),
-            *([f"# Fabric               : {MODELLED}"] if result.fabric == "model" else []),
+            *modelled_line(plan),
             f"# Transport            : {result.transport}",
             f"# Switch               : {_switch(plan, result)}",
             *_reported(fabric.profile.control_plane, plan),

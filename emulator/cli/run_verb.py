@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emulator.cli.options import ITERATIONS, LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, result_format
+from emulator.cli.options import (
+    FABRIC,
+    ITERATIONS,
+    LAB_NAME,
+    PARAMETERS,
+    RUN_FOLDER,
+    SEED,
+    result_format,
+)
 from emulator.cli.plugin_command import SCENARIO
 from emulator.cli.rank_command import RankCommand, given_words
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
@@ -97,14 +105,7 @@ def _describe_scenario() -> str:
     default="virtual",
     hidden=True,
 )
-@click.option(
-    "--fabric",
-    type=click.Choice(["kernel", "model"]),
-    default="kernel",
-    show_default=True,
-    help="kernel: switches forward real frames in namespaces, which takes root; model: switches "
-    "are a model in this process, without root, and each result says so",
-)
+@FABRIC
 @click.option("--dilation", hidden=True)
 @click.option(
     "--workers",

@@ -232,15 +232,16 @@ def remove(lab: str, *, ended: int = 0) -> Removed:
         return removed
 
 
-def require_root(purpose: str, *, remedy: str = "run as root") -> None:
+def require_root(purpose: str, *, model: str = "") -> None:
     """Raise UserError unless this is root, and not one that a container took its rights from.
 
-    ``remedy`` is what another user can do.
+    ``model`` is the verb's option that takes a model instead of the kernel, if it has one.
     """
+    instead = f", or take {model}, which any user can" if model else ""
     if os.geteuid() != 0:
-        raise UserError(f"only root can {purpose}: {remedy}")
+        raise UserError(f"only root can {purpose}: run as root{instead}")
     if (lacking := rights.withheld()) is not None:
-        raise UserError(f"this process cannot {purpose}: {lacking}")
+        raise UserError(f"this process cannot {purpose}: {lacking}{instead}")
 
 
 def end_processes(processes: Collection[Process], *, grace_s: float = TERMINATE_GRACE_S) -> None:

@@ -93,10 +93,7 @@ class KernelKind(DataplaneKind):
         super().check_switch(topology, switch)
 
     def check_machine(self, lab: str, *, switched: bool) -> Capabilities:
-        cleanup.require_root(
-            "run a scenario in namespaces",
-            remedy="run as root, or take --fabric model, which any user can",
-        )
+        cleanup.require_root("run a scenario in namespaces", model="--fabric model")
         lab_record.check_name(lab)
         if cleanup.exists(lab):
             raise UserError(

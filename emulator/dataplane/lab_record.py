@@ -181,7 +181,7 @@ def register(record: LabRecord, topology: Topology) -> Lock:
     except OSError as error:
         raise UserError(
             f"{STATE} cannot be written ({error.strerror}): mount a tmpfs on {STATE.parent}, or "
-            "take --fabric model, which keeps nothing there"
+            "take --fabric model of uetemu run, which keeps nothing there"
         ) from error
     try:
         (unfinished / "processes").mkdir()

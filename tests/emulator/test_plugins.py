@@ -162,6 +162,12 @@ def test_the_list_has_what_files_bring() -> None:
     assert re.search(r"^  exchange +each GPU sends its buffer", shown, flags=re.MULTILINE)
 
 
+def test_a_metric_of_a_file_is_explained() -> None:
+    for name in ("resent_share", "again"):
+        shown = uetemu("explain", name, "--plugin", RESENT).stdout
+        assert "data packets that were sent again, over all that were sent" in shown
+
+
 def test_the_folder_names_the_file_and_is_read_without_it(tmp_path: Path) -> None:
     own, out = tmp_path / "own.py", tmp_path / "run"
     own.write_text(MINE.read_text() + RESENT.read_text())

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import click
 
-from emulator.cli.options import ITERATIONS, LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, result_format
+from emulator.cli.options import (
+    FABRIC,
+    ITERATIONS,
+    LAB_NAME,
+    PARAMETERS,
+    RUN_FOLDER,
+    SEED,
+    result_format,
+)
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.predict import prediction
 from emulator.cli.predict.prediction import (
@@ -22,7 +30,7 @@ from emulator.cli.predict.prediction import (
     sizes_of,
 )
 from emulator.cli.run_options import parameter_texts
-from emulator.cli.run_terminal import Bar, progress_bar
+from emulator.cli.run_terminal import Bar, modelled_line, progress_bar
 from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
 from emulator.nccl_tests import log_file
@@ -30,7 +38,7 @@ from emulator.nccl_tests.cluster_log import COLLECTIVES
 from emulator.run.interrupts import Interrupted
 from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.run.report import result_table as table
-from emulator.run.results import Result
+from emulator.run.results import FabricKind, Result
 from emulator.run.runner import RunPlan, RunRequest, execute, prepare
 from topologies.units import UnitError, parse_size
 
@@ -59,6 +67,7 @@ from topologies.units import UnitError, parse_size
 @click.option(
     "--switch", metavar="SPEC", help="what the switches do [default: as `uetemu run` chooses]"
 )
+@FABRIC
 @click.option(
     "--collective",
     type=click.Choice(list(COLLECTIVES)),
@@ -82,6 +91,7 @@ def command(  # noqa: PLR0913  options of the verb
     topology: str,
     transport: str | None,
     switch: str | None,
+    fabric: FabricKind,
     collective: str | None,
     largest: str | None,
     cut_to: str | None,
@@ -99,9 +109,9 @@ def command(  # noqa: PLR0913  options of the verb
     uetemu predict --nccl-tests cluster.log --topology rail_clos:hosts=2,gpus_per_host=8
     """
     log = log_file.read(log_path)
-    fabric = choose(topology).topology
-    ranks = len(fabric.gpus)
-    which = collective_of(log, collective, fabric)
+    cluster = choose(topology).topology
+    ranks = len(cluster.gpus)
+    which = collective_of(log, collective, cluster)
     scenario = scenario_of(log, which)
     limit = _limit(largest, cut_to)
     sizes = sizes_of(log, limit)
@@ -117,6 +127,7 @@ def command(  # noqa: PLR0913  options of the verb
             transport=transport,
             switch=switch,
             seed=seed,
+            fabric=fabric,
             capture="none",
             output=output,
             lab=name,
@@ -142,8 +153,9 @@ def command(  # noqa: PLR0913  options of the verb
     else:
         shown = prediction.table_of(rows)
         click.echo(f"# uetemu predict: {scenario.title}")
-        _echo(prediction.cluster_lines(log, which, fabric, rows))
-        _echo((*table.wrapped("Topology", plan.spec), *table.wrapped("Transport", plan.transport)))
+        _echo(prediction.cluster_lines(log, which, cluster, rows))
+        _echo((*table.wrapped("Topology", plan.spec), *modelled_line(plan)))
+        _echo(table.wrapped("Transport", plan.transport))
         _echo((*table.wrapped("Switch", str(result.switch)), "#"))
         _echo(line for row in rows for line in shown.lines(row))
         _echo(prediction.closing_lines(log, sizes, rows))

@@ -272,6 +272,7 @@ def content(
         "cluster_iterations": log.iterations,
         "cluster_aggregated_iterations": log.aggregated,
         "topology": result["topology"],
+        "fabric": result["fabric"],
         "transport": result["transport"],
         "switch": result["switch"],
         "seed": result["seed"],

@@ -9,7 +9,7 @@ from pathlib import Path
 #: What of root's rights the work on namespaces, links, queues and packet sockets takes (Linux
 #: capability.h).
 CAPABILITIES = {"NET_ADMIN": 12, "NET_RAW": 13, "SYS_ADMIN": 21}
-MODEL = "--fabric model, which takes no rights"
+MODEL = "--fabric model of uetemu run, which takes no rights"
 _ALL_USERS = ["0", "0", str(2**32 - 1)]
 
 
@@ -18,7 +18,7 @@ def withheld() -> str | None:
     if Path("/proc/self/uid_map").read_text().split() != _ALL_USERS:
         return (
             "root of a user namespace has no rights to the kernel's networks: run as root of the "
-            f"machine (a container: neither rootless nor unprivileged), or take {MODEL}"
+            "machine (a container: neither rootless nor unprivileged)"
         )
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     effective = int(status["CapEff"], 16)
@@ -28,7 +28,7 @@ def withheld() -> str | None:
     options = " ".join(f"--cap-add {name}" for name in lacking)
     return (
         f"root has not the capability {' nor '.join(lacking)} here: give it to the container "
-        f"({options}, or --privileged), or take {MODEL}"
+        f"({options}, or --privileged)"
     )
 
 
@@ -40,8 +40,8 @@ def way_out(refusal: str) -> str | None:
             f"--privileged, or take {MODEL}"
         )
     if any(os.strerror(code) in refusal for code in (errno.EPERM, errno.EACCES)):
-        return withheld() or (
-            "the container forbids it (seccomp or AppArmor): start it with --privileged, or take "
-            f"{MODEL}"
+        way = withheld() or (
+            "the container forbids it (seccomp or AppArmor): start it with --privileged"
         )
+        return f"{way}, or take {MODEL}"
     return None

@@ -501,7 +501,7 @@ COMPARED: Mapping[str, Callable[[float, float], bool]] = {
     "!=": operator.ne,
 }
 _TEXT = re.compile(
-    r"\s*([A-Za-z][A-Za-z0-9_.]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*(%?)\s*"
+    r"\s*([A-Za-z][^<>=!]*?)\s*(<=|>=|==|!=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*(%?)\s*"
 )
 
 
@@ -571,6 +571,11 @@ def parse_statement(
     short = {one.short: one.key for one in metrics.values() if one.short}
     key, keys = short.get(name, name), measured(metrics.values())
     if key not in keys:
+        headed = [one for one in keys if name in (metrics[one].heading, metrics[one].headed)]
+        if headed:
+            raise UserError(
+                f"{whose}: {name} is the heading of a column; write its key, {' or '.join(headed)}"
+            )
         known = ", ".join((*short, *keys))
         raise UserError(f"{whose}: {name} is no value of a row; known are {known}")
     return Statement(key, sign, float(limit), bool(percent))

@@ -93,6 +93,8 @@ _OPTIONS = (
     *("--control-plane", "--convergence", "--endpoints", "--gap", "--pxn"),
     *("--capture", "--snaplen", "--event-log", "--workers"),
 )
+#: The former word for a value of an option.
+_FORMER = {("--endpoints", "kept"): "reused"}
 #: Ends of names of the Inspector's files.
 _INSPECTOR_ENDS = (".jsonl", ".log", ".json")
 #: Octets of a file that decide what it is.
@@ -169,7 +171,8 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in found:
-            found[name] = value if equals else "".join(words[place + 1 : place + 2])
+            value = value if equals else "".join(words[place + 1 : place + 2])
+            found[name] = _FORMER.get((name, value), value)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 
 from tests import DATA
 from tests.harness.nightly import nightly_beyond
-from tests.harness.runs.processes import completed, refused
+from tests.harness.runs.cluster_logs import log_2_17
+from tests.harness.runs.processes import SMALL, completed, refused
 
 RUNS = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
 #: Listed runs that the model has, each with something that another lacks: octets of headers, marks,
@@ -129,7 +131,25 @@ def test_parts_by_hand_have_the_results_of_one_worker(tmp_path: Path) -> None:
 
 def test_doctor_names_what_runs_without_root(readable_sources: Path, folder: Path) -> None:
     done = uetemu(readable_sources, folder, "doctor")
-    assert "uetemu run allreduce --fabric model can run here" in done.stdout
+    assert done.stdout.startswith("uetemu run allreduce --fabric model can run here")
+
+
+def test_predictions_and_suites_name_what_takes_no_root(
+    readable_sources: Path, folder: Path
+) -> None:
+    (folder / "log").write_text(log_2_17())
+    predict = ("predict", "--nccl-tests", "log", *SMALL, "--largest", "64KiB")
+    bench = ("bench", "training", "--tests", "8.2", "--output", "suite")
+    for words, option in ((predict, "--fabric model"), (bench, "--nodes model")):
+        done = uetemu(readable_sources, folder, *words)
+        assert done.returncode == 1
+        assert re.fullmatch(
+            f"uetemu: .*: run as root, or take {option}, which any user can\n", done.stderr
+        )
+    assert not (folder / "suite").exists()
+    done = uetemu(readable_sources, folder, *predict, "--fabric", "model", "--output", "run")
+    assert_modelled(done, folder)
+    assert json.loads((folder / "run" / "prediction.json").read_text())["fabric"] == "model"
 
 
 @pytest.mark.parametrize(

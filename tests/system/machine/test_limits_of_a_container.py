@@ -65,6 +65,13 @@ def test_what_a_container_withholds_is_named(wrapped: str, stated: str, tmp_path
     assert re.search(stated, line), line
 
 
+def test_a_model_is_named_only_where_the_verb_has_one(tmp_path: Path) -> None:
+    for verb, option in (("up", None), ("bench training", "--nodes model")):
+        line = sentence(shell(tmp_path, f'unshare -Ur "$PYTHON" -c "$PROGRAM" {verb}'))
+        assert "root of a user namespace" in line
+        assert f"or take {option}" in line if option else "model" not in line
+
+
 def test_doctor_names_the_capability_as_runs_do(tmp_path: Path) -> None:
     less = "setpriv --bounding-set -sys_admin --inh-caps -sys_admin"
     done = shell(tmp_path, f'{less} "$PYTHON" -c "$PROGRAM" doctor')

@@ -206,7 +206,8 @@ def _require_memory(topology: Topology) -> None:
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise UserError(
             f"the fabric needs {needed >> 20} MiB of memory by addresses and the limit is "
-            f"{limit >> 20} MiB: raise it with ulimit -v {needed >> 10}, or take --fabric model"
+            f"{limit >> 20} MiB: raise it with ulimit -v {needed >> 10}, or take --fabric model of "
+            "uetemu run"
         )
 
 

@@ -209,6 +209,24 @@ def test_conditions_that_are_none(text: str) -> None:
         parse_condition(text)
 
 
+@pytest.mark.parametrize("heading", ["of ideal", "of ideal (%)"])
+def test_a_condition_on_a_heading_names_the_key(heading: str) -> None:
+    with pytest.raises(UserError, match=r"is the heading of a column; write its key, efficiency$"):
+        parse_condition(f"{heading}<0%")
+
+
+def test_the_former_word_for_reused_endpoints_is_no_difference(tmp_path: Path) -> None:
+    sources = []
+    for word in ("kept", "reused", "fresh"):
+        made = folder(tmp_path / word, [collective()])
+        command = ["run", "allreduce", "--endpoints", word]
+        (made / "environment.json").write_text(json.dumps({"command": command}))
+        sources.append(read_source(made))
+    kept, reused, fresh = sources
+    assert not compare(kept, reused).inputs
+    assert [one.name for one in compare(kept, fresh).inputs] == ["--endpoints"]
+
+
 def test_a_condition_on_what_nobody_measured_is_refused(tmp_path: Path) -> None:
     comparison = beside(tmp_path, [row()], [row()])
     with pytest.raises(UserError, match="busbw_gbps in common"):
