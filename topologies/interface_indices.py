@@ -58,11 +58,9 @@ def trunk_port(vni: int) -> str:
     return f"trunk{vni}"
 
 
-def trunk_ends(node: Node, bridge: Bridge) -> tuple[CableEnd, CableEnd]:
+def trunk_ends(node: Node, bridge: Bridge, vrf: Vrf, vni: int) -> tuple[CableEnd, CableEnd]:
     """Return the ends of that link, which have one name: (the switch's, the VRF's)."""
-    assert bridge.vni is not None
-    assert bridge.vrf is not None
-    port, space = trunk_port(bridge.vni), vrf_space(node.name, bridge.vrf)
+    port, space = trunk_port(vni), vrf_space(node.name, vrf.name)
     return CableEnd(f"{space}.{bridge.name}", port), CableEnd(space, port)
 
 
@@ -73,7 +71,7 @@ def vrf_ends(node: Node, vrf: Vrf) -> Iterator[CableEnd]:
     yield from (CableEnd(space, name) for name in names)
     for bridge in node.bridges:
         if bridge.vrf == vrf.name and bridge.vni is not None:
-            yield from trunk_ends(node, bridge)
+            yield from trunk_ends(node, bridge, vrf, bridge.vni)
 
 
 def vlan_bridge_of(topology: Topology, node: Node) -> CableEnd | None:

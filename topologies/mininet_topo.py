@@ -13,14 +13,12 @@ class with its own node and link classes. They read the parameter ``model``.
 from __future__ import annotations
 
 import functools
-import inspect
 import pathlib
 import sys
 
 if __name__ == "builtins":  # `mn --custom` executes this text without making it a module
-    _HERE = inspect.currentframe()
-    assert _HERE is not None
-    sys.path.insert(0, str(pathlib.Path(_HERE.f_code.co_filename).resolve().parents[1]))
+    _HERE = (lambda: None).__code__.co_filename
+    sys.path.insert(0, str(pathlib.Path(_HERE).resolve().parents[1]))
 
 from mininet.topo import Topo
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, wraps
+from ipaddress import IPv4Address, IPv4Interface
 from math import lcm
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -89,6 +90,21 @@ class Wiring(ABC):
     def switches(self) -> tuple[Node, ...]:
         """Return all switches, in the order of the nodes."""
         return tuple(node for node in self.nodes if node.is_switch)
+
+    @cached_property
+    def loopbacks(self) -> Mapping[str, IPv4Address]:
+        """Return the loopback of each node that has one."""
+        return {node.name: node.loopback for node in self.nodes if node.loopback is not None}
+
+    @cached_property
+    def addresses(self) -> Mapping[CableEnd, IPv4Interface]:
+        """Return the address of each port that has one."""
+        return {
+            CableEnd(node.name, port.name): port.address
+            for node in self.nodes
+            for port in node.ports
+            if port.address is not None
+        }
 
     @cached_property
     def scale_up_domains(self) -> Mapping[str, str]:

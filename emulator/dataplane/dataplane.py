@@ -198,5 +198,4 @@ def switch_words(asic: FabricAsic | None, end: CableEnd) -> tuple[memoryview, in
     """
     if asic is None or str(end) not in asic.ports:
         return None
-    assert asic.virtual is not None
-    return asic.virtual.switches, asic.ports[str(end)].switch * SWITCH_WORDS
+    return asic.state.switches, asic.ports[str(end)].switch * SWITCH_WORDS

@@ -66,16 +66,15 @@ def _heading(drawing: Picture) -> str:
     rows = [f'<TR><TD><FONT POINT-SIZE="15"><B>{escape(first)}</B></FONT></TD></TR>']
     rows += [f"<TR><TD>{escape(text)}</TD></TR>" for text in more]
     if drawing.heat is not None:
-        rows.append(f"<TR><TD>{_legend(drawing)}</TD></TR>")
+        rows.append(f"<TR><TD>{_legend(drawing.heat)}</TD></TR>")
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{"".join(rows)}</TABLE>'
 
 
-def _legend(drawing: Picture) -> str:
-    assert drawing.heat is not None
+def _legend(heat: Heat) -> str:
     cells = "".join(
         f'<TD BGCOLOR="{colour}" WIDTH="22" HEIGHT="12" FIXEDSIZE="TRUE"></TD>'
         f'<TD ALIGN="LEFT">{escape(text)}  </TD>'
-        for colour, text in drawing.heat.legend()
+        for colour, text in heat.legend()
     )
     several = (
         '<TR><TD COLSPAN="12">a line is coloured by the busiest of its links and directions; '

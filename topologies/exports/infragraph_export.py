@@ -195,9 +195,7 @@ def _endpoint(
     node = topology.node(end.node)
     number = [port.name for port in node.ports].index(end.port)
     owner, component = node.name, PORT
-    if node.role is model.Role.GPU:
-        assert node.server is not None
-        assert node.local_rank is not None
+    if node.server is not None and node.local_rank is not None:
         owner, component = node.server, NIC
         number += node.local_rank * len(node.ports)
     instance, place = places[owner]

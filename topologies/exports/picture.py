@@ -500,7 +500,8 @@ class _Drawing:
 
         Within a row neither direction is up, and only the busier is shown.
         """
-        if self.heat is None:
+        heat = self.heat
+        if heat is None:
             return []
         up: list[float] = []
         down: list[float] = []
@@ -509,19 +510,12 @@ class _Drawing:
             for end in link.ends:
                 box = self.box_of[end.node]
                 rows.add(self._row(box))
-                if (value := self.heat.values.get(str(end))) is not None:
+                if (value := heat.values.get(str(end))) is not None:
                     (down if box == upper else up).append(value)
         if len(rows) == 1:
-            return [self.heat.shown(max(up + down))] if up + down else []
+            return [heat.shown(max(up + down))] if up + down else []
         signs = (("↑", up), ("↓", down))
-        return [f"{sign} {self._reported(values)}" for sign, values in signs if values]
-
-    def _reported(self, values: Sequence[float]) -> str:
-        assert self.heat is not None
-        most = self.heat.shown(max(values))
-        if len(values) == 1 or not max(values):
-            return most
-        return f"{most}, mean {number(fmean(values))}"
+        return [f"{sign} {_reported(heat, values)}" for sign, values in signs if values]
 
     def _row(self, box: str) -> int:
         return self.groups[box][0].row
@@ -576,6 +570,13 @@ def _side_by_side(boxes: Mapping[str, Box], lines: Sequence[PictureLine]) -> lis
     twins = {line.lower: line.upper for line in lines if line.standby}
     order = [key for first in boxes for key in (first, twins.get(first, first))]
     return [boxes[key] for key in dict.fromkeys(order)]
+
+
+def _reported(heat: Heat, values: Sequence[float]) -> str:
+    most = heat.shown(max(values))
+    if len(values) == 1 or not max(values):
+        return most
+    return f"{most}, mean {number(fmean(values))}"
 
 
 def _rate(links: list[Link]) -> str:

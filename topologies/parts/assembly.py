@@ -50,9 +50,11 @@ ACCESS_BOND = "es"  # and the number of the port that it has
 class _Draft:
     node: Node
     number: int
+    local_rank: int = 0
     fep_per_port: bool = False
     ports: list[Port] = field(default_factory=list)
     bridges: dict[str, Bridge] = field(default_factory=dict)
+    subnets: dict[str, tuple[str | None, IPv4Network]] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
 
 
@@ -129,7 +131,7 @@ class Assembly:
                 loopback=plan.loopback(Role.GPU, self._gpus) if homed > 1 else None,
             )
             self._gpus += 1
-            self._nodes[gpu] = _Draft(node, host, fep_per_port)
+            self._nodes[gpu] = _Draft(node, host, rank, fep_per_port)
         return names
 
     def machine(self, name: str, *, homed: int = 1, reach: tuple[IPv4Network, ...] = ()) -> str:
@@ -210,6 +212,7 @@ class Assembly:
         """
         draft = self._nodes[switch]
         twin = self._nodes[like[0]].bridges[like[1]] if like else None
+        draft.subnets[name] = vrf, subnet
         draft.bridges[name] = Bridge(
             name=name,
             rail=rail,
@@ -329,26 +332,23 @@ class Assembly:
         if first is not None:
             draft.ports.append(replace(first, name=name))
             return CableEnd(gpu, draft.ports[-1].name)
-        joined = self._nodes[switch].bridges[bridge]
-        gateway = joined.gateway
-        assert gateway is not None
-        subnet = joined.vrf, gateway.network
+        subnet = self._nodes[switch].subnets[bridge]
+        network = subnet[1]
         number = self._members[subnet]
         self._members[subnet] += 1
         port = len(draft.ports)
         if draft.node.role is Role.SERVER:
             mac = plan.machine_mac(self.network, machine=draft.number, port=port)
         else:
-            assert draft.node.local_rank is not None
             mac = plan.gpu_mac(
                 host=draft.number,
-                local_rank=draft.node.local_rank,
+                local_rank=draft.local_rank,
                 port=0 if draft.fep_per_port else port,
             )
-        address = plan.rail_address(gateway.network, number)
+        address = plan.rail_address(network, number)
         draft.ports.append(Port(name=name, mac=mac, address=address, bond=bond))
         if draft.node.gateway is None:
-            draft.node = replace(draft.node, gateway=str(gateway.ip))
+            draft.node = replace(draft.node, gateway=str(plan.rail_gateway(network).ip))
         return CableEnd(gpu, name)
 
     def _member(

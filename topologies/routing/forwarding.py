@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
@@ -367,6 +368,10 @@ class LookupPlace(NamedTuple):
     table: RouteTable
 
 
+#: Longer than every way.
+_NEVER = Span(sys.maxsize, 0, 0)
+
+
 class Lengths(NamedTuple):
     """The lengths of the paths to one owner, by the place from where.
 
@@ -379,10 +384,8 @@ class Lengths(NamedTuple):
     least: dict[LookupPlace, Span]
     most: dict[LookupPlace, Span]
 
-    def of(self, place: LookupPlace, *, longest: bool) -> Span | None:
-        if longest and place in self.most:
-            return self.most[place]
-        return self.least.get(place)
+    def of(self, place: LookupPlace, *, longest: bool) -> Span:
+        return (self.most if longest and place in self.most else self.least)[place]
 
 
 class Forwarding:
@@ -526,9 +529,10 @@ class Forwarding:
         near = span_from(self.topology, source, first)
         found: dict[str, Span] = {}
         for owner, plugged in self._plugged.items():
-            way = self.lengths(owner, begin).of(begin, longest=longest)
-            if way is None:
+            lengths = self.lengths(owner, begin)
+            if begin not in lengths.least:
                 continue
+            way = lengths.of(begin, longest=longest)
             hops, delay, ticks = near[0] + way[0], near[1] + way[1], near[2] + way[2]
             for name, last in plugged:
                 found[name] = Span(hops + last[0], delay + last[1], ticks + last[2])
@@ -541,7 +545,6 @@ class Forwarding:
 
         def length(step: Step) -> tuple[int, int]:
             rest = lengths.of(self.arrival(place, step), longest=longest)
-            assert rest is not None
             return rest.hops, rest.delay_ns + step.link.delay_ns + self.topology.switch_latency_ns
 
         links: list[Link] = []
@@ -677,17 +680,15 @@ class Forwarding:
         self, place: LookupPlace, ways: Sequence[tuple[Step, LookupPlace]], known: Lengths
     ) -> None:
         """Put ``place`` into ``known``, from where each of ``ways`` leads to a place that is."""
-        least = most = None
+        least, most = _NEVER, NOWHERE
         for step, there in ways:
             near = far = self._longer(known.least[there], step.number)
             if there in known.most:
                 far = self._longer(known.most[there], step.number)
-            if least is None or near[:2] < least[:2]:
+            if near[:2] < least[:2]:
                 least = near
-            if most is None or far[:2] > most[:2]:
+            if far[:2] > most[:2]:
                 most = far
-        assert least is not None
-        assert most is not None
         known.least[place] = least
         if most is not least:
             known.most[place] = most

@@ -7,7 +7,7 @@ Delays and sending times of the paths to a GPU, by the IPv4 address of each peer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from topologies import wiring
 from topologies.addressing import gpu_address, gpu_node
@@ -146,9 +146,7 @@ def path_delays(topology: Topology, gpu: str, port: str | None = None) -> dict[s
     to a stretched rail are equally near.  Peers that the fabric does not join to ``gpu`` (rails
     without a spine) are left out.  With ``port`` the paths are those through it.
     """
-    if stretch_of(topology) is not None:
-        return {peer: round(delay) for peer, (delay, _) in _means_of_tunnels(topology, gpu).items()}
-    if topology.profile.routing != SHORTEST:
+    if topology.profile.routing != SHORTEST or stretch_of(topology) is not None:
         return {peer: round(delay) for peer, (delay, _) in _means(topology, gpu).items()}
     paths = _paths(topology, gpu, port)
     return {peer: sum(link.delay_ns for link in path) for peer, path in paths.items()}
@@ -160,9 +158,7 @@ def octet_times(topology: Topology, gpu: str, port: str | None = None) -> dict[s
     That many times the length of a frame is what store-and-forward adds to its path's delay.
     Of ways of several lengths it is the mean, as in :func:`path_delays`.
     """
-    if stretch_of(topology) is not None:
-        return {peer: octet for peer, (_, octet) in _means_of_tunnels(topology, gpu).items()}
-    if topology.profile.routing != SHORTEST:
+    if topology.profile.routing != SHORTEST or stretch_of(topology) is not None:
         return {peer: per_octet for peer, (_, per_octet) in _means(topology, gpu).items()}
     paths = _paths(topology, gpu, port)
     return {peer: sum(8e9 / link.rate_bps for link in path) for peer, path in paths.items()}
@@ -189,29 +185,26 @@ def tunnel_times(topology: Topology, gpu: str) -> dict[str, float]:
 def _means(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
     """Mean delay and time of an octet from each peer to ``gpu``, by the peer's IPv4 address."""
     gpu_node(topology, gpu)
+    stretch = stretch_of(topology)
     found: dict[str, tuple[float, float]] = {}
     for peer in topology.gpus:
         if peer.name == gpu:
             continue
-        means = forwarding_of(topology).means(peer.name, gpu)
+        if stretch is None:
+            means = forwarding_of(topology).means(peer.name, gpu)
+        else:
+            means = _mean_of_tunnels(stretch.ways(peer.name, gpu))
         if means is not None:
             found[str(gpu_address(peer).ip)] = means
     return found
 
 
-def _means_of_tunnels(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
-    """Return the means as :func:`_means`, over the paths that lead to stretched rails."""
-    gpu_node(topology, gpu)
-    stretch = stretch_of(topology)
-    assert stretch is not None
-    found: dict[str, tuple[float, float]] = {}
-    for peer in topology.gpus:
-        ways = stretch.ways(peer.name, gpu) if peer.name != gpu else ()
-        if ways:
-            delay = sum(link.delay_ns for way in ways for link in way) / len(ways)
-            octet = sum(8e9 / link.rate_bps for way in ways for link in way) / len(ways)
-            found[str(gpu_address(peer).ip)] = delay, octet
-    return found
+def _mean_of_tunnels(ways: Sequence[Sequence[Link]]) -> tuple[float, float] | None:
+    """Return the means over the paths that lead to a stretched rail, if there are any."""
+    if not ways:
+        return None
+    delay = sum(link.delay_ns for way in ways for link in way) / len(ways)
+    return delay, sum(8e9 / link.rate_bps for way in ways for link in way) / len(ways)
 
 
 def _paths(topology: Topology, gpu: str, port: str | None) -> dict[str, tuple[Link, ...]]:

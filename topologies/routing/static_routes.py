@@ -14,8 +14,9 @@ from ipaddress import IPv4Address, IPv4Network
 from topologies.designs.planes import plane_networks
 from topologies.model import Bridge, CableEnd, Node, Port, Topology, TopologyError
 from topologies.routing.forwarding import RouteTable, forwarding_of
-from topologies.stretch import stretch_of
+from topologies.stretch import Stretch, stretch_of
 
+_Member = tuple[CableEnd, Port, IPv4Address]
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
 
@@ -106,10 +107,11 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
                     Route(destination=destination, hops=hops, source=source, table=table)
                     for destination in networks
                 )
-    for network, vni in shared.items():
-        for name, nearest in _towards_nearest(topology, vni, via).items():
-            source = _source_address(topology.node(name))
-            routes[name].append(Route(destination=network, hops=nearest, source=source))
+    if (stretch := stretch_of(topology)) is not None:
+        for network, vni in shared.items():
+            for name, nearest in _towards_nearest(topology, stretch, vni, via).items():
+                source = _source_address(topology.node(name))
+                routes[name].append(Route(destination=network, hops=nearest, source=source))
     if topology.standby_ends:
         _merge(topology, routes)
     for switch in topology.switches:
@@ -141,17 +143,17 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
             if bridge.gateway is None:
                 continue
             members = list(_members(topology, switch, bridge))
-            for end, port in members:
+            for end, port, address in members:
                 neighbours[switch.name].append(
-                    Neighbour(interface=bridge.name, address=_address(port), mac=port.mac)
+                    Neighbour(interface=bridge.name, address=address, mac=port.mac)
                 )
                 rows, interface = neighbours[end.node], port.interface
                 gateway = bridge.gateway.ip
                 rows.append(Neighbour(interface=interface, address=gateway, mac=bridge.mac))
                 peers = members if bridge.vni is None else stretched[bridge.vni]
                 rows.extend(
-                    Neighbour(interface=interface, address=_address(peer), mac=peer.mac)
-                    for other, peer in peers
+                    Neighbour(interface=interface, address=address, mac=peer.mac)
+                    for other, peer, address in peers
                     if other.node != end.node
                 )
     for link in topology.links:
@@ -164,8 +166,9 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
     for gpu in topology.gpus:
         for port in gpu.ports if gpu.loopback is not None else ():
             member = topology.far_end(CableEnd(gpu.name, port.name))
+            address = topology.addresses[CableEnd(gpu.name, port.name)].ip
             neighbours[member.node].append(
-                Neighbour(interface=member.port, address=_address(port), mac=port.mac)
+                Neighbour(interface=member.port, address=address, mac=port.mac)
             )
         if gpu.bonds:  # recorded at both switches
             neighbours[gpu.name] = list(dict.fromkeys(neighbours[gpu.name]))
@@ -257,11 +260,9 @@ def _stretched_networks(topology: Topology) -> dict[IPv4Network, int]:
 
 
 def _towards_nearest(
-    topology: Topology, vni: int, via: Mapping[int, Hop]
+    topology: Topology, stretch: Stretch, vni: int, via: Mapping[int, Hop]
 ) -> dict[str, tuple[Hop, ...]]:
     """The hops of every switch that has not the subnet of ``vni``, to those nearest that have."""
-    stretch = stretch_of(topology)
-    assert stretch is not None
     owners = stretch.owners[vni]
     tables = {owner: forwarding_of(topology).tables(owner)[RouteTable.MAIN] for owner in owners}
     found = {}
@@ -278,9 +279,9 @@ def _towards_nearest(
     return found
 
 
-def _stretched_members(topology: Topology) -> Mapping[int, list[tuple[CableEnd, Port]]]:
+def _stretched_members(topology: Topology) -> Mapping[int, list[_Member]]:
     """VNI -> the ports of GPUs in its subnet, wherever they are plugged in."""
-    found: dict[int, list[tuple[CableEnd, Port]]] = {}
+    found: dict[int, list[_Member]] = {}
     for switch in topology.switches:
         for bridge in switch.bridges:
             if bridge.vni is not None:
@@ -308,22 +309,17 @@ def _next_addresses(topology: Topology) -> Mapping[int, Hop]:
     return hops
 
 
-def _members(topology: Topology, switch: Node, bridge: Bridge) -> Iterator[tuple[CableEnd, Port]]:
-    """Every port with an address that is reached through a member of ``bridge``."""
+def _members(topology: Topology, switch: Node, bridge: Bridge) -> Iterator[_Member]:
+    """Every port with an address, and that, which is reached through a member of ``bridge``."""
     for port in switch.ports:
         if port.bridge == bridge.name:
             for end, far in topology.beyond(CableEnd(switch.name, port.name)):
                 if isinstance(far, Port) and far.address is not None:
-                    yield end, far
+                    yield end, far, far.address.ip
 
 
 def _port(topology: Topology, end: CableEnd) -> Port:
     return topology.node(end.node).port(end.port)
-
-
-def _address(port: Port) -> IPv4Address:
-    assert port.address is not None
-    return port.address.ip
 
 
 def _source_address(node: Node) -> IPv4Address | None:

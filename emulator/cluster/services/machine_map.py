@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from types import MappingProxyType
 
 from topologies.cluster import tenant_of_bridge
-from topologies.model import FRONTEND, Port, Topology, TopologyError
+from topologies.model import FRONTEND, CableEnd, Topology, TopologyError
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class MachineMap:
         return None
 
     def subnet(self, machine: str, network: str) -> IPv4Network:
-        address = self._first_port(machine, network).address
-        assert address is not None  # an end node's port has one
-        return address.network
+        end = CableEnd(machine, self.port(machine, network))
+        return self.topology.network_named(network).addresses[end].network
 
     def port(self, machine: str, network: str) -> str:
-        return self._first_port(machine, network).name
+        self.address(machine, network)
+        return self.topology.network_named(network).node(machine).ports[0].name
 
     def address(self, machine: str, network: str) -> str:
         """Return the address of ``machine`` in ``network``; TopologyError if it has none."""
@@ -93,7 +93,3 @@ class MachineMap:
                 f"{machine} is not in the network {network}; it is in {', '.join(networks)}"
             )
         return networks[network]
-
-    def _first_port(self, machine: str, network: str) -> Port:
-        self.address(machine, network)
-        return self.topology.network_named(network).node(machine).ports[0]

@@ -87,10 +87,8 @@ class ComputedRouting:
                 ordered.append((via.packed, Hop(port, via)))
                 continue
             far = self.topology.far_end(CableEnd(switch, port))
-            beyond = self.topology.node(far.node).port(far.port)
-            assert beyond.address is not None  # or there is no session
-            mac = bytes.fromhex(beyond.mac.replace(":", ""))
-            ordered.append((mac, Hop(port, beyond.address.ip)))
+            mac = bytes.fromhex(self.topology.node(far.node).port(far.port).mac.replace(":", ""))
+            ordered.append((mac, Hop(port, self.topology.addresses[far].ip)))
         yield from (hop for _, hop in sorted(ordered))
 
     def facts(self) -> Mapping[str, object]:

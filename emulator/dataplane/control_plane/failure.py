@@ -126,9 +126,7 @@ def without(topology: Topology, link: Link) -> Topology:
 
 def _neighbour(routing: Routing, end: CableEnd) -> str:
     """Return what the switch at ``end`` calls the one at the other end, as a regular expression."""
-    far = routing.topology.far_end(end)
-    address = routing.topology.node(far.node).port(far.port).address
-    assert address is not None
+    address = routing.topology.addresses[routing.topology.far_end(end)]
     return rf"(?:{re.escape(end.port)}|{re.escape(str(address.ip))})"
 
 

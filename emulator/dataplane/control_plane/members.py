@@ -67,6 +67,7 @@ class Members:
         built: Topology | None = None,
     ) -> None:
         self._topology, self._built = topology, built or topology
+        self._loopbacks = topology.loopbacks
         self._indices = indices
         self.requested: dict[str, Mapping[MemberEntry, str]] = {}
         self._tunnels: dict[str, Mapping[int, int]] = {}  # switch -> index -> VNI
@@ -79,7 +80,7 @@ class Members:
             tunnels: dict[int, int] = {}
             for bridge in switch.bridges:
                 if bridge.vni is not None:
-                    requested.update(self._of(switch.name, bridge))
+                    requested.update(self._of(switch.name, bridge, bridge.vni))
                     tunnels[indices[CableEnd(switch.name, tunnel_port(bridge.vni))]] = bridge.vni
             requested.update(self._partners(switch.name))
             if requested:
@@ -121,24 +122,23 @@ class Members:
     def _gpus(self) -> Mapping[str, str]:
         return {port.mac: gpu.name for gpu in self._topology.gpus for port in gpu.ports}
 
-    def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
+    def _of(self, switch: str, bridge: Bridge, vni: int) -> Iterator[tuple[MemberEntry, str]]:
         """Yield the entries that ``switch`` must have, with a sentence for the absence of each."""
-        assert bridge.vni is not None
         inside = self._indices[CableEnd(switch, bridge.name)]
-        tunnel = self._indices[CableEnd(switch, tunnel_port(bridge.vni))]
+        tunnel = self._indices[CableEnd(switch, tunnel_port(vni))]
         yield from self._plugged_in(switch, bridge)
-        for owner in self._advertised.others(switch, bridge.vni):
-            end = self._loopback(owner)
-            lacks = f"{switch} does not know that VNI {bridge.vni} is at {owner}"
+        for owner in self._advertised.others(switch, vni):
+            end = self._loopbacks[owner]
+            lacks = f"{switch} does not know that VNI {vni} is at {owner}"
             yield MemberEntry(interface=tunnel, mac=EVERYBODY, address=end), lacks
-        for gpu, owners in self._advertised.elsewhere(switch, bridge.vni):
+        for gpu, owners in self._advertised.elsewhere(switch, vni):
             for owner, port in product(owners, self._built.node(gpu).ports):
-                assert port.address is not None
-                lacks = f"{switch} does not know that {gpu} is behind {owner} (VNI {bridge.vni})"
-                end = self._loopback(owner)
+                address = self._built.addresses[CableEnd(gpu, port.name)].ip
+                lacks = f"{switch} does not know that {gpu} is behind {owner} (VNI {vni})"
+                end = self._loopbacks[owner]
                 yield MemberEntry(interface=tunnel, mac=port.mac), lacks
                 yield MemberEntry(interface=tunnel, mac=port.mac, address=end), lacks
-                yield MemberEntry(interface=inside, mac=port.mac, address=port.address.ip), lacks
+                yield MemberEntry(interface=inside, mac=port.mac, address=address), lacks
 
     def _plugged_in(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
         """Yield the members of its own that ``switch`` must have, whatever others advertise."""
@@ -166,7 +166,10 @@ class Members:
                 continue
             for other in others:
                 lacks = f"{switch} does not know that {segment.gpu.node} is behind {other}, too"
-                yield MemberEntry(interface=0, mac=EVERYBODY, address=self._loopback(other)), lacks
+                yield (
+                    MemberEntry(interface=0, mac=EVERYBODY, address=self._loopbacks[other]),
+                    lacks,
+                )
 
     def _shared(self, switch: str) -> Iterator[MemberEntry]:
         """Yield entries that ``switch`` may keep from a time when its own port to a GPU was dead.
@@ -178,12 +181,9 @@ class Members:
             for owner in owners if switch in owners else ():
                 for port in self._built.node(gpu).ports if owner != switch else ():
                     tunnel = self._indices[CableEnd(switch, tunnel_port(vni))]
-                    yield MemberEntry(interface=tunnel, mac=port.mac, address=self._loopback(owner))
-
-    def _loopback(self, switch: str) -> IPv4Address:
-        address = self._topology.node(switch).loopback
-        assert address is not None  # the topology is valid
-        return address
+                    yield MemberEntry(
+                        interface=tunnel, mac=port.mac, address=self._loopbacks[owner]
+                    )
 
 
 def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[MemberEntry]:

@@ -38,8 +38,8 @@ class PathVector:
                 address = peer.port(theirs.port).address if peer.is_switch else None
                 if address is None or switch.port(ours.port).address is None:
                     continue
-                assert peer.loopback is not None
-                offer = PeerRoute(peer.loopback, address.ip, peer.name, Hop(ours.port, address.ip))
+                router_id = topology.loopbacks[peer.name]
+                offer = PeerRoute(router_id, address.ip, peer.name, Hop(ours.port, address.ip))
                 self._heard_by[peer.name].append((switch.name, offer))
 
     def hops(self, owners: Collection[str]) -> Mapping[str, tuple[Hop, ...]]:

@@ -98,7 +98,6 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
     clusters = _clusters(topology, part_of)
     found = {}
     for switch in topology.switches:
-        assert switch.loopback is not None
         behind = [route.destination for route in attached(switch, routes[switch.name])]
         sessions = (
             _to_neighbours(topology, switch, systems, plane.unnumbered)
@@ -108,7 +107,7 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
         found[switch.name] = Speaker(
             name=switch.name,
             system=systems[switch.name],
-            router_id=switch.loopback,
+            router_id=topology.loopbacks[switch.name],
             networks=(*owned.get(switch.name, ()), *behind),
             summaries=switch.summaries if plane.summaries else (),
             fabric_ports=tuple(_ports_to_switches(topology, switch)),
@@ -187,9 +186,7 @@ def _clusters(topology: Topology, part_of: Mapping[str, int]) -> dict[str, IPv4A
     found = {}
     for part in set(part_of.values()):
         reflecting = reflectors(s for s in topology.switches if part_of[s.name] == part)
-        first = topology.node(reflecting[0]).loopback
-        assert first is not None
-        found.update(dict.fromkeys(reflecting, first))
+        found.update(dict.fromkeys(reflecting, topology.loopbacks[reflecting[0]]))
     return found
 
 
@@ -252,12 +249,10 @@ def _to_reflectors(
     for peer in part:
         if peer.name == switch.name or not (reflects or peer.name in reflecting):
             continue
-        assert switch.loopback is not None
-        assert peer.loopback is not None
         yield BgpSession(
             peer=peer.name,
-            local=switch.loopback,
-            address=peer.loopback,
+            local=topology.loopbacks[switch.name],
+            address=topology.loopbacks[peer.name],
             system=systems[peer.name],
             client=reflects and peer.name not in reflecting,
         )

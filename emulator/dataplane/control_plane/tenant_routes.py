@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 
 from emulator.dataplane.control_plane.convergence import Difference
 from emulator.dataplane.control_plane.kernel_routes import Hops, NextHop, Routes, read_routes
@@ -58,6 +58,7 @@ class TenantRoutes:
         kernels: Callable[[str], RouteSocket],
     ) -> None:
         self._topology, self._indices, self._kernels = topology, indices, kernels
+        self._loopbacks = topology.loopbacks
         self._part = parts(topology, SWITCH_ROLES)
         self._ports = {
             space: {index: end.port for end, index in indices.items() if end.node == space}
@@ -107,7 +108,7 @@ class TenantRoutes:
                 self._kernels(places_of(self._topology, switch)[vrf.name].node),
                 self._indices[CableEnd(space, routing_bridge(vrf.name))],
                 self._indices[CableEnd(space, tunnel_port(vrf.vni))],
-                self._end(name),
+                self._loopbacks[name],
                 vrf_named(self._topology.node(name), vrf.name).mac,
                 subject=f"{vrf.name} of {switch.name}, router MAC of {name}",
             )
@@ -128,17 +129,11 @@ class TenantRoutes:
         used = {hop.address for hops in routes.values() for hop in hops}
         known = set(read_entries(self._kernels(places_of(self._topology, switch)[vrf.name].node)))
         for name in members_of(self._topology)[vrf.name]:
-            end = self._end(name)
+            end = self._loopbacks[name]
             mac = vrf_named(self._topology.node(name), vrf.name).mac
             places = {MemberEntry(interface=at, mac=mac, address=end) for at in (bridge, tunnel)}
             if str(end) in used and not places <= known:
                 yield name
-
-    def _end(self, switch: str) -> IPv4Address:
-        """Return where tunnels to ``switch`` end."""
-        end = self._topology.node(switch).loopback
-        assert end is not None  # the topology is valid
-        return end
 
     def requested(self, switch: Node, vrf: Vrf) -> Mapping[IPv4Network, Hops]:
         """Return the routes that ``vrf`` of ``switch`` has to have."""
@@ -148,7 +143,7 @@ class TenantRoutes:
         own = set(subnets_in(switch, vrf.name))
         bridge = routing_bridge(vrf.name)
         found = {
-            network: tuple(sorted(NextHop(bridge, self._loopback(owner)) for owner in names))
+            network: tuple(sorted(NextHop(bridge, str(self._loopbacks[owner])) for owner in names))
             for network, names in owners.items()
             if network not in own
         }
@@ -174,6 +169,3 @@ class TenantRoutes:
                     for port in self._topology.node(machine).ports:
                         if port.address is not None:
                             yield IPv4Network(port.address.ip), name
-
-    def _loopback(self, switch: str) -> str:
-        return str(self._topology.node(switch).loopback)

@@ -69,28 +69,22 @@ def tunnel_table(
     As zebra (FRR 8.4) writes it into a kernel: a MAC behind one far end of a tunnel, or, on an
     Ethernet segment, behind a group of next hops in the order of ``zebra_evpn_es_vtep_cmp``.
     """
+    loopbacks = topology.loopbacks
     behind: dict[bytes, tuple[bytes, ...]] = {}
     neighbours: dict[bytes, bytes] = {}
     for gpu, owners in advertised.elsewhere(switch, vni):
-        ends = tuple(sorted((_loopback(topology, one) for one in owners), key=_as_zebra_sorts))
+        ends = tuple(sorted((loopbacks[one].packed for one in owners), key=_as_zebra_sorts))
         for port in topology.node(gpu).ports if ends else ():
-            assert port.address is not None  # a member of a subnet
             mac = bytes.fromhex(port.mac.replace(":", ""))
             behind[mac] = ends
-            neighbours[port.address.ip.packed] = mac
-    everybody = tuple(_loopback(topology, one) for one in advertised.others(switch, vni))
+            neighbours[topology.addresses[CableEnd(gpu, port.name)].ip.packed] = mac
+    everybody = tuple(loopbacks[one].packed for one in advertised.others(switch, vni))
     return TunnelTable(everybody, behind), neighbours
 
 
 def _as_zebra_sorts(address: bytes) -> int:
     """Return ``address`` as the number that a little-endian machine takes its octets for."""
     return int.from_bytes(address, "little")
-
-
-def _loopback(topology: Topology, switch: str) -> bytes:
-    address = topology.node(switch).loopback
-    assert address is not None  # the topology is valid
-    return address.packed
 
 
 _IPV4 = b"\x08\x00"
@@ -245,9 +239,9 @@ class ModelFabric:
         self._note(partial(ModelFabric.change_program, change=change))
 
     def change_program(self, change: Callable[[ModelProgram], None]) -> None:
-        """Do ``change`` to the switch program's tables."""
-        assert self._program is not None
-        change(self._program)
+        """Do ``change`` to the switch program's tables, where there are any."""
+        if self._program is not None:
+            change(self._program)
 
     # ------------------------------------------------------------------ routes
 

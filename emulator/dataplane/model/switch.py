@@ -360,8 +360,7 @@ class ModelSwitch:
             bridge.stand_by()
         self._tunnels: dict[int, ModelTunnel] = {}
         for network in node.bridges:
-            if network.vni is not None:
-                assert node.loopback is not None  # the topology is valid
+            if network.vni is not None and node.loopback is not None:
                 tunnel = ModelTunnel(network.name, network.vni, node.loopback.packed)
                 self._tunnels[network.vni] = self.bridges[network.name].tunnel = tunnel
         self._table = ForwardingTable(node, routes, rules, self._has_carrier)
@@ -536,13 +535,10 @@ class ModelSwitch:
         if frame[22] <= 1:
             self.reason = TTL_EXCEEDED
             return
-        if len(choices) == 1:
+        if len(choices) == 1 or came.program is None:  # emulator.dataplane.kinds: then it is one
             hop = choices[0][1]
         else:
-            if hash_ is None:
-                assert came.program is not None  # emulator.dataplane.kinds
-                hash_ = came.program.hash_of(frame)
-            hop = selected(choices, hash_)
+            hop = selected(choices, came.program.hash_of(frame) if hash_ is None else hash_)
         address = destination if hop.via is None else hop.via.packed
         mac = self._neighbours.get((hop.interface, address))
         mac = mac or self._learned.get((hop.interface, address))

@@ -35,6 +35,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
+from emulator.dataplane.control_plane import control_plane_choice as choice
 from emulator.dataplane.kernel.fabric import bonds
 from emulator.dataplane.kernel.fabric.cable_carrier import STATIC
 from emulator.dataplane.kernel.fabric.containerlab_tunnels import (
@@ -93,7 +94,8 @@ def to_containerlab(topology: Topology) -> str:
             "homing=bond or homing=paths, with subnets=apart"
         )
     tunnels = stretch_of(topology) is not None
-    frr = frr_commands(topology) if tunnels else {}
+    spoken = choice.of(topology)
+    frr = frr_commands(topology, spoken) if tunnels and spoken is not None else {}
     routes, rules = static_routes(topology), static_rules(topology)
     neighbours = static_neighbours(topology)
     mtus = {str(end): link.mtu for link in topology.links for end in link.ends}

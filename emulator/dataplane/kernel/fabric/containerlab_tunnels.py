@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from emulator.dataplane.control_plane import control_plane_choice as choice
+from emulator.dataplane.control_plane.control_plane_choice import ControlPlane
 from emulator.dataplane.control_plane.daemons import MANAGEMENT, PROGRAMS, ZEBRA, programs
 from emulator.dataplane.control_plane.render import render
 from emulator.dataplane.kernel.kernel_objects import (
@@ -25,7 +25,7 @@ from emulator.dataplane.kernel.kernel_objects import (
 )
 from topologies.cluster import tenant_of_bridge
 from topologies.interface_indices import handoff_ends, routing_bridge, tunnel_port
-from topologies.model import VXLAN_OVERHEAD, Bridge, CableEnd, Node, Topology, Vrf
+from topologies.model import VXLAN_OVERHEAD, Bridge, CableEnd, Handoff, Node, Topology, Vrf
 from topologies.routing.static_routes import Neighbour
 
 #: What frr.conf says to a file and not to a terminal, and what the container has itself.
@@ -77,12 +77,11 @@ def handoffs(node: Node, topology: Topology) -> Iterator[str]:
     """Yield commands for the links of a border leaf between its own routes and its tenants'."""
     for table, vrf in enumerate(node.vrfs, start=VRF_TABLES):
         if vrf.handoff is not None:
-            yield from _handoff(vrf, table, inside_mtu(node, topology))
+            yield from _handoff(vrf, vrf.handoff, table, inside_mtu(node, topology))
 
 
-def _handoff(vrf: Vrf, table: int, mtu: int) -> Iterator[str]:
-    handoff, (out, into) = vrf.handoff, handoff_ends(vrf.name)
-    assert handoff is not None
+def _handoff(vrf: Vrf, handoff: Handoff, table: int, mtu: int) -> Iterator[str]:
+    out, into = handoff_ends(vrf.name)
     yield f"ip link add name {out} mtu {mtu} type veth peer name {into} mtu {mtu}"
     yield f"ip link set dev {into} master {vrf.name} up"
     yield f"ip link set dev {out} up"
@@ -127,10 +126,8 @@ def prohibitions(node: Node, topology: Topology) -> Iterator[str]:
                 yield f"ip rule add {where} priority {RULE_PRIORITY} prohibit"
 
 
-def frr_commands(topology: Topology) -> Mapping[str, list[str]]:
-    """Return for each switch what starts FRR's daemons and configures them."""
-    plane = choice.of(topology)
-    assert plane is not None  # tunnels have one
+def frr_commands(topology: Topology, plane: ControlPlane) -> Mapping[str, list[str]]:
+    """Return for each switch what starts FRR's daemons and configures them for ``plane``."""
     started = [name for name in programs(plane) if name not in (ZEBRA, MANAGEMENT)]
     nowhere = Path("/dev/null")  # the line is left out
     texts = render(topology, plane, logs={node.name: nowhere for node in topology.switches})

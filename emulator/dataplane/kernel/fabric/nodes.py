@@ -282,8 +282,7 @@ class GpuNode(NamespaceNode):
     def configure_addresses(self) -> None:
         super().configure_addresses()
         for bond, members in self.model.bonds.items():
-            address = members[0].address
-            assert address is not None  # the topology is valid
+            address = self.plan.topology.addresses[CableEnd(self.name, members[0].name)]
             kernel_object.address(
                 self.kernel, self.index_of(bond), address, subject=f"{self.name}:{bond}"
             )
@@ -365,10 +364,10 @@ class SwitchNode(NamespaceNode, MininetSwitch):
                 bridge=self.vrfs.device_of(bridge),
                 subject=subject,
             )
-            if apart:
-                self.vrfs.subnet(bridge)
+            if bridge.vni is not None and apart:
+                self.vrfs.subnet(bridge, bridge.vni)
             elif bridge.vni is not None:
-                configure_tunnel(self.kernel, self.plan, self.model, bridge)
+                configure_tunnel(self.kernel, self.plan, self.model, bridge, bridge.vni)
 
     def _configure_vlans(self, whole: CableEnd) -> None:
         """One bridge, and for each rail the switch's own interface in its VLAN."""
@@ -391,7 +390,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             )
             kernel_object.raise_link(self.kernel, own, alias=self.plan.alias(end), subject=subject)
             if bridge.vni is not None:
-                configure_tunnel(self.kernel, self.plan, self.model, bridge, vlan=vlan)
+                configure_tunnel(self.kernel, self.plan, self.model, bridge, bridge.vni, vlan=vlan)
 
     def configure_addresses(self) -> None:
         for bridge in self.model.bridges:
@@ -412,9 +411,10 @@ class SwitchNode(NamespaceNode, MininetSwitch):
                         vlan=self.vlan_of(port),
                         subject=f"{port.end}, {mac} behind it",
                     )
-        for bridge in filter(self.vrfs.is_apart, self.model.bridges):
-            members = [p for p in self.ports_in_order() if p.model.bridge == bridge.name]
-            behind = (mac for port in members for mac in self.plan.behind(port.end))
-            self.vrfs.members(bridge, behind)
+        for bridge in self.model.bridges:
+            if bridge.vni is not None and self.vrfs.is_apart(bridge):
+                members = [p for p in self.ports_in_order() if p.model.bridge == bridge.name]
+                behind = (mac for port in members for mac in self.plan.behind(port.end))
+                self.vrfs.members(bridge, bridge.vni, behind)
         ports = {port.model.name: port.index for port in self.ports_in_order()}
         bonds.stand_by(self.kernel, self.model, self.plan.topology, ports)

@@ -24,22 +24,26 @@ from topologies.model import VXLAN_OVERHEAD, Bridge, CableEnd, Node
 
 
 def configure_tunnel(
-    kernel: RouteSocket, plan: FabricPlan, switch: Node, bridge: Bridge, *, vlan: int | None = None
+    kernel: RouteSocket,
+    plan: FabricPlan,
+    switch: Node,
+    bridge: Bridge,
+    vni: int,
+    *,
+    vlan: int | None = None,
 ) -> None:
-    """Queue the tunnel port of ``bridge``, which has a VNI, in ``switch``; the bridge is there.
+    """Queue the tunnel port of ``bridge``, of ``vni``, in ``switch``; the bridge is there.
 
     With ``vlan`` the bridge is that VLAN of the switch's one.
     """
-    assert bridge.vni is not None
-    assert switch.loopback is not None
-    end = CableEnd(switch.name, tunnel_port(bridge.vni))
+    end = CableEnd(switch.name, tunnel_port(vni))
     index = plan.indices[end]
     kernel_object.vxlan(
         kernel,
         end.port,
         index,
-        vni=bridge.vni,
-        local=switch.loopback,
+        vni=vni,
+        local=plan.topology.loopbacks[switch.name],
         mtu=mtu_inside(plan, switch, bridge),
         subject=str(end),
     )
@@ -48,9 +52,7 @@ def configure_tunnel(
     if plan.wires is not None:
         kernel.flush()  # it has to be there
         switch_off(kernel, end.port)
-    whole = plan.vlan_bridge(switch) if vlan is not None else CableEnd(switch.name, bridge.name)
-    assert whole is not None
-    master = plan.indices[whole]
+    master = plan.indices[plan.vlan_bridge(switch) or CableEnd(switch.name, bridge.name)]
     kernel_object.raise_link(kernel, index, alias=plan.alias(end), bridge=master, subject=str(end))
     if vlan is not None:
         kernel_object.vlan_member(kernel, index, vlan, subject=f"{end}, VLAN {vlan}")

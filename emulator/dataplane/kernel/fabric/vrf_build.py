@@ -43,7 +43,7 @@ from topologies.interface_indices import (
     tunnel_port,
     vrf_space,
 )
-from topologies.model import VXLAN_OVERHEAD, Bridge, CableEnd, Node, Vrf
+from topologies.model import VXLAN_OVERHEAD, Bridge, CableEnd, Handoff, Node, Vrf
 
 #: The second octet of MACs of ends that nobody addresses: of the outer bridge, of its link's ends.
 _OUTER, _NEAR, _FAR, _OUT, _IN = 0x22, 0x23, 0x24, 0x25, 0x26
@@ -136,31 +136,29 @@ class SwitchVrfs:
 
     def _tunnel(self, vrf: Vrf, vni: int, mtu: int, index: int) -> None:
         """A tunnel port whose packets go the ways of the switch, wherever it is itself."""
-        assert self._switch.loopback is not None  # the topology is valid
         space = self.spaces.get(vrf.name)
         kernel_object.vxlan(
             self._kernel,
             tunnel_port(vni),
             index,
             vni=vni,
-            local=self._switch.loopback,
+            local=self._plan.topology.loopbacks[self._switch.name],
             mtu=mtu,
             subject=f"{self._switch.name}:{tunnel_port(vni)}",
             namespace=None if space is None else space.handle,
         )
         self._kernel.flush()  # the other namespace's socket has the next word
 
-    def subnet(self, bridge: Bridge) -> None:
-        """Queue what is to be behind ``bridge``, which stands in the switch's namespace.
+    def subnet(self, bridge: Bridge, vni: int) -> None:
+        """Queue what is to be behind ``bridge`` of ``vni``, which stands in the switch's namespace.
 
         Only the bridge of a subnet in a namespace of its own has it.
         """
-        vrf = next(vrf for vrf in self._switch.vrfs if vrf.name == bridge.vrf)
+        vrf = self._vrf(bridge)
         space = self.spaces[vrf.name]
-        outer, inner = (self._plan.indices[end] for end in trunk_ends(self._switch, bridge))
+        outer, inner = self._trunk(bridge, vni)
         index = self._plan.indices[CableEnd(self._switch.name, bridge.name)]
-        assert bridge.vni is not None  # the topology is valid
-        name, subject = trunk_port(bridge.vni), f"{self._switch.name}:{bridge.name}"
+        name, subject = trunk_port(vni), f"{self._switch.name}:{bridge.name}"
         mtu = mtu_inside(self._plan, self._switch, bridge)
         kernel_object.bridge(space.kernel, bridge.name, index, bridge.mac, subject=subject)
         kernel_object.raise_link(space.kernel, index, subject=subject)
@@ -172,8 +170,8 @@ class SwitchVrfs:
             mtu=mtu,
             subject=f"{subject}, {name}",
         )
-        tunnel = self._plan.indices[CableEnd(self._switch.name, tunnel_port(bridge.vni))]
-        self._tunnel(vrf, bridge.vni, mtu, tunnel)
+        tunnel = self._plan.indices[CableEnd(self._switch.name, tunnel_port(vni))]
+        self._tunnel(vrf, vni, mtu, tunnel)
         kernel_object.raise_link(self._kernel, outer, bridge=index, subject=f"{subject}, {name}")
         for port in (inner, tunnel):
             kernel_object.raise_link(space.kernel, port, bridge=index, subject=subject)
@@ -193,9 +191,9 @@ class SwitchVrfs:
 
     # ------------------------------------------------------------------ what takes ports
 
-    def members(self, bridge: Bridge, macs: Iterator[str]) -> None:
+    def members(self, bridge: Bridge, vni: int, macs: Iterator[str]) -> None:
         """Queue where the gateway and ``macs`` are, at both ends of the link between bridges."""
-        outer, inner = (self._plan.indices[end] for end in trunk_ends(self._switch, bridge))
+        outer, inner = self._trunk(bridge, vni)
         subject = f"{self._switch.name}:{bridge.name}"
         kernel_object.forwarding_entry(self._kernel, outer, bridge.mac, subject=subject)
         kernel = self.kernel_at(bridge)
@@ -206,11 +204,9 @@ class SwitchVrfs:
         """Queue the links between tenants and the switch's own routes, and the routes over them."""
         for vrf in self._switch.vrfs:
             if vrf.handoff is not None:
-                self._hand_off(vrf)
+                self._hand_off(vrf, vrf.handoff)
 
-    def _hand_off(self, vrf: Vrf) -> None:
-        handoff = vrf.handoff
-        assert handoff is not None
+    def _hand_off(self, vrf: Vrf, handoff: Handoff) -> None:
         space, (out, into) = self.spaces.get(vrf.name), handoff_ends(vrf.name)
         far, subject = self._kernel_of(vrf), f"{self._switch.name}, link to {vrf.name}"
         kernel_object.veth(
@@ -253,6 +249,10 @@ class SwitchVrfs:
     def table(self, vrf: Vrf) -> int:
         """Return the kernel's number of the table of ``vrf``, where that is a device."""
         return kernel_object.VRF_TABLES + self._switch.vrfs.index(vrf)
+
+    def _trunk(self, bridge: Bridge, vni: int) -> tuple[int, int]:
+        outer, inner = trunk_ends(self._switch, bridge, self._vrf(bridge), vni)
+        return self._plan.indices[outer], self._plan.indices[inner]
 
     def _vrf(self, bridge: Bridge) -> Vrf:
         return next(vrf for vrf in self._switch.vrfs if vrf.name == bridge.vrf)
