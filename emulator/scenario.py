@@ -174,7 +174,7 @@ class Trial:
     memory_bytes: int = 0
     warmups: int = 1
     iterations: int = 1
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     transport: str = ""
     switch: str = ""
     faults: Sequence[FaultAt] = ()

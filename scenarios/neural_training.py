@@ -348,9 +348,8 @@ def _pipelines(parameters: PipelineParameters, topology: Topology, seed: int) ->
 def _bubble(parameters: PipelineParameters, trial: Trial, outcome: Outcome) -> dict[str, object]:
     """Return the share of the time in which a stage does not compute."""
     layers = (len(parameters.widths) - 1) // parameters.stages
-    micro_batches = trial.facts["micro_batches"]
-    assert isinstance(micro_batches, int)
-    busy = parameters.epochs * micro_batches * 3 * parameters.layer_time * layers
+    steps = parameters.epochs * trial.facts["micro_batches"]
+    busy = steps * 3 * parameters.layer_time * layers
     return {"bubble": 1 - busy / outcome.mean_ns}
 
 

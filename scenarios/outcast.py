@@ -142,7 +142,7 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    own, incast = cast(parameters, topology, int(str(trial.facts["senders"])))
+    own, incast = cast(parameters, topology, trial.facts["senders"])
     wire = outcome.wire
     shares = fair_shares(topology, [*own, *incast], wire)
 

@@ -157,7 +157,7 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    victim, shares = _shares(topology, int(str(trial.facts["senders"])), outcome.wire)
+    victim, shares = _shares(topology, trial.facts["senders"], outcome.wire)
     row = traffic.measured(topology, outcome)
     if outcome.wire is None:
         return row

@@ -34,7 +34,7 @@ _WORD = (1 << 64) - 1
 _NOT_DRAWN = 64 - (_KIND_BITS - _NUMBER_BITS)
 _MULTIPLIERS = 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9
 
-Act = Callable[[Any], None]
+Act = Callable[[Any], object]
 Event = tuple[int, int, Act, Any]
 
 

@@ -49,7 +49,7 @@ class TransportChoice:
     name: str
     factory: str
     frames: TransportFrames
-    configs: Mapping[str, Mapping[str, object]]
+    configs: Mapping[str, Mapping[str, Any]]
     code_points: Mapping[int, bool]
     wire: WireCost
     data_packets: str

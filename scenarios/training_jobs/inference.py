@@ -274,7 +274,6 @@ def measures(
     """Return the times of requests, pooled over all iterations."""
     facts = trial.facts
     arrivals = facts["arrivals_ns"]
-    assert isinstance(arrivals, list)
     assert outcome.wire is not None
     job = parameters.job(str(facts["model"]), str(facts["transfer"]))
     served = serving.ServingProgram(job, arrivals, topology, 0).requests

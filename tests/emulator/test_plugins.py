@@ -116,7 +116,7 @@ def test_a_scenario_of_the_same_file_uses_it(tmp_path: Path) -> None:
 
 
 def test_a_way_of_spraying_runs_with_its_parameters(tmp_path: Path) -> None:
-    digests = []
+    digests: list[str] = []
     for more in ("", ",best.tried=4"):
         out = tmp_path / f"run{len(digests)}"
         done = uetemu(
@@ -132,7 +132,8 @@ def test_a_way_of_spraying_runs_with_its_parameters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("allreduce", "--param", "algorithm=star"), ("exchange",)])
 def test_a_collective_and_an_algorithm_are_right(tmp_path: Path, words: Sequence[str]) -> None:
     done = uetemu(
-        *("run", *words, "--plugin", EXAMPLES / "star.py", "--sizes", "4KiB", "--fabric", "model"),
+        *("run", *words, "--plugin", str(EXAMPLES / "star.py"), "--sizes", "4KiB"),
+        *("--fabric", "model"),
         *("--topology", "rail_clos:hosts=2,gpus_per_host=2", "--output", tmp_path / "run"),
     )
     assert done.returncode == 0, done.stderr

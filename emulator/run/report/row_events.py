@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def endpoints_of(row: int, transport: str, outcome: Outcome) -> dict[str, object
     return {"row": row, "transport": transport, "counters": dict(sorted(outcome.counters.items()))}
 
 
-def messages_of(row: int, outcome: Outcome, topology: Topology) -> dict[str, object]:
+def messages_of(row: int, outcome: Outcome, topology: Topology) -> dict[str, Any]:
     """Return the event of the ``row``-th row (from 1)."""
     names = [gpu.name for gpu in topology.gpus]
     found: dict[str, object] = {

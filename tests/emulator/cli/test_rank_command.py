@@ -19,7 +19,7 @@ from emulator.cli.rank_command import RankCommand, given_words, is_farmed
 @click.option("--report", is_flag=True)
 @click.option("--format", "form", default="table")
 @click.pass_context
-def verb(context: click.Context, **_: Any) -> None:
+def verb(context: click.Context, /, **_: Any) -> None:
     """Print the words, with another seed and without the form."""
     click.echo(given_words(context, {"seed": "7", "form": None}))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -123,7 +124,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, watch: NoGuardian) -> MemoryChannel:
     channel = ranks_of(2)[0].channel
     assert isinstance(channel, MemoryChannel)
     monkeypatch.setattr(
-        rank_runs.importlib, "import_module", lambda _: SimpleNamespace(MpiChannel=lambda: channel)
+        importlib, "import_module", lambda _: SimpleNamespace(MpiChannel=lambda: channel)
     )
     monkeypatch.setattr(Ranks.part, "__defaults__", (0.01,))
     return channel
@@ -154,7 +155,7 @@ def test_without_mpi4py_the_way_to_it_is_named(
     def missing(name: str) -> None:
         raise ImportError("No module named 'mpi4py'")
 
-    monkeypatch.setattr(rank_runs.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     assert rank_runs.carry_out(RankPlace(1, 2), lambda ranks: 0) == 1
     assert "vagrant/provision.sh --with mpi" in capsys.readouterr().err
     assert watch.is_over

@@ -127,7 +127,7 @@ def test_the_values_are_those_of_the_rows() -> None:
         ((1024,), {}),
     ],
 )
-def test_a_step_is_there_if_it_says_all_sizes(sizes: tuple[int, ...], step: dict) -> None:
+def test_a_step_is_there_if_it_says_all_sizes(sizes: tuple[int, ...], step: dict[str, int]) -> None:
     config = written(*({**ROW, "size_bytes": size} for size in sizes), warmups=None)["config"]
     assert {key: config[key] for key in ("step_factor", "step_bytes") if key in config} == step
     assert "warmup_iters" not in config

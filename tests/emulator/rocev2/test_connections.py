@@ -39,9 +39,9 @@ def test_both_ends_agree(qps: int) -> None:
 
 def test_endpoints_share_their_neighbours_and_make_peers_on_demand() -> None:
     configs = fit("rocev2", TOPOLOGY, seed=1).configs
-    tables = {id(config["neighbours"].table) for config in configs.values()}  # type: ignore[attr-defined]
+    tables = {id(config["neighbours"].table) for config in configs.values()}
     assert len(tables) < len(configs)
-    hca = rocev2_endpoint(**configs["h0g0"], seed=1)  # type: ignore[arg-type]
+    hca = rocev2_endpoint(**configs["h0g0"], seed=1)
     assert not hca.peers
     peer = str(gpu_address(TOPOLOGY.gpus[3]).ip)
     hca.post(WriteRequest(peer=peer, key=1, offset=0, payload=memoryview(b"x")))

@@ -29,7 +29,7 @@ def test_uc_after_a_gap() -> None:
     elsewhere = end.psn + 0x500000 & PSN_MASK
     assert end.ask(end.frame(0x2B, elsewhere, only, {"immediate": 2}, payload=b"here")) == []
     assert [(c.kind, c.header_data) for c in end.done()] == [("remote_write", 2)]
-    assert memory[:4] == b"here"
+    assert bytes(memory[:4]) == b"here"
     # A message that begins anew while another one is open breaks that.
     assert end.ask(end.frame(0x26, elsewhere + 1, reth, payload=bytes(MTU))) == []
     frame = end.frame(0x2B, elsewhere + 2, only, {"immediate": 3}, payload=b"next")
@@ -50,7 +50,7 @@ def test_uc_keeps_the_receive_of_a_broken_send() -> None:
     assert end.done() == []
     end.ask(end.frame(0x24, end.psn + 9, payload=b"whole"))
     assert [(c.context, c.length) for c in end.done()] == [("only one", 5)]
-    assert buffer[:5] == b"whole"
+    assert bytes(buffer[:5]) == b"whole"
 
 
 @pytest.mark.parametrize("operation", [0x16, 0x17])

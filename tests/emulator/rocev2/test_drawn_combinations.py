@@ -6,6 +6,7 @@ A failing seed is a case of its own: run it alone with ``-k "seed-7]"``.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ OWN = ("write", "read", "send", "atomic")
 
 
 def drawn_network(rng: random.Random, seed: int) -> Network:
-    parameters: dict[str, object] = {
+    parameters: dict[str, Any] = {
         "mtu": rng.choice([256, 1024, 4096]),
         "qps": rng.choice([1, 2, 4]),
         "window_packets": rng.choice([1, 2, 5, 20, 1_000]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from random import Random
 
@@ -204,7 +205,7 @@ def test_a_worker_gets_an_idle_processor(
     loadavg = tmp_path / "loadavg"
     loadavg.write_text(f"3.12 2.05 1.31 {runnable}/417 29311\n")
     monkeypatch.setattr(partition, "LOADAVG", loadavg)
-    monkeypatch.setattr(partition.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     assert automatic(catalogue.load("rail_clos")) == workers
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 from tensorboardX.proto.event_pb2 import Event
 
-Scalars = dict[str, list[tuple[int, float, float]]]
+Scalars = dict[str, list[tuple[int, Any, Any]]]
 
 
 def scalars(path: Path) -> Scalars:

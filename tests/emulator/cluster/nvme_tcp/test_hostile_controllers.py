@@ -75,7 +75,7 @@ def test_blocks_that_no_command_carries(shift: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_limit_of_transfers_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = nvme_target.identify
+    kept = commands.identify
 
     def page(controller: NvmeController, command: NvmeCommand) -> Outcome:
         if command.cdw10 & 0xFF != IdentifyCns.CONTROLLER:

@@ -198,7 +198,7 @@ def test_a_command_that_hangs_is_timed_out_and_tried_again() -> None:
     async def test() -> None:
         target = target_of()
         kept = target.execute
-        hung = []
+        hung: list[object] = []
 
         def hang(connection, command, header, now_ns):  # type: ignore[no-untyped-def]
             outcome = kept(connection, command, header, now_ns)

@@ -86,7 +86,8 @@ def test_a_key_that_is_not_there_is_claimed_once() -> None:
     ],
 )
 def test_a_bad_request_is_refused_and_counted(line: bytes) -> None:
-    store, answers = RendezvousStore(), []
+    store = RendezvousStore()
+    answers: list[Mapping[str, object]] = []
     store.handle(line, answers.append)
     assert [answer["ok"] for answer in answers] == [False]
     assert store.refused == 1
@@ -103,7 +104,7 @@ def test_a_full_store_takes_no_more_keys(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @given(st.binary(max_size=200) | st.dictionaries(st.text(), st.integers() | st.text()))
 def test_whatever_comes_is_answered_at_most_once(request: bytes | dict[str, Any]) -> None:
-    store, answers = RendezvousStore(), []
+    answers: list[Mapping[str, object]] = []
     line = request if isinstance(request, bytes) else json.dumps(request).encode()
-    store.handle(line, answers.append)
+    RendezvousStore().handle(line, answers.append)
     assert len(answers) <= 1

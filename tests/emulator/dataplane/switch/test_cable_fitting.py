@@ -43,7 +43,7 @@ def test_defaults_are_those_of_a_conformance_test(unlimited: str) -> None:
 
 def test_what_is_off_leaves_nothing() -> None:
     choice = parse("lossless:llr=off,cbfc=off")
-    assert choice.llr is choice.cbfc is None
+    assert (choice.llr, choice.cbfc) == (None, None)
     assert choice.pausing is not None
     assert not choice.virtual_only
     assert fitted("lossless:llr=off").links == {}

@@ -122,7 +122,7 @@ def test_code_points_may_be_few() -> None:
 
 
 def test_code_points_wait_where_they_are_told_to() -> None:
-    reported = profile(**{"dscp.46": "low", "dscp.26": "high", "dscp.0": "low", "dscp.7": "low"})
+    reported = profile(dscp__46="low", dscp__26="high", dscp__0="low", dscp__7="low")
     usual = reported.code_points.classes()
     assert [usual[point] for point in (46, 26, 7)] == [
         TrafficClass.CONTROL,
@@ -141,8 +141,8 @@ def test_code_points_wait_where_they_are_told_to() -> None:
 
 def test_a_code_point_of_trimmed_packets_stays_where_they_are() -> None:
     with pytest.raises(UserError, match=r"code point 10 is what this switch writes .*trim=off"):
-        profile(**{"dscp.10": "low"})
-    assert profile("deep", **{"dscp.10": "high"}).classes()[10] == TrafficClass.CONTROL
+        profile(dscp__10="low")
+    assert profile("deep", dscp__10="high").classes()[10] == TrafficClass.CONTROL
 
 
 def test_thresholds_scaled_to_a_slower_port_are_that_ports() -> None:

@@ -52,7 +52,9 @@ def place(server: LocalServer) -> tuple[str, int]:
     return url.hostname, url.port
 
 
-def asked(server: LocalServer, method: str = "GET", path: str = "/", **headers: str):
+def asked(
+    server: LocalServer, method: str = "GET", path: str = "/", **headers: str
+) -> tuple[int, bytes, dict[str, str]]:
     link = http.client.HTTPConnection(*place(server), timeout=PATIENCE_S)
     link.request(method, path, headers=headers)
     answer = link.getresponse()

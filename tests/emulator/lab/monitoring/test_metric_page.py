@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -19,9 +18,11 @@ OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;
 #: Series of a port, of a tier, and of all else, at most: what emulator/lab/monitoring/README.md
 #: states.
 MOST_SERIES = 10_000
+#: values by name and labels
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def values(watched: Watched | None) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def values(watched: Watched | None) -> Samples:
     page = MetricPage()
     page.show(watched)
     answer = page.answer(OPENMETRICS)
@@ -35,7 +36,7 @@ def values(watched: Watched | None) -> dict[tuple[str, frozenset[tuple[str, str]
     return found
 
 
-def at(found: dict[str, Any], name: str, **labels: str) -> float:
+def at(found: Samples, name: str, **labels: str) -> float:
     return found[f"uetemu_{name}", frozenset(labels.items())]
 
 

@@ -41,7 +41,9 @@ def value(comparison: SourceComparison, key: str) -> ValueDifference:
     return next(one for one in comparison.values if one.key == key)
 
 
-def beside(place: Path, base: list[dict], other: list[dict], **changes: Any) -> SourceComparison:
+def beside(
+    place: Path, base: list[dict[str, Any]], other: list[dict[str, Any]], **changes: Any
+) -> SourceComparison:
     changes = {"digest": "cd" * 32, **changes}
     return compare(
         read_source(folder(place / "a", base)), read_source(folder(place / "b", other, **changes))

@@ -214,8 +214,8 @@ def test_several_flows_are_listed_with_the_way_to_choose(tmp_path: Path) -> None
 
 
 def test_the_last_iteration_is_taken_and_another_can_be_chosen(tmp_path: Path) -> None:
-    earlier = [(50.0 + at, *rest) for at, *rest in ((1.0, FORTH[0], request(), FULL),)]
-    folder = folder_of(tmp_path, [*earlier, *passing([1.0, 1.5], FORTH, request())])
+    earlier = (51.0, FORTH[0], request(), FULL)
+    folder = folder_of(tmp_path, [earlier, *passing([1.0, 1.5], FORTH, request())])
     last = tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
     assert last.journeys[0].steps[0].t_us == 1.0
     assert "row 1, iteration 1" in " ".join(last.notes)
@@ -352,7 +352,7 @@ def test_a_drop_has_its_port_class_and_reason(tmp_path: Path) -> None:
 
 def test_a_drop_that_no_counter_shows_has_no_reason(tmp_path: Path) -> None:
     frames = passing([0.0, 0.0], FORTH, request())  # before the sample at which nothing was lost
-    frames = [(at - 1, *rest) for at, *rest in frames]
+    frames = [(at - 1, place, octets, length) for at, place, octets, length in frames]
     (journey,) = story(tmp_path, frames).journeys
     assert journey.ending.endswith("dropped there, or the capture ends")
 

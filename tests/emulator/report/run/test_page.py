@@ -214,7 +214,7 @@ def test_no_name_becomes_markup(tmp_path: Path) -> None:
     counted["ports"][HOSTILE] = {"tx_bytes": 5, "dropped_x": 2, "paused_ns": 1000}
     flow = {"from": HOSTILE, "to": HOSTILE, "bytes": 1, "messages": 1, "time_us": 1.0,
             "goodput_gbps": 1.0}  # fmt: skip
-    events = [
+    events: list[dict[str, Any]] = [
         {"event": "fault", "said": HOSTILE, "at_us": 1.0},
         {"event": "row"},
         counted,
@@ -286,7 +286,8 @@ def test_a_folder_of_strange_values_is_reported_or_refused(
 ) -> None:
     """Nothing but a UserError comes of a run folder that another program has changed."""
     content = result(row(faults=[{"said": "x", "judged_us": 1.0, "restored_us": 2.0}]))
-    events = [{"event": "fault", "at_us": 1.0}, {"event": "row"}, ports(1), messages(1, [10.0])]
+    events: list[dict[str, Any]] = [{"event": "fault", "at_us": 1.0}, {"event": "row"}]
+    events += [ports(1), messages(1, [10.0])]
     timeline = {"traceEvents": [{"ph": "X", "ts": 1.0, "tid": 2, "pid": 1, "args": {}}]}
     places: list[Any] = [content, content["rows"][0], *events, timeline]
     places += [timeline["traceEvents"][0], events[3]["flows"][0], content["fidelity"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first["ports"]["only-in-row-1"] = {"paused_ns": 900}
     flow = {"from": HOSTILE, "to": "h0g0", "bytes": 9, "messages": 1, "time_us": 1.0,
             "goodput_gbps": 1.0}  # fmt: skip
-    events = []
+    events: list[dict[str, Any]] = []
     for number, counted in ((1, first), (2, ports(2))):
         events += [
             {"event": "fault", "said": HOSTILE, "at_us": 4.0},

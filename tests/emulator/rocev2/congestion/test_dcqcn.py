@@ -33,7 +33,7 @@ def test_trace_of_the_paper_s_variant() -> None:
     """40 Gb/s, no byte counter, CNPs at 0, 50 and 100 us."""
     point = ReactionPoint(replace(PAPER, byte_counter=0), 40 * G, 0)
     assert point.rate_bps == 40 * G
-    for at, target, rate in ((0, 40, 20), (50, 20, 10), (100, 10, 5)):
+    for at, target, rate in ((0, 40.0, 20.0), (50, 20.0, 10.0), (100, 10.0, 5.0)):
         point.on_cnp(at * US)
         assert close(point.alpha(at * US), 1)
         assert close(point.target_bps, target * G)
@@ -369,5 +369,6 @@ def test_every_number_has_a_range() -> None:
     """None of them gets through unchecked."""
     for field in fields(DcqcnParameters):
         if field.name != "variant":
+            negative: dict[str, Any] = {field.name: -1}
             with pytest.raises(ParameterError, match=rf"dcqcn\.{field.name} is -1"):
-                replace(PAPER, **{field.name: -1})
+                replace(PAPER, **negative)

@@ -15,7 +15,7 @@ from uet.transport import WriteRequest
 
 MTU = 1024
 PACKETS = 500
-DIRECT: dict[str, object] = {"recovery": "selective_repeat", "placement": "direct"}
+DIRECT: dict[str, Any] = {"recovery": "selective_repeat", "placement": "direct"}
 #: A packet leaves every 100 ns, and may be late by as much as 60 others take.
 SPACING_NS, JITTER_NS = 0.1, 6_000
 

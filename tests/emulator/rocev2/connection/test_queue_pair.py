@@ -44,7 +44,7 @@ def test_the_way_up() -> None:
         qp.prepare(work)
     (ack,) = end.ask(packet)  # it answers before it may ask
     assert ack.psn == 7
-    assert memory[:4] == b"data"
+    assert bytes(memory[:4]) == b"data"
     qp.to_rts(0x99)
     qp.post(qp.prepare(work))
     (sent,) = end.take()
@@ -65,9 +65,9 @@ def test_ways_that_there_are_not() -> None:
     with pytest.raises(QueuePairError, match="state ERR, from which INIT"):
         qp.to_init()
     qp.reset()
-    assert qp.state is QpState.RESET
+    states = [qp.state]
     qp.connect(peer, Connection(local_qpn=NEW, remote_qpn=qpn(1)))
-    assert qp.state is QpState.RTS
+    assert [*states, qp.state] == [QpState.RESET, QpState.RTS]
 
 
 def test_reset_forgets() -> None:

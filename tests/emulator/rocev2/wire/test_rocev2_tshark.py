@@ -96,11 +96,11 @@ def test_the_golden_frames(tmp_path: Path) -> None:
         assert crc == int.from_bytes(golden.frame[-4:], "big"), golden.name
         for extension, fields in golden.extensions:
             for field, value in fields.items():
-                name = FIELDS.get((extension, field))
-                if name is not None and shown[name]:
-                    assert number(shown[name]) == value, (golden.name, name)
-                elif name is not None:
-                    assert extension is X.ATOMIC_ETH, (golden.name, name)
+                known = FIELDS.get((extension, field))
+                if known is not None and shown[known]:
+                    assert number(shown[known]) == value, (golden.name, known)
+                elif known is not None:
+                    assert extension is X.ATOMIC_ETH, (golden.name, known)
 
 
 @needs_tshark

@@ -193,7 +193,7 @@ def test_goodput_of_others_is_not_held_against_that_of_pairs_cut_off() -> None:
     nic = expected("t=0 nic h0g0 down; t=1us up")
     assert nic.lacking[0] == {("h0g0", "h1g1")}
     assert nic.allowed == [pytest.approx(1), 1]
-    assert on(RING, "t=0 link r0-0:xplus0 down", NEIGHBOURS).allowed == [pytest.approx(1)]
+    assert on(RING, "t=0 link r0-0:xplus0 down", NEIGHBOURS).allowed == pytest.approx([1])
     both = on(RING, "t=0 link r0-0:xplus0 down; t=0 link r2-0:xplus0 rate=100Gbps", NEIGHBOURS)
     assert both.allowed[-1] == pytest.approx(0.25, abs=0.05)  # and the delays of the cables
     assert expected("t=0 switch rail0 down; t=1us up").allowed == [0, 1]  # nobody is left

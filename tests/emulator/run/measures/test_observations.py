@@ -43,19 +43,14 @@ def port(tx_bytes: int = 0, drops: int = 0, rx_dropped: int = 0) -> PortCounters
 
 def asic(marked: int = 0, deepest: int = 0, bins: int = 0, **drops: int) -> AsicCounters:
     lost = NOTHING | {DropReason[name.upper()]: count for name, count in drops.items()}
-    row = ClassCounters(10, 1000, marked, 2, 0, 0, *_extra(), drops=lost)
-    quiet = ClassCounters(0, 0, 0, 0, 0, 0, *_extra(), drops=NOTHING)
+    row = ClassCounters(10, 1000, marked, 2, 0, 0, 0, 0, drops=lost)
+    quiet = ClassCounters(0, 0, 0, 0, 0, 0, 0, 0, drops=NOTHING)
     depth = QueueDepth(0, deepest, (bins, *[0] * (BINS - 1)), 64)
     calm = QueueDepth(0, 0, (0,) * BINS, 64)
     return AsicCounters(
         {kind: row if kind is TrafficClass.DATA else quiet for kind in TrafficClass},
         {queue: depth if queue is Queue.LOW else calm for queue in Queue},
     )
-
-
-def _extra() -> list[int]:
-    """Counters that a class has beyond the first six and its drops."""
-    return [0] * (len(ClassCounters.__dataclass_fields__) - 7)
 
 
 def test_what_ports_saw_in_between() -> None:
@@ -114,7 +109,10 @@ def test_balance_of_the_busiest_tier() -> None:
 
 
 def test_counters_of_ranks() -> None:
-    before = {0: {"transport": {"sent": 5, "window_max": 9}}, 1: {"transport": {}}}
+    before: dict[int, dict[str, dict[str, int]]] = {
+        0: {"transport": {"sent": 5, "window_max": 9}},
+        1: {"transport": {}},
+    }
     after = {
         0: {"transport": {"sent": 7, "window_max": 12}},
         1: {"transport": {"sent": 4, "window_max": 3}},

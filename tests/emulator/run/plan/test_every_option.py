@@ -18,8 +18,8 @@ import pytest
 from emulator import scenario
 from emulator.dataplane.switch import switch_fitting
 from emulator.dataplane.switch.balancing import METHODS
-from emulator.dataplane.switch.switch_choice import DESCRIBED, DSCP, OF_CBFC, OF_LLR, parse
-from emulator.dataplane.switch.switch_profile import CLASS_NAMES
+from emulator.dataplane.switch.switch_choice import DESCRIBED, OF_CBFC, OF_LLR, parse
+from emulator.dataplane.switch.switch_profile import CLASS_NAMES, DSCP
 from emulator.errors import UserError
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED
 from emulator.run.plan.run_plan import RunRequest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import UserError
-from emulator.result_rows import NCCL_COLUMNS
+from emulator.result_rows import NCCL_COLUMNS, TableColumn
 from emulator.run.report import outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.results import ROW_KEYS, Result, RunFolder
@@ -120,7 +120,7 @@ def test_the_table_reads_like_that_of_the_nccl_tests() -> None:
 
 
 def test_a_heading_comes_again_where_a_column_has_its_first_value() -> None:
-    columns = (table.TableColumn("a", "a"), table.TableColumn("b", "b"))
+    columns = (TableColumn("a", "a"), TableColumn("b", "b"))
     shown = table.ResultTable(columns)
     assert [line.split() for line in shown.lines({"a": 1})] == [["#", "a"], ["#"], ["1"]]
     assert [line.split() for line in shown.lines({"a": 2})] == [["2"]]
@@ -129,7 +129,7 @@ def test_a_heading_comes_again_where_a_column_has_its_first_value() -> None:
 
 
 def test_columns_of_the_largest_rank_leave_a_full_line() -> None:
-    columns = [table.TableColumn(f"k{n}", f"k{n}", width=29, rank=n % 5) for n in range(6)]
+    columns = [TableColumn(f"k{n}", f"k{n}", width=29, rank=n % 5) for n in range(6)]
     shown = table.ResultTable(columns)
     heading, *_ = shown.lines({one.key: 1 for one in columns})
     assert heading.split() == ["#", "k0", "k1", "k2", "k5"]
@@ -142,7 +142,7 @@ def test_the_sentence_states_the_fastest_and_what_was_lost() -> None:
     columns = (
         *NCCL_COLUMNS,
         *table.FABRIC_COLUMNS,
-        table.TableColumn("algorithm", "algorithm"),
+        TableColumn("algorithm", "algorithm"),
     )
     rows = [
         row(algorithm=name, time_us=time, size_bytes=size, retransmitted_packets=2)

@@ -30,7 +30,7 @@ from emulator.sim.endpoint.operations.schedule import (
     only_operations_of,
     without_others,
 )
-from emulator.workers.division import Division, JobSchedules, Processes
+from emulator.workers.division import Division, JobSchedules
 from emulator.workers.ranks.rank_exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 
@@ -191,24 +191,6 @@ def test_a_receive_from_a_gpu_that_is_not_shown_has_its_track(
     assert set(received.values()) == {"NVLink", "NIC"}
 
 
-class _Listening:
-    """Processes of which this one's octets for the first are counted."""
-
-    def __init__(self, peers: Processes) -> None:
-        self.peers, self.number, self.count = peers, peers.number, peers.count
-        self.reports, self.machines, self.octets = peers.reports, peers.machines, 0
-
-    def all_to_all(self, what: str, parts: Sequence[object]) -> list[Any]:
-        return self.peers.all_to_all(what, parts)
-
-    def gather(self, what: str, value: object) -> list[Any]:
-        return self.peers.gather(what, value)
-
-    def to_first(self, what: str, value: object) -> list[Any]:
-        self.octets += len(pickle.dumps(value))
-        return self.peers.to_first(what, value)
-
-
 def test_operations_of_gpus_that_are_not_shown_stay_where_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -219,10 +201,16 @@ def test_operations_of_gpus_that_are_not_shown_stay_where_they_are(
     large = [*small[0][:-1], replace(last, operations=longer)], small[1]
 
     def octets(ranks: Ranks, execution: Execution) -> int:
-        listening = _Listening(ranks)
-        owners = Division(listening, OWNERS["two"])
+        sent, to_first = [], ranks.to_first
+
+        def counted(what: str, value: object) -> list[Any]:
+            sent.append(len(pickle.dumps(value)))
+            return to_first(what, value)
+
+        monkeypatch.setattr(ranks, "to_first", counted)
+        owners = Division(ranks, OWNERS["two"])
         trace_of(own_part(execution, owners.own), owners)
-        return listening.octets
+        return sum(sent)
 
     for_small, for_large = (
         in_ranks(2, partial(octets, execution=execution)) for execution in (small, large)

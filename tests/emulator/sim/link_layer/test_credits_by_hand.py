@@ -5,6 +5,8 @@ T = 1000 ns for a frame of 16 cells, c = 8 ns for an ordered set, d = 500 ns for
 
 from __future__ import annotations
 
+from functools import partial
+
 from emulator.dataplane.switch.cable_fitting import LinkRules
 from emulator.sim.line import HIGH, LOW
 from emulator.sim.link_layer.credits import CreditReceiver, CreditSender
@@ -62,12 +64,8 @@ def test_a_sender_stops_without_credits_and_goes_on_as_they_come() -> None:
 
 def test_control_needs_no_credits() -> None:
     switch = SlowSwitch(hold_ns=50_000)
-    cable = LinkedCable(rules(OF_FRAME), take=lambda _: None)
+    cable = LinkedCable(rules(OF_FRAME), take=lambda f: None if f[0] else switch.take(f))
     switch.cable = cable
-    cable.far.deliver = lambda frame: (
-        cable.arrived.append((cable.now, frame)),
-        switch.take(frame) if frame[0] == 0 else None,
-    )
     cable.line.enqueue(numbered(0), LOW)
     cable.line.enqueue(numbered(1), LOW)
     cable.line.enqueue(numbered(1 << 24), HIGH)
@@ -166,7 +164,8 @@ def test_cells_of_before_a_pull_are_no_credits_of_after() -> None:
     cable.send(2)
     cable.at(5000, cable.pull)
     cable.at(6000, cable.plug)
-    cable.at(6000, lambda: [cable.line.enqueue(numbered(n), LOW) for n in (5, 6, 7)])
+    for number in (5, 6, 7):
+        cable.at(6000, partial(cable.line.enqueue, numbered(number), LOW))
     cable.events.run()
     assert cable.numbers == [0, 1, 5, 6, 7]
     freed = FRAME_NS + DELAY_NS + 3 * 30_000

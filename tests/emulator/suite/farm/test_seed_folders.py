@@ -10,7 +10,9 @@ from emulator.errors import UserError
 from emulator.suite.farm.seed_folders import SeedFolders
 from emulator.suite.trials import TrialEnd
 
-WORDS = {seed: ("run", "allreduce", "--seed", str(seed)) for seed in (1, 2, 3)}
+WORDS: dict[int, tuple[str, ...]] = {
+    seed: ("run", "allreduce", "--seed", str(seed)) for seed in (1, 2, 3)
+}
 
 
 def killed(folder: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import itertools
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from emulator.errors import UserError
-from emulator.workers.ranks import rank_exchange
 from emulator.workers.ranks.rank_exchange import Death, RankGone, Ranks
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 
@@ -38,7 +38,7 @@ def test_all_gather_the_values_of_all_by_number() -> None:
 def test_a_rank_that_is_a_step_ahead_waits_in_line() -> None:
     first, second = ranks_of(2)
     for step in range(3):
-        first.share(f"step {step}", lambda _, step=step: step)
+        first.share(f"step {step}", {1: step}.get)
     for step in range(3):
         second.share(f"step {step}", lambda _: None)
         assert second.hear(0) == step
@@ -178,7 +178,7 @@ def test_a_rank_that_was_stopped_itself_does_not_give_up_others(
             queue.extend([message] if not queue else [])
         return now
 
-    monkeypatch.setattr(rank_exchange.time, "monotonic", monotonic)
+    monkeypatch.setattr(time, "monotonic", monotonic)
     first.share("a step", lambda _: None)
     assert first.hear(1) == "here"
     assert not first.silent

@@ -122,7 +122,7 @@ def test_spoilt_data_fail_their_command_alone() -> None:
     cid = queue.submit(io_entry(IoOpcode.READ, 1, 0, 2), "read", 0, download=1024)
     octets = bytearray(b"".join(writer.data(PduType.C2H_DATA, LAST_PDU, cid, 0, 0, bytes(1024))))
     octets[100] ^= 1
-    queue.receive(octets + response(cid), 0)
+    queue.receive(bytes(octets) + response(cid), 0)
     (done,) = queue.take_completions()
     assert done.completion.status == NvmeStatus.TRANSIENT_TRANSPORT_ERROR
     assert done.data == b""
@@ -187,7 +187,7 @@ def test_flipped_bits_of_a_controller(flips: list[tuple[int, int]], digests: boo
     octets = bytearray(b"".join(queue.connection.octets_to_send(1 << 20)))
     for place, bit in flips:
         octets[place % len(octets)] ^= 1 << bit
-    queue.host.receive(octets, 0)
+    queue.host.receive(bytes(octets), 0)
     if digests:
         assert all(not one.completion.ok or one.data in (b"", bytes(8 * BLOCK))
                    for one in queue.host.take_completions())  # fmt: skip

@@ -65,7 +65,7 @@ def test_valid_streams_with_flipped_bits(seed: int, digests: bool, flips: int, c
         for _ in range(flips if octets else 0):
             octets[draw.randrange(min(len(octets), 200))] ^= 1 << draw.randrange(8)
         for at in range(0, len(octets), cut):
-            queue.connection.receive(octets[at : at + cut], 0)
+            queue.connection.receive(bytes(octets[at : at + cut]), 0)
         queue.host.receive(b"".join(queue.connection.octets_to_send(1 << 20)), 0)
     assert target.counters["bad_pdus"] <= 1
 

@@ -325,7 +325,7 @@ def test_descriptors_of_other_transports_are_refused(descriptor: int) -> None:
     queue.submit(io_entry(IoOpcode.READ, 1, 0, 1), download=BLOCK)
     octets = bytearray(b"".join(queue.host.octets_to_send(1 << 20)))
     octets[8 + 39] = descriptor
-    queue.connection.receive(octets, 0)
+    queue.connection.receive(bytes(octets), 0)
     queue.host.receive(b"".join(queue.connection.octets_to_send(1 << 20)), 0)
     (done,) = queue.host.take_completions()
     assert done.completion.status == refusal(NvmeStatus.DESCRIPTOR_TYPE_INVALID)

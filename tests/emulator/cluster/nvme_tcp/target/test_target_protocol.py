@@ -81,7 +81,7 @@ def test_initialization_that_cannot_be(
     assert connection is not None
     request = bytearray(PduWriter().initialize(PduType.IC_REQ, 0, 0, 0))
     request[change[0]] = change[1]
-    connection.receive(request, 0)
+    connection.receive(bytes(request), 0)
     assert termination(connection) == (status, information)
     assert target.counters["bad_pdus"] == 1
 
@@ -168,7 +168,7 @@ def test_a_data_length_that_is_not_that_of_the_pdu_is_refused() -> None:
         b"".join(PduWriter().data(PduType.H2C_DATA, LAST_PDU, cid, tag, 0, bytes(16384)))
     )
     octets[16:20] = (4096).to_bytes(4, "little")
-    queue.connection.receive(octets, 0)
+    queue.connection.receive(bytes(octets), 0)
     assert termination(queue.connection) == (FatalError.INVALID_HEADER_FIELD, 16)
 
 
@@ -237,7 +237,7 @@ def test_a_spoilt_header_ends_the_connection() -> None:
     queue.submit(entry(IoOpcode.FLUSH, 1))
     octets = bytearray(b"".join(queue.host.octets_to_send(1 << 20)))
     octets[30] ^= 0x10
-    queue.connection.receive(octets, 0)
+    queue.connection.receive(bytes(octets), 0)
     received = int.from_bytes(octets[72:76], "little")
     expected = (FatalError.HEADER_DIGEST_ERROR, received)
     assert termination(queue.connection, header=True) == expected
@@ -256,7 +256,7 @@ def test_spoilt_data_are_not_written_and_the_host_may_try_again(blocks: int) -> 
         octets = bytearray(b"".join(queue.host.octets_to_send(1 << 20)))
         if len(octets) > 1000:
             octets[-100] ^= 1
-        queue.connection.receive(octets, 0)
+        queue.connection.receive(bytes(octets), 0)
         queue.host.receive(b"".join(queue.connection.octets_to_send(1 << 20)), 0)
     (done,) = queue.host.take_completions()
     assert done.completion.status == NvmeStatus.TRANSIENT_TRANSPORT_ERROR

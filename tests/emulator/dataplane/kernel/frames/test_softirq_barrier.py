@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 
 import pytest
@@ -48,7 +49,7 @@ def never() -> bool:
 
 def barrier_on(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> SoftirqBarrier:
     monkeypatch.setattr(softirq_barrier, "_loopback", lambda: loopback)
-    monkeypatch.setattr(softirq_barrier.select, "poll", lambda: loopback)
+    monkeypatch.setattr(select, "poll", lambda: loopback)
     return SoftirqBarrier()
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def compile_with(tmp_path: Path, before: str) -> subprocess.CompletedProcess[str
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compiler, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(compiler.tempfile, "gettempdir", lambda: str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "none"))
     return tmp_path / "cache" / "asic"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
 
 WHOLE = ("int8", "uint8", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-EXPECTED = {
+EXPECTED: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda a, b: a + b,
     "prod": lambda a, b: a * b,
     "min": min,
@@ -69,7 +71,7 @@ def test_a_table_keeps_the_function() -> None:
         ({"dtype": "int64"}, "its regions are not whole int64 elements"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_operation(wrong: dict[str, str], why: str) -> None:
+def test_what_cannot_be_is_refused_by_its_operation(wrong: dict[str, Any], why: str) -> None:
     region = Region("a", 0, 4)
     operations = (Reduce(source=region, into=region, **wrong),)
     with pytest.raises(ValueError, match=f"rank 0: .*{why}"):

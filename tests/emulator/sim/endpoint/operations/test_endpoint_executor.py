@@ -30,7 +30,7 @@ from emulator.sim.endpoint.operations.schedule import (
 from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.sim.event_queue import EventQueue, Source
 from emulator.sim.scale_up_copies import ScaleUpCopies
-from uet.transport import Completion, Frame
+from uet.transport import Completion, Frame, ReceiveRequest, Request
 from uet.transport import WriteRequest as RmaWrite
 
 BUFFERS = {"a": 1 << 20, "b": 1 << 20}
@@ -51,11 +51,17 @@ class DirectTransport:
         self.corrupt = False
         network[address] = self
 
-    def register(self, memory: memoryview, *, key: int, writable: bool = True) -> None:
+    def register(
+        self, memory: memoryview, *, key: int, writable: bool = True, readable: bool = True
+    ) -> None:
         self.memory = memory
 
-    def post(self, request: RmaWrite) -> None:
+    def post(self, request: Request) -> None:
+        assert isinstance(request, RmaWrite)
         self.posted.append(request)
+
+    def post_receive(self, receive: ReceiveRequest) -> None:
+        raise NotImplementedError
 
     def deliver(self) -> None:
         for request in self.posted:
@@ -94,6 +100,9 @@ class DirectTransport:
         raise NotImplementedError
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
+        raise NotImplementedError
+
+    def use_ports(self, working: Sequence[int]) -> None:
         raise NotImplementedError
 
     def next_deadline(self) -> int | None:
