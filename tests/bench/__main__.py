@@ -1,7 +1,6 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
-Parts that are asked for more often than the rest have a name of their own (``grow``, ``nvme``,
-``ranks``, ``switch``, ``telemetry``, ``transports``, ``turns``, ``virtual``, ``virtual-sizes``).
+Parts that are asked for more often than the rest have names of their own (``--help``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
@@ -27,6 +26,7 @@ from tests.bench import (
     endpoint,
     fabric,
     grow,
+    limit,
     machine,
     nvme,
     ranks,
@@ -106,6 +106,14 @@ FIGURES: Mapping[str, Figure] = {
     "virtual_512_gpus_mb": Figure("memory that it takes at most", "MB", False, 6_000),
     "virtual_packet_64_ratio": Figure("a packet among 64 GPUs over one among 8", "x", False, 1.5),
     "virtual_packet_512_ratio": Figure("among 512 GPUs over one among 8", "x", False, 1.5),
+    "limit_one_switch_us": Figure(
+        "bare crossings in C of a data packet with its ACKs, over one switch", "us", False
+    ),
+    "limit_three_switches_us": Figure("the same over three", "us", False),
+    "limit_ring_ratio": Figure(
+        "packets a processor second of a run over bare ones", "x", True, 0.3
+    ),
+    "limit_permutation_ratio": Figure("the same over three switches", "x", True, 0.35),
     "nvme_read_ratio": Figure(
         "octets a second of NVMe/TCP reads of 128 KiB, 32 at a time, over plain TCP's", "x", True
     ),
@@ -143,6 +151,7 @@ def first_light() -> dict[str, float]:
 BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "first-light": first_light,
     "grow": grow.measure,
+    "limit": limit.measure,
     "nvme": nvme.measure,
     "ranks": ranks.measure,
     "switch": switch.measure,

@@ -69,12 +69,15 @@ def flow(lab: Lab, source: str, target: str, seconds: float) -> Iterator[subproc
         receiver.stdout.close()
 
 
-def frame_header(lab: Lab, source: str, target: str) -> bytes:
-    """Ethernet, IPv4 and UDP header from ``source`` to ``target``, and zeros up to the payload."""
+def frame_header(lab: Lab, source: str, target: str, payload: int = PAYLOAD) -> bytes:
+    """Ethernet, IPv4 and UDP header from ``source`` to ``target``, and zeros up to the payload.
+
+    ``payload`` is how many octets follow.
+    """
     sender, receiver = (lab.topology.node(name) for name in (source, target))
     theirs = gpu_address(receiver).ip
     next_hop = next_hops(lab.topology, source)[str(theirs)]
-    length = HEADER - 14 + PAYLOAD
+    length = HEADER - 14 + payload
     addresses = gpu_address(sender).ip.packed + theirs.packed
     ip = struct.pack("!BBHHHBBH", 0x45, 0, length, 0, 0x4000, 64, socket.IPPROTO_UDP, 0)
     total = sum(struct.unpack("!10H", ip + addresses))

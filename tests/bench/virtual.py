@@ -34,6 +34,7 @@ SIZES = {
 FEW = "16KiB"
 REPEATS = 3
 ALONE, SHARED = ("--workers", "1"), ("--workers", "2")
+QUIET = ("--capture", "none", *ALONE)
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,13 @@ def packet_us(large: Cost, small: Cost) -> float:
 
 def measure() -> dict[str, float]:
     """The figures of the page on virtual time."""
-    quiet = ("--capture", "none", *ALONE)
-    small = cost_of(*RING, "--sizes", "4KiB", *quiet)
-    ring = median([*RING, "--sizes", "8MiB", *quiet])
+    small = cost_of(*RING, "--sizes", "4KiB", *QUIET)
+    ring = median([*RING, "--sizes", "8MiB", *QUIET])
     shared = median([*RING, "--sizes", "8MiB", "--capture", "none", *SHARED])
     shared_small = cost_of(*RING, "--sizes", "4KiB", "--capture", "none", *SHARED)
     captured = median([*RING, "--sizes", "8MiB", "--capture", "all", *ALONE])
-    spread_small = cost_of(*SPREAD, "--sizes", "4KiB", *quiet)
-    spread = median([*SPREAD, "--sizes", "2MiB", *quiet])
+    spread_small = cost_of(*SPREAD, "--sizes", "4KiB", *QUIET)
+    spread = median([*SPREAD, "--sizes", "2MiB", *QUIET])
     usual = cost_of("allreduce")
     return {
         "virtual_ring_packets_s": rate(ring, small),
