@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from emulator.cli.options import SEED, result_format
+from emulator.cli.options import SEED, option, result_format
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.rank_command import RankCommand
 from emulator.cli.run_terminal import Bar, progress_bar
@@ -158,12 +158,12 @@ SUITES: Mapping[str, str] = {
     show_default=True,
     help="what switches and interfaces are: the kernel's, which takes root, or a model, without",
 )
-@click.option(
-    "--transport",
+@option(
+    "transport",
+    "transports of tests that do not name their own",
     metavar="SPEC,...",
     default=COMPARE,
     show_default=True,
-    help="transports of tests that do not name their own",
 )
 @SEED
 @click.option(
@@ -184,8 +184,8 @@ SUITES: Mapping[str, str] = {
     type=click.Path(path_type=Path, file_okay=False),
     help="folder of the suite; one that was interrupted goes on [default: runs/bench-...]",
 )
-@click.option("--report", is_flag=True, help="also write report.html into the folder")
-@result_format("what suite.json holds")
+@option("report", "also write report.html into the folder")
+@result_format("json: what suite.json holds")
 def command(plan: bool, **given: Any) -> None:
     """Run the tests of SUITE, each with the procedure of its section.
 

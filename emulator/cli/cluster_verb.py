@@ -10,7 +10,7 @@ from types import FrameType
 
 import click
 
-from emulator.cli.options import PARAMETERS, SEED, TABLE_OR_JSON
+from emulator.cli.options import PARAMETERS, SEED, TABLE_OR_JSON, option, output_option
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.progress_bar import progress_bar
@@ -29,32 +29,20 @@ LARGE = 100
 
 @click.command("cluster", cls=PluginCommand)
 @click.argument("scenario", required=False)
-@click.option("--topology", metavar="SPEC|FILE", help="The cluster; default: the scenario's.")
+@option("topology", "The cluster; default: the scenario's.")
 @PARAMETERS
-@click.option(
-    "--network-dilation",
-    "stretched",
-    metavar="NETWORK=NUMBER",
-    multiple=True,
-    help="Host time per time of a network.",
-)
-@click.option(
-    "--service-param",
-    "changed",
-    metavar="SERVICE.NAME=NUMBER",
-    multiple=True,
-    help="A parameter of a service.",
-)
-@click.option(
-    "--transport",
+@option("stretched", "Host time per time of a network.")
+@option("changed", "A parameter of a service.")
+@option(
+    "transport",
+    "TCP; for another one the command that runs it is named.",
     default=TCP,
     show_default=True,
     metavar="NAME",
-    help="TCP; for another one the command that runs it is named.",
 )
 @SEED
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for the results.")
-@click.option("--report", is_flag=True, help="Write the folder's report.html, too.")
+@output_option("Folder for the results.")
+@option("report", "Write the folder's report.html, too.")
 @TABLE_OR_JSON
 def command(  # noqa: PLR0913  options of the verb
     scenario: str | None,

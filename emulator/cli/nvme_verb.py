@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -11,6 +10,7 @@ from typing import Any, BinaryIO, cast
 import click
 
 from emulator.cli.endpoints.endpoint_options import NUMBER, SPAN, F, with_options
+from emulator.cli.options import Group, Option, lines_format
 from emulator.cluster.nvme_tcp import standalone_run
 from emulator.cluster.nvme_tcp.initiator.host_options import HOST_NQN, HostOptions
 from emulator.cluster.nvme_tcp.target.controller import TargetSettings
@@ -21,14 +21,7 @@ from emulator.lab.standalone.script.phrases import host_and_port, ip, number
 NETNS = click.option(
     "-n", "--netns", metavar="NAME|PATH", help="Network namespace to enter first; needs root."
 )
-FORMAT = click.option(
-    "--format",
-    "style",
-    type=click.Choice(["json", "table"]),
-    default="table",
-    show_default=True,
-    help="json: one object per line.",
-)
+FORMAT = lines_format("table")
 SUBSYSTEM = click.option("-s", "--subsystem", required=True, metavar="NQN", help="Its NQN.")
 NSID = click.option(
     "--nsid", type=click.IntRange(1), default=1, show_default=True, help="Namespace identifier."
@@ -36,7 +29,7 @@ NSID = click.option(
 OFFSET = click.option(
     "--offset", type=NUMBER, default="0", metavar="OCTETS", help="Where to begin.  [default: 0]"
 )
-_HOST: tuple[Callable[[Any], Any], ...] = (
+_HOST: tuple[Option, ...] = (
     NETNS,
     click.option("--host", "host_nqn", default=HOST_NQN, metavar="NQN",
                  help="Own NQN.  [default: one of uetemu's]"),
@@ -107,13 +100,8 @@ def _place(text: str) -> tuple[str, int]:
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group(
-    "nvme",
-    invoke_without_command=True,
-    short_help="an NVMe/TCP target, or a host of one, in any namespace",
-)
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group("nvme", cls=Group, short_help="an NVMe/TCP target, or a host of one, in any namespace")
+def command() -> None:
     """Serve block storage by NVMe/TCP, or use a target of any maker, over the kernel's TCP.
 
     \b
@@ -124,9 +112,6 @@ def command(context: click.Context) -> None:
 
     Linux's own host connects with: nvme connect -t tcp -a 10.0.0.1 -s 4420 -n NQN
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
 
 
 @command.command("target", short_help="serve files or memory as namespaces")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,63 @@ SEED: Option = click.option(
     help="decides everything that is random",
 )
 
+#: Options that say something else in each verb that has them.
+_VARIED: Mapping[str, Mapping[str, Any]] = {
+    "topology": {"metavar": "SPEC|FILE"},
+    "transport": {"metavar": "SPEC"},
+    "switch": {"metavar": "SPEC"},
+    "plane": {"flag": "--control-plane", "metavar": "SPEC"},
+    "stretched": {
+        "flag": "--network-dilation", "metavar": "NETWORK=NUMBER", "multiple": True,
+    },
+    "changed": {
+        "flag": "--service-param", "metavar": "SERVICE.NAME=NUMBER", "multiple": True,
+    },
+    "report": {"is_flag": True},
+}  # fmt: skip
 
-def result_format(json: str) -> Option:
-    """Return ``--format``, where ``json`` says what the object holds."""
+
+def option(name: str, help: str, **more: Any) -> Option:
+    """Return the option that a verb has as its parameter ``name``, with the verb's own ``help``."""
+    given = {"flag": f"--{name}", **_VARIED[name], "help": help, **more}
+    return click.option(given.pop("flag"), name, **given)
+
+
+def output_option(help: str, **kind: bool) -> Option:
+    """Return ``--output``, which is of that kind, as of :class:`click.Path`."""
+    return click.option("--output", "-o", type=click.Path(path_type=Path, **kind), help=help)
+
+
+def result_format(help: str | None, first: str = "table") -> Option:
+    """Return ``--format``: ``first``, or JSON."""
     return click.option(
         "--format",
         "form",
-        type=click.Choice(["table", "json"]),
-        default="table",
+        type=click.Choice([first, "json"]),
+        default=first,
         show_default=True,
-        help=f"json: {json}",
+        help=help,
     )
+
+
+def lines_format(default: str) -> Option:
+    """Return ``--format`` of what reports while it goes on."""
+    return click.option(
+        "--format",
+        "style",
+        type=click.Choice(["json", "table"]),
+        default=default,
+        show_default=True,
+        help="json: one object per line.",
+    )
+
+
+class Group(click.Group):
+    """A group that shows its help where no command follows."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Print the help on standard error, and exit with status 2, without any argument."""
+        if not args:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)

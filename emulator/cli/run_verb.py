@@ -18,6 +18,7 @@ from emulator.cli.options import (
     PARAMETERS,
     RUN_FOLDER,
     SEED,
+    option,
     result_format,
 )
 from emulator.cli.plugin_command import SCENARIO
@@ -66,30 +67,25 @@ def _describe_scenario() -> str:
 )
 @click.argument("scenario")
 @click.argument("files", nargs=-1)
-@click.option(
-    "--topology",
-    metavar="SPEC|FILE",
-    help="fabric, such as rail_clos:hosts=2,gpus_per_host=2, or a fabric profile, such as pod.yaml",
+@option(
+    "topology",
+    "fabric, such as rail_clos:hosts=2,gpus_per_host=2, or a fabric profile, such as pod.yaml",
 )
-@click.option(
-    "--transport",
-    metavar="SPEC",
-    help="what the endpoints speak, such as uet:delivery=rod,tss=cluster (see below); several to "
+@option(
+    "transport",
+    "what the endpoints speak, such as uet:delivery=rod,tss=cluster (see below); several to "
     "compare them, each on a switch of its own if that follows @, such as "
     f"uet@deep,rocev2:adaptive@balance=packet; {COMPARE} stands for {','.join(COMPARED)} "
     f"[default: {DEFAULT_TRANSPORT}]",
 )
-@click.option(
-    "--switch",
-    metavar="SPEC",
-    help="what the switches do, such as deep:balance=packet (see below) "
+@option(
+    "switch",
+    "what the switches do, such as deep:balance=packet (see below) "
     f"[default: as a fabric profile says, {choice.DEFAULT}, or what the transport is run on]",
 )
-@click.option(
-    "--control-plane",
+@option(
     "plane",
-    metavar="SPEC",
-    help="how switches learn their routes, such as ebgp:interval=100ms (see below) "
+    "how switches learn their routes, such as ebgp:interval=100ms (see below) "
     f"[default: as the topology says, or {control_plane.DEFAULT}]",
 )
 @SEED
@@ -188,9 +184,9 @@ def _describe_scenario() -> str:
     "where the fabric has no other way, wherever that is shorter, or never",
 )
 @RUN_FOLDER
-@click.option("--report", is_flag=True, help="also write report.html, as uetemu report does")
+@option("report", "also write report.html, as uetemu report does")
 @LAB_NAME
-@result_format("what result.json holds, also of a run that failed, and nothing if none began")
+@result_format("json: what result.json holds, also of a run that failed, and nothing if none began")
 @click.option("--wide", is_flag=True, help="show all columns of the table, however long its lines")
 @PARAMETERS
 @click.option("--sizes", metavar="SIZE,...", help="same as --param sizes=...")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from emulator.cli.options import Group
 from emulator.errors import UserError
 from emulator.whole_file import write_whole
 from uet.wire.wireshark import dissector
@@ -24,19 +25,13 @@ RULES = "uetemu.colorfilters"
 COLORFILTERS = "colorfilters"
 
 
-@click.group(
-    "wireshark", invoke_without_command=True, short_help="give Wireshark the UET dissector"
-)
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group("wireshark", cls=Group, short_help="give Wireshark the UET dissector")
+def command() -> None:
     """Give the installed Wireshark and tshark a UET dissector, or take it away again.
 
     A packet whose UDP source port, which in UET is entropy, belongs to another protocol is shown
     as UET only with the preference udp.try_heuristic_first.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
 
 
 @command.command("install", short_help="install the dissector and colouring rules")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from emulator.cli.options import Option, lines_format
+from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
 from emulator.lab.standalone.script.phrases import duration, number
+from emulator.lab.standalone.session import Limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,7 +39,7 @@ class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic as of
 
 
 NUMBER, SPAN = Number(), DurationParam()
-WHERE: tuple[Callable[[Any], Any], ...] = (
+WHERE: tuple[Option, ...] = (
     click.option("-i", "--interface", metavar="NAME", help="Ethernet interface."),
     click.option("-n", "--netns", metavar="NAME|PATH", help="Network namespace to enter first."),
     click.option(
@@ -48,7 +51,7 @@ WHERE: tuple[Callable[[Any], Any], ...] = (
     click.option("-4", "version", flag_value=4, type=int, help="Take the IPv4 address."),
     click.option("-6", "version", flag_value=6, type=int, help="Take the IPv6 address."),
 )
-OFFERS: tuple[Callable[[Any], Any], ...] = (
+OFFERS: tuple[Option, ...] = (
     click.option("-r", "--region", "regions", metavar="KEY[:SIZE][,...]", multiple=True,
                  help="Register memory; may be given again (below)."),
     click.option("--receive", "receives", metavar="SIZE[xN][,...]", multiple=True,
@@ -57,7 +60,7 @@ OFFERS: tuple[Callable[[Any], Any], ...] = (
                  help="Post the receives so long after the first packet, so that earlier messages"
                  " are refused, kept or deferred."),
 )  # fmt: skip
-LEAVES: tuple[Callable[[Any], Any], ...] = (
+LEAVES: tuple[Option, ...] = (
     click.option("--duration", type=SPAN, metavar="TIME", help="End after so long."),
     click.option("--count", type=click.IntRange(1), metavar="N",
                  help="End after N completions of receives and writes with header data."),
@@ -67,9 +70,15 @@ LEAVES: tuple[Callable[[Any], Any], ...] = (
                  help="Write data that arrives, and the regions at the end, into files."),
     click.option("--seed", type=NUMBER,
                  help="Decides random data.  [default: another one each time]"),
-    click.option("--format", "style", type=click.Choice(["json", "table"]), default="json",
-                 show_default=True, help="json: one object per line."),
+    lines_format("json"),
 )  # fmt: skip
+SETTINGS = click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Any parameter of the endpoint (below); may be given again.",
+)
 #: What the role that acts has besides.
 SCRIPT = click.option("--script", metavar="FILE|-", help="More operations, as JSON.")
 IN_FLIGHT = click.option(
@@ -96,7 +105,56 @@ TIMEOUT = click.option(
 )
 
 
-def with_options(function: F, options: Sequence[Callable[[Any], Any]]) -> F:
+#: Parts of the epilogs.
+TIMES = "\b\nTIME is in seconds, or has a unit: 5ms, 250us, 7ns, 1.5s."
+PATTERNS = """\
+Patterns: reference (octet j of message i is (7*i + 13*j + j//256) mod 256),
+          counter, zero, random, byte:0xNN, hex:..., text:..., file:PATH,
+          or one element: uint64:1000"""
+#: What an endpoint can be, with what it does.
+_ROLES = {"target": "serve memory and receives", "initiator": "carry out operations at a target"}
+
+
+def linger(default: str, help: str) -> Option:
+    """Return ``--linger``, with a ``default`` in milliseconds."""
+    shown = f"{help}  [default: {default}]"
+    return click.option("--linger", type=SPAN, default=default, metavar="TIME", help=shown)
+
+
+def role(
+    group: click.Group, name: str, epilog: str, options: Sequence[Option]
+) -> Callable[[Callable[..., int]], click.Command]:
+    """Make a function the command of ``group`` that is the endpoint in this role."""
+    phrases = click.argument("phrases", nargs=-1, metavar="[OPERATION]...")
+    given = (phrases, *options) if name == "initiator" else options
+
+    def made(function: Callable[..., int]) -> click.Command:
+        command = group.command(name, short_help=_ROLES[name], cls=PluginCommand, epilog=epilog)
+        return command(with_options(function, given))
+
+    return made
+
+
+def require_operations(options: Mapping[str, Any]) -> None:
+    """Raise UserError where an initiator has nothing to do."""
+    if not options["phrases"] and options["script"] is None:
+        raise UserError("no operation is given; add one, for example write:3000, or --script FILE")
+
+
+def taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Take options out; return those that were given, by what ``names`` calls each."""
+    values = {there: options.pop(name, None) for name, there in names.items()}
+    return {there: value for there, value in values.items() if value is not None}
+
+
+def limits_from(options: dict[str, Any]) -> Limits:
+    """Return the limits of the session; takes their options out."""
+    names = ("duration", "count", "timeout", "linger", "close")
+    values = taken(options, {name: name for name in names})
+    return Limits(**values | {"timeout": values.get("timeout") or None})
+
+
+def with_options(function: F, options: Sequence[Option]) -> F:
     """Give a command these options, in their order."""
     for option in reversed(options):
         function = option(function)

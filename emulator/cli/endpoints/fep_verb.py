@@ -14,16 +14,23 @@ from emulator.cli.endpoints.endpoint_options import (
     LEAVES,
     NUMBER,
     OFFERS,
+    PATTERNS,
     SCRIPT,
+    SETTINGS,
     SPAN,
     START_AT,
     TIMEOUT,
+    TIMES,
     WHERE,
     F,
+    limits_from,
+    linger,
     place,
-    with_options,
+    require_operations,
+    role,
+    taken,
 )
-from emulator.cli.plugin_command import PluginCommand
+from emulator.cli.options import Group, Option
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
 from emulator.lab.standalone.script.endpoint_parameters import (
@@ -33,7 +40,6 @@ from emulator.lab.standalone.script.endpoint_parameters import (
 )
 from emulator.lab.standalone.script.phrases import ip
 from emulator.lab.standalone.script.requested_operations import DEFAULT_KEY
-from emulator.lab.standalone.session import Limits
 from emulator.sim.endpoint.endpoint_fitting import REAL_TIME
 from uet.config import ACK_TYPES, DELIVERY_MODES, FepConfig
 from uet.profiles import PROFILES
@@ -50,6 +56,7 @@ _FIELDS = {
     "crc": "crc",
     "dscp": "dscp_data",
     "dscp_control": "dscp_control",
+    "ecn": "ecn_capable",
     "mtu": "payload_mtu",
     "mpr": "mpr",
     "delivery": "delivery",
@@ -72,7 +79,7 @@ def _field(name: str, *flags: str, **more: Any) -> Callable[[F], F]:
     return click.option(*flags, name, default=None, **more)
 
 
-_SHARED: tuple[Callable[[Any], Any], ...] = (
+_SHARED: tuple[Option, ...] = (
     *WHERE,
     GPU,
     click.option(
@@ -127,16 +134,33 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
     _field("secure_start", "--secure-start", type=click.Choice(["0rtt", "1rtt"]),
            help="How a target begins secured PDCs; 0rtt, from when it knows Expected_PSN:"
            " by --set expected_psn=N, or after its first PDC."),
-    click.option("--set", "settings", metavar="NAME=VALUE", multiple=True,
-                 help="Any parameter of the endpoint (below); may be given again."),
+    SETTINGS,
     *OFFERS,
     *LEAVES,
     click.option("--event-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                  help="Write what the endpoint does, packet by packet, into a new file (qlog)."),
     click.option("--no-pdc-events", is_flag=True, help="Leave out the events of PDCs."),
 )  # fmt: skip
-EPILOG = f"""\b
-TIME is in seconds, or has a unit: 5ms, 250us, 7ns, 1.5s.
+_TARGET = (
+    *_SHARED,
+    linger("500ms", "Stay so long after the last of --count, for peers that missed an answer."),
+)
+_INITIATOR = (
+    *_SHARED,
+    SCRIPT,
+    click.option("--key", type=NUMBER, default=DEFAULT_KEY,
+                 help=f"Memory key of operations that name none.  [default: {DEFAULT_KEY:#x}]"),
+    click.option("--peer-job-id", type=NUMBER, help="JobID at the peer.  [default: --job-id]"),
+    click.option("--peer-pid-on-fep", type=NUMBER, help="PIDonFEP at the peer.  [default: own]"),
+    click.option("--peer-resource-index", type=NUMBER, help="Its resource index.  [default: own]"),
+    IN_FLIGHT,
+    START_AT,
+    click.option("--close/--no-close", default=True,
+                 help="Close PDCs at the end.  [default: close]"),
+    TIMEOUT,
+    linger("200ms", "Stay so long at the end while PDCs are open."),
+)  # fmt: skip
+EPILOG = f"""{TIMES}
 
 \b
 Regions:  KEY[:SIZE][,fill=PATTERN][,index=I][,access=rw|r|w][,expect=PATTERN]
@@ -145,9 +169,7 @@ Regions:  KEY[:SIZE][,fill=PATTERN][,index=I][,access=rw|r|w][,expect=PATTERN]
           bit 63 of the key, which RUDI asks for
 Receives: SIZE[xN][,tag=T][,ignore=BITS][,initiator=ID][,peer=FA][,multi=LEAST]
           [,after=TIME][,repost][,expect=PATTERN][,index=I]
-Patterns: reference (octet j of message i is (7*i + 13*j + j//256) mod 256),
-          counter, zero, random, byte:0xNN, hex:..., text:..., file:PATH,
-          or one element: uint64:1000
+{PATTERNS}
 Operands, fill and results are in the order of memory, little-endian; on the
 wire the operands of atomics have network order.
 
@@ -161,11 +183,6 @@ Switches of --compat: {describe_switches()}.
 
 Parameters of --set (times in ns, or with a unit): {describe_settings()}.
 """
-
-
-def shared(function: F) -> F:
-    """Give a command the options of both roles, in their order."""
-    return with_options(function, _SHARED)
 
 
 def peers_from(words: tuple[str, ...], first_mac: str | None) -> dict[str, str | None]:
@@ -186,22 +203,12 @@ def peers_from(words: tuple[str, ...], first_mac: str | None) -> dict[str, str |
 
 def config_values(options: dict[str, Any]) -> dict[str, object]:
     """Fields of FepConfig that options of their own have set; takes those options out."""
-    values: dict[str, object] = {}
-    for name, there in _FIELDS.items():
-        value = options.pop(name)
-        if value is not None:
-            values[there] = value
-    absolute = options.pop("absolute")
-    if absolute is not None:
+    values = taken(options, _FIELDS)
+    if (absolute := options.pop("absolute")) is not None:
         values["relative"] = not absolute
-    encapsulation = options.pop("encapsulation")
-    if encapsulation is not None:
+    if (encapsulation := options.pop("encapsulation")) is not None:
         values["native"] = encapsulation == "native"
-    ecn = options.pop("ecn")
-    if ecn is not None:
-        values["ecn_capable"] = ecn
-    profiles = options.pop("profiles")
-    if profiles:
+    if profiles := options.pop("profiles"):
         values["profiles"] = tuple(profiles)
     return values
 
@@ -216,13 +223,8 @@ def domains_from(path: str | None) -> list[SecureDomain]:
     return read_domains(Path(path))
 
 
-@click.group(
-    "fep",
-    invoke_without_command=True,
-    short_help="one UET endpoint on an interface, against any UET stack",
-)
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group("fep", cls=Group, short_help="one UET endpoint on an interface, against any UET stack")
+def command() -> None:
     """Be one fabric endpoint (FEP) on an interface of this machine.
 
     \b
@@ -232,22 +234,10 @@ def command(context: click.Context) -> None:
     The other end may be any Ultra Ethernet stack.  The interface may have the address in the
     kernel too: its answers to UET packets are suppressed while the endpoint lives.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
 
 
-@command.command("target", short_help="serve memory and receives", cls=PluginCommand, epilog=EPILOG)
-@shared
-@click.option(
-    "--linger",
-    type=SPAN,
-    default="0.5",
-    metavar="TIME",
-    help="Stay so long after the last of --count, for peers that missed an answer."
-    "  [default: 500ms]",
-)
-def target(linger: int, **options: Any) -> int:
+@role(command, "target", EPILOG, _TARGET)
+def target(**options: Any) -> int:
     """Serve memory and receives to initiators, until --count, --duration or a signal.
 
     \b
@@ -266,46 +256,11 @@ def target(linger: int, **options: Any) -> int:
     counter), error, end.  A write without header data completes nothing at its target: it
     shows in the regions and counters at the end.  Exit status 0: all that came was as expected.
     """
-    limits = Limits(duration=options.pop("duration"), count=options.pop("count"), linger=linger)
-    return _run("target", limits, options)
+    return _run("target", options)
 
 
-@command.command(
-    "initiator", short_help="carry out operations at a target", cls=PluginCommand, epilog=EPILOG
-)
-@click.argument("phrases", nargs=-1, metavar="[OPERATION]...")
-@shared
-@SCRIPT
-@click.option(
-    "--key",
-    type=NUMBER,
-    default=DEFAULT_KEY,
-    help=f"Memory key of operations that name none.  [default: {DEFAULT_KEY:#x}]",
-)
-@click.option("--peer-job-id", type=NUMBER, help="JobID at the peer.  [default: --job-id]")
-@click.option("--peer-pid-on-fep", type=NUMBER, help="PIDonFEP at the peer.  [default: own]")
-@click.option("--peer-resource-index", type=NUMBER, help="Its resource index.  [default: own]")
-@IN_FLIGHT
-@START_AT
-@click.option("--close/--no-close", default=True, help="Close PDCs at the end.  [default: close]")
-@TIMEOUT
-@click.option(
-    "--linger",
-    type=SPAN,
-    default="0.2",
-    metavar="TIME",
-    help="Stay so long at the end while PDCs are open.  [default: 200ms]",
-)
-def initiator(
-    phrases: tuple[str, ...],
-    script: str | None,
-    key: int,
-    in_flight: int,
-    close: bool,
-    timeout: int,
-    linger: int,
-    **options: Any,
-) -> int:
+@role(command, "initiator", EPILOG, _INITIATOR)
+def initiator(**options: Any) -> int:
     """Carry out OPERATIONs at a peer, in their order.
 
     \b
@@ -366,31 +321,16 @@ def initiator(
 
     Exit status 0: every operation succeeded, with the result it was to have.
     """
-    if not phrases and script is None:
-        raise UserError("no operation is given; add one, for example write:3000, or --script FILE")
+    require_operations(options)
     if not options["peers"]:
         raise UserError("whom are the operations for? name the target with --peer FA")
-    remote = {
-        name: value
-        for name in ("job_id", "pid_on_fep", "resource_index")
-        if (value := options.pop(f"peer_{name}")) is not None
-    }
-    limits = Limits(
-        duration=options.pop("duration"),
-        timeout=timeout or None,
-        count=options.pop("count"),
-        linger=linger,
-        close=close,
-    )
-    return _run(
-        "initiator", limits, options, phrases=phrases, script=script, key=key,
-        in_flight=in_flight, remote=remote,
-    )  # fmt: skip
+    names = ("job_id", "pid_on_fep", "resource_index")
+    options["remote"] = taken(options, {f"peer_{name}": name for name in names})
+    return _run("initiator", options)
 
 
-def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int:
-    for name in ("peer_job_id", "peer_pid_on_fep", "peer_resource_index"):
-        options.pop(name, None)
+def _run(role: str, options: dict[str, Any]) -> int:
+    limits = limits_from(options)
     place(options, "uet")
     values = config_values(options)
     domains = domains_from(options["keys"])
@@ -408,5 +348,4 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
         table=options.pop("style") == "table",
         with_pdcs=not options.pop("no_pdc_events"),
         **options,
-        **more,
     ).run()

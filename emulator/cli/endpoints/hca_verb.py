@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -13,23 +12,27 @@ from emulator.cli.endpoints.endpoint_options import (
     LEAVES,
     NUMBER,
     OFFERS,
+    PATTERNS,
     SCRIPT,
-    SPAN,
+    SETTINGS,
     START_AT,
     TIMEOUT,
+    TIMES,
     WHERE,
-    F,
+    limits_from,
+    linger,
     place,
-    with_options,
+    require_operations,
+    role,
+    taken,
 )
-from emulator.cli.plugin_command import PluginCommand
+from emulator.cli.options import Group, Option
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
 from emulator.lab.standalone.cards import DEFAULT_PORT, Card, CardExchange, card_from, meeting
 from emulator.lab.standalone.rocev2_endpoint import StandAloneHca
 from emulator.lab.standalone.script.endpoint_parameters import ROCEV2_ELSEWHERE, describe_settings
 from emulator.lab.standalone.script.phrases import ip
-from emulator.lab.standalone.session import Limits
 from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.wire.codes import PATH_MTUS
 
@@ -43,7 +46,7 @@ _CARD = {
     "peer_rkey": "rkey",
     "peer_vaddr": "vaddr",
 }
-_SHARED: tuple[Callable[[Any], Any], ...] = (
+_SHARED: tuple[Option, ...] = (
     *WHERE,
     GPU,
     click.option("--qpn", type=NUMBER, help="Own queue pair.  [default: random]"),
@@ -70,13 +73,19 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
     click.option("--dscp", type=NUMBER,
                  help=f"DSCP of packets but CNPs.  [default: {HcaConfig.dscp_data}]"),
     click.option("--ecn/--no-ecn", default=None, help="Mark packets ECN-capable.  [default: ecn]"),
-    click.option("--set", "settings", metavar="NAME=VALUE", multiple=True,
-                 help="Any parameter of the endpoint (below); may be given again."),
+    SETTINGS,
     *OFFERS,
     *LEAVES,
 )  # fmt: skip
-EPILOG = f"""\b
-TIME is in seconds, or has a unit: 5ms, 250us, 7ns, 1.5s.
+_TARGET = (
+    *_SHARED,
+    linger("500ms", "Stay so long after the last of --count, for a peer that missed an answer."),
+)
+_INITIATOR = (
+    *(*_SHARED, SCRIPT, IN_FLIGHT, START_AT, TIMEOUT),
+    linger("200ms", "Stay so long at the end."),
+)
+EPILOG = f"""{TIMES}
 
 \b
 Regions:  KEY[:SIZE][,address=N][,fill=PATTERN][,index=I][,access=rw|r|w]
@@ -85,9 +94,7 @@ Regions:  KEY[:SIZE][,address=N][,fill=PATTERN][,index=I][,access=rw|r|w]
           begins for peers [0]; expect is judged at the end
 Receives: SIZE[xN][,after=TIME][,repost][,expect=PATTERN][,index=I]
           they are taken in this order, as from a shared receive queue
-Patterns: reference (octet j of message i is (7*i + 13*j + j//256) mod 256),
-          counter, zero, random, byte:0xNN, hex:..., text:..., file:PATH,
-          or one element: uint64:1000
+{PATTERNS}
 
 The card of an end is one JSON object in one line: address, or gid; qpn; psn;
 mtu; and rkey, vaddr, length of its first region.  The end that connects
@@ -98,22 +105,10 @@ Parameters of --set (times in ns, or with a unit):
 """
 
 
-def shared(function: F) -> F:
-    """Give a command the options of both roles, in their order."""
-    return with_options(function, _SHARED)
-
-
-def config_values(options: dict[str, Any]) -> dict[str, object]:
-    """Fields of HcaConfig that options of their own have set; takes those options out."""
-    values = {there: options.pop(name) for name, there in _FIELDS.items()}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def peer_from(options: dict[str, Any]) -> Card | CardExchange:
     """The peer's card, or where to get it; takes the options out.  Raises :class:`UserError`."""
     listen, connect, peer = (options.pop(name) for name in ("listen", "connect", "peer"))
-    reported = {there: options.pop(name) for name, there in _CARD.items()}
-    reported = {name: value for name, value in reported.items() if value is not None}
+    reported = taken(options, _CARD)
     if sum(way is not None for way in (listen, connect, peer)) != 1:
         raise UserError(
             "say how the peer is met, by one of --listen, --connect HOST and --peer ADDRESS"
@@ -131,12 +126,9 @@ def peer_from(options: dict[str, Any]) -> Card | CardExchange:
 
 
 @click.group(
-    "hca",
-    invoke_without_command=True,
-    short_help="one RoCEv2 endpoint on an interface, against any RDMA stack",
+    "hca", cls=Group, short_help="one RoCEv2 endpoint on an interface, against any RDMA stack"
 )
-@click.pass_context
-def command(context: click.Context) -> None:
+def command() -> None:
     """Be one end of a reliable connection (RC) of RoCEv2 on an interface of this machine.
 
     \b
@@ -146,22 +138,10 @@ def command(context: click.Context) -> None:
     The other end may be any RDMA stack.  The interface may have the address in the kernel too: its
     answers to RoCEv2 packets are suppressed while the endpoint lives.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
 
 
-@command.command("target", short_help="serve memory and receives", cls=PluginCommand, epilog=EPILOG)
-@shared
-@click.option(
-    "--linger",
-    type=SPAN,
-    default="0.5",
-    metavar="TIME",
-    help="Stay so long after the last of --count, for a peer that missed an answer."
-    "  [default: 500ms]",
-)
-def target(linger: int, **options: Any) -> int:
+@role(command, "target", EPILOG, _TARGET)
+def target(**options: Any) -> int:
     """Serve memory and receives to the peer, until --count, --duration or a signal.
 
     \b
@@ -175,34 +155,11 @@ def target(linger: int, **options: Any) -> int:
     One with an immediate takes a receive, which completes too.  Exit status 0: all that came was
     as expected.
     """
-    limits = Limits(duration=options.pop("duration"), count=options.pop("count"), linger=linger)
-    return _run("target", limits, options)
+    return _run("target", options)
 
 
-@command.command(
-    "initiator", short_help="carry out operations at a target", cls=PluginCommand, epilog=EPILOG
-)
-@click.argument("phrases", nargs=-1, metavar="[OPERATION]...")
-@shared
-@SCRIPT
-@IN_FLIGHT
-@START_AT
-@TIMEOUT
-@click.option(
-    "--linger",
-    type=SPAN,
-    default="0.2",
-    metavar="TIME",
-    help="Stay so long at the end.  [default: 200ms]",
-)
-def initiator(
-    phrases: tuple[str, ...],
-    script: str | None,
-    in_flight: int,
-    timeout: int,
-    linger: int,
-    **options: Any,
-) -> int:
+@role(command, "initiator", EPILOG, _INITIATOR)
+def initiator(**options: Any) -> int:
     """Carry out OPERATIONs at the peer, in their order.
 
     \b
@@ -235,20 +192,14 @@ def initiator(
 
     Exit status 0: every operation succeeded, with the result it was to have.
     """
-    if not phrases and script is None:
-        raise UserError("no operation is given; add one, for example write:3000, or --script FILE")
-    limits = Limits(
-        duration=options.pop("duration"),
-        timeout=timeout or None,
-        count=options.pop("count"),
-        linger=linger,
-    )
-    return _run("initiator", limits, options, phrases=phrases, script=script, in_flight=in_flight)
+    require_operations(options)
+    return _run("initiator", options)
 
 
-def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int:
+def _run(role: str, options: dict[str, Any]) -> int:
+    limits = limits_from(options)
     place(options, "rocev2")
-    values = config_values(options)
+    values = taken(options, _FIELDS)
     peer = peer_from(options)
     require_root("run an endpoint")
     return StandAloneHca(
@@ -258,5 +209,4 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
         peer=peer,
         table=options.pop("style") == "table",
         **options,
-        **more,
     ).run()

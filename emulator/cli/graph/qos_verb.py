@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from emulator.cli.options import option, output_option
 from emulator.cli.plugin_command import PluginCommand
 from emulator.dataplane.fabric_choice import choose
 from emulator.dataplane.switch import switch_choice
@@ -31,13 +32,11 @@ _DATA_CLASSES = {"uet": "data"}
 @click.option(
     "--nos", type=click.Choice(list(FORMATS)), required=True, help="operating system of the switch"
 )
-@click.option("--switch", metavar="SPEC", help="as of uetemu run [default: what it would take]")
-@click.option("--transport", metavar="SPEC", help="as of uetemu run [default: uet]")
+@option("switch", "as of uetemu run [default: what it would take]")
+@option("transport", "as of uetemu run [default: uet]")
 @click.option("--node", metavar="NAME", help="switch of the fabric [default: its first]")
 @click.option("--ports", metavar="NAME,...", help="names of its ports, in the fabric's order")
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="file to write"
-)
+@output_option("file to write", dir_okay=False)
 def command(
     fabric: str,
     nos: str,

@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 
-from emulator.cli.options import SEED, TABLE_OR_JSON
+from emulator.cli.options import SEED, TABLE_OR_JSON, option
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.progress_bar import progress_bar
 from emulator.cluster.cluster_lab import DEFAULTS, ClusterLab, dilations, member_name
@@ -52,12 +52,9 @@ DEFAULT_DILATION = 1000.0
     show_default=True,
     help="Host time per fabric time: at 1000 a 400 Gb/s link runs at 400 Mb/s.",
 )
-@click.option(
-    "--network-dilation",
+@option(
     "stretched",
-    metavar="NETWORK=NUMBER",
-    multiple=True,
-    help="Of a cluster: host time per time of a network beside the backend; default: "
+    "Of a cluster: host time per time of a network beside the backend; default: "
     + ", ".join(f"{name}={value:g}" for name, value in DEFAULTS.items())
     + ".",
 )
@@ -68,25 +65,21 @@ DEFAULT_DILATION = 1000.0
     show_default=True,
     help=f"Of a cluster: {ALL}, or NAME[@MACHINE+...],...; uetemu services lists them.",
 )
-@click.option(
-    "--service-param",
+@option(
     "changed",
-    metavar="SERVICE.NAME=NUMBER",
-    multiple=True,
-    help="A parameter of a service, such as llm.ttft=0.1: seconds of its network's time.",
+    "A parameter of a service, such as llm.ttft=0.1: seconds of its network's time.",
 )
-@click.option(
-    "--switch",
-    metavar="SWITCH",
-    help="What the switches do: PROFILE or PROFILE:param=value,...; none: plain queues "
+@option(
+    "switch",
+    "What the switches do: PROFILE or PROFILE:param=value,...; none: plain queues "
     f"[default: as a fabric profile says, or {choice.DEFAULT}].",
+    metavar="SWITCH",
 )
-@click.option(
-    "--control-plane",
+@option(
     "plane",
-    metavar="PLANE",
-    help="How switches learn their routes: NAME or NAME:param=value,...; default: as the topology "
+    "How switches learn their routes: NAME or NAME:param=value,...; default: as the topology "
     f"says, or {control_plane.DEFAULT}.",
+    metavar="PLANE",
 )
 @SEED
 @TABLE_OR_JSON

@@ -16,6 +16,7 @@ from emulator.cli.options import (
     PARAMETERS,
     RUN_FOLDER,
     SEED,
+    option,
     result_format,
 )
 from emulator.cli.plugin_command import PluginCommand
@@ -52,21 +53,17 @@ from topologies.units import UnitError, parse_size
     type=click.Path(path_type=Path),
     help="what a test such as all_reduce_perf printed, or its JSON (-J)",
 )
-@click.option(
-    "--topology",
-    required=True,
-    metavar="SPEC|FILE",
-    help="the cluster's fabric, with as many GPUs as the log has ranks, such as "
+@option(
+    "topology",
+    "the cluster's fabric, with as many GPUs as the log has ranks, such as "
     "rail_clos:hosts=2,gpus_per_host=8, or a fabric profile",
+    required=True,
 )
-@click.option(
-    "--transport",
-    metavar="SPEC",
-    help=f"what the endpoints speak, such as rocev2:nccl [default: {DEFAULT_TRANSPORT}]",
+@option(
+    "transport",
+    f"what the endpoints speak, such as rocev2:nccl [default: {DEFAULT_TRANSPORT}]",
 )
-@click.option(
-    "--switch", metavar="SPEC", help="what the switches do [default: as `uetemu run` chooses]"
-)
+@option("switch", "what the switches do [default: as `uetemu run` chooses]")
 @FABRIC
 @click.option(
     "--collective",
@@ -85,7 +82,7 @@ from topologies.units import UnitError, parse_size
 @SEED
 @RUN_FOLDER
 @LAB_NAME
-@result_format("what prediction.json holds")
+@result_format("json: what prediction.json holds")
 def command(  # noqa: PLR0913  options of the verb
     log_path: Path,
     topology: str,

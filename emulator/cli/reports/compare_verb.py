@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from emulator.cli.options import result_format
 from emulator.errors import UserError
 from emulator.report.compare.comparison import (
     as_data,
@@ -42,14 +43,7 @@ CONDITION_HOLDS = 3
     metavar="NAME",
     help="of logs of nccl-tests that do not name their test, such as all_reduce",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="text: what differs; json: everything",
-)
+@result_format("text: what differs; json: everything", "text")
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="also write an HTML page"
 )

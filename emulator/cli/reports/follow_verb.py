@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from emulator.cli.decode.decode_source import keys_beside, opener, read_domains
+from emulator.cli.options import result_format
 from emulator.cli.plain_tables import page, plain_table
 from emulator.errors import UserError
 from emulator.report.follow.ladder import ladder_svg
@@ -47,9 +48,7 @@ _NUMBER = click.IntRange(min=0, max=2**32 - 1)
 @click.option(
     "--svg", type=click.Path(path_type=Path, dir_okay=False), help="also draw it, as an SVG file"
 )
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@result_format(None, "text")
 def command(  # noqa: PLR0913  options of the verb
     run: Path,
     psn: int | None,

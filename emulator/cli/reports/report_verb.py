@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from emulator.cli.options import output_option
 from emulator.errors import UserError
 from emulator.report.cluster_page import is_cluster_run, write_cluster_report
 from emulator.report.run.page import PAGE, write_report
@@ -23,11 +24,8 @@ WRITERS: tuple[tuple[Callable[[Path], bool], Writer], ...] = (
 
 @click.command("report")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help=f"HTML file to write, of one RUN [default: {PAGE} in the run folder]",
+@output_option(
+    f"HTML file to write, of one RUN [default: {PAGE} in the run folder]", dir_okay=False
 )
 def command(runs: tuple[Path, ...], output: Path | None) -> None:
     """Write the report of each folder RUN: one HTML file that needs nothing else.

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import click
 
+from emulator.cli.options import output_option
 from emulator.errors import UserError
 from emulator.report.training import FOLDER, write_event_files
 
 
 @click.command("tensorboard")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, file_okay=False),
-    help=f"folder to write to, of one RUN [default: {FOLDER} in the run folder]",
+@output_option(
+    f"folder to write to, of one RUN [default: {FOLDER} in the run folder]", file_okay=False
 )
 def command(runs: tuple[Path, ...], output: Path | None) -> None:
     """Write the trainings of each run folder RUN as event files for TensorBoard.

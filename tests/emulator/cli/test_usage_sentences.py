@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from emulator.cli.main import cli
 from emulator.cli.reports.report_verb import command as report
 from emulator.errors import UserError
 
@@ -35,3 +36,11 @@ def test_a_folder_without_a_result_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(report, [str(tmp_path)])
     assert isinstance(done.exception, UserError)
     assert str(done.exception) == f"{tmp_path} has no result.json; name the folder of a run"
+
+
+@pytest.mark.parametrize("verb", ["fep", "hca", "nvme", "wireshark"])
+def test_a_verb_without_its_command_shows_its_help(verb: str) -> None:
+    done = CliRunner().invoke(cli, [verb])
+    assert done.exit_code == 2
+    assert f"Usage: cli {verb} [OPTIONS] COMMAND [ARGS]..." in done.stderr
+    assert not done.stdout
