@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import subprocess
+from importlib.resources import files
 from xml.etree import ElementTree
 
 import jinja2
@@ -47,11 +48,9 @@ def page_environment(package: str) -> jinja2.Environment:
     )
 
 
-def source_of(environment: jinja2.Environment, name: str) -> str:
-    """Return the text of the file ``name`` beside the templates, as it is."""
-    assert environment.loader is not None
-    text, _, _ = environment.loader.get_source(environment, name)
-    return text
+def source_of(package: str, name: str) -> str:
+    """Return the text of the file ``name`` beside the templates of ``package``, as it is."""
+    return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
 def policy_hash(text: str) -> str:

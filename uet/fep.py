@@ -255,21 +255,21 @@ class FabricEndpoint:
                 return True
         return False
 
-    def open_pdc(self, peer: str, *, ordered: bool = False, negotiate: bool = False) -> bool:
-        """Make a PDC without a request, by NOOP or NEGOTIATION; whether there was room."""
+    def open_pdc(self, peer: str, *, ordered: bool = False, negotiate: bool = False) -> Pdc | None:
+        """Make a PDC without a request, by NOOP or NEGOTIATION; return it if there was room."""
         kind = ControlType.NEGOTIATION if negotiate else ControlType.NOOP
         pdc = self.table.initiator(
             self.peers[ip_of(peer).packed], self.time.now, ordered=ordered, sdi=self.config.sdi
         )
         if pdc is None or pdc.source.is_full:
-            return False
+            return None
         try:
             self.control.append(pdc.source.send_control(kind, self.time.now))
         except SealError as error:
             pdc.fail(error.reason.upper(), self.time.now, notify=False)
-            return False
+            return None
         self.scheduler.wake(pdc)
-        return True
+        return pdc
 
     def close(self) -> None:
         """Finish what was posted, then close every PDC initiated here, with its handshake."""

@@ -60,11 +60,10 @@ class Process:
     def of(cls, pid: int) -> Process | None:
         """The process that has ``pid`` now."""
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
+            state, start = _state_and_start(pid)
         except OSError:
             return None
-        state, *rest = stat.rpartition(")")[2].split()  # the name before may hold anything
-        return None if state in "ZX" else cls(pid, int(rest[18]))
+        return None if state in "ZX" else cls(pid, start)
 
     @property
     def alive(self) -> bool:
@@ -134,9 +133,14 @@ def check_name(lab: str) -> str:
 
 
 def this_process() -> Process:
-    process = Process.of(os.getpid())
-    assert process is not None
-    return process
+    _, start = _state_and_start(os.getpid())
+    return Process(os.getpid(), start)
+
+
+def _state_and_start(pid: int) -> tuple[str, int]:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    state, *rest = stat.rpartition(")")[2].split()  # the name before may hold anything
+    return state, int(rest[18])
 
 
 def now() -> str:

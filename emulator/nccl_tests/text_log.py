@@ -71,7 +71,7 @@ class _Reading:
             self._end_of_row()
             self._begin(where, found, mixed="NCCL " in text)
         elif self.begun is not None:
-            self._go_on(text.split())
+            self._go_on(self.begun[1], text.split())
 
     def _describes(self, where: str, text: str) -> bool:
         """Take ``text`` if it is a line about the test; return whether it is one."""
@@ -120,10 +120,8 @@ class _Reading:
         if len(row) >= len(columns):
             self._end_of_row()
 
-    def _go_on(self, words: Sequence[str]) -> None:
-        """Take the times that belong to the row that has begun, if ``words`` are them."""
-        assert self.begun is not None
-        row = self.begun[1]
+    def _go_on(self, row: list[str], words: Sequence[str]) -> None:
+        """Take the times that belong to ``row``, which has begun, if ``words`` are them."""
         first = self.columns.index("time")
         ends = first + _width(self.columns), len(self.columns)
         for at in range(min(len(words), 8)):

@@ -144,14 +144,13 @@ class HostChannelAdapter:
             return
         key = peer.key, delivery
         queues = self._agreed.numbers(*key)
-        if not queues:
+        qp = self.queue_pair(queues[self._turns[key] % len(queues)]) if queues else None
+        if qp is None:
             known = ", ".join(self._agreed.services(peer.key))
             raise WorkError(
                 f"there is no queue pair for delivery {delivery!r} to {request.peer}; it has "
                 f"{known or 'none'}, and ud"
             )
-        qp = self.queue_pair(queues[self._turns[key] % len(queues)])
-        assert qp is not None
         work = qp.prepare(request)
         self._turns[key] += 1
         qp.post(work)

@@ -12,7 +12,7 @@ import click
 from emulator.cli.labs.lab_choice import agreed, choose_lab, up
 from emulator.cli.options import LAB
 from emulator.dataplane.capture.fabric_capture import Tap, describe, parse_snaplen, ports_of, select
-from emulator.dataplane.capture.live_stream import LiveStream
+from emulator.dataplane.capture.live_stream import live_stream
 from emulator.dataplane.cleanup import require_root
 from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
@@ -105,7 +105,7 @@ def command(
             except OSError as error:
                 raise UserError(f"cannot write {target}: {error.strerror}") from None
         stream = stack.enter_context(
-            LiveStream(
+            live_stream(
                 taps,
                 namespace=lambda node: running.netns(node).name,
                 out=out,

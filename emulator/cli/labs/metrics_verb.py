@@ -64,13 +64,12 @@ def command(lab: str | None, listen: str, interval: str, keep: str, follow: bool
     routes = {PATH: page.answer, "/": _index}
     with Attention(keys=False) as attention, LocalServer(address, routes) as server:
         exporter = _Exporter(page, attention, pause_ns * 1e-9, keep_ns * 1e-9)
-        if name is not None:
-            exporter.start(name)
+        watch = None if name is None else exporter.start(name)
         what = f"lab {name}" if name else f"every lab {lab or '*'} that comes up"
         click.echo(f"metrics of {what}: {server.url}{PATH[1:]} (Ctrl-C ends)")
         reach_warning(server)
-        if name is not None:
-            exporter.until_gone()
+        if watch is not None:
+            exporter.until_gone(watch)
         else:
             exporter.follow(lab or "*")
     return 0 if attention.ended in (None, signal.SIGINT) else 128 + attention.ended
@@ -89,75 +88,75 @@ class _Exporter:
         self._page = page
         self._attention = attention
         self._pause_s, self._keep_s = pause_s, keep_s
-        self._watch: LabWatch | None = None
 
-    def start(self, name: str) -> None:
+    def start(self, name: str) -> LabWatch:
         """Attach to a lab.  Raises UserError if it cannot be read."""
-        self._watch = LabWatch(name)
+        watch = LabWatch(name)
         try:
-            self._look()
+            self._look(watch)
         except UserError:
-            self._let_go()
+            self._let_go(watch)
             raise
+        return watch
 
-    def until_gone(self) -> None:
+    def until_gone(self, watch: LabWatch) -> None:
         """Export the lab until it goes and its last values have been kept; say so."""
-        self._until_ended()
-        if self._attention.ended is None and (gone := self._latest().ended) is not None:
+        gone = self._until_ended(watch)
+        if self._attention.ended is None:
             click.echo(f"uetemu: {gone}; its last values stay for {self._keep_s:g} s", err=True)
-            self._keep(time.monotonic() + self._keep_s)
+            self._keep(watch, time.monotonic() + self._keep_s)
 
     def follow(self, pattern: str) -> None:
         """Export one lab of ``pattern`` after the other, the youngest first."""
         known: set[str] = set()
         until = 0.0
+        watch: LabWatch | None = None
         while self._attention.ended is None:
             labs = [
                 one for one in up().values() if not one.abandoned and fnmatchcase(one.lab, pattern)
             ]
             fresh = [one for one in labs if one.identity not in known]
             if not fresh:
-                if self._watch is not None:
-                    self._look()
+                if watch is not None:
+                    self._look(watch)
                     if time.monotonic() > until:
-                        self._let_go()
+                        self._let_go(watch)
+                        watch = None
                 self._attention.wait(LOOK_S)
                 continue
             youngest = max(fresh, key=lambda one: one.created)
             known = {one.identity for one in labs}
-            self._let_go()
+            if watch is not None:
+                self._let_go(watch)
+                watch = None
             try:
-                self.start(youngest.lab)
+                watch = self.start(youngest.lab)
             except UserError as error:  # it went before it could be read, or it is broken
                 if not isinstance(error, LabGone):
                     click.echo(f"uetemu: left out: {error}", err=True)
                 continue
-            self._until_ended()
+            self._until_ended(watch)
             until = time.monotonic() + self._keep_s
 
-    def _until_ended(self) -> None:
-        pause_s = min(FIRST_S, self._pause_s)
-        while self._attention.ended is None and self._latest().ended is None:
+    def _until_ended(self, watch: LabWatch) -> str | None:
+        """Export the lab until it goes; return why it has, None if this is to end before."""
+        pause_s, ended = min(FIRST_S, self._pause_s), None
+        while self._attention.ended is None and ended is None:
             self._attention.wait(pause_s)
             pause_s = self._pause_s
-            self._look()
+            ended = self._look(watch).ended
+        return ended
 
-    def _keep(self, until: float) -> None:
+    def _keep(self, watch: LabWatch, until: float) -> None:
         while self._attention.ended is None and time.monotonic() < until:
             self._attention.wait(min(self._pause_s, until - time.monotonic()))
-            self._look()  # its run still writes its end
+            self._look(watch)  # its run still writes its end
 
-    def _look(self) -> None:
-        assert self._watch is not None
-        self._page.show(self._watch.look())
+    def _look(self, watch: LabWatch) -> Watched:
+        watched = watch.look()
+        self._page.show(watched)
+        return watched
 
-    def _latest(self) -> Watched:
-        assert self._watch is not None
-        assert self._watch.latest is not None
-        return self._watch.latest
-
-    def _let_go(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
-            self._page.show(None)
+    def _let_go(self, watch: LabWatch) -> None:
+        watch.close()
+        self._page.show(None)

@@ -17,9 +17,9 @@ import select
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from emulator.dataplane.capture.fabric_capture import SNAPLEN_HEADERS, Tap, buffer_mib
 from emulator.dataplane.capture.sniffer import QUEUE_BYTES, Dumpcap, PortCount, Sniffer
@@ -28,81 +28,83 @@ from emulator.errors import UserError
 _CAPTURED = re.compile(r"Packets captured: (\d+)")
 
 
-class LiveStream:
-    """A context manager: sniffers run inside the block and are gone after it."""
+@contextmanager
+def live_stream(
+    taps: Sequence[Tap],
+    *,
+    namespace: Callable[[str], str],
+    out: int,
+    snaplen: int = SNAPLEN_HEADERS,
+    comment: str = "",
+    count: int | None = None,
+) -> Iterator[LiveStream]:
+    """Have sniffers write to the descriptor ``out`` during the block.
 
-    def __init__(
-        self,
-        taps: Sequence[Tap],
-        *,
-        namespace: Callable[[str], str],
-        out: int,
-        snaplen: int = SNAPLEN_HEADERS,
-        comment: str = "",
-        count: int | None = None,
-    ) -> None:
-        """Write to the descriptor ``out``; ``count`` ends the stream after that many packets."""
-        self._taps = tuple(taps)
-        self._namespace = namespace
-        self._out = out
-        self._snaplen = snaplen
-        self._comment = comment
-        self._count = count
-        self._sniffers: list[Dumpcap] = []
-        self._writer: Sniffer | None = None
+    ``count`` ends the stream after that many packets.
+    """
+    if shutil.which("dumpcap") is None:
+        raise UserError("a live capture needs dumpcap: install the Debian package tshark")
+    buffer = buffer_mib(sum(len(tap.ports) for tap in taps))
 
-    def __enter__(self) -> LiveStream:
-        if shutil.which("dumpcap") is None:
-            raise UserError("a live capture needs dumpcap: install the Debian package tshark")
-        try:
-            if len(self._taps) == 1:
-                self._writer = self._start(self._taps[0], "-", self._out, self._count)
-                self._writer.wait_ready()
-            else:
-                with tempfile.TemporaryDirectory(prefix="uetemu-capture-") as folder:
-                    self._start_joined(Path(folder))
-        except BaseException:
-            self._kill()
-            raise
-        return self
-
-    def _start(self, tap: Tap, output: str, out: int, count: int | None) -> Dumpcap:
+    def start(tap: Tap, output: str, count: int | None) -> Dumpcap:
         sniffer = Dumpcap(
             tap.node,
             tap.ports,
-            namespace=self._namespace(tap.node),
+            namespace=namespace(tap.node),
             output=output,
-            snaplen=self._snaplen,
-            buffer_mib=buffer_mib(sum(len(tap.ports) for tap in self._taps)),
-            comment=self._comment,
+            snaplen=snaplen,
+            buffer_mib=buffer,
+            comment=comment,
             count=count,
             stdout=out,
         )
-        self._sniffers.append(sniffer)
+        running.callback(sniffer.kill)
         return sniffer
 
-    def _start_joined(self, folder: Path) -> None:
+    def start_joined(folder: Path) -> LiveStream:
         """The FIFOs need names only until both ends are open."""
         argv = ["dumpcap", "-q", "-n", "-t", "-C", str(QUEUE_BYTES)]
-        argv += ["--capture-comment", self._comment] if self._comment else []
-        argv += ["-c", str(self._count)] if self._count is not None else []
-        for tap in self._taps:
+        argv += ["--capture-comment", comment] if comment else []
+        argv += ["-c", str(count)] if count is not None else []
+        for tap in taps:
             fifo = str(folder / tap.node)
             os.mkfifo(fifo, 0o600)
             argv += ["-i", fifo]
-        self._writer = Sniffer([*argv, "-w", "-"], ready="\nFile: ", stdout=self._out)
-        for tap in self._taps:
-            self._start(tap, str(folder / tap.node), self._out, None)
-        for sniffer in (*self._sniffers, self._writer):
+        joiner = Sniffer([*argv, "-w", "-"], ready="\nFile: ", stdout=out)
+        running.callback(joiner.kill)
+        sniffers = [start(tap, str(folder / tap.node), None) for tap in taps]
+        for sniffer in (*sniffers, joiner):
             sniffer.wait_ready()
+        return LiveStream(sniffers, joiner, out, count)
+
+    with ExitStack() as running:
+        if len(taps) == 1:
+            only = start(taps[0], "-", count)
+            only.wait_ready()
+            stream = LiveStream([only], only, out, count)
+        else:
+            with tempfile.TemporaryDirectory(prefix="uetemu-capture-") as folder:
+                stream = start_joined(Path(folder))
+        yield stream
+
+
+class LiveStream:
+    """Running ``sniffers``, and the ``writer`` of the stream: the only one, or what joins them."""
+
+    def __init__(
+        self, sniffers: Sequence[Dumpcap], writer: Sniffer, out: int, count: int | None
+    ) -> None:
+        self._sniffers, self._writer = sniffers, writer
+        self._all = list(dict.fromkeys([*sniffers, writer]))
+        self._out, self._count = out, count
 
     def wait(self, seconds: float | None = None) -> None:
         """Return when ``seconds`` are over, a sniffer has ended or nobody reads the stream."""
-        if not all(sniffer.running for sniffer in self._all()):
+        if not all(sniffer.running for sniffer in self._all):
             return
         poll = select.poll()
         poll.register(self._out, 0)  # nothing but errors: POLLERR when the reader is gone
-        pidfds = [os.pidfd_open(sniffer.pid) for sniffer in self._all()]
+        pidfds = [os.pidfd_open(sniffer.pid) for sniffer in self._all]
         try:
             for pidfd in pidfds:
                 poll.register(pidfd, select.POLLIN)
@@ -110,10 +112,6 @@ class LiveStream:
         finally:
             for pidfd in pidfds:
                 os.close(pidfd)
-
-    def _all(self) -> list[Sniffer]:
-        joiner = [self._writer] if self._writer and self._writer not in self._sniffers else []
-        return [*self._sniffers, *joiner]
 
     @property
     def reader_gone(self) -> bool:
@@ -128,9 +126,8 @@ class LiveStream:
         :class:`UserError` if a sniffer had already ended of itself. It does not if all requested
         packets are written, or the reader has gone.
         """
-        assert self._writer is not None, "stop() belongs inside the with block"
         now_ns = time.monotonic_ns()
-        ended = [sniffer.complaint() for sniffer in self._all() if not sniffer.running]
+        ended = [sniffer.complaint() for sniffer in self._all if not sniffer.running]
         if self._writer.running and not self.reader_gone:
             for sniffer in self._sniffers:
                 sniffer.drain(now_ns, timeout_s=2.0)
@@ -144,15 +141,3 @@ class LiveStream:
         if ended and captured != self._count and not self.reader_gone:
             raise UserError(f"the capture has ended: {ended[0]}")
         return captured, [count for sniffer in self._sniffers for count in sniffer.counts()]
-
-    def _kill(self) -> None:
-        for sniffer in self._all():
-            sniffer.kill()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._kill()

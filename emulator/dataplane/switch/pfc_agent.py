@@ -331,8 +331,10 @@ class PauseAgent:
         visitor = namespaces.visitor()
         found = []
         for cable in topology.links:
-            if fitted.pause(cable) is None:
+            rules = fitted.pause(cable)
+            if rules is None:
                 continue
+            unwatched = replace(rules, watchdog_ns=0)
             plain = Egress(
                 rate_bps=Dilation(self._clock.dilation).host_bps(cable.rate_bps),
                 mtu=cable.mtu,
@@ -341,18 +343,15 @@ class PauseAgent:
             )
             faces_nic = not all(topology.node(end.node).is_switch for end in cable.ends)
             for end in cable.ends:
-                rules = fitted.pause(cable)
-                assert rules is not None
                 path = namespaces.path_of(self._lab, end.node)
                 if end.node not in kernels:
                     kernels[end.node] = visitor.inside(path, RouteSocket)
                 is_switch = topology.node(end.node).is_switch
                 egress = fitted.egress(cable, plain) if is_switch else plain
-                if not (is_switch and faces_nic):
-                    rules = replace(rules, watchdog_ns=0)  # it guards against NICs
+                own = rules if is_switch and faces_nic else unwatched  # it guards against NICs
 
                 def make(
-                    end: CableEnd = end, egress: Egress = egress, rules: PauseRules = rules
+                    end: CableEnd = end, egress: Egress = egress, rules: PauseRules = own
                 ) -> PausePort:
                     return PausePort(
                         str(end),

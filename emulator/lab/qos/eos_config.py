@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from emulator.dataplane.switch.pause import PauseRules
 from emulator.lab.qos.emulated_qos import (
     WARNING,
     EmulatedQos,
@@ -22,13 +23,12 @@ def _lines(qos: EmulatedQos) -> Iterator[str]:
     for number, points in qos.code_points().items():
         yield f"qos map dscp {' '.join(map(str, points))} to traffic-class {number}"
     yield "!"
-    if _watchdog(qos):
-        assert qos.pause is not None
-        seconds = f"{qos.pause.watchdog_ns / 1e9:.3f}"
+    if (rules := _watched(qos)) is not None:
+        seconds = f"{rules.watchdog_ns / 1e9:.3f}"
         pause = "priority-flow-control pause watchdog"
         yield f"{pause} default timeout {seconds}"
         yield f"{pause} default recovery-time {seconds}"
-        yield f"{pause} action {'drop' if qos.pause.drops else 'no-drop'}"
+        yield f"{pause} action {'drop' if rules.drops else 'no-drop'}"
         yield "!"
     for group in qos.groups:
         yield from _profile(qos, group)
@@ -65,9 +65,10 @@ def _profile(qos: EmulatedQos, group: PortGroup) -> Iterator[str]:
         )
 
 
-def _watchdog(qos: EmulatedQos) -> bool:
+def _watched(qos: EmulatedQos) -> PauseRules | None:
+    """Return the rules of pauses whose watchdog has a time that EOS takes."""
     least, most = _WATCHDOG_NS
-    return qos.pause is not None and least <= qos.pause.watchdog_ns <= most
+    return qos.pause if qos.pause and least <= qos.pause.watchdog_ns <= most else None
 
 
 def _notes(qos: EmulatedQos) -> Iterator[str]:
@@ -83,7 +84,7 @@ def _notes(qos: EmulatedQos) -> Iterator[str]:
             f"Trimming (code point {qos.trim_dscp}, {qos.trim_octets} octets) is left out: no "
             "public command reference of EOS has it."
         )
-    if qos.pause is not None and qos.pause.watchdog_ns and not _watchdog(qos):
+    if qos.pause is not None and qos.pause.watchdog_ns and _watched(qos) is None:
         yield (
             f"The emulated watchdog of {qos.pause.watchdog_ns} ns is left out: EOS takes 0.01 to "
             "60 s."

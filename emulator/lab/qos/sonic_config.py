@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.switch_profile import ClassRules
 from emulator.lab.qos.emulated_qos import (
     HIGHEST_CLASS,
@@ -73,8 +74,7 @@ def tables(qos: EmulatedQos) -> Tables:
             for number in sorted({qos.control, qos.trimmed or qos.control}):
                 found["QUEUE"][f"{port.name}|{number}"] = {"scheduler": _STRICT}
             found["PORT_QOS_MAP"][port.name] = _maps(qos, lossless)
-    if (watchdog := _watchdog_ms(qos)) is not None:
-        assert qos.pause is not None
+    if qos.pause is not None and (watchdog := _watchdog_ms(qos.pause)) is not None:
         action = "drop" if qos.pause.drops else "forward"
         times = {"detection_time": str(watchdog), "restoration_time": str(watchdog)}
         found["PFC_WD"] = {port.name: {"action": action, **times} for port in qos.ports}
@@ -101,17 +101,15 @@ def _maps(qos: EmulatedQos, lossless: str) -> Mapping[str, str]:
     }
     if qos.pause is not None:
         found |= {"pfc_enable": lossless, "pfc_to_queue_map": UNVERIFIED}
-        if _watchdog_ms(qos) is not None:
+        if _watchdog_ms(qos.pause) is not None:
             found["pfcwd_sw_enable"] = lossless
     return found
 
 
-def _watchdog_ms(qos: EmulatedQos) -> int | None:
+def _watchdog_ms(rules: PauseRules) -> int | None:
     """Return the watchdog's time in ms where SONiC takes it."""
-    if qos.pause is None or qos.pause.watchdog_ns % 10**6:
-        return None
-    time_ms = qos.pause.watchdog_ns // 10**6
-    return time_ms if time_ms in _WATCHDOG_MS else None
+    time_ms, rest = divmod(rules.watchdog_ns, 10**6)
+    return time_ms if not rest and time_ms in _WATCHDOG_MS else None
 
 
 def _notes(qos: EmulatedQos) -> Iterator[str]:
@@ -128,7 +126,7 @@ def _notes(qos: EmulatedQos) -> Iterator[str]:
             f"packet_discard_action trim. The size of {qos.trim_octets} octets is the emulator's; "
             "a chip may take others only."
         )
-    if qos.pause is not None and qos.pause.watchdog_ns and _watchdog_ms(qos) is None:
+    if qos.pause is not None and qos.pause.watchdog_ns and _watchdog_ms(qos.pause) is None:
         yield (
             f"The emulated watchdog of {qos.pause.watchdog_ns} ns is left out: SONiC's takes "
             f"{_WATCHDOG_MS[0]} to {_WATCHDOG_MS[-1]} ms."

@@ -30,7 +30,7 @@ from emulator.lab.standalone.script.outcomes import Outcomes
 from emulator.lab.standalone.script.requested_operations import (
     Message,
     Open,
-    ProbeOutcome,
+    Pending,
     ProbeRequest,
 )
 from emulator.sim.endpoint.nic.raw_port import RawPort
@@ -124,7 +124,7 @@ class Manners:
     """
 
     address: str | None = None
-    control: Callable[[ProbeRequest | Open, int], ProbeOutcome] | None = None
+    control: Callable[[ProbeRequest | Open, int], Pending] | None = None
     explain: Callable[[Request, str | None], str | None] = lambda request, error: None
 
 
@@ -153,7 +153,7 @@ class EndpointSession:
         self._messages = deque(messages)
         self._in_flight = in_flight or len(messages)
         self._open = 0
-        self._answer: tuple[Message, ProbeOutcome] | None = None  # that is being waited for
+        self._answer: tuple[Message, Pending] | None = None  # that is being waited for
         self._offers = deque(sorted(offers, key=lambda offer: offer.after))
         self._first_at: int | None = None  # when the first packet came
         self._capture = capture
@@ -215,7 +215,7 @@ class EndpointSession:
         done = endpoint.completions()
         for completion in done:
             self._completed(completion, now)
-        answered = self._answer is not None and self._answered(now)
+        answered = self._answered(now)
         self._refusals.look(frames)
         return bool(frames or out or done or answered)
 
@@ -275,6 +275,7 @@ class EndpointSession:
     # -- what is called of it ------------------------------------------------------------------
 
     def _post(self, now: int) -> None:
+        control = self._manners.control
         self._post_receives(0 if self._first_at is None else now - self._first_at)
         while self._messages and self._open < self._in_flight and not self._closing:
             message = self._messages[0]
@@ -287,9 +288,8 @@ class EndpointSession:
             message.posted_at = now
             self._tally.posted += 1
             try:
-                if isinstance(request, ProbeRequest | Open):
-                    assert self._manners.control is not None
-                    self._answer = message, self._manners.control(request, now)
+                if control is not None and isinstance(request, ProbeRequest | Open):
+                    self._answer = message, control(request, now)
                 else:
                     self._endpoint.post(replace(request, context=message))
             except ValueError as refusal:
@@ -326,7 +326,8 @@ class EndpointSession:
 
     def _answered(self, now: int) -> bool:
         """Return whether a PROBE, or what opens a PDC, has ended."""
-        assert self._answer is not None
+        if self._answer is None:
+            return False
         message, answer = self._answer
         ended, error = answer.outcome(now)
         if ended:

@@ -20,7 +20,7 @@ from emulator.lab.standalone.script.requested_operations import (
     DEFAULT_KEY,
     Around,
     Message,
-    ProbeOutcome,
+    begun,
     explanation,
     messages_of,
 )
@@ -208,7 +208,7 @@ class StandAloneFep(StandAlone):
             regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in run.work.regions],
             manners=Manners(
                 address=config.address,
-                control=partial(ProbeOutcome, endpoint),
+                control=partial(begun, endpoint),
                 explain=lambda request, error: explanation(request, error, config.delivery),
             ),
             facts={

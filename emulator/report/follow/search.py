@@ -150,12 +150,9 @@ class PacketWish:
     @property
     def marks(self) -> tuple[bytes, ...]:
         """Octets of which a frame that holds the packet has one."""
-        if self.psn is None:
-            assert self.message is not None
-            return (self.message.to_bytes(2, "big"),)
-        if self.psn >> 24:
-            return (self.psn.to_bytes(4, "big"),)
-        return (self.psn.to_bytes(3, "big"),)
+        if self.psn is not None:
+            return (self.psn.to_bytes(4 if self.psn >> 24 else 3, "big"),)
+        return () if self.message is None else (self.message.to_bytes(2, "big"),)
 
 
 @dataclass

@@ -246,7 +246,7 @@ def _switches(record: RunRecord) -> list[tuple[str, str]]:
 def rendered(template: str, drawn: bool, **content: Any) -> str:
     """Return a page from its template.  Only this room's own scripts may run in it."""
     environment = page_environment(__package__)
-    own, style = source_of(environment, "report.js"), source_of(environment, "report.css")
+    own, style = source_of(__package__, "report.js"), source_of(__package__, "report.css")
     scripts = [*([vega_lite.script()] if drawn else []), own]
     allowed = " ".join(map(policy_hash, scripts))
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"

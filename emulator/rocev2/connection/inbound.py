@@ -155,9 +155,8 @@ class Inbound:
         immediate = None
         if shape.immediate:
             (immediate,) = headers.IMM_DT.unpack_from(frame, at - headers.IMM_DT.size)
-        if shape.send:
-            receive, self._receive = self._receive, None
-            assert receive is not None
+        receive, self._receive = self._receive, None
+        if receive is not None:
             self._counts["rx_message_octets"] += self._at
             self._host.complete(
                 Completion(

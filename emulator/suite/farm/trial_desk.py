@@ -67,10 +67,13 @@ class TrialDesk:
         return self._ranks[rank].order
 
     def ended(self, rank: int, end: TrialEnd) -> TrialEnd | None:
-        """Take the end of the order of ``rank``; return it with its place, or None to try again."""
-        order = self._ranks[rank].order
-        assert order is not None
-        self._ranks[rank].order = None
+        """Take the end of the order of ``rank``; return it with its place.
+
+        None if it tries again or has none.
+        """
+        order, self._ranks[rank].order = self._ranks[rank].order, None
+        if order is None:
+            return None
         end = replace(end, place=self.place(rank))
         if order.failed is not None:
             return self._second(order.failed, end)

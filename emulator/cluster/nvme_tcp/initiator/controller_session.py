@@ -133,9 +133,7 @@ class HostLink(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
-        deadline = self.queue.next_deadline()
-        assert deadline is not None  # that of ICResp
-        self._timer.set(deadline / 1e9)  # asyncio's clock is the monotonic one, in seconds
+        self._set_timer()
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -195,9 +193,12 @@ class HostLink(asyncio.BufferedProtocol):
         self.queue.handle_timer(time.monotonic_ns())
         self._pump()
         self._settle()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         deadline = self.queue.next_deadline()
         if deadline is not None and self.queue.broken is None:
-            self._timer.set(deadline / 1e9)
+            self._timer.set(deadline / 1e9)  # asyncio's clock is the monotonic one, in seconds
 
 
 _ADMIN_DEPTH, _ADMIN_IN_CAPSULE, _ADMIN_TRANSFER = 31, 8192, 1 << 20

@@ -108,8 +108,7 @@ class Broadcast:
 
         Raises UserError, which names the peer, if it does not come or ends too early.
         """
-        source = parent(self.layout, self.rank)
-        assert source is not None
+        source = _LAYOUTS[self.layout](self.rank)
         received = bytearray()
         with ExitStack() as opened:
             before = opened.enter_context(self._accepted(listener, source))

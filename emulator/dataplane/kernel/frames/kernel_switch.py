@@ -296,9 +296,8 @@ class SwitchEntrance:
     def _astray(self, out: int, passed: int, now_ns: int) -> str:
         """Return the sentence on a frame whose account does not close."""
         where = f"a frame went into {self.node} at {now_ns:,} ns and "
-        if not out:
+        if not out or self._words is None:
             return f"{where}neither came out nor was counted as dropped"
-        assert self._words is not None
         self._outlets.settle()
         expected, full = self._words[self._passed_at] - passed, self._outlets.ring.lost
         if out > expected:

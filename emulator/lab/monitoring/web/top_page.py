@@ -259,7 +259,7 @@ class TopPage:
 def _rendered(lab: str, drawing: TopDrawing) -> tuple[bytes, str]:
     """Return the page and its content-security policy."""
     environment = page_environment(__package__)
-    script, style = source_of(environment, "top.js"), source_of(environment, "top.css")
+    script, style = source_of(__package__, "top.js"), source_of(__package__, "top.css")
     policy = (
         f"default-src 'none'; script-src {policy_hash(script)}; style-src {policy_hash(style)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "

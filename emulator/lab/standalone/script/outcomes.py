@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from emulator.lab.standalone.events import EventReport
-from emulator.lab.standalone.script.contents import summary
+from emulator.lab.standalone.script.contents import decode, summary
 from emulator.lab.standalone.script.offers import Offer, OfferedRegion
-from emulator.lab.standalone.script.requested_operations import Message, elements
+from emulator.lab.standalone.script.requested_operations import Message
 from emulator.whole_file import write_whole
 from uet.transport import Completion
 
@@ -51,7 +51,7 @@ class Outcomes:
         if error is None and message.memory is not None:
             stated |= summary(message.memory)
             if message.datatype is not None:
-                stated["values"] = elements(message)
+                stated["values"] = decode(message.datatype, message.memory)
             if message.expected is not None:
                 matches = bytes(message.memory) == message.expected
                 stated["as_expected"] = matches

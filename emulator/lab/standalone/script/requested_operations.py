@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import UserError
 from emulator.lab.standalone.script.contents import (
-    OctetPattern,
-    decode,
     encode,
     must_fit,
     pattern,
@@ -27,7 +26,7 @@ from emulator.lab.standalone.script.phrases import check_names, duration, ip, nu
 from topologies.advice import question
 from uet import transport
 from uet.config import DELIVERY_MODES
-from uet.pds.pdc import Pdc, PdcState
+from uet.pds.pdc import PdcState
 from uet.ses.address import Address
 from uet.ses.memory.atomic_operations import NO_OPERAND, WITH_COMPARE, size_of
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
@@ -112,49 +111,60 @@ class Open(Request):
     negotiate: bool
 
 
-class ProbeOutcome:
-    """The outcome of one operation.  Raises ``ValueError`` if it cannot be sent."""
+class Pending(ABC):
+    """An operation of the PDS under way.
 
-    def __init__(self, endpoint: WatchedEndpoint, request: ProbeRequest | Open, now: int) -> None:
-        self._endpoint = endpoint
-        self._pdc: Pdc | None = None
-        self._psn = 0
-        #: ns; ``None``: its PDC decides when to give up
-        self.deadline: int | None = None
-        if isinstance(request, ProbeRequest):
-            self._before = endpoint.counts["rx_probe_acks"]
-            if not endpoint.probe(request.peer):
-                raise ValueError(
-                    f"no PDC to {request.peer} is open here; let an open, or another operation,"
-                    " go before"
-                )
-            self.deadline = now + request.wait
-            return
-        if not endpoint.open_pdc(
-            request.peer, ordered=request.ordered, negotiate=request.negotiate
-        ):
-            raise ValueError(f"there is no room for a PDC to {request.peer}")
-        for pdc in endpoint.table.by_id.values():
-            ours = pdc.initiator and pdc.address == request.peer
-            if ours and pdc.ordered is request.ordered and pdc.takes_messages:
-                self._pdc = pdc
-        assert self._pdc is not None, "an open PDC is in the table"
-        self._psn = self._pdc.source.window.next - 1 & 0xFFFF_FFFF
+    ``deadline`` (ns) is when it is given up; ``None``: its PDC decides that.
+    """
 
+    deadline: int | None = None
+
+    @abstractmethod
     def outcome(self, now: int) -> tuple[bool, str | None]:
         """Return whether it has ended, and by which error."""
-        pdc = self._pdc
+
+
+class _Probe(Pending):
+    deadline: int
+
+    def __init__(self, endpoint: WatchedEndpoint, request: ProbeRequest, now: int) -> None:
+        self._endpoint, self._before = endpoint, endpoint.counts["rx_probe_acks"]
+        if not endpoint.probe(request.peer):
+            raise ValueError(
+                f"no PDC to {request.peer} is open here; let an open, or another operation, go"
+                " before"
+            )
+        self.deadline = now + request.wait
+
+    def outcome(self, now: int) -> tuple[bool, str | None]:
+        if self._endpoint.counts["rx_probe_acks"] > self._before:
+            return True, None
+        return now >= self.deadline, "TIMEOUT"
+
+
+class _Opening(Pending):
+    def __init__(self, endpoint: WatchedEndpoint, request: Open) -> None:
+        pdc = endpoint.open_pdc(request.peer, ordered=request.ordered, negotiate=request.negotiate)
         if pdc is None:
-            if self._endpoint.counts["rx_probe_acks"] > self._before:
-                return True, None
-            assert self.deadline is not None
-            return now >= self.deadline, "TIMEOUT"
+            raise ValueError(f"there is no room for a PDC to {request.peer}")
+        self._endpoint, self._pdc = endpoint, pdc
+        self._psn = pdc.source.window.next - 1 & 0xFFFF_FFFF
+
+    def outcome(self, now: int) -> tuple[bool, str | None]:
+        pdc = self._pdc
         error = self._endpoint.failures.get(pdc.id)
         if error is not None:
             return True, error
         if not pdc.source.window.is_open(self._psn) and pdc.peer_id:
             return True, None
         return pdc.state is PdcState.CLOSED, "PDC_CLOSED"
+
+
+def begun(endpoint: WatchedEndpoint, request: ProbeRequest | Open, now: int) -> Pending:
+    """Send what belongs to no request.  Raises ``ValueError`` if it cannot be sent."""
+    if isinstance(request, ProbeRequest):
+        return _Probe(endpoint, request, now)
+    return _Opening(endpoint, request)
 
 
 #: The key under which a target registers its memory by default.
@@ -311,9 +321,12 @@ class _Maker:
         value = self._item.get(name)
         return default if value is None else switch(value, f"{self._where}: {name}")
 
-    def _pattern(self, name: str, default: str | None) -> OctetPattern | None:
-        text = self._item.get(name, default)
-        return None if text is None else pattern(str(text), f"{self._where}: {name}")
+    def _octets(self, name: str, size: int, place: int) -> bytes:
+        rule = pattern(str(self._item.get(name, "reference")), f"{self._where}: {name}")
+        return rule.octets(size, place, self._around.seed)
+
+    def _first(self) -> int:
+        return self._number("index", 0, high=2**32)
 
     def _list(self, name: str) -> list[object]:
         """Values written as a list, or with slashes between them."""
@@ -375,10 +388,7 @@ class _Maker:
         }
 
     def _payload(self, index: int, size: int) -> memoryview:
-        rule = self._pattern("pattern", "reference")
-        assert rule is not None
-        first = self._number("index", 0, high=2**32)
-        return memoryview(rule.octets(size, first + index, self._around.seed))
+        return memoryview(self._octets("pattern", size, self._first() + index))
 
     def _size(self) -> int:
         if self._item.get("size") in (None, ""):
@@ -442,9 +452,8 @@ class _Maker:
         size = self._size()
         place = self._place(index, size)
         memory = memoryview(bytearray(size))
-        rule = self._pattern("expect", None)
-        first = self._number("index", 0, high=2**32)
-        expected = None if rule is None else rule.octets(size, first + index, self._around.seed)
+        place_of, unchecked = self._first() + index, self._item.get("expect") is None
+        expected = None if unchecked else self._octets("expect", size, place_of)
         read = transport.ReadRequest(**self._route(), **place, memory=memory)
         return Message("read", read, size, memory, expected, stated=_reported(place, None))
 
@@ -545,10 +554,3 @@ def _reported(place: Mapping[str, int], header_data: int | None) -> dict[str, ob
     if header_data is not None:
         stated["header_data"] = f"{header_data:#x}"
     return stated
-
-
-def elements(message: Message) -> list[int | float | str]:
-    """Return what a fetching atomic brought, as numbers."""
-    assert message.datatype is not None
-    assert message.memory is not None
-    return decode(message.datatype, message.memory)
