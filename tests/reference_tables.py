@@ -14,7 +14,7 @@ import click
 from emulator import result_keys
 from emulator.cli.main import VERBS, cli
 from emulator.dataplane.control_plane import control_plane_choice
-from emulator.dataplane.switch import switch_choice
+from emulator.dataplane.switch import parameters, switch_choice
 from emulator.metrics import meanings
 from emulator.rocev2 import counters
 from emulator.run_files import UNITS
@@ -84,7 +84,7 @@ def transports() -> str:
 
 def switches() -> str:
     """List the profiles of switches, and the parameters of each."""
-    described = switch_choice.DESCRIBED.items()
+    described = parameters.described().items()
     rows = {f"{name}={values}": meaning for name, (values, meaning) in described}
     return "\n".join((_list({**switch_choice.MEANINGS, **rows}.items()), "", *_EXPLAINED))
 

@@ -17,9 +17,8 @@ from emulator.dataplane.doctor import capabilities
 from emulator.dataplane.doctor.capabilities import Capabilities
 from emulator.dataplane.kernel.fabric import bonds, bridge_ports
 from emulator.dataplane.settings import FabricSettings, Progress
-from emulator.dataplane.switch.balancing import check_kernel
+from emulator.dataplane.switch.balancing import Balancing, check_kernel
 from emulator.dataplane.switch.bpf import switch_program
-from emulator.dataplane.switch.bpf.layout import Balancing
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.errors import UserError
 from topologies.model import Topology

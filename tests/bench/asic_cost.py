@@ -24,10 +24,9 @@ from ipaddress import IPv4Network
 
 from emulator.dataplane.kernel.programs import bpf_syscall as kernel
 from emulator.dataplane.settings import Clock
-from emulator.dataplane.switch.balancing import LoadBalancing
+from emulator.dataplane.switch.balancing import Balancing, LoadBalancing
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program
-from emulator.dataplane.switch.bpf.layout import Balancing
 from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_profile import port_settings

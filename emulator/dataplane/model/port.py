@@ -16,7 +16,12 @@ from emulator.dataplane.model.packet import (
     trimmed,
 )
 from emulator.dataplane.model.program import ModelProgram, ModelRules
-from emulator.dataplane.switch.balancing import FIRST_IN_PYTHON, Arrival, chosen_in_python
+from emulator.dataplane.switch.balancing import (
+    FIRST_IN_PYTHON,
+    Arrival,
+    Balancing,
+    chosen_in_python,
+)
 from emulator.dataplane.switch.bpf.layout import (
     BINS,
     CLASS_COUNTERS,
@@ -32,7 +37,6 @@ from emulator.dataplane.switch.bpf.layout import (
     VIRTUAL_PORT,
     VIRTUAL_SWITCH,
     WITHOUT_CARRIER,
-    Balancing,
     DropReason,
     Queue,
     TrafficClass,

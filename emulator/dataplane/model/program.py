@@ -12,11 +12,13 @@ from ipaddress import IPv4Network
 from typing import NamedTuple
 
 from emulator.dataplane.switch.bpf.layout import (
+    CLASS,
     CLASS_SETTINGS,
     FAULT_SETTINGS,
     FAULTS_AT,
     FLOWLET,
     FLOWLETS,
+    PAUSE,
     PAUSE_COUNTS,
     PAUSE_RULES,
     PAUSE_STATE,
@@ -24,14 +26,15 @@ from emulator.dataplane.switch.bpf.layout import (
     PORT_KEY,
     PORT_SETTINGS_BYTES,
     PORT_STATE_BYTES,
-    PORT_TAIL,
     ROUTE,
     ROUTE_KEY,
+    TAIL,
     TAIL_AT,
     VIRTUAL_PORT,
     VIRTUAL_SWITCH,
     Queue,
     TrafficClass,
+    unpack,
 )
 from emulator.dataplane.switch.bpf.switch_program import Size
 
@@ -198,28 +201,27 @@ class ModelRules(NamedTuple):
         rate, seed = PORT_HEAD.unpack_from(settings)
         at, classes = PORT_HEAD.size, []
         for _ in TrafficClass:
-            numbers = ModelClass(*CLASS_SETTINGS.unpack_from(settings, at))
-            classes.append(numbers._replace(queue=min(numbers.queue, int(Queue.LOW))))
+            numbers = unpack(CLASS, settings, at)
+            numbers["queue"] = min(numbers["queue"], int(Queue.LOW))
+            classes.append(ModelClass(*(numbers[name] for name in ModelClass._fields)))
             at += CLASS_SETTINGS.size
-        tail = PORT_TAIL.unpack_from(settings, TAIL_AT)
-        (by_code_point, trim_payload, trimmed_dscp, bin_shift, balancing, switch, native) = tail[:7]
-        _, _, _, switch_seed, flowlet_gap = tail[7:]
+        tail = unpack(TAIL, settings, TAIL_AT)
         untrimmed = int(TrafficClass.UNTRIMMED)
-        points = (by_code_point[octet >> 2] for octet in range(256))
+        points = (tail["class_of"][octet >> 2] for octet in range(256))
         return cls(
             rate=rate,
             seed=seed,
             classes=tuple(classes),
             faults=ModelFaults(*FAULT_SETTINGS.unpack_from(settings, FAULTS_AT)),
             class_of=bytes(point if point <= untrimmed + 1 else untrimmed for point in points),
-            trim_payload=trim_payload,
-            trimmed_dscp=trimmed_dscp,
-            bin_shift=bin_shift & 63,
-            balancing=balancing,
-            switch=switch,
-            native_protocol=native,
-            switch_seed=switch_seed,
-            flowlet_gap=flowlet_gap,
+            trim_payload=tail["trim_payload"],
+            trimmed_dscp=tail["trimmed_dscp"],
+            bin_shift=tail["bin_shift"] & 63,
+            balancing=tail["balancing"],
+            switch=tail["switch_number"],
+            native_protocol=tail["native_protocol"],
+            switch_seed=tail["switch_seed"],
+            flowlet_gap=tail["flowlet_gap"],
         )
 
 
@@ -232,8 +234,8 @@ class PauseLimits(NamedTuple):
     @classmethod
     def of(cls, packed: bytes) -> PauseLimits | None:
         """Decode ``packed``; None of a port that does not pause."""
-        _, _, ceiling, enabled, dropping = PAUSE_RULES.unpack(packed)
-        return cls(ceiling, bool(dropping)) if enabled else None
+        rules = unpack(PAUSE, packed)
+        return cls(rules["ceiling"], bool(rules["dropping"])) if rules["enabled"] else None
 
 
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"

@@ -3,22 +3,32 @@
 All but ``flow`` and, if its gap exceeds the difference between paths, ``flowlet`` reorder whatever
 passes: ROD PDCs and TCP included.  The choice is among routed next hops; a bridge has none.
 
-The switch program has the methods of :class:`~emulator.dataplane.switch.bpf.layout.Balancing`, in C
-and in Python.  A method that a user registers has a function in Python, which the model calls; the
-kernel refuses it.
+The switch program has the methods of :class:`Balancing`, in C and in Python.  A method that a user
+registers has a function in Python, which the model calls; the kernel refuses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
-from emulator.dataplane.switch.bpf.layout import Balancing
 from emulator.errors import UserError
 from topologies.registry import Registry
 from uet.wire.codes import NATIVE_PROTOCOL
+
+
+class Balancing(IntEnum):
+    """The methods of the switch program, as it numbers them."""
+
+    KERNEL = 0  # not at all: the kernel hashes
+    FLOW = 1
+    FLOWLET = 2
+    PACKET = 3
+    ROUND_ROBIN = 4
+    LEAST_LOADED = 5
 
 
 class Arrival(NamedTuple):

@@ -36,20 +36,15 @@ block of 64B/66B coding (IEEE 802.3 clause 82), 8 octets of line time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
+from emulator.dataplane.switch.parameters import DEEPEST, XOFF, CbfcChoice, LlrChoice, in_octets
 from emulator.dataplane.switch.pause import WIRE_OCTETS, PauseRules
-from emulator.dataplane.switch.switch_choice import CbfcChoice, LlrChoice, OfBdp, SwitchChoice
+from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.dataplane.switch.switch_profile import CodePoints, Profile
 from emulator.errors import Misfit
-from topologies.ethernet import (
-    FCS_OCTETS,
-    FRAMING_OCTETS,
-    PACKET_OVERHEAD_OCTETS,
-    SHORTEST_OCTETS,
-)
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS, SHORTEST_OCTETS
 from topologies.model import Link, Topology
 from topologies.units import format_size, format_time
 
@@ -115,11 +110,8 @@ def _time_ns(bounds: tuple[tuple[int, int], ...], rate_bps: int) -> float:
 
 #: What shares the queue that a pause stops.
 LOSSLESS_CLASSES = ("data", "retransmission", "untrimmed")
-DEFAULT_XOFF = Fraction(1, 2)
 #: Between XOFF and XON, so that a port does not pause and resume for each frame.
 HYSTERESIS_FRAMES = 2
-#: The kernel counts octets of a queue in 32 bits, and its queue is twice the model's.
-MOST_OCTETS = 2**31 - 1
 
 
 class CableKind(NamedTuple):
@@ -172,13 +164,15 @@ def _rules(
     needed = headroom_bytes(
         kind.rate_bps, kind.delay_ns, mtu, response_ns=response, pipeline_ns=choice.latency_ns
     )
-    headroom = needed if requested.headroom is None else _octets(requested.headroom, bdp_bytes)
+    xoff, xon, headroom = (
+        in_octets(depth, bdp_bytes) for depth in (requested.xoff, requested.xon, requested.headroom)
+    )
+    if headroom is None:
+        headroom = needed
     frame = mtu + PACKET_OVERHEAD_OCTETS
     room = kind.buffer_bytes - headroom
-    if requested.xoff is None:
-        xoff = min(round(DEFAULT_XOFF * bdp_bytes), room)
-    else:
-        xoff = _octets(requested.xoff, bdp_bytes)
+    if xoff is None:
+        xoff = min(XOFF.octets(bdp_bytes), room)
     if xoff < frame or xoff > room:
         raise Misfit(
             f"PFC needs xoff ({format_size(max(xoff, 0))}, at least a frame of {frame} octets) and "
@@ -187,10 +181,8 @@ def _rules(
             "the cables, or take pfc=off",
             *("xoff", "headroom", "buffer", "uplink_delay", "nic_delay", "pfc"),
         )
-    if requested.xon is None:
+    if xon is None:
         xon = max(0, xoff - HYSTERESIS_FRAMES * frame)
-    else:
-        xon = _octets(requested.xon, bdp_bytes)
     if xon > xoff:
         raise Misfit(
             f"xon of the switch is {format_size(xon)}, above xoff of {format_size(xoff)}: "
@@ -225,10 +217,10 @@ def unlimited(
     for switch in topology.switches:
         cables = [link for link, _, _ in topology.neighbours(switch.name)]
         most = max(most, sum(held[kind_of(cable)] for cable in cables))
-    if most > MOST_OCTETS:
+    if most > DEEPEST:
         raise Misfit(
             f"the lossless buffers of one switch hold {format_size(most)} together, and the kernel "
-            f"queues at most {format_size(MOST_OCTETS)}: lower xoff or cbfc_buffer",
+            f"queues at most {format_size(DEEPEST)}: lower xoff or cbfc_buffer",
             *("xoff", "headroom", "buffer", "pfc", "cbfc"),
         )
     limits = {
@@ -251,10 +243,6 @@ def warnings(pauses: Mapping[CableKind, PauseRules]) -> tuple[str, ...]:
     )
 
 
-def _octets(depth: int | OfBdp, bdp_bytes: int) -> int:
-    return depth if isinstance(depth, int) else depth.octets(bdp_bytes)
-
-
 #: An ordered set on the wire.
 SET_OCTETS = 8
 #: Frames of a replay buffer, and of a receive buffer, beside what cable and pipeline hold.
@@ -263,39 +251,23 @@ _BITS_NS = 8 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlrRules:
+class LlrRules(LlrChoice):
     """Link layer retry at both ends of a cable.  Octets are those on the wire.
 
-    ``needed_bytes`` are those of a replay buffer that never stops a link at full rate; ``replays``
-    None: no limit.
+    ``needed_bytes`` are those of a replay buffer that never stops a link at full rate.
     """
 
     buffer_bytes: int
     needed_bytes: int
-    frames: int
-    timer_ns: int
-    replays: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CbfcRules:
+class CbfcRules(CbfcChoice):
     """Credits of the data class at both ends of a cable, in cells of the receiver's buffer."""
 
+    buffer_bytes: int
     cells: int
     needed_cells: int
-    cell_bytes: int
-    overhead_bytes: int
-    timer_ns: int
-
-    def cells_of(self, octets: int) -> int:
-        """Return the cells of a frame that takes ``octets`` on the wire."""
-        counted = octets - FRAMING_OCTETS + FCS_OCTETS + self.overhead_bytes
-        return max(1, -(-counted // self.cell_bytes))
-
-    @property
-    def buffer_bytes(self) -> int:
-        """The octets of the receiver's buffer."""
-        return self.cells * self.cell_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,23 +341,14 @@ def _llr(choice: LlrChoice, cable: Link) -> LlrRules:
             "would be replayed that are on their way; raise it",
             *("llr_timer", "uplink_delay", "nic_delay"),
         )
-    return LlrRules(
-        buffer_bytes=buffer,
-        needed_bytes=needed,
-        frames=choice.frames,
-        timer_ns=choice.timer_ns,
-        replays=choice.replays,
-    )
+    return LlrRules(**asdict(choice) | {"buffer_bytes": buffer, "needed_bytes": needed})
 
 
 def _cbfc(choice: CbfcChoice, cable: Link, pipeline_ns: int) -> CbfcRules:
-    cell, overhead = choice.cell_bytes, choice.overhead_bytes
+    cell = choice.cell_bytes
     frame = cable.mtu + PACKET_OVERHEAD_OCTETS
     travelling = _travelling(cable, 2 * cable.delay_ns + pipeline_ns) + SET_OCTETS
-    unsized = CbfcRules(
-        cells=0, needed_cells=0, cell_bytes=cell, overhead_bytes=overhead, timer_ns=choice.timer_ns
-    )
-    of_frame = unsized.cells_of(frame)
+    of_frame = choice.cells_of(frame)
     needed = -(-travelling * of_frame // frame) + RECEIVE_FRAMES * of_frame
     cells = needed if choice.buffer_bytes is None else choice.buffer_bytes // cell
     if cells < of_frame:
@@ -401,10 +364,5 @@ def _cbfc(choice: CbfcChoice, cable: Link, pipeline_ns: int) -> CbfcRules:
             "or lower cbfc_buffer",
             *("cbfc_buffer", "buffer", "uplink_delay", "nic_delay"),
         )
-    return CbfcRules(
-        cells=cells,
-        needed_cells=needed,
-        cell_bytes=cell,
-        overhead_bytes=overhead,
-        timer_ns=choice.timer_ns,
-    )
+    sized = {"buffer_bytes": cells * cell, "cells": cells, "needed_cells": needed}
+    return CbfcRules(**asdict(choice) | sized)

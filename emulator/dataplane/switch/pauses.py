@@ -14,7 +14,15 @@ from emulator.dataplane import lab_record
 from emulator.dataplane.kernel.programs.bpf_syscall import run
 from emulator.dataplane.settings import Clock
 from emulator.dataplane.switch import cable_counters
-from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
+from emulator.dataplane.switch.bpf.layout import (
+    PAUSE,
+    PAUSE_RULES,
+    PAUSE_STATE,
+    PORT_KEY,
+    WAITING_KEY,
+    pack,
+    unpack,
+)
 from emulator.dataplane.switch.bpf.switch_program import FORGET
 from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
 from emulator.dataplane.switch.cable_counters import PauseCounters
@@ -137,8 +145,8 @@ def forget(program: SwitchTables, *, egress: int | None = None, origin: int | No
 def set_dropping(program: SwitchTables, index: int, dropping: bool) -> None:
     """Have lossless frames that are to leave by port ``index`` dropped, or no longer."""
     key = PORT_KEY.pack(index)
-    *octets, enabled, _ = PAUSE_RULES.unpack(program.pause_rules.get(key))
-    program.pause_rules.put(key, PAUSE_RULES.pack(*octets, enabled, dropping))
+    rules = unpack(PAUSE, program.pause_rules.get(key)) | {"dropping": dropping}
+    program.pause_rules.put(key, pack(PAUSE, **rules))
 
 
 class PauseEngine(Protocol):
@@ -188,10 +196,8 @@ class Pauses:
         first = next(iter(self.indices.values()), None)
         if first is None:
             return False
-        xoff, *_, enabled, _ = PAUSE_RULES.unpack(
-            self._program.pause_rules.get(PORT_KEY.pack(first))
-        )
-        return bool(enabled) and xoff != UNBOUNDED
+        rules = unpack(PAUSE, self._program.pause_rules.get(PORT_KEY.pack(first)))
+        return bool(rules["enabled"]) and rules["xoff"] != UNBOUNDED
 
     def configure(self, fitted: FittedSwitch) -> None:
         """Configure what every port may hold; what a pausing port holds stays."""
@@ -200,13 +206,17 @@ class Pauses:
             packed = bytes(PAUSE_RULES.size)
             link = fitted.link(cable)
             if link is not None and link.cbfc is not None:
-                packed = PAUSE_RULES.pack(UNBOUNDED, 0, UNBOUNDED, True, False)
+                packed = pack(PAUSE, xoff=UNBOUNDED, ceiling=UNBOUNDED, enabled=True)
             if rules is not None:
-                packed = PAUSE_RULES.pack(
-                    rules.xoff_bytes, rules.xon_bytes, rules.ceiling_bytes, True, False
+                packed = pack(
+                    PAUSE,
+                    xoff=rules.xoff_bytes,
+                    xon=rules.xon_bytes,
+                    ceiling=rules.ceiling_bytes,
+                    enabled=True,
                 )
             key = PORT_KEY.pack(self.indices[str(end)])
-            *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(key))
+            enabled = unpack(PAUSE, self._program.pause_rules.get(key))["enabled"]
             self._program.pause_rules.put(key, packed)
             if not any(packed) or not (enabled or self._has_agent):
                 self._program.pause_states.put(key, bytes(PAUSE_STATE.size))

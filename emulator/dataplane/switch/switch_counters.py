@@ -14,16 +14,17 @@ from emulator.dataplane.switch.bpf.layout import (
     PORT_KEY,
     PORT_SETTINGS_BYTES,
     PORT_STATE_BYTES,
-    PORT_TAIL,
     QUEUE_STATE,
     RATE_SHIFT,
     SHARE_SHIFT,
     STATE_HEAD,
+    TAIL,
     TAIL_AT,
     VIRTUAL_PORT,
     DropReason,
     Queue,
     TrafficClass,
+    unpack,
 )
 from emulator.dataplane.switch.bpf.port_program import check_index
 from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
@@ -37,7 +38,6 @@ LOST_AT = (
     + TrafficClass.DATA * CLASS_COUNTERS.size
     + LOST_FIELD * DEPTH.size
 )
-BIN_SHIFT_FIELD, MEASURED_FIELD, LOW_SHARE_FIELD = 3, 7, 9  # of PORT_TAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,12 @@ def _counted(
 ) -> AsicCounters:
     """``depths`` is what a virtual clock's engine keeps of the port; None with the host's clock."""
     rate, _ = PORT_HEAD.unpack_from(settings)
-    tail = PORT_TAIL.unpack_from(settings, TAIL_AT)
-    bin_bytes = 1 << tail[BIN_SHIFT_FIELD]
+    tail = unpack(TAIL, settings, TAIL_AT)
+    bin_bytes = 1 << tail["bin_shift"]
     _, _, drained_at, credit, low_credit, *_ = STATE_HEAD.unpack_from(state)
-    measured = tail[MEASURED_FIELD]
-    idle = 0 if measured else max(0, time.monotonic_ns() - drained_at)
+    idle = 0 if tail["measured"] else max(0, time.monotonic_ns() - drained_at)
     served = (idle * rate + credit) >> RATE_SHIFT
-    owned = (served * tail[LOW_SHARE_FIELD] + low_credit) >> SHARE_SHIFT
+    owned = (served * tail["low_share"] + low_credit) >> SHARE_SHIFT
     offset = STATE_HEAD.size
     rows = {}
     for queue in Queue:

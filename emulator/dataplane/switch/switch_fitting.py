@@ -36,13 +36,22 @@ from emulator.dataplane.switch.cable_fitting import (
     most_octets_of_cell,
 )
 from emulator.dataplane.switch.code_points import LAB
-from emulator.dataplane.switch.pause import PauseRules
-from emulator.dataplane.switch.switch_choice import CBFC, LATENCY, LLR, OfBdp, SwitchChoice
-from emulator.dataplane.switch.switch_profile import (
+from emulator.dataplane.switch.parameters import (
+    CBFC,
     CLASS_NAMES,
+    DEEPEST,
+    LATENCY,
+    LLR,
+    OF_CLASS,
+    PFC,
+    ClassRules,
+    in_octets,
+)
+from emulator.dataplane.switch.pause import PauseRules
+from emulator.dataplane.switch.switch_choice import SwitchChoice
+from emulator.dataplane.switch.switch_profile import (
     LARGEST_HOST_RATE,
     SMALLEST_HOST_RATE,
-    ClassRules,
     CodePoints,
     Profile,
     named,
@@ -63,9 +72,8 @@ ON_CHIP = frozenset({"shallow", "lossless"})
 #: How much larger the kernel's queue is than the model's: frames that are not yet reported to have
 #: arrived, and those that one duplicates.
 MARGIN = 2
-DEEPEST = 2**31 - 1  # octets; twice that still fits the kernel's 32 bits
 LONGEST_GAP_NS = 86_400 * 10**9  # of host time: a day; the program counts in 64 bits
-SHOWN_CHANNELS = 3  # of a circle, in a refusal
+SHOWN_CHANNELS = 3  # of a cyclic buffer dependency, in a refusal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,10 +173,7 @@ def fit(
     frame = mtu_frame_bytes(topology)
     round_trip = base_rtt_ns(topology, frame)
     bdp = bdp_bytes(topology, round_trip)
-    changes = {
-        key: value.octets(bdp) if isinstance(value, OfBdp) else value
-        for key, value in choice.changes.items()
-    }
+    changes = {key: in_octets(value, bdp) for key, value in choice.changes.items()}
     mtu = max(link.mtu for link in topology.links)
     try:
         rules = named(
@@ -216,9 +221,9 @@ def fit(
     if clock == "host":
         _check_rates(topology, cables, dilation)
     if choice.cbfc is not None:
-        _check_circles(topology, "CBFC", "cbfc")
+        _check_dependencies(topology, CBFC)
     elif choice.pausing is not None and choice.pausing.pfc_deadlock == "refuse":
-        _check_circles(topology, "PFC", "pfc")
+        _check_dependencies(topology, PFC)
     if choice.method in PRELOADED_METHODS:
         _check_hops(topology, choice)
     return fitted
@@ -319,7 +324,7 @@ def _within(
                         *(f"{name}.{what}", "buffer"),
                     )
                 after = replace(after, **{what: buffer})
-        for what in ("kmin_bytes", "kmax_bytes", "trim_bytes", "limit_bytes"):
+        for what in OF_CLASS:
             if ((depth := getattr(after, what)) or 0) > DEEPEST:
                 raise Misfit(
                     f"{name}.{what} of the switch is {format_size(depth)}, and the kernel queues "
@@ -386,29 +391,30 @@ def _rates_of(topology: Topology, cable: Link) -> Iterator[str]:
     yield "nic_rate"
 
 
-def _check_circles(topology: Topology, control: str, parameter: str) -> None:
-    """Refuse lossless classes on routes by which packets can wait for each other in a circle.
+def _check_dependencies(topology: Topology, parameter: str) -> None:
+    """Refuse lossless classes, which ``parameter`` turns on, on routes with a cyclic dependency.
 
-    ``control`` is what keeps the class from loss, ``parameter`` what turns it on.
+    That is one of buffers whose packets wait for room in each other.
     """
-    seen = ", or pfc_deadlock=allow to see it" if parameter == "pfc" else ""
+    control = parameter.upper()
+    seen = ", or pfc_deadlock=allow to see it" if parameter == PFC else ""
     stretch = stretch_of(topology)
     if stretch is not None and stretch.turns_back:
         raise Misfit(
             f"{control} can bring this fabric to a standstill: a packet for another stretched rail "
             "goes down to a switch that has the rail and from there up again, so that links can "
-            "wait for each other in a circle: take rails_per_switch of all rails, or switches "
+            "have a cyclic buffer dependency: take rails_per_switch of all rails, or switches "
             f"without {control} (such as lossless:pfc=off, shallow){seen}",
             *(parameter, "switch", "rails_per_switch", "subnets"),
         )
-    circle = waiting_circle(topology)
-    if circle:
-        first = ", ".join(str(channel) for channel in circle[:SHOWN_CHANNELS])
-        more = len(circle) - SHOWN_CHANNELS
+    channels = waiting_circle(topology)
+    if channels:
+        first = ", ".join(str(channel) for channel in channels[:SHOWN_CHANNELS])
+        more = len(channels) - SHOWN_CHANNELS
         raise Misfit(
             f"{control} can bring this fabric to a standstill: with routing="
-            f"{topology.profile.routing}, packets of {len(circle)} links can wait for each other "
-            f"in a circle ({first}{f' and {more} more' if more > 0 else ''}): take "
+            f"{topology.profile.routing}, {len(channels)} links have a cyclic buffer dependency "
+            f"({first}{f' and {more} more' if more > 0 else ''}): take "
             f"routing=up-down, or switches without {control} (such as lossless:pfc=off, shallow)"
             f"{seen}",
             *(parameter, "switch", "routing"),

@@ -12,28 +12,35 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from emulator.dataplane.clock import Dilation
-from emulator.dataplane.kernel.shaping import (
-    CONTROL_CLASS,
-    DATA_CLASS,
-    DATA_SHARE,
-    DSCP_ROUTING,
-    LARGEST_DATA_SHARE,
-)
-from emulator.dataplane.switch.balancing import KERNEL, LoadBalancing
+from emulator.dataplane.kernel.shaping import CONTROL_CLASS, DATA_CLASS, DSCP_ROUTING
+from emulator.dataplane.switch.balancing import KERNEL, Balancing, LoadBalancing
 from emulator.dataplane.switch.bpf.layout import (
     BINS,
-    CLASS_SETTINGS,
+    CLASS,
     CODE_POINTS,
     PORT_HEAD,
-    PORT_SETTINGS_BYTES,
-    PORT_TAIL,
     RATE_SHIFT,
     SHARE_SHIFT,
     SLOPE_SHIFT,
+    TAIL,
+    TAIL_AT,
     WHOLE,
-    Balancing,
     Queue,
     TrafficClass,
+    pack,
+)
+from emulator.dataplane.switch.parameters import (
+    CLASS_NAMES,
+    CLASS_QUEUES,
+    DSCP,
+    KMAX,
+    KMIN,
+    OF_CLASS,
+    OF_PROFILE,
+    ClassRules,
+    PortRules,
+    check_whole,
+    numbers_of,
 )
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import Misfit, UserError
@@ -43,11 +50,6 @@ from uet.wire.codes import DSCP_CONTROL, DSCP_DATA, MIN_TRIM_SIZE
 LARGEST_HOST_RATE = 2 ** (28 - RATE_SHIFT) * 8e9  # bit/s; 68 s of it still fit 64 bits
 SMALLEST_HOST_RATE = 8e9 / 2**RATE_SHIFT * 100  # bit/s; below, rounding would exceed 1 %
 SEED_MASK = 2**64 - 1
-
-
-def _check_whole(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UserError(f"{name} is {value!r}: give a whole number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class CodePoints:
             value = getattr(self, part.name)
             if value is None:
                 continue
-            _check_whole(f"code_points.{part.name}", value)
+            check_whole(f"code_points.{part.name}", value)
             if not 0 <= value < CODE_POINTS:
                 raise UserError(f"the code point for {part.name} is {value}: a DSCP is 0 to 63")
             if value in taken:
@@ -98,42 +100,16 @@ class CodePoints:
         return bytes(table)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassRules:
-    """The treatment of packets of one class by the depth of their queue in octets.
-
-    ECN-capable packets are marked with a probability that grows from 0 at ``kmin_bytes`` to
-    ``pmax`` at ``kmax_bytes`` and is 1 from there on; None never marks.  A packet that would make
-    the queue deeper than ``trim_bytes`` is trimmed, deeper than ``limit_bytes`` dropped; None
-    never does.
-    """
-
-    kmin_bytes: int = 0
-    kmax_bytes: int | None = None
-    pmax: float = 1.0
-    trim_bytes: int | None = None
-    limit_bytes: int | None = None
-
-
 NO_RULES = ClassRules()
-CLASS_NAMES = ("data", "retransmission", "untrimmed", "trimmed", "control")
 TRIMMED_NAMES = ("data", "retransmission")
-#: Where packets of a code point can be made to wait; the parameters for it begin so.
-CLASS_QUEUES = ("high", "low")
-DSCP = "dscp."
-PLAIN_NAMES = ("mtu", "trim_size", "trimmed_queue", "data_share", "last_hop_ecn")
+PLAIN_NAMES = ("mtu", *OF_PROFILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(PortRules):
     """A switch.  ``mtu`` is the largest IP packet, ``trim_size`` the IP payload trimming leaves.
 
-    Data of all kinds share the low queue; control packets have the high one.  ``trimmed_queue`` is
-    ``"high"``, as the two classes of the HTB have it, or ``"medium"``.
-
-    Queues are served in strict priority, but for ``data_share``, the share of the link that the low
-    queue owns: data must not starve under trimmed packets and control.  The HTB below needs the
-    same value (:func:`emulator.dataplane.kernel.shaping.rate_requests`) if it is not its default.
+    Data of all kinds share the low queue; control packets have the high one.
     """
 
     mtu: int
@@ -143,13 +119,8 @@ class Profile:
     untrimmed: ClassRules = NO_RULES
     trimmed: ClassRules = NO_RULES
     control: ClassRules = NO_RULES
-    trim_size: int = MIN_TRIM_SIZE
-    trimmed_queue: str = "high"
-    data_share: float = DATA_SHARE
     #: by code point, one of CLASS_QUEUES: with control, or with data
     queues: Mapping[int, str] = field(default_factory=dict)
-    #: whether ports that face a NIC mark; RCCC looks after those queues itself (UES 3.6.14)
-    last_hop_ecn: bool = True
     #: skb->priority by queue: the class of the HTB below that serves it
     htb_classes: Mapping[Queue, int] = field(
         default_factory=lambda: {
@@ -160,8 +131,9 @@ class Profile:
     )
 
     def __post_init__(self) -> None:
-        _check_whole("mtu", self.mtu)
-        _check_whole("trim_size", self.trim_size)
+        check_whole("mtu", self.mtu)
+        for key, one in OF_PROFILE.items():
+            one.kind.check(key, getattr(self, one.field))
         frame = self.mtu + PACKET_OVERHEAD_OCTETS
         for name in CLASS_NAMES:
             _check_class(name, getattr(self, name), frame)
@@ -181,19 +153,6 @@ class Profile:
                 f"trim_size is {self.trim_size}: UES 4.1 leaves at least {MIN_TRIM_SIZE} octets of "
                 f"IP payload, and less than the MTU of {self.mtu}"
             )
-        if self.trimmed_queue not in ("high", "medium"):
-            raise UserError(
-                f"trimmed_queue is {self.trimmed_queue!r}: trimmed packets go to the queue "
-                "'high' or 'medium'"
-            )
-        if not isinstance(self.data_share, int | float) or not (
-            0 <= self.data_share <= LARGEST_DATA_SHARE
-        ):
-            raise UserError(
-                f"data_share is {self.data_share!r}: data own a share of 0 to "
-                f"{LARGEST_DATA_SHARE:g} of the link, and what control leaves of the rest"
-            )
-
         self._check_queues()
 
     def _check_queues(self) -> None:
@@ -361,7 +320,7 @@ def _lossless(bdp: int) -> dict[str, ClassRules]:
 
 
 def _marking(bdp: int) -> ClassRules:
-    return ClassRules(kmin_bytes=round(0.2 * bdp), kmax_bytes=round(0.8 * bdp))
+    return ClassRules(kmin_bytes=KMIN.octets(bdp), kmax_bytes=KMAX.octets(bdp))
 
 
 PROFILES: Mapping[str, Callable[[int], dict[str, ClassRules]]] = {
@@ -414,56 +373,44 @@ def port_settings(  # noqa: PLR0913  each is a field of what it makes
     marks = profile.last_hop_ecn or not faces_nic
     queued = profile.scaled(faults.rate) if faults.scaled else profile
     classes = (_packed_class(queued, traffic_class, marks) for traffic_class in TrafficClass)
-    tail = PORT_TAIL.pack(
-        profile.classes(),
-        profile.trim_size,
-        trimmed,
-        profile.bin_shift,
-        balancing.method,
-        balancing.switch,
-        balancing.native_protocol,
-        measured,
-        peer,
-        round(profile.data_share * 2**SHARE_SHIFT),
-        balancing.seed & SEED_MASK,
-        round(Dilation(dilation).host_ns(balancing.flowlet_gap_ns)),
-    )
+    numbers = numbers_of(profile, OF_PROFILE) | {
+        "class_of": profile.classes(),
+        "trimmed_dscp": trimmed,
+        "bin_shift": profile.bin_shift,
+        "balancing": balancing.method,
+        "switch_number": balancing.switch,
+        "native_protocol": balancing.native_protocol,
+        "measured": measured,
+        "peer": peer,
+        "low_share": round(profile.data_share * 2**SHARE_SHIFT),
+        "switch_seed": balancing.seed & SEED_MASK,
+        "flowlet_gap": round(Dilation(dilation).host_ns(balancing.flowlet_gap_ns)),
+    }
+    tail = pack(TAIL, **numbers)
     return b"".join((head, *classes, faults.packed(), tail))
 
 
 def arrival_settings(peer: int) -> bytes:
     """Return settings for a port of a GPU that report arrivals to port ``peer``, which measures."""
-    numbers = (0, 0, 0, Balancing.KERNEL, 0, 0, False, peer)
-    tail = PORT_TAIL.pack(bytes(CODE_POINTS), *numbers, 0, 0, 0)
-    return bytes(PORT_SETTINGS_BYTES - PORT_TAIL.size) + tail
+    return bytes(TAIL_AT) + pack(TAIL, class_of=b"", balancing=Balancing.KERNEL, peer=peer)
 
 
 def _packed_class(profile: Profile, traffic_class: TrafficClass, marks: bool) -> bytes:
     rules, queue = profile.rules(traffic_class), profile.queue(traffic_class)
     span = (rules.kmax_bytes or 0) - rules.kmin_bytes
     slope = round(rules.pmax * WHOLE * 2**SLOPE_SHIFT / span) if span > 0 else 0
-    return CLASS_SETTINGS.pack(
-        rules.kmin_bytes,
-        (rules.kmax_bytes or 0) if marks else 0,
-        slope if marks else 0,
-        rules.trim_bytes or 0,
-        rules.limit_bytes or 0,
-        profile.htb_classes[queue],
-        queue,
-    )
+    numbers = numbers_of(rules, OF_CLASS)
+    numbers |= {"mark_slope": slope, "priority": profile.htb_classes[queue], "queue": queue}
+    if not marks:
+        numbers |= {"mark_all": 0, "mark_slope": 0}
+    return pack(CLASS, **numbers)
 
 
 def _check_class(name: str, rules: ClassRules, frame: int) -> None:
-    kmin, kmax, trim, limit = (
-        rules.kmin_bytes,
-        rules.kmax_bytes,
-        rules.trim_bytes,
-        rules.limit_bytes,
-    )
-    for what in ("kmin_bytes", "kmax_bytes", "trim_bytes", "limit_bytes"):
-        value = getattr(rules, what)
-        if value is not None or what == "kmin_bytes":
-            _check_whole(f"{name}.{what}", value)
+    for what, one in OF_CLASS.items():
+        one.kind.check(f"{name}.{what}", getattr(rules, what))
+    kmin, kmax = rules.kmin_bytes, rules.kmax_bytes
+    trim, limit = rules.trim_bytes, rules.limit_bytes
     if kmin < 0:
         raise UserError(f"{name}.kmin_bytes is {kmin}: a queue holds 0 octets or more")
     if kmax is not None and kmin > kmax:
@@ -472,11 +419,6 @@ def _check_class(name: str, rules: ClassRules, frame: int) -> None:
             "the lower one",
             f"{name}.kmin_bytes",
             f"{name}.kmax_bytes",
-        )
-    if not isinstance(rules.pmax, int | float) or not 0 < rules.pmax <= 1:
-        raise Misfit(
-            f"{name}.pmax is {rules.pmax}: a marking probability is above 0, at most 1",
-            f"{name}.pmax",
         )
     for what, depth in (("trim_bytes", trim), ("limit_bytes", limit)):
         if depth is not None and depth < frame:

@@ -47,17 +47,16 @@ from emulator.dataplane.kernel.programs.bpf_syscall import LOCKED
 from emulator.dataplane.switch.bpf.layout import (
     BINS,
     CLASS_COUNTERS,
-    CODE_POINTS,
     PORT_SETTINGS_BYTES,
     PORT_STATE_BYTES,
     QUEUE_STATE,
     RATE_SHIFT,
     SHARE_SHIFT,
     STATE_HEAD,
-    TAIL_AT,
     DropReason,
     Queue,
     TrafficClass,
+    places,
 )
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.switch_counters import LOST_FIELD
@@ -84,12 +83,13 @@ VALUES = COLUMNS[2:]  # what is recorded of one port at one time
 LINES_AT_ONCE = 1000  # that go to the file together
 LONGEST_IDLE_NS = 1 << 34  # times the highest rate it still fits 64 bits
 
-_NUMBERS = TAIL_AT + CODE_POINTS  # of the settings: 32-bit numbers in the order of PORT_TAIL
+_READ = ["rate", "bin_shift", "measured", "low_share"]  # of the settings
+_PLACES = [places("port_settings")[name] for name in _READ]
 SETTINGS = np.dtype(
     {
-        "names": ["rate", "bin_shift", "measured", "low_share"],
-        "formats": ["u8", "u4", "u4", "u8"],
-        "offsets": [0, _NUMBERS + 2 * 4, _NUMBERS + 6 * 4, _NUMBERS + 8 * 4],
+        "names": _READ,
+        "formats": [f"u{place.size}" for place in _PLACES],
+        "offsets": [place.offset for place in _PLACES],
         "itemsize": PORT_SETTINGS_BYTES,
     }
 )

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from emulator.dataplane.switch.bpf.layout import CODE_POINTS, Queue, TrafficClass
 from emulator.dataplane.switch.cable_fitting import LOSSLESS_CLASSES
+from emulator.dataplane.switch.parameters import ClassRules
 from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.switch_fitting import FittedSwitch
-from emulator.dataplane.switch.switch_profile import ClassRules, Profile
+from emulator.dataplane.switch.switch_profile import Profile
 from emulator.errors import UserError
 from topologies.ethernet import HEADER_OCTETS
 from topologies.model import CableEnd, Node, Role, Topology

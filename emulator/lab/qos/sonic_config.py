@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from emulator.dataplane.switch.parameters import ClassRules
 from emulator.dataplane.switch.pause import PauseRules
-from emulator.dataplane.switch.switch_profile import ClassRules
 from emulator.lab.qos.emulated_qos import (
     HIGHEST_CLASS,
     UNVERIFIED,

@@ -12,8 +12,9 @@ import psutil
 
 from emulator.dataplane.switch.bpf.layout import TrafficClass
 from emulator.dataplane.switch.code_points import LAB
-from emulator.dataplane.switch.switch_choice import OF_TRIMMING, TRIM, SwitchChoice
-from emulator.dataplane.switch.switch_profile import CLASS_NAMES, DSCP, TRIMMED_NAMES, named
+from emulator.dataplane.switch.parameters import CLASS_NAMES, DSCP, ECN, PARAMETERS, TRIM
+from emulator.dataplane.switch.switch_choice import SwitchChoice
+from emulator.dataplane.switch.switch_profile import TRIMMED_NAMES, named
 from emulator.errors import UserError
 from emulator.run.plan.stages import StageChoice
 from emulator.scenario import Trial
@@ -149,10 +150,6 @@ def _sized(octets: int) -> str:
     return f"{octets / 2**30:.2f} GiB" if octets >= 10 * 2**20 else f"{octets / 2**20:.2f} MiB"
 
 
-#: What of a class is about marks alone.
-MARKS = ("kmin_bytes", "kmax_bytes", "pmax")
-
-
 class Used(Protocol):
     """A transport on a switch."""
 
@@ -211,12 +208,13 @@ def _useless(key: str, value: str, transport: TransportChoice, switch: SwitchCho
         if name == "trimmed":
             return f"no packet of {whose} is trimmed on this switch"
         return f"{whose} sends no packet of class {name}; write {instead}.{rule}"
-    if dot and rule in MARKS and name not in marked:
+    mechanism = PARAMETERS[key].of
+    if mechanism == ECN and name not in marked:
         return (
             f"packets of class {name} that {whose} sends are not ECN-capable; write "
             f"{instead}.{rule}"
         )
-    if (key in OF_TRIMMING or (key == TRIM and value == "on")) and not trimmed:
+    if (mechanism == TRIM or (key == TRIM and value == "on")) and not trimmed:
         return f"no packet of {whose} is trimmed on this switch; its data are of class {instead}"
     return None
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from emulator.dataplane.switch.switch_choice import CBFC, DEFAULT, LATENCY, PFC, parse_latency
+from emulator.dataplane.switch.parameters import CBFC, LATENCY, OF_PFC, PARAMETERS, PFC
+from emulator.dataplane.switch.switch_choice import DEFAULT
 from emulator.errors import UserError
 from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.scenario import Trial
@@ -89,15 +90,17 @@ def with_customary(switch: str, customary: str) -> str:
     if chosen.name != usual.name:
         return switch
     given = dict(chosen.options)
-    unpaused = given.get("pfc") == "off" or given.get(CBFC) == "on"
-    closed = {*given, *(PFC if unpaused else ())}
+    unpaused = given.get(PFC) == "off" or given.get(CBFC) == "on"
+    closed = {*given, *(OF_PFC if unpaused else ())}
     more = [(key, value) for key, value in usual.options if key not in closed]
     return str(StageChoice(chosen.name, (*chosen.options, *more)))
 
 
 def asked_latency_ns(switch: str) -> int:
     """Return the pipeline latency of the choice ``switch``, 0 if it names none."""
-    return parse_latency(dict(StageChoice.parse(switch).options).get(LATENCY, "0"))
+    stated = dict(StageChoice.parse(switch).options).get(LATENCY, "0")
+    latency_ns: int = PARAMETERS[LATENCY].kind.read(LATENCY, stated)
+    return latency_ns
 
 
 def _contradiction(option: str, user: str, trial: str) -> UserError:

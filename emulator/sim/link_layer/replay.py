@@ -13,7 +13,7 @@ replay timer, moves the cursor to the oldest outstanding frame. From there all a
 before any new one.  So the order is kept, and the receiver needs no buffer.
 
 Numbers do not wrap here: the specification's field widths are not public, and no more than
-:data:`~emulator.dataplane.switch.switch_choice.MOST_OUTSTANDING` frames are ever outstanding.
+:data:`~emulator.dataplane.switch.parameters.MOST_OUTSTANDING` frames are ever outstanding.
 """
 
 from __future__ import annotations

@@ -37,9 +37,7 @@ def llr(*, buffer_bytes: int = 1 << 20, frames: int = 2047, replays: int | None 
 
 def cbfc(cells: int) -> CbfcRules:
     """Rules of credits: cells of 64 octets, a frame of 976 octets takes 16 of them."""
-    return CbfcRules(
-        cells=cells, needed_cells=cells, cell_bytes=64, overhead_bytes=-4, timer_ns=TIMER_NS
-    )
+    return CbfcRules(buffer_bytes=64 * cells, cells=cells, needed_cells=cells, timer_ns=TIMER_NS)
 
 
 class Script:

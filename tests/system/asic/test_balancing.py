@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from emulator.dataplane.kernel import kernel_objects as kernel_object
-from emulator.dataplane.switch.balancing import LoadBalancing
+from emulator.dataplane.switch.balancing import Balancing, LoadBalancing
 from emulator.dataplane.switch.bpf import port_program as ports
-from emulator.dataplane.switch.bpf.layout import Balancing
 from emulator.dataplane.switch.bpf.switch_program import SwitchProgram
 from emulator.dataplane.switch.switch_profile import port_settings
 from emulator.errors import UserError

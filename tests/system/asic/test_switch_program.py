@@ -17,10 +17,10 @@ from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.kernel.programs import bpf_syscall as kernel
 from emulator.dataplane.kernel.release import CLSACT_EGRESS
 from emulator.dataplane.kernel.shaping import TCMSG
-from emulator.dataplane.switch.balancing import LoadBalancing
+from emulator.dataplane.switch.balancing import Balancing, LoadBalancing
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program
-from emulator.dataplane.switch.bpf.layout import FLOWLETS, VALUE_BYTES, Balancing
+from emulator.dataplane.switch.bpf.layout import FLOWLETS, VALUE_BYTES
 from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
 from emulator.dataplane.switch.switch_profile import port_settings
 from emulator.errors import UserError

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from emulator.dataplane.switch import switch_counters as asic_counters
-from emulator.dataplane.switch.balancing import LoadBalancing
+from emulator.dataplane.switch.balancing import Balancing, LoadBalancing
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program
-from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, Balancing, DropReason, Queue
+from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, DropReason, Queue
 from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
 from emulator.dataplane.switch.cable_counters import read as read_pauses
 from emulator.dataplane.switch.pauses import set_dropping

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from emulator.dataplane.switch.parameters import OF_CLASS, OF_DSCP, OF_PFC, OF_PROFILE, OWN, members
 
 RATE_SHIFT = 24
 SLOPE_SHIFT = 16
@@ -48,17 +51,6 @@ class DropReason(IntEnum):
     LINK_DOWN = 7  # fault: the cable has no carrier
 
 
-class Balancing(IntEnum):
-    """The ways in which a switch chooses among equal next hops."""
-
-    KERNEL = 0  # not at all: the kernel hashes
-    FLOW = 1
-    FLOWLET = 2
-    PACKET = 3
-    ROUND_ROBIN = 4
-    LEAST_LOADED = 5
-
-
 # What of a port faults act on, and one more bit of a black hole.
 FAULTS_DEPARTURES = 1
 FAULTS_ARRIVALS = 2
@@ -72,18 +64,30 @@ class Array(NamedTuple):
     number: int
 
 
-#: Every struct that C and Python share, by its name in C: each member's format (of the module
-#: ``struct``), or the structs that it is, by its name in C and in C's order.
-STRUCTS: dict[str, dict[str, str | Array]] = {
-    "class_settings": {
-        "mark_from": "Q",
-        "mark_all": "Q",
-        "mark_slope": "Q",
-        "trim_above": "Q",
-        "limit": "Q",
-        "priority": "I",
-        "queue": "I",
-    },
+#: Members of structs that have parameters of switches, and those around them: each one's format
+#: (of the module ``struct``), in C's order.  A further parameter of a class comes behind the others
+#: of it, one of a port behind all.
+CLASS = {**members(OF_CLASS), "priority": "I", "queue": "I"}
+PAUSE = {**members(OF_PFC), "enabled": "I", "dropping": "I"}
+_OF_PORT = members(OWN, OF_PROFILE, {"": OF_DSCP})
+TAIL = {
+    "class_of": _OF_PORT["class_of"],
+    "trim_payload": _OF_PORT["trim_payload"],
+    "trimmed_dscp": "I",
+    "bin_shift": "I",
+    "balancing": _OF_PORT["balancing"],
+    "switch_number": "I",
+    "native_protocol": "I",
+    "measured": "I",
+    "peer": "I",
+    "low_share": _OF_PORT["low_share"],
+    "switch_seed": "Q",
+    **_OF_PORT,
+}
+#: Every struct that C and Python share, by its name in C: each member's format, or the structs that
+#: it is, by its name in C and in C's order.
+STRUCTS: dict[str, Mapping[str, str | Array]] = {
+    "class_settings": CLASS,
     "fault_settings": {
         "loss": "Q",
         "good_to_bad": "Q",
@@ -101,18 +105,7 @@ STRUCTS: dict[str, dict[str, str | Array]] = {
         "seed": "Q",
         "classes": Array("class_settings", len(TrafficClass)),
         "faults": Array("fault_settings", 1),
-        "class_of": f"{CODE_POINTS}s",
-        "trim_payload": "I",
-        "trimmed_dscp": "I",
-        "bin_shift": "I",
-        "balancing": "I",
-        "switch_number": "I",
-        "native_protocol": "I",
-        "measured": "I",
-        "peer": "I",
-        "low_share": "Q",
-        "switch_seed": "Q",
-        "flowlet_gap": "Q",
+        **TAIL,
     },
     "class_counters": {
         "packets": "Q",
@@ -141,7 +134,7 @@ STRUCTS: dict[str, dict[str, str | Array]] = {
     "route_key": {"prefix_length": "I", "switch_number": "I", "address": "16s"},
     "route": {"turn": "Q", "hops": "I", "ports": f"{HOPS}I", "unused": "I"},
     "flowlet": {"last": "Q", "salt": "Q"},
-    "pause_rules": {"xoff": "Q", "xon": "Q", "ceiling": "Q", "enabled": "I", "dropping": "I"},
+    "pause_rules": PAUSE,
     "pause_state": {
         "held": "q",
         "deepest": "q",
@@ -201,20 +194,30 @@ def _octets(numbers: str) -> int:
     return struct.calcsize(f"={numbers}")
 
 
-def _packed(name: str, first: str | None = None, last: str | None = None) -> struct.Struct:
-    """Return the format of the members ``first`` to ``last`` of the struct ``name``."""
+def _packed(name: str, last: str | None = None) -> struct.Struct:
+    """Return the format of the members up to ``last`` of the struct ``name``."""
     members = list(STRUCTS[name])
-    begin = members.index(first) if first else 0
     end = members.index(last) + 1 if last else len(members)
-    numbers = [STRUCTS[name][member] for member in members[begin:end]]
+    numbers = [STRUCTS[name][member] for member in members[:end]]
     return struct.Struct("=" + "".join(one for one in numbers if isinstance(one, str)))
+
+
+def pack(members: Mapping[str, str], **numbers: int | bytes) -> bytes:
+    """Return ``members`` one after the other; of ``numbers`` those that are not given are 0."""
+    formats = "=" + "".join(members.values())
+    return struct.pack(formats, *(numbers.get(name, 0) for name in members))
+
+
+def unpack(members: Mapping[str, str], octets: bytes | memoryview, at: int = 0) -> dict[str, Any]:
+    """Return the numbers of ``members``, which are in ``octets`` from ``at`` on."""
+    formats = "=" + "".join(members.values())
+    return dict(zip(members, struct.unpack_from(formats, octets, at), strict=True))
 
 
 CLASS_SETTINGS = _packed("class_settings")
 FAULT_SETTINGS = _packed("fault_settings")
-#: A port's settings, before and behind its classes and faults.
+#: A port's settings, before its classes and faults.
 PORT_HEAD = _packed("port_settings", last="seed")
-PORT_TAIL = _packed("port_settings", first="class_of")
 #: Where in a port's settings its faults are, and what comes after them.
 FAULTS_AT = places("port_settings")["faults"].offset
 TAIL_AT = places("port_settings")["class_of"].offset

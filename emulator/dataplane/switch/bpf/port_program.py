@@ -40,17 +40,17 @@ from emulator.dataplane.switch.bpf.layout import (
     HOPS,
     PORT_HEAD,
     PORT_KEY,
-    PORT_TAIL,
     ROUTE,
     ROUTE_KEY,
+    TAIL,
     TAIL_AT,
+    unpack,
 )
 from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
 from emulator.errors import UserError
 
 PREFERENCE = 0x10  # behind the release program, before filters of the user's
 HANDLE = 1
-SWITCH_FIELD = 5  # of PORT_TAIL
 
 
 def attach(
@@ -102,8 +102,7 @@ def configure(program: SwitchTables, index: int, settings: bytes) -> None:
     Takes effect with the next packet; what is in the queues stays.
     """
     check_index(program, index)
-    numbers = PORT_TAIL.unpack_from(settings, len(settings) - PORT_TAIL.size)
-    check_switch(program, numbers[SWITCH_FIELD])
+    check_switch(program, unpack(TAIL, settings, TAIL_AT)["switch_number"])
     program.settings.put(PORT_KEY.pack(index), settings)
 
 

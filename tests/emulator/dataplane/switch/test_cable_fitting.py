@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.dataplane.switch.switch_choice import CbfcChoice, LlrChoice, parse
+from emulator.dataplane.switch.parameters import CbfcChoice, LlrChoice
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_fitting import FittedSwitch, fit
 from emulator.errors import UserError
 from topologies import catalogue

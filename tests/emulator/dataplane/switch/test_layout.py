@@ -17,10 +17,10 @@ from typing import Any, get_args
 import pytest
 
 from emulator.dataplane.settings import Clock
+from emulator.dataplane.switch.balancing import Balancing
 from emulator.dataplane.switch.bpf import layout
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import (
-    Balancing,
     DropReason,
     MemberPlace,
     Queue,

@@ -9,19 +9,17 @@ import pytest
 
 from emulator.dataplane.kernel.shaping import CONTROL_BUFFER_BYTES, Egress
 from emulator.dataplane.switch import switch_choice as choosing
-from emulator.dataplane.switch.balancing import METHODS
-from emulator.dataplane.switch.bpf.layout import Balancing
+from emulator.dataplane.switch.balancing import METHODS, Balancing
 from emulator.dataplane.switch.code_points import LAB, endpoint_fields
+from emulator.dataplane.switch.parameters import CHANGES, DSCP, OfBdp
 from emulator.dataplane.switch.switch_choice import (
-    CHANGES,
-    OfBdp,
     SwitchChoice,
     describe_options,
     parse,
     requested,
 )
 from emulator.dataplane.switch.switch_fitting import MARGIN, fit, size_of
-from emulator.dataplane.switch.switch_profile import DSCP, PROFILES
+from emulator.dataplane.switch.switch_profile import PROFILES
 from emulator.errors import UserError
 from topologies import catalogue
 from topologies.analysis.round_trip import base_rtt_ns, mtu_frame_bytes, plane_bdp_bytes

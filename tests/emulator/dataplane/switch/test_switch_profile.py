@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from emulator.dataplane.switch.balancing import METHODS, LoadBalancing
+from emulator.dataplane.switch.balancing import METHODS, Balancing, LoadBalancing
 from emulator.dataplane.switch.bpf.layout import (
     PORT_HEAD,
     PORT_SETTINGS_BYTES,
-    PORT_TAIL,
-    Balancing,
+    TAIL,
+    TAIL_AT,
     TrafficClass,
+    unpack,
 )
 from emulator.dataplane.switch.switch_profile import PROFILES, CodePoints, named, port_settings
 from emulator.errors import UserError
@@ -28,8 +29,9 @@ def test_named_profiles_pack(name: str) -> None:
     rate, seed = PORT_HEAD.unpack_from(settings)
     assert rate == round(0.05 * 2**24)
     assert seed == 2**64 - 1
-    points, left, dscp, *_ = PORT_TAIL.unpack_from(settings, len(settings) - PORT_TAIL.size)
-    assert (left, dscp) == (24, 12)
+    tail = unpack(TAIL, settings, TAIL_AT)
+    points = tail["class_of"]
+    assert (tail["trim_payload"], tail["trimmed_dscp"]) == (24, 12)
     assert points[46] == TrafficClass.CONTROL
     assert points[10] == points[12] == TrafficClass.TRIMMED
 
@@ -54,8 +56,7 @@ def test_dilation_stretches_times_and_lowers_rates() -> None:
         settings = port_settings(
             profile(), rate_bps=100e9, dilation=dilation, seed=1, balancing=way
         )
-        *_, gap = PORT_TAIL.unpack_from(settings, len(settings) - PORT_TAIL.size)
-        assert gap == 5000 * dilation
+        assert unpack(TAIL, settings, TAIL_AT)["flowlet_gap"] == 5000 * dilation
         assert PORT_HEAD.unpack_from(settings)[0] == round(12.5 / dilation * 2**24)
 
 
@@ -80,14 +81,14 @@ def test_histogram_spans_the_queue(name: str) -> None:
         ({"code_points__data": 64}, "a DSCP is 0 to 63"),
         ({"trim_size": 23}, "leaves at least 24 octets"),
         ({"trim_size": 4500}, "less than the MTU"),
-        ({"trimmed_queue": "low"}, "'high' or 'medium'"),
+        ({"trimmed_queue": "low"}, "the queue high or medium"),
         ({"data_share": 0.6}, "data_share is 0.6: data own a share of 0 to 0.5"),
         ({"data_share": "half"}, "data_share is 'half'"),
         ({"data__limit_bytes": "1 MB"}, "data.limit_bytes is '1 MB': give a whole number"),
         ({"data__kmin_bytes": None}, "data.kmin_bytes is None: give a whole number"),
         ({"code_points__data": "EF"}, "code_points.data is 'EF'"),
         ({"trim_size": 30.5}, "trim_size is 30.5"),
-        ({"untrimmed__pmax": "high"}, "untrimmed.pmax is high"),
+        ({"untrimmed__pmax": "high"}, "untrimmed.pmax is 'high'"),
         ({"buffer": 1}, "a switch profile has no 'buffer'"),
         ({"data__limit": 1}, "data has no 'limit': it has kmin_bytes"),
     ],

@@ -18,8 +18,8 @@ import pytest
 from emulator import scenario
 from emulator.dataplane.switch import switch_fitting
 from emulator.dataplane.switch.balancing import METHODS
-from emulator.dataplane.switch.switch_choice import DESCRIBED, OF_CBFC, OF_LLR, parse
-from emulator.dataplane.switch.switch_profile import CLASS_NAMES, DSCP
+from emulator.dataplane.switch.parameters import CLASS_NAMES, DSCP, OF_CBFC, OF_LLR, described
+from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED
 from emulator.run.plan.run_plan import RunRequest
@@ -150,7 +150,7 @@ def settings(key: str, described: str) -> Iterator[str]:
 
 def options() -> Iterator[tuple[str, str]]:
     """Yield each parameter of a switch, with the form of its values."""
-    for key, (form, _) in DESCRIBED.items():
+    for key, (form, _) in described().items():
         name, _, rule = key.partition(".")
         if name == "CLASS":
             yield from ((f"{one}.{rule}", form) for one in CLASS_NAMES)
