@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
-from emulator.run.measures.metrics import convergence
+from emulator.run.measures.arithmetic import convergence
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter

@@ -43,7 +43,7 @@ from typing import Any
 
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
-from emulator.run.measures.metrics import percentile
+from emulator.run.measures.arithmetic import percentile
 from emulator.run.report.result_table import FABRIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.traces import trace_report

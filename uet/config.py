@@ -148,7 +148,7 @@ class FepConfig:
     # Security (UES 3.7): the domains this endpoint belongs to, the one its requests use, and
     # how a target begins a secured PDC.  `expected_psn` is the Expected_PSN that "0rtt" begins
     # with: what an earlier life of the endpoint has left, or 0 where all keys are new.  Without
-    # it the first PDCs of a domain begin as with "1rtt" (:mod:`uet.pds.secure`).
+    # it the first PDCs of a domain begin as with "1rtt" (:mod:`uet.pds.secure_starts`).
     domains: tuple[SecureDomain, ...] = ()
     sdi: int | None = None
     secure_start: str = "0rtt"

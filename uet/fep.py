@@ -25,7 +25,7 @@ from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
 from uet.pds.pdc import Pdc, PdcState
 from uet.pds.scheduler import PdcScheduler
-from uet.pds.secure import SecureStarts
+from uet.pds.secure_starts import SecureStarts
 from uet.pds.semantics import Context, Outbound, Semantics
 from uet.pds.table import PdcTable
 from uet.peer import NOMINAL_OVERHEAD, Peer, Peers

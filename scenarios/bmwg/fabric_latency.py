@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulator.dataplane.fabric_choice import choose
+from emulator.run.measures.arithmetic import percentile
 from emulator.run.measures.frame_latency import (
     FILE,
     PERCENTILES,
@@ -23,7 +24,6 @@ from emulator.run.measures.frame_latency import (
     frames_by_row,
     statistics,
 )
-from emulator.run.measures.metrics import percentile
 from emulator.suite.suite_model import (
     Curve,
     Findings,

@@ -46,7 +46,7 @@ from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.cluster.run.storage_nodes import StorageNodes
 from emulator.cluster.services import kinds
 from emulator.errors import UserError
-from emulator.run.measures.metrics import jain, percentile
+from emulator.run.measures.arithmetic import jain, percentile
 from emulator.scenario import parameter
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import COUNT, SIZE

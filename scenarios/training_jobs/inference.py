@@ -54,7 +54,7 @@ from statistics import fmean
 
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
-from emulator.run.measures.metrics import percentile
+from emulator.run.measures.arithmetic import percentile
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.collectives.collective_parameters import EXPONENT
 from scenarios.collectives.size_sweep import WARMUPS

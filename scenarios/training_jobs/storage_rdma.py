@@ -49,7 +49,7 @@ import numpy as np
 from emulator.cluster.run.clients.dataset_reader import SHARE, WHOLE, Dataset, ShardCache, content
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
-from emulator.run.measures.metrics import jain, percentile
+from emulator.run.measures.arithmetic import jain, percentile
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.storage_commands import (
     SHORTEST_OCTETS,

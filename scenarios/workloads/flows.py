@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from emulator.errors import UserError
-from emulator.run.measures.metrics import max_min, payload_rate
+from emulator.run.measures.arithmetic import max_min, payload_rate
 from emulator.scenario import Contents, FaultAt, Trial, parameter
 from emulator.sim.endpoint.operations import schedule
 from emulator.transports.wire_cost import WireCost

@@ -88,8 +88,8 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 #: What is refused with every value here, or has one value alone, and why that is right.
 REASONS: Mapping[str, str] = {
     "tuning": "a file, of algorithm=auto; tests/scenarios/collectives/test_tuning.py",
-    "neural_training model": "another scenario; tests/emulator/cli/test_scenario_choice.py",
-    "checkpoint over": "another scenario; tests/emulator/cli/test_scenario_choice.py",
+    "neural_training model": "another scenario; tests/emulator/cli/test_run_options.py",
+    "checkpoint over": "another scenario; tests/emulator/cli/test_run_options.py",
     "files": "the files are the trace",
     "format": "of names that do not say it; tests/scenarios/traces/test_trace_file.py",
     "groups": "a file; tests/scenarios/traces/formats/test_kineto.py",

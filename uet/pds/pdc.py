@@ -34,7 +34,7 @@ from uet.wire.codes import ControlType, NackCode, NextHeader, RequestFlag
 
 if TYPE_CHECKING:
     from uet.pds.credit_granter import CreditGranter
-    from uet.pds.secure import SecureStarts
+    from uet.pds.secure_starts import SecureStarts
 
 # A plain number: arithmetic on enum members is slow, and this is the data path.
 _REQ_RETX = int(RequestFlag.RETX)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from emulator.errors import UserError
-from emulator.run.measures.metrics import percentile
+from emulator.run.measures.arithmetic import percentile
 from emulator.sim.frame_taps import TaggedFrame
 
 FILE = "frame_latency.csv"

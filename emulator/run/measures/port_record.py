@@ -18,7 +18,7 @@ from emulator.dataplane.switch import cable_counters
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue
 from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters, link_change
 from emulator.dataplane.switch.switch_counters import AsicCounters, ClassCounters, QueueDepth
-from emulator.run.measures.metrics import jain, max_mean
+from emulator.run.measures.arithmetic import jain, max_mean
 from topologies.analysis.capacity import HEIGHT
 from topologies.model import Topology
 

@@ -11,8 +11,10 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
 from scapy.utils import wrpcap
 
-from emulator.cluster.run.packet_survey import survey
+from emulator.cluster.run.packet_survey import foreign_ports, survey
+from emulator.cluster.services import kinds
 from emulator.errors import UserError
+from topologies.cluster import MODEL_PORT
 
 OWN = [IPv4Network("100.80.0.0/13")]
 
@@ -61,3 +63,8 @@ def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     path.write_text("no capture")
     with pytest.raises(UserError, match="cannot be read by tshark"):
         survey(path, OWN)
+
+
+def test_training_storage_and_model_servers_have_no_place_on_management() -> None:
+    assert {4791, 4793, kinds.NFS_PORT, MODEL_PORT} <= foreign_ports()
+    assert not {22, kinds.RENDEZVOUS_PORT, kinds.files.port} & foreign_ports()

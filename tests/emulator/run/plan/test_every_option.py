@@ -81,7 +81,7 @@ REASONS: Mapping[str, str] = {
     "uet short": "no message waits here for a longer one to the same peer",
     **dict.fromkeys(
         (f"uet nscc.{name}" for name in ("quick_adapt", "qa_gate", "drop_threshold")),
-        "windows are not cut to what has arrived here; tests/uet/congestion/test_nscc.py",
+        "windows are not cut to what has arrived here; tests/uet/congestion/controls/test_nscc.py",
     ),
     **dict.fromkeys(
         (

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -191,3 +192,30 @@ def test_without_graphviz_svg_names_the_command(
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(UserError, match=r"run vagrant/provision\.sh --with drawings"):
         graph_verb.render(topology, "svg")
+
+
+def graph(*arguments: str | Path) -> Result:
+    words = ["rail_clos:hosts=2", *map(str, arguments)]
+    return CliRunner().invoke(graph_verb.command, words, catch_exceptions=True)
+
+
+@pytest.mark.parametrize("name", ["c.png", "c.bmp", "a.b/c.PNG"])
+def test_an_unknown_suffix_is_refused_and_the_known_are_named(tmp_path: Path, name: str) -> None:
+    done = graph("-o", tmp_path / name)
+    assert isinstance(done.exception, UserError | click.ClickException)
+    sentence = str(done.exception)
+    assert "\n" not in sentence
+    for suffix in graph_verb.suffixes():
+        assert suffix in sentence
+    assert not (tmp_path / name).exists()
+
+
+def test_a_suffix_or_an_option_says_the_format(tmp_path: Path) -> None:
+    for name, more, start in (
+        ("c.JSON", (), "{"),
+        ("c.png", ("--format", "dot"), "graph"),
+        ("c", (), "topology"),
+        ("c.txt", (), "topology"),
+    ):
+        assert graph("-o", tmp_path / name, *more).exit_code == 0
+        assert (tmp_path / name).read_text().lstrip("/* \n").startswith(start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.run.measures.metrics import (
+from emulator.run.measures.arithmetic import (
     FlowProgress,
     convergence,
     jain,

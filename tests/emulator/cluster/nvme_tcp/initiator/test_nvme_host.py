@@ -1,4 +1,4 @@
-"""I/O goes on by another path where one breaks, over the loopback of this machine."""
+"""I/O goes on by another path where one breaks; latencies are counted in a histogram."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from emulator.cluster.nvme_tcp.initiator.host_options import HostOptions
 from emulator.cluster.nvme_tcp.initiator.host_queue import ControllerLostError, NvmeCommandError
-from emulator.cluster.nvme_tcp.initiator.nvme_host import MultipathHost
+from emulator.cluster.nvme_tcp.initiator.nvme_host import LatencyHistogram, MultipathHost
 from emulator.cluster.nvme_tcp.target.nvme_target import NvmeTarget
 from emulator.cluster.nvme_tcp.target.server import TargetServer
 from emulator.errors import UserError
@@ -118,3 +118,20 @@ def test_paths_to_different_disks_are_refused() -> None:
                 await MultipathHost.connect([options(port), options(other)])
 
     run(test)
+
+
+@pytest.mark.parametrize("scale", [5, 1000, 10**9, 10**15])
+def test_percentiles_are_exact_to_an_eighth(scale: int) -> None:
+    draw = random.Random(scale)
+    times = sorted(1 + draw.randrange(scale) for _ in range(999))
+    histogram = LatencyHistogram()
+    for one in times:
+        histogram.add(one)
+    for share in (0.1, 0.5, 0.99, 1.0):
+        exact = times[max(0, -(-int(share * 999 * 1000) // 1000) - 1)]
+        assert exact <= histogram.percentile(share) <= exact * 1.126 + 1
+    assert (histogram.least_ns, histogram.most_ns) == (times[0], times[-1])
+
+
+def test_nothing_has_no_summary() -> None:
+    assert LatencyHistogram().summary_us() == {}

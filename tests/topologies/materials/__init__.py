@@ -1,1 +1,0 @@
-"""Tests of bills of materials and price lists."""
