@@ -409,9 +409,9 @@ class Scenario:
 
     def measures(
         self, parameters: Any, topology: Topology, trial: Trial, outcome: Outcome
-    ) -> Mapping[str, object]:
+    ) -> Mapping[str, Any]:
         """Return the scenario's own values of a trial, by result key."""
-        row: Mapping[str, object] = self._call("measures", parameters, topology, trial, outcome)
+        row: Mapping[str, Any] = self._call("measures", parameters, topology, trial, outcome)
         if not isinstance(row, Mapping):
             raise self._misfit("measures", row, "a dict of values by result key")
         for key, value in row.items():

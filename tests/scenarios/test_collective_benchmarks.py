@@ -10,7 +10,7 @@ import pytest
 from emulator import scenario
 from emulator.errors import UserError
 from emulator.run.measures.ideal import ideal_ns
-from emulator.scenario import Outcome
+from emulator.scenario import Outcome, Trial
 from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import OperationTable
 from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
@@ -21,7 +21,9 @@ from topologies.catalogue import load
 WIRE = WireCost(around_bytes=122, payload_mtu=4096)
 
 
-def trials(spec: str = "rail_clos:hosts=2,gpus_per_host=2", seed: int = 1, **given: str) -> list:
+def trials(
+    spec: str = "rail_clos:hosts=2,gpus_per_host=2", seed: int = 1, **given: str
+) -> list[Trial]:
     allreduce = scenario.load("allreduce")
     return allreduce.schedules(allreduce.parameters(given), load(spec), seed)
 

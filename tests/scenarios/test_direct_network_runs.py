@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from emulator.dataplane.switch import switch_choice as choice
@@ -24,8 +26,8 @@ RUNS = (
 
 
 @pytest.mark.parametrize(("spec", "transport"), RUNS)
-def test_allreduce_is_right(start, spec: str, transport: str) -> None:
-    run: RunProcess = start(
+def test_allreduce_is_right(start: Callable[..., RunProcess], spec: str, transport: str) -> None:
+    run = start(
         *("--topology", spec, "--transport", transport, "--sizes", "16KiB"),
         *("--iterations", "1"),
     )
@@ -47,12 +49,12 @@ def test_allreduce_is_right(start, spec: str, transport: str) -> None:
     ],
 )
 def test_cable_that_fails_for_a_while_costs_packets_and_no_octet(
-    start, spec: str, cable: str, fault: str
+    start: Callable[..., RunProcess], spec: str, cable: str, fault: str
 ) -> None:
     """The tests' whole runs are held to conservation: each lost packet has its reason."""
     healed = "heal" if fault == "blackhole" else "up"
     timeline = f"t=3us link {cable} {fault}; t=9us {healed}"
-    run: RunProcess = start(
+    run = start(
         *("--topology", spec, "--sizes", "64KiB", "--iterations", "1", "--fault", timeline),
         *("--capture", "none"),
         scenario="permutation",

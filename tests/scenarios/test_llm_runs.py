@@ -19,11 +19,11 @@ def parameters(**given: Any) -> tuple[str, ...]:
     return tuple(word for name, value in given.items() for word in ("--param", f"{name}={value}"))
 
 
-def checked(run: RunProcess) -> list[dict]:
+def checked(run: RunProcess) -> list[dict[str, Any]]:
     return printed(run)[0]
 
 
-def printed(run: RunProcess) -> tuple[list[dict], str]:
+def printed(run: RunProcess) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of a run that is right, and what it printed."""
     status, output, errors = run.communicate()
     assert status == 0, errors

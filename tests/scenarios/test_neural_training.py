@@ -26,7 +26,7 @@ def trials(name: str, spec: str = "", **given: str) -> list[Trial]:
     return module.schedules(parameters, topology, 1)
 
 
-def traffic(name: str, **given: str) -> dict[str, object]:
+def traffic(name: str, **given: str) -> dict[str, Any]:
     (trial,) = trials(name, **given)
     return dict(trial.facts)
 

@@ -22,8 +22,8 @@ NO_CONTROL = ("--transport", "uet:cc=none")
 
 def pause_frames(capture: Path) -> list[dict[str, str]]:
     """Return what tshark says of every MAC control frame."""
-    names = ("frame.interface_name", "frame.len", "macc.opcode", "macc.cbfc.enbv", "eth.dst")
-    names += ("macc.cbfc.pause_time.c0", "_ws.expert.message", "_ws.malformed")
+    names = ["frame.interface_name", "frame.len", "macc.opcode", "macc.cbfc.enbv", "eth.dst"]
+    names += ["macc.cbfc.pause_time.c0", "_ws.expert.message", "_ws.malformed"]
     arguments = [part for name in names for part in ("-e", name)]
     shown = subprocess.run(
         ["tshark", "-r", str(capture), "-Y", "macc", "-T", "fields", *arguments],

@@ -40,7 +40,7 @@ def test_every_transport_runs_with_every_seed() -> None:
         for stage in plan.stages
         if stage.stage.label == "rocev2:nccl"
     }
-    assert [mesh["seed"] for mesh in meshes.values()] == [7, 8, 9]  # type: ignore[index]
+    assert [mesh["seed"] for mesh in meshes.values()] == [7, 8, 9]
     # Payloads differ, too: a seed is all that is random.
     first, second = plan.stages[0].trials[0], plan.stages[2].trials[0]
     assert (first.inputs(1)["to0"] != second.inputs(1)["to0"]).any()

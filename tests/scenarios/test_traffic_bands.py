@@ -137,8 +137,8 @@ def test_without_trimming_deep_queues_lose_little_time(
     uetemu_run: RunFactory, record_property: Record, seed: int
 ) -> None:
     # Few writes under way: otherwise the first windows, whole and all at once, decide.
-    few = {"message": "16KiB", "in_flight": "8"}
-    result = run(uetemu_run, "incast", "--switch", "deep", seed=seed, senders="8", **few)
+    words = ("incast", "--switch", "deep")
+    result = run(uetemu_run, *words, seed=seed, senders="8", message="16KiB", in_flight="8")
     (row,) = result["rows"]
     record_property("efficiency", row["efficiency"])
     assert within(row, DEEP_INCAST) == []

@@ -15,7 +15,7 @@ from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.errors import UserError
 from emulator.pytest_plugin.runs import RunFactory
-from emulator.result_rows import NCCL_COLUMNS, settings, short_names, summary
+from emulator.result_rows import NCCL_COLUMNS, TableColumn, settings, short_names, summary
 from emulator.run.plan.stages import stages
 from emulator.run.plan.variants import COMPARED, variants
 from emulator.run.report import comparison
@@ -166,7 +166,7 @@ def test_presets_stand_on_what_they_are_sold_with() -> None:
 
 
 def test_the_table_keeps_what_only_the_scenario_tells() -> None:
-    own = (table.TableColumn("senders", "senders"), *table.TRAFFIC_COLUMNS)
+    own = (TableColumn("senders", "senders"), *table.TRAFFIC_COLUMNS)
     columns = comparison.columns(own, ["uet", "rocev2:qps=4,mtu=1024"], ["senders"])
     keys = [column.key for column in columns]
     assert keys[:3] == ["name", "senders", "size_bytes"]

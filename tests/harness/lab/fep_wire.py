@@ -187,7 +187,7 @@ def filters(namespace: str) -> str:
     return "".join(line for line in "".join(shown).splitlines(True) if "noqueue" not in line)
 
 
-def assert_all_ok(*endpoints: Endpoint) -> None:
+def assert_all_ok(*endpoints: Process) -> None:
     for endpoint in endpoints:
         wrong = [item for item in endpoint.completions() if not item["ok"]]
         assert not wrong, (wrong, endpoint.error)

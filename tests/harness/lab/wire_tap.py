@@ -12,6 +12,7 @@ from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
+from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.inner.passage import ring_filter
 from emulator.dataplane.lab import Lab
@@ -137,7 +138,7 @@ def carried(tap: WireTap, lab: Lab, sender: str, frame: bytes) -> tuple[list[Cab
 
 
 def datagram(
-    lab: Lab, source: str, destination: str, *, port: int = UET_PORT, octets: int = 64
+    lab: Dataplane, source: str, destination: str, *, port: int = UET_PORT, octets: int = 64
 ) -> bytes:
     """A UDP frame from the GPU ``source`` to ``destination`` as its kernel would address it."""
     sender, receiver = lab.topology.node(source), lab.topology.node(destination)

@@ -32,7 +32,7 @@ def run(
     return StepRun(load(fabric), [job], StepScale(scale, 400e3), choices or StepChoices())
 
 
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "3d": {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 2},
     "gpipe, sharded, late": {
         **{"tp": 1, "pp": 2, "dp": 2, "micro_batches": 2, "zero": 1},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def outcome(trial: SuiteTrial, folder: Path) -> TrialOutcome:
     """Return an outcome of two transports: each run under load has a frame of seed and 10 us."""
     folder.mkdir(parents=True)
     file = LatencyFile(folder / FILE, ["h0g0:eth0", "h4g0:eth0"])
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in CHOICE.transports:
         for seed in range(1, trial.seeds + 1):
             loaded = dict(trial.parameters)["pairs"] == "0"

@@ -40,7 +40,7 @@ def test_a_mark_follows_from_the_depth(depth: int, low: int, high: int, share: f
 
 
 def test_a_failover_is_judged_by_the_slowest_undisturbed_iteration() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"time_us": 12.0, "undisturbed_us": 10.0, "samples": {"undisturbed_us": [10.0, 13.0]}},
         {"time_us": 12.0, "undisturbed_us": 10.0},
         {"time_us": 12.0, "undisturbed_us": None},
@@ -51,7 +51,7 @@ def test_a_failover_is_judged_by_the_slowest_undisturbed_iteration() -> None:
 
 def test_the_cost_of_a_failure_is_taken_seed_by_seed() -> None:
     samples = {"time_us": [12.0, 25.0, 30.0], "undisturbed_us": [11.0, 20.0, 29.0]}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"time_us": 25.0, "undisturbed_us": 20.0, "samples": samples},
         {"time_us": 12.0, "undisturbed_us": 10.0},
         {"time_us": 12.0, "undisturbed_us": None},
@@ -69,7 +69,7 @@ def test_goodput_is_restored_when_the_last_fault_is_over() -> None:
 
 
 def test_packets_lost_to_a_failure_are_counted_for_every_reason() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"time_us": 1.0, "lost_packets": {"in_queue": 1, "no_route": 865}},
         {"time_us": 1.0, "lost_packets": {"no_route": 242, "in_flight": 17}},
         {"time_us": 1.0},

@@ -36,7 +36,7 @@ def test_ports_bind_first_then_the_machine(
 
 
 def test_each_work_has_the_rows_of_all_transports() -> None:
-    rows = [
+    rows: list[dict[str, object]] = [
         {"what": "epoch 1", "transport": "uet", "compare": ""},
         {"what": "epoch 2", "transport": "rocev2", "time_us": 2.0, "compare": ""},
     ]

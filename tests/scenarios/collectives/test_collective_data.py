@@ -35,12 +35,10 @@ def test_no_order_changes_a_result(name: str, reduction: str, ranks: int) -> Non
     rng = np.random.default_rng(1)
     results = []
     for _ in range(4):
-        total = None
-        for rank in rng.permutation(ranks):
-            if total is None:
-                total = values[rank].copy()
-            else:
-                ELEMENT_FUNCTIONS[reduction](total, values[rank])
+        first, *others = rng.permutation(ranks)
+        total = values[first].copy()
+        for rank in others:
+            ELEMENT_FUNCTIONS[reduction](total, values[rank])
         results.append(total)
         tree = list(values)
         while len(tree) > 1:

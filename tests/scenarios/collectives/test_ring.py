@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from emulator.errors import UserError
 from emulator.sim.endpoint.operations.schedule import Copy, Write
 from scenarios.collectives import ring
+from scenarios.collectives.blocks import Ring
 from scenarios.collectives.communicators import Communicator
 from scenarios.collectives.program import Program
 from tests.harness.examples import examples
@@ -24,13 +25,13 @@ def grid(hosts: int, width: int) -> list[list[int]]:
     return [[host * width + local for local in range(width)] for host in range(hosts)]
 
 
-def shuffled_rings(hosts: int, width: int, seed: int) -> list[ring.Ring]:
+def shuffled_rings(hosts: int, width: int, seed: int) -> list[Ring]:
     topology = load(f"rail_clos:hosts={hosts},gpus_per_host={width}")
     return Communicator(tuple(range(hosts * width)), topology, seed).rings
 
 
 def compile_allreduce(
-    hosts: int, width: int, elements: int, slice_bytes: int, rings: list[ring.Ring] | None = None
+    hosts: int, width: int, elements: int, slice_bytes: int, rings: list[Ring] | None = None
 ) -> Program:
     program = Program([rank // width for rank in range(hosts * width)])
     for rank in range(hosts * width):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -133,7 +134,8 @@ def test_the_user_may_name_the_format(tmp_path: Path) -> None:
 def test_a_fact_that_a_format_does_not_take_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.trace"
     path.write_bytes(TEXT)
-    facts = {"ranks": 2, "groups": "a.json", "root": 1, "gathered": "part", "ctrl_deps": True}
+    facts: dict[str, Any] = {"ranks": 2, "groups": "a.json", "root": 1, "gathered": "part"}
+    facts["ctrl_deps"] = True
     assert tuple(facts) == FACTS
     for fact in set(FACTS) - set(FORMATS[name].facts):
         with pytest.raises(TraceRefusal, match=f"{fact} changes nothing for a.trace, whose format"):

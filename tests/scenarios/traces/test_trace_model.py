@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -62,12 +64,12 @@ def test_one_leaves_everything_and_nothing_is_refused() -> None:
 
 def test_idle_ranks_are_left_out() -> None:
     whole = trace(12, Collective.BROADCAST)
-    moved = [[], *([] for _ in range(4)), *whole.operations]
+    moved: list[Sequence[Any]] = [[], *([] for _ in range(4)), *whole.operations]
     for rank, operations in enumerate(moved):
         moved[rank] = [
             replace(one, root=7)
             if isinstance(one, TraceCollective)
-            else replace(one, peer=one.peer + 5)  # type: ignore[attr-defined]
+            else replace(one, peer=one.peer + 5)
             for one in operations
         ]
     groups = {"g": (5, 6, 7), "of others": (0, 1)}

@@ -49,7 +49,7 @@ def test_a_start_ends_with_the_first_step_of_one_gpu(algorithm: str, hosts: int)
 
 def _no_weight_before_the_check_in(started: StartedJob) -> None:
     before = happens_before(started.schedules)
-    number = {}
+    number: dict[tuple[int, int], int] = {}
     for schedule in started.schedules:
         for index in range(len(schedule.operations)):
             number[schedule.rank, index] = len(number)

@@ -73,4 +73,6 @@ def test_a_command_waits_for_the_one_that_frees_its_place() -> None:
     assert [one.after for one in capsules] == [(), (), *((end,) for end in ends[: NUMBER - 2])]
     for end in ends:  # with its data, which may come behind the response
         assert server.operations[end].after == (end - 1,)
-        assert server.operations[end - 1].into.length == LENGTH
+        data = server.operations[end - 1]
+        assert isinstance(data, Receive)
+        assert data.into.length == LENGTH

@@ -14,9 +14,9 @@ import pytest
 
 from emulator.dataplane import cleanup, lab_record
 from emulator.dataplane.kernel import namespaces
-from emulator.dataplane.kernel.fabric.cable_delay import CableDelay, for_kernel_traffic
+from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
 from emulator.dataplane.lab import Lab
-from emulator.dataplane.settings import FabricSettings
+from emulator.dataplane.settings import CableDelay, FabricSettings
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
 from emulator.dataplane.switch.bpf.switch_program import Size

@@ -77,12 +77,12 @@ def test_the_kernel_queues_a_packet_by_its_code_point(classified: Lab) -> None:
     for dscp, queue, other in ((AF31, "control", "data"), (EF, "data", "control")):
         before = sent(classified)
         sender = blast(classified, "h0g0", to, size=SIZE, tos=dscp << 2, count=COUNT)
+
+        def all_sent(queue: str = queue, least: int = before[queue] + COUNT) -> bool:
+            return sent(classified)[queue] >= least
+
         try:
-            within(
-                BUDGET_S,
-                lambda q=queue, b=before: sent(classified)[q] >= b[q] + COUNT,
-                f"packets of DSCP {dscp} in the class {queue}",
-            )
+            within(BUDGET_S, all_sent, f"packets of DSCP {dscp} in the class {queue}")
         finally:
             kill(sender)
         assert sent(classified)[other] == before[other]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,13 +21,13 @@ pytestmark = pytest.mark.root
 SMALL = "cluster:hosts=2,gpus_per_host=1,spines=0,tenants=0,storage_nodes=1"
 
 
-def cluster(*arguments: str) -> tuple[int, str, str]:
+def cluster(*arguments: str) -> tuple[int | None, str, str]:
     process = forked("cluster", *arguments)
     out, err = process.communicate(timeout=LONGEST_S)
     return process.returncode, out, err
 
 
-def ran(folder: Path, scenario: str, *arguments: str) -> list[dict[str, object]]:
+def ran(folder: Path, scenario: str, *arguments: str) -> list[dict[str, Any]]:
     status, out, err = cluster(scenario, "--topology", SMALL, "-o", str(folder), *arguments)
     assert status == 0, out + err
     result = json.loads((folder / "result.json").read_text())
@@ -42,8 +43,7 @@ def ran(folder: Path, scenario: str, *arguments: str) -> list[dict[str, object]]
             "storage",
             "management",
         }
-    rows: list[dict[str, object]] = result["rows"]
-    return rows
+    return result["rows"]
 
 
 def test_users_requests_are_answered(tmp_path: Path) -> None:

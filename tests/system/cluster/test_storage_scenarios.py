@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ SMALL = (
 pytestmark = pytest.mark.root
 
 
-def cluster(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, object]], str]:
+def cluster(folder: Path, *arguments: str) -> tuple[int | None, dict[str, dict[str, Any]], str]:
     """Run a scenario; return its status, its rows by name, and what it printed."""
     process = forked("cluster", *arguments, "-o", str(folder))
     out, err = process.communicate(timeout=LONGEST_S)

@@ -112,9 +112,9 @@ def test_blocks_that_one_server_writes_another_one_reads(
 
 def test_a_user_loads_the_block_device_with_fio(cluster: ClusterLab) -> None:
     """The command is that of the manual, with blocks verified and JSON printed."""
-    argv = ("fio", "--name=b", "--ioengine=nbd", f"--uri=nbd://{address(cluster, kinds.nbd)}/")
-    argv += ("--rw=randwrite", "--verify=crc32c", "--bs=128k", "--iodepth=16", "--size=4M")
-    argv += ("--verify_state_save=0",)
+    argv = ["fio", "--name=b", "--ioengine=nbd", f"--uri=nbd://{address(cluster, kinds.nbd)}/"]
+    argv += ["--rw=randwrite", "--verify=crc32c", "--bs=128k", "--iodepth=16", "--size=4M"]
+    argv += ["--verify_state_save=0"]
     process = forked("exec", f"{cluster.name}-stor:h0", "--", *argv, "--output-format=json")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

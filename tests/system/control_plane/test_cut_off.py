@@ -83,7 +83,8 @@ def test_what_a_routing_protocol_finds_is_what_it_is_said_to(
     topology = made.topology
     condition = SOUND
     for stated in down:
-        condition = condition.lowered(element(*stated.split(), topology))
+        kind, name = stated.split()
+        condition = condition.lowered(element(kind, name, topology))
     FaultInjector(made).apply(condition)
     expected = reached(topology, condition.dead)
     assert whole is all(len(others) == len(topology.gpus) - 1 for others in expected.values())

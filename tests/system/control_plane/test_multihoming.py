@@ -188,8 +188,9 @@ class TestWithSegments:
             pytest.skip("this kernel has no bonding")
         made = lab(chosen(catalogue.load(SHAPE), "evpn:bfd=off"))
         assert self._reach(made) == {0}
-        assert made.routing is not None
-        shown = made.routing.vtysh("rail2", "show bgp l2vpn evpn route")
+        routing = made.routing
+        assert routing is not None
+        shown = routing.vtysh("rail2", "show bgp l2vpn evpn route")
         for kind in ("[1]:[0]", "[1]:[4294967295]", "[4]"):  # per EVI, per segment; the segment
             assert f"{kind}:[{self.ESI}]" in shown
         assert self._switches(made, "rail0") == {"10.255.0.2"}
@@ -207,7 +208,7 @@ class TestWithSegments:
         assert self._arrived(made, "h1g0") == [0, self.FLOWS]
         made.cables.plug([cable])
         self._until(made, {"10.255.0.1", "10.255.0.2"})
-        within(60, lambda: not made.routing.member_differences(), "all members are known again")
+        within(60, lambda: not routing.member_differences(), "all members are known again")
         assert self._reach(made) == {0}
 
         # what h0g0 has left is a switch without uplinks, by which only its neighbour comes
@@ -223,7 +224,7 @@ class TestWithSegments:
         within(60, lambda: self._joined(made) == left, f"some flows arrive: {left}")
         made.cables.plug(faulted)
         self._until(made, {"10.255.0.1", "10.255.0.2"})
-        within(60, lambda: not made.routing.member_differences(), "all members are known again")
+        within(60, lambda: not routing.member_differences(), "all members are known again")
 
         made.cables.pull([link for link, _, _ in made.topology.neighbours("rail1")])
         self._until(made, {"10.255.0.1"})

@@ -10,7 +10,7 @@ import pytest
 from emulator.dataplane.dataplane import Account
 from emulator.run.faults.condition import SOUND
 from emulator.sim.event_queue import PS
-from emulator.sim.line import LOW
+from emulator.sim.line import LOW, Line
 from tests.harness.lab.wire_tap import datagram, ear, received
 from tests.system.conftest import LabFactory
 from tests.system.engine.test_faults_in_labs import ARRIVES_NS, OCTETS, RAIL, SPINES, Bench, benched
@@ -138,7 +138,7 @@ def test_carrier_that_comes_and_goes_keeps_the_account(
         assert len(bench.arrived) == count
 
 
-def _lines(bench: Bench) -> list:
+def _lines(bench: Bench) -> list[Line]:
     return list(bench.network.lines.values())
 
 

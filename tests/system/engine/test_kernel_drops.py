@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.dataplane.dataplane import Astray
+from emulator.dataplane.dataplane import Astray, Dataplane
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.sim.event_queue import EventQueue
@@ -54,7 +54,7 @@ def send(network: Network, *frames: bytes) -> dict[str, int]:
     return dict(network.account.dropped)
 
 
-def across(lab: Lab) -> bytes:
+def across(lab: Dataplane) -> bytes:
     return datagram(lab, "h0g0", "h0g1")
 
 
@@ -85,6 +85,7 @@ def test_a_packet_of_its_own_that_came_back(network: Network) -> None:
 def test_what_others_lose_explains_nothing(network: Network) -> None:
     """A ping to nobody is counted by the same kernel as having no route."""
     lab = network.lab
+    assert isinstance(lab, Lab)
     lab.exec("h0g0", ["ping", "-c", "1", "-W", "1", ".".join(map(str, NOBODY))], timeout=30)
     for words in (("add", "table", "ip", "t"), ("add", "chain", "ip", "t", "c", FORWARD)):
         assert lab.exec("rail0", ["nft", *words], timeout=30).returncode == 0

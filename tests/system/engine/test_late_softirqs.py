@@ -68,10 +68,11 @@ def test_frames_that_another_processor_hands_on_come_at_the_same_time(lab_name: 
 
 def test_a_frame_that_nobody_asked_for_ends_the_run(lab: LabFactory) -> None:
     """The account would not close with it, and it comes by the host's clock."""
-    network = Network(virtual(lab, RAIL, switch=parse("shallow")), EventQueue())
+    made = virtual(lab, RAIL, switch=parse("shallow"))
+    network = Network(made, EventQueue())
     try:
-        frame = datagram(network.lab, "h0g0", "h1g0")
-        stranger = network.lab.inside("h1g0", lambda: sender("eth0"))
+        frame = datagram(made, "h0g0", "h1g0")
+        stranger = made.inside("h1g0", lambda: sender("eth0"))
         stranger.send(frame)
         stranger.close()
         network.lines[CableEnd("h0g0", "eth0")].enqueue(frame, LOW)

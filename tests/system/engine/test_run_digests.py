@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ class TestDigest:
         for line in made:
             line.far = lambda frame: None
             for at, frame in frames:
-                events.at(at, source.next(), lambda frame, line=line: line.enqueue(frame, 3), frame)
+                events.at(at, source.next(), partial(line.enqueue, queue=3), frame)
         events.run()
         return made
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from emulator.pytest_plugin.runs import RunProcess
-from tests.harness.runs.processes import begun, forked, refused, spawned, until
+from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
+from tests.harness.lab.traffic import within
+from tests.harness.runs.processes import begun, forked, refused, spawned
 
 FOUR = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")
 ENDLESS = (*FOUR, "--sizes", "1MiB", "--iterations", "16384", "--workers", "2")
@@ -76,13 +77,20 @@ def test_a_worker_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     assert not run.leftovers()
 
 
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @pytest.mark.root
 def test_workers_die_with_the_run(tmp_path: Path) -> None:
     run = spawned(tmp_path, *ENDLESS)
     pid = worker(run)
     run.process.kill()
     run.process.communicate()
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    within(BUDGET_S, lambda: gone(pid), "the worker died")
     assert run.leftovers()
     clean = forked("clean", run.lab)
     clean.communicate()

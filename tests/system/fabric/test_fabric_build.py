@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ from tests.system.conftest import SMALL, LabFactory
 from topologies import catalogue
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.interface_indices import interface_indices
-from topologies.model import Bridge
+from topologies.model import Bridge, Port
 from topologies.routing.static_routes import static_routes
 
 pytestmark = pytest.mark.root
@@ -49,9 +50,8 @@ def address_of(lab: Lab, gpu: str) -> str:
     return str(address.ip)
 
 
-def shown(lab: Lab, node: str, *argv: str) -> list[dict]:
-    found: list[dict] = json.loads(lab.exec(node, argv).stdout)
-    return found
+def shown(lab: Lab, node: str, *argv: str) -> list[dict[str, Any]]:
+    return json.loads(lab.exec(node, argv).stdout)
 
 
 # --- reachability and routes -------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_switches_hash_with_seeds_of_their_own(lab: LabFactory) -> None:
     assert seeds == {switch.name: str(switch.hash_seed) for switch in small.topology.switches}
 
 
-def uplinks(lab: Lab, rail: str) -> list:
+def uplinks(lab: Lab, rail: str) -> list[Port]:
     return [port for port in lab.topology.node(rail).ports if port.bridge is None]
 
 
@@ -203,11 +203,11 @@ def test_the_first_packets_of_a_lab_arrive(lab: LabFactory) -> None:
         small = lab()
         for gpu in ("h0g0", "h0g1", "h1g0"):  # over a spine, a bridge, and back out of the switch
             send_flows(small, gpu, address_of(small, "h1g1"), range(30_000, 30_010))
-        within(
-            60,
-            lambda small=small: small.counters()["h1g1:eth0"].rx_packets >= 30,
-            "all arrived",
-        )
+
+        def arrived(lab: Lab = small) -> bool:
+            return lab.counters()["h1g1:eth0"].rx_packets >= 30
+
+        within(60, arrived, "all arrived")
 
 
 def test_a_bridge_without_a_cable_holds_nothing_up(lab: LabFactory) -> None:
@@ -421,7 +421,9 @@ def test_it_is_a_mininet_network(lab: LabFactory) -> None:
 
 
 def test_commands_can_wait_be_fed_and_be_interrupted(lab: LabFactory) -> None:
-    gpu = lab().fabric["h0g0"]
+    small = lab()
+    assert small.fabric is not None
+    gpu = small.fabric["h0g0"]
     gpu.sendCmd("cat")
     gpu.write("hello\n")
     text = ""
@@ -435,6 +437,7 @@ def test_commands_can_wait_be_fed_and_be_interrupted(lab: LabFactory) -> None:
 
 def test_a_background_job_does_not_hold_up_the_next_command(lab: LabFactory) -> None:
     small = lab()
+    assert small.fabric is not None
     gpu = small.fabric["h0g0"]
     gpu.cmd("sleep 600 &")
     job = gpu.lastPid

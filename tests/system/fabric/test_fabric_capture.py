@@ -7,6 +7,7 @@ import ctypes
 import os
 import pty
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +25,6 @@ import pytest
 from scapy.utils import RawPcapNgReader
 
 from emulator.dataplane import lab_record
-from emulator.dataplane.capture import fabric_capture as capture_module
 from emulator.dataplane.capture.fabric_capture import (
     SNAPLEN_FULL,
     SNAPLEN_HEADERS,
@@ -492,10 +492,8 @@ def test_a_port_that_cannot_be_captured_stops_the_start(
 def test_tcpdump_stands_in_for_dumpcap(
     network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    which = capture_module.shutil.which
-    monkeypatch.setattr(
-        capture_module.shutil, "which", lambda tool: None if tool == "dumpcap" else which(tool)
-    )
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "dumpcap" else which(tool))
     capture = open_capture(network, tmp_path, "rail0,h0g0")
     capture.start()
     network.send("h0g0:eth0", 12)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def nothing_left(name: str) -> bool:
 def test_record_is_written_before_the_kernel_is_touched(
     lab_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = {}
+    seen: dict[str, Any] = {}
 
     def build(*_: object, **__: Any) -> None:
         seen["record"] = lab_record.load(lab_name)
@@ -77,8 +77,8 @@ def test_record_is_written_before_the_kernel_is_touched(
 
 
 def create(name: str, spec: str = SMALL, progress: Progress | None = None, **settings: Any) -> Lab:
-    built = FabricSettings(**{"dilation": 1000, "seed": 7, "spec": spec} | settings)
-    return Lab.create(name, catalogue.load(spec), built, progress=progress)
+    settings = {"dilation": 1000, "seed": 7, "spec": spec, **settings}
+    return Lab.create(name, catalogue.load(spec), FabricSettings(**settings), progress=progress)
 
 
 def test_everything_carries_the_name_and_goes_with_it(lab_name: str) -> None:
@@ -372,9 +372,9 @@ def test_killed_at_any_moment_of_down(lab_name: str, delay_ms: int) -> None:
     assert nothing_left(lab_name)
 
 
-def kill_after(process: subprocess.Popen, begun: object, delay_ms: int) -> None:
+def kill_after(process: subprocess.Popen[bytes], begun: Callable[[], bool], delay_ms: int) -> None:
     """SIGKILL ``process`` so long after ``begun()`` turns true, if it still runs then."""
-    within(60, lambda: begun() or process.poll() is not None, "the work began")  # type: ignore[operator]
+    within(60, lambda: begun() or process.poll() is not None, "the work began")
     try:
         process.wait(timeout=delay_ms / 1000)
     except subprocess.TimeoutExpired:

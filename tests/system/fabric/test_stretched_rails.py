@@ -15,6 +15,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,10 +101,7 @@ def test_what_frr_says_of_it(pods: Lab) -> None:
 def test_a_packet_in_the_fabric_has_vni_and_loopbacks_around_it(pods: Lab) -> None:
     """Forty flows from h0g0 to h2g0, seen where they come from rail0."""
     with ExitStack() as stack:
-        taps = [
-            stack.enter_context(pods.inside(node, lambda port=port: tap(port)))
-            for node, port in SPINES
-        ]
+        taps = [stack.enter_context(pods.inside(node, partial(tap, port))) for node, port in SPINES]
         send_flows(pods, "h0g0", address(pods.topology, "h2g0"), FLOWS)
         seen: list[list[Ether]] = [[] for _ in taps]
 
@@ -128,10 +126,7 @@ def test_a_packet_in_the_fabric_has_vni_and_loopbacks_around_it(pods: Lab) -> No
 def test_the_class_of_a_packet_is_seen_from_outside(pods: Lab) -> None:
     """By its DSCP switches on the way queue it as those at the ends do."""
     with ExitStack() as stack:
-        taps = [
-            stack.enter_context(pods.inside(node, lambda port=port: tap(port)))
-            for node, port in SPINES
-        ]
+        taps = [stack.enter_context(pods.inside(node, partial(tap, port))) for node, port in SPINES]
         sender = blast(pods, "h0g0", address(pods.topology, "h2g0"), size=100, tos=TOS, count=1)
         stack.callback(kill, sender)
         seen: list[Ether] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+from functools import partial
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_inner_ends_have_their_names_and_indices(lab: LabFactory) -> None:
     assert any(index // wires.stride == 2 for index in seen)
     for end in ends:
         assert (
-            made.inside(end.node, lambda e=end: socket.if_nametoindex(e.port))
+            made.inside(end.node, partial(socket.if_nametoindex, end.port))
             == (made.interface_indices()[end])
         )
 

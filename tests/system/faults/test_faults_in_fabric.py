@@ -44,8 +44,8 @@ def dump(lab: Lab) -> dict[str, str]:
         script = "; ".join(f"echo '# {word}'; {word} | sort" for word in words)
         found[node.name] = lab.exec(node.name, ["sh", "-c", script]).stdout
     if lab.asic is not None:
-        for name, port in lab.asic.ports.items():
-            found[name] = lab.asic.program.settings.get(PORT_KEY.pack(port.index)).hex()
+        for name, at in lab.asic.ports.items():
+            found[name] = lab.asic.program.settings.get(PORT_KEY.pack(at.index)).hex()
     return found
 
 

@@ -48,6 +48,7 @@ def test_nothing_is_done_where_nothing_is_ignored() -> None:
 def test_programs_in_nodes_have_default_signals(lab: LabFactory) -> None:
     small = lab()
     assert int(small.exec("h0g0", IGNORED).stdout, 16) & INTERRUPTS == 0
+    assert small.fabric is not None
     gpu = small.fabric["h0g0"]
     assert int(gpu.cmd(" ".join(f"'{word}'" for word in IGNORED)), 16) & INTERRUPTS == 0
     gpu.sendCmd("cat")

@@ -12,7 +12,7 @@ from tests.harness.runs.processes import forked, without_progress
 pytestmark = pytest.mark.root
 
 
-def bench(*words: str) -> tuple[int, str, str]:
+def bench(*words: str) -> tuple[int | None, str, str]:
     process = forked("bench", "training", *words)
     out, errors = process.communicate(timeout=240)
     return process.returncode, out, errors

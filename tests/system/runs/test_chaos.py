@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import UserError
-from emulator.pytest_plugin.runs import RunProcess
+from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
 from emulator.run.results import RunFolder
 from emulator.run.run_start import UNFINISHED
-from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, until, user_environment
+from tests.harness.runs.processes import ENDLESS, SMALL, until, user_environment
 
 root = [
     pytest.mark.root,

@@ -33,7 +33,7 @@ SEEDS = (
 SUITE = ("bench", "training", "--tests", "7.3,7.4", "--seeds", "1", "--transport", "uet")
 
 
-def ended(process: ForkedCommand | subprocess.Popen[str]) -> tuple[int, str, str]:
+def ended(process: ForkedCommand | subprocess.Popen[str]) -> tuple[int | None, str, str]:
     out, errors = process.communicate(timeout=240)
     return process.returncode, out, errors
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from emulator.pytest_plugin.runs import BUDGET_S
 from tests.harness.runs.cluster_logs import log_2_17
-from tests.harness.runs.processes import BUDGET_S, SMALL, begun, forked, without_progress
+from tests.harness.runs.processes import SMALL, begun, forked, without_progress
 
 pytestmark = pytest.mark.root
 
 
-def predicted(folder: Path, *arguments: str) -> tuple[int, str, str]:
+def predicted(folder: Path, *arguments: str) -> tuple[int | None, str, str]:
     """Status, output and errors of ``uetemu predict`` in ``folder``."""
     lab = f"t-{secrets.token_hex(5)}"
     output = str(folder / "run")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.pytest_plugin.runs import RunProcess
-from tests.harness.runs.processes import BUDGET_S, ENDLESS, SMALL, forked, without_progress
+from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
+from tests.harness.runs.processes import ENDLESS, SMALL, forked, without_progress
 
 pytestmark = [
     pytest.mark.root,

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.root
 
 
 def test_a_training_over_both_transports(start: Callable[..., RunProcess]) -> None:
-    arguments = ("--param", "epochs=3", "--transport", "uet,rocev2", "--seeds", "1")
-    arguments += ("--capture", "none")
+    arguments = ["--param", "epochs=3", "--transport", "uet,rocev2", "--seeds", "1"]
+    arguments += ["--capture", "none"]
     files = []
     for _ in range(2):
         run = start(*arguments, scenario="data_parallel")

@@ -85,7 +85,7 @@ def test_an_error_of_its_own_ends_one_pdc(wire: Wire, monkeypatch: pytest.Monkey
     take = RequestDestination.on_request
 
     def broken(self: RequestDestination, reception: Reception) -> None:
-        if reception.packet[-6:] == b"poison":
+        if bytes(reception.packet[-6:]) == b"poison":
             raise IndexError("as a mistake of ours would")
         take(self, reception)
 
@@ -102,7 +102,8 @@ def test_an_error_of_its_own_ends_one_pdc(wire: Wire, monkeypatch: pytest.Monkey
 
 
 def test_an_error_while_it_sends_ends_one_pdc(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    attend, raised = Pdc.attend, []
+    attend = Pdc.attend
+    raised: list[int] = []
 
     def broken(self: Pdc, out: list[Frame], now: int, limit: int) -> None:
         if not raised:

@@ -200,7 +200,7 @@ def test_numbers_have_the_types_that_chakras_feeder_reads() -> None:
 def test_what_is_written_is_read_as_the_same(tmp_path: Path) -> None:
     lists = []
     for rank in range(4):
-        one = {"where": "line 1", "group": "g"}
+        shared: dict[str, Any] = {"where": "line 1", "group": "g"}
         lists.append(
             [
                 TraceCompute(where="line 1", duration_ns=5000, stream=0, name="work"),
@@ -210,7 +210,7 @@ def test_what_is_written_is_read_as_the_same(tmp_path: Path) -> None:
                         octets=64,
                         root=2 if kind.rooted else None,
                         after=(0,),
-                        **one,  # type: ignore[arg-type]
+                        **shared,
                     )
                     for kind in Collective
                 ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -43,7 +44,7 @@ send,4KiB,3 0,,,,,-
 """
 
 
-def read(folder: Path, name: str, text: str, **options: int) -> Trace:
+def read(folder: Path, name: str, text: str, **options: Any) -> Trace:
     file = folder / name
     file.write_text(text)
     (trace,) = load_traces([str(file)], "", ReadOptions(**options))

@@ -9,7 +9,7 @@ import pytest
 
 from emulator.errors import UserError
 from scenarios.workloads.network.attention_training import AttentionTraining
-from scenarios.workloads.network.layers import AttentionHead, heads_backward, heads_of
+from scenarios.workloads.network.layers import AttentionHead, Matrix, heads_backward, heads_of
 from scenarios.workloads.network.training_trial import LearningParameters, learning_trial
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load
@@ -17,7 +17,7 @@ from topologies.catalogue import load
 HIDDEN, SIZE, TOKENS = 6, 3, 4
 
 
-def normal(key: int, *shape: int) -> np.ndarray:
+def normal(key: int, *shape: int) -> Matrix:
     return np.random.default_rng((key, *shape)).normal(size=shape).astype(np.float32)
 
 
@@ -31,7 +31,7 @@ def test_a_head_is_the_softmax_of_its_scores() -> None:
 
 
 def test_gradients_are_derivatives() -> None:
-    flat, x = normal(1, 2 * 4 * HIDDEN * SIZE) / 2, normal(2, HIDDEN, TOKENS)
+    flat, x = normal(1, 2 * 4 * HIDDEN * SIZE) / np.float32(2), normal(2, HIDDEN, TOKENS)
     delta = normal(3, HIDDEN, TOKENS)
 
     def value(flat: np.ndarray, x: np.ndarray) -> float:

@@ -7,6 +7,7 @@ import pytest
 
 from scenarios.workloads.network.layers import (
     ACTIVATIONS,
+    Matrix,
     backward,
     exponential,
     forward,
@@ -19,7 +20,11 @@ from scenarios.workloads.network.layers import (
 )
 
 
-def random_matrix(*shape: int) -> np.ndarray:
+def matrix(*values: float) -> Matrix:
+    return np.array(values, np.float32)
+
+
+def random_matrix(*shape: int) -> Matrix:
     return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
 
 
@@ -38,18 +43,18 @@ def test_a_half_of_a_product_has_the_bits_of_the_whole() -> None:
 
 
 def test_sums_have_the_stated_order() -> None:
-    large, one = np.float32([2.0**24]), np.float32([1])
+    large, one = matrix(2.0**24), matrix(1)
     assert in_order([large, one, one])[0] == 2.0**24  # each 1 is rounded away
     assert in_order([one, one, large])[0] == 2.0**24 + 2
-    assert total_of(np.float32([2.0**24, 1, 1])) == 2.0**24
+    assert total_of(matrix(2.0**24, 1, 1)) == 2.0**24
 
 
 def test_exponential_and_tanh_are_right_to_six_digits() -> None:
     x = np.linspace(-40, 40, 4001, dtype=np.float32)
     np.testing.assert_allclose(exponential(x), np.exp(x.astype(np.float64)), rtol=1e-6)
     np.testing.assert_allclose(tanh(x), np.tanh(x.astype(np.float64)), atol=3e-7)
-    assert exponential(np.float32([0]))[0] == 1
-    assert np.isfinite(exponential(np.float32([-1e30, 1e30]))).all()
+    assert exponential(matrix(0))[0] == 1
+    assert np.isfinite(exponential(matrix(-1e30, 1e30))).all()
 
 
 def random(key: int, *shape: int) -> np.ndarray:
@@ -78,5 +83,5 @@ def test_gradients_are_derivatives_of_the_loss(activation: str) -> None:
 
 
 def test_a_step_goes_against_the_gradient() -> None:
-    w = np.float32([[1, 2]])
-    assert stepped(w, np.float32([[4, -4]]), 0.25).tolist() == [[0, 3]]
+    w, gradient = np.array([[1, 2]], np.float32), np.array([[4, -4]], np.float32)
+    assert stepped(w, gradient, 0.25).tolist() == [[0, 3]]

@@ -117,6 +117,7 @@ def test_a_bit_flipped_in_a_delivered_activation_changes_the_final_weights(name:
     """Nothing is computed ahead: what counts is what lies in the GPU's memory."""
     training = placed(PLANS[name])
     executor = executed(training, kind=Flipping)
+    assert isinstance(executor, Flipping)
     assert executor.flipped
     found = wrong(training, executor)
     assert found["weights"] > 0
@@ -151,8 +152,7 @@ def test_mini_batches_differ_from_the_whole_batch_by_rounding_only(seed: int) ->
 
 
 def test_a_ring_adds_each_block_from_its_own_place_on() -> None:
-    large = np.float32([2.0**24, 0, 0])
-    ones = np.float32([1, 1, 1])
+    large, ones = np.array([2.0**24, 0, 0], np.float32), np.ones(3, np.float32)
     # Block 0 begins with 2^24, which swallows each 1; block 0 of the other order does not.
     assert ring_sum([large, ones, ones]).tolist() == [2.0**24, 2, 2]
     assert ring_sum([ones, ones, large]).tolist() == [2.0**24 + 2, 2, 2]

@@ -10,6 +10,7 @@ import pytest
 
 from scenarios.workloads.network.layers import (
     ConvolutionalModel,
+    Matrix,
     RecurrentModel,
     added_back,
     convolved,
@@ -26,13 +27,13 @@ MODELS = {
 }
 
 
-def normal(key: int, *shape: int) -> np.ndarray:
+def normal(key: int, *shape: int) -> Matrix:
     return np.random.default_rng((key, *shape)).normal(size=shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_gradients_are_derivatives_of_the_loss(model: Model) -> None:
-    weights = [normal(key, *shape) / 2 for key, shape in enumerate(model.shapes())]
+    weights = [normal(key, *shape) / np.float32(2) for key, shape in enumerate(model.shapes())]
     x, target = normal(10, model.inputs, 3), normal(11, model.outputs, 3)
     _, gradients = model.backward(weights, x, target)
     small = np.float32(2**-7)

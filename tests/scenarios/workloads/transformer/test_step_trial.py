@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ from topologies.catalogue import load
 WANTED = (frozenset(range(4)), frozenset(range(4, 8)), frozenset({1}), frozenset({0, 5}))
 #: What a run keeps beside what it is made of.
 KEPT = ("sizes", "roofline_ns")
-CASES_AND_STATE = {
+CASES_AND_STATE: dict[str, dict[str, Any]] = {
     **CASES,
     "a new replica": {"dp": 2, "layers": 1, "given_to": (Handover(0, 1, 2**30),)},
     "a new replica of which one has much": {

@@ -46,7 +46,7 @@ def _spoiled(one: StepRun, rank: int) -> int:
                 for at, operation in enumerate(operations)
                 if isinstance(operation, Apply) and len(operation.arguments) == 2
             )
-            made = operations[place]
+            made: Any = operations[place]
             arguments = (made.arguments[0], made.arguments[1] + 1)
             operations[place] = dataclasses.replace(made, arguments=arguments)
         broken.append(dataclasses.replace(schedule, operations=tuple(operations)))
@@ -80,7 +80,7 @@ def _whole(layers: int, **given: Any) -> int:
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_tensor_octets_are_those_of_the_formula(sequence_parallel: bool) -> None:
     """Two layers more than two, so that embedding and head do not count."""
-    given = {"tp": 4, "micro_batches": 2, "sequence_parallel": sequence_parallel}
+    given: dict[str, Any] = {"tp": 4, "micro_batches": 2, "sequence_parallel": sequence_parallel}
     more = _whole(4, **given) - _whole(2, **given)
     step = run(layers=2, **given).jobs[0].step
     assert more == pytest.approx(float(4 * step.tensor_step_bytes) / SCALE, rel=1e-6)
@@ -172,4 +172,6 @@ def test_computing_of_a_new_replica_waits_for_its_state() -> None:
             assert executor.memory[schedule.rank][name].tobytes() == content.tobytes()
     assert hazards(schedules) == []
     (first, *_) = schedules.streams[1]
-    assert len(schedules[1].operations[first].inputs) == 2
+    waiting = schedules[1].operations[first]
+    assert isinstance(waiting, Apply)
+    assert len(waiting.inputs) == 2
