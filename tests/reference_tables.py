@@ -13,13 +13,10 @@ import click
 
 from emulator import result_keys
 from emulator.cli.main import VERBS, cli
-from emulator.dataplane.control_plane import control_plane_choice
-from emulator.dataplane.switch import parameters, switch_choice
 from emulator.metrics import meanings
 from emulator.rocev2 import counters
 from emulator.run_files import UNITS
 from emulator.scenario import load, names
-from emulator.transports import TRANSPORTS
 from tests import CHECKOUT
 from uet import counter_meanings
 
@@ -34,7 +31,6 @@ PAGES = sorted(
     )
 )
 MANUALS = tuple(page for page in PAGES if "<!-- generated: " in page.read_text())
-_EXPLAINED = [f"- {line}" for line in switch_choice.EXPLAINED]
 #: Where the sections are that meanings of keys refer to, seen from emulator/run/.
 _HOMES = {
     "counters": "COUNTERS.md",
@@ -62,38 +58,6 @@ def _below(verb: str) -> str:
     if not isinstance(command, click.Group):
         return ""
     return f" ({', '.join(f'`{name}`' for name in command.commands)})"
-
-
-def transports() -> str:
-    """List the parameters of every transport, the default value first."""
-    lists = []
-    for name, transport in TRANSPORTS.items():
-        lines = {
-            f"{key}={'|'.join(words.names)}": words.described
-            for key, words in transport.words.items()
-        }
-        lines |= {key: preset.meaning for key, preset in transport.presets.items()}
-        for key, text in transport.described().items():
-            if key:
-                lines[key], shown = text, key
-            else:  # a second line of the one before
-                lines[shown] += f" {text}"
-        lists.append(f"**`{name}`**\n\n{_list(lines.items())}")
-    return "\n\n".join(lists)
-
-
-def switches() -> str:
-    """List the profiles of switches, and the parameters of each."""
-    described = parameters.described().items()
-    rows = {f"{name}={values}": meaning for name, (values, meaning) in described}
-    return "\n".join((_list({**switch_choice.MEANINGS, **rows}.items()), "", *_EXPLAINED))
-
-
-def control_planes() -> str:
-    """List the control planes, and the parameters of each."""
-    described = control_plane_choice.DESCRIBED.items()
-    rows = {f"{name}={values}": meaning for name, (values, meaning) in described}
-    return _list({**control_plane_choice.MEANINGS, **rows}.items())
 
 
 def units() -> str:
@@ -127,9 +91,6 @@ def scenarios() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "verbs": verbs,
-    "transports": transports,
-    "switches": switches,
-    "control_planes": control_planes,
     "units": units,
     "result_keys": _explained(result_keys.RESULT),
     "row_keys": _explained(meanings("every")),
