@@ -459,8 +459,11 @@ class AlltoAllvParameters(ExchangeParameters):
 
 
 def _unequal_buffers(data: CollectiveData, root: int, position: int) -> dict[str, int]:
-    assert data.matrix is not None
-    return {INPUT: sum(data.matrix[position]), OUTPUT: sum(row[position] for row in data.matrix)}
+    members = range(data.members)
+    return {
+        INPUT: sum(data.octets(position, to) for to in members),
+        OUTPUT: sum(data.octets(one, position) for one in members),
+    }
 
 
 alltoallv = CollectiveBenchmark(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulator.dataplane.fabric_choice import choose
-from emulator.run.measures.arithmetic import percentile
+from emulator.run.measures.arithmetic import nearest_rank
 from emulator.run.measures.frame_latency import (
     FILE,
     PERCENTILES,
@@ -219,9 +219,7 @@ def _series(outcome: TrialOutcome, facts: Mapping[str, Any]) -> Iterable[_Series
 
 def _percentile(frames: Sequence[TimedFrame], share: float) -> float:
     """Return the latency (us) that ``share`` of ``frames``, which are some, do not exceed."""
-    value = percentile([one.latency_ps for one in frames], share)
-    assert value is not None
-    return value / 1e6
+    return nearest_rank([one.latency_ps for one in frames], share) / 1e6
 
 
 def add_factors(rows: Sequence[dict[str, Any]]) -> None:

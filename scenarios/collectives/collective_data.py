@@ -52,9 +52,13 @@ class CollectiveData:
             self._reduced.add(values)
         return values
 
+    def octets(self, sender: int, receiver: int) -> int:
+        """Return how much one member has for another one."""
+        return self.part if self.matrix is None else self.matrix[sender][receiver]
+
     def piece(self, sender: int, receiver: int) -> Values:
         """Return the part that one member has for another one."""
-        octets = self.part if self.matrix is None else self.matrix[sender][receiver]
+        octets = self.octets(sender, receiver)
         key = (self.seed, 1, self.group, sender, receiver, octets)
         return self._values(key, octets, 1, sender)
 

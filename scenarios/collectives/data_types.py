@@ -145,31 +145,24 @@ class Total:
 
     def __init__(self, datatype: DataType, reduction: str, *, exact: bool) -> None:
         self.datatype, self.reduction, self.exact = datatype, reduction, exact
-        self._value: Values | None = None
-        self._magnitude: npt.NDArray[np.float64] | None = None
+        self._value: Values = np.empty(0, datatype.dtype)
+        self._magnitude: npt.NDArray[np.float64] = np.array(float(reduction == "prod"))
         #: how many have added theirs
         self.ranks = 0
 
     def add(self, values: Values) -> None:
-        self.ranks += 1
         precise = values if self.exact else values.astype(np.float64)
-        if self._value is None:
+        if not self.ranks:
             self._value = precise.copy()
         else:
             ELEMENT_FUNCTIONS[function_of(self.reduction)](self._value, precise)
-        if self.exact:
-            return
-        size = np.abs(precise)
-        if self._magnitude is None:
-            self._magnitude = size
-        elif self.reduction == "prod":
-            self._magnitude = self._magnitude * size
-        else:
-            self._magnitude = self._magnitude + size
+        self.ranks += 1
+        if not self.exact:
+            combine = np.multiply if self.reduction == "prod" else np.add
+            self._magnitude = combine(self._magnitude, np.abs(precise))
 
     def value(self) -> Values:
         """Return the result, in the element type."""
-        assert self._value is not None, "no rank has added anything"
         result = self._value
         if self.reduction == "avg":
             result = result.copy()
@@ -186,11 +179,10 @@ class Total:
         chapters 3 and 4.)  A quotient below the normal numbers is off by the smallest number at
         most.
         """
-        if self.exact or self.reduction in ("min", "max"):
+        precision = self.datatype.precision
+        if self.exact or self.reduction in ("min", "max") or precision is None:
             return None
-        assert self.datatype.precision is not None
-        assert self._magnitude is not None
-        steps = (self.ranks + 1) * 2.0**-self.datatype.precision
+        steps = (self.ranks + 1) * 2.0**-precision
         scale = self.ranks if self.reduction == "avg" else 1
         least = float(ml_dtypes.finfo(self.datatype.dtype).smallest_subnormal)
         return steps / (1 - steps) * self._magnitude / scale + least

@@ -226,9 +226,8 @@ class Walk:
             pieces.buffer = np.full(len(pieces.step), self._result)
             pieces.place = pieces.at
             found.append(pieces)
-        if self._staging is None:
+        if self._staging is None or self._buffers.staging is None:
             return found
-        assert self._buffers.staging is not None
         # Sums that go on have slots, in the order in which they come.
         octets, order, lengths = _in_turn(found)
         goes_on = np.concatenate(

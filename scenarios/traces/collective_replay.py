@@ -48,7 +48,7 @@ class ReplayedCollective:
 
     ``ranks`` are the members by position, ``rings`` the same as rings.  Buffers are ``input`` and
     ``output``, ``entry`` has by rank what must be over before it begins.  ``ends`` collects by rank
-    what must be over before it is done.
+    what must be over before it is done.  ``root`` is for collectives that have one.
     """
 
     program: Program
@@ -58,7 +58,7 @@ class ReplayedCollective:
     octets: int
     element: int
     dtype: str
-    root: int | None
+    root: int
     source: str
     result: str
     staging: str
@@ -222,7 +222,6 @@ def _write_all_to_all(one: ReplayedCollective) -> None:
 
 
 def _from_root(one: ReplayedCollective, channel: Ring) -> Ring:
-    assert one.root is not None
     at = channel.index(one.root)
     return (*channel[at:], *channel[:at])
 
@@ -255,7 +254,6 @@ def _write_reduce(one: ReplayedCollective) -> None:
 
 
 def _write_gather(one: ReplayedCollective) -> None:
-    assert one.root is not None
     for at, rank in enumerate(one.ranks):
         if rank != one.root:
             for piece in one.slices(Block(0, one.part)):
@@ -265,7 +263,6 @@ def _write_gather(one: ReplayedCollective) -> None:
 
 
 def _write_scatter(one: ReplayedCollective) -> None:
-    assert one.root is not None
     for at, rank in enumerate(one.ranks):
         if rank != one.root:
             for piece in one.slices(Block(0, one.part)):
@@ -297,7 +294,7 @@ class CollectivePayload:
     kind: Collective
     ranks: tuple[int, ...]
     octets: int
-    root: int | None
+    root: int
     key: tuple[int, ...]
 
     @property
@@ -405,10 +402,8 @@ class CollectivePayload:
             case Collective.ALL_TO_ALL:
                 return np.concatenate([self._numbers(source, at, self._part) for source in members])
             case Collective.BROADCAST:
-                assert self.root is not None
                 return self._own(self.root)
             case Collective.SCATTER:
-                assert self.root is not None
                 return self._numbers(self.ranks.index(self.root), at, self._part)
             case Collective.REDUCE_SCATTER:
                 part = self._part // self.dtype.itemsize

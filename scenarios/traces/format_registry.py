@@ -111,14 +111,13 @@ def _is_binary(head: bytes) -> bool:
     return b"\0" in head
 
 
-def format_to_write(path: Path, name: str = "") -> TraceFormat:
-    """Return the format in which ``path`` is written; ``name`` decides where it is given."""
-    writers = [one for one in FORMATS.values() if one.write is not None]
-    if name:
-        chosen = [named(name)] if named(name) in writers else []
-    else:
-        chosen = [one for one in writers if path.name.endswith(one.suffixes)]
-    if not chosen:
-        known = ", ".join(f"{one.name} ({', '.join(one.suffixes)})" for one in writers)
-        raise TraceRefusal(f"{path} cannot be written: name a file of one of {known}")
-    return chosen[0]
+def writer_of(path: Path) -> tuple[str, Writer]:
+    """Return the suffix of ``path``, and the writer of the format that it names."""
+    known = []
+    for one in FORMATS.values():
+        if one.write is not None:
+            for suffix in one.suffixes:
+                if path.name.endswith(suffix):
+                    return suffix, one.write
+            known.append(f"{one.name} ({', '.join(one.suffixes)})")
+    raise TraceRefusal(f"{path} cannot be written: name a file of one of {', '.join(known)}")

@@ -616,7 +616,8 @@ class Replay:
         one = self._collective(at)
         ranks = self.trace.groups[one.group]
         octets = BARRIER_OCTETS if one.kind is Collective.BARRIER else one.octets
-        return CollectivePayload(one.kind, ranks, octets, one.root, (self.choice.seed, 1, number))
+        root = ranks[0] if one.root is None else one.root
+        return CollectivePayload(one.kind, ranks, octets, root, (self.choice.seed, 1, number))
 
     def _payloads(self, rank: int) -> list[tuple[int, CollectivePayload]]:
         return [one for one in self._all_payloads if rank in one[1].ranks]

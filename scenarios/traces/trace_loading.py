@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from emulator.errors import UserError
 from scenarios.traces.format_registry import (
     FACTS,
     FORMATS,
+    Reader,
     ReadOptions,
     TraceFormat,
     format_of,
@@ -60,9 +62,11 @@ def _load(
         TraceFile(file.path, one.weight, options.unpacked)
         for file, one in zip(files, chosen, strict=True)
     ]
+    readers: list[Reader] = []
     for file, one in zip(files, chosen, strict=True):
         if one.read is None:
             raise TraceRefusal(f"{file.name}: {one.name} is written only; give another file")
+        readers.append(one.read)
     for name in FACTS:
         stated = getattr(options, name) != getattr(ReadOptions, name)
         if stated and all(name not in one.facts for one in chosen):
@@ -72,7 +76,7 @@ def _load(
                 f"leave it out (it is for {takers})"
             )
     with _uncollected():
-        return _read(files, chosen, options)
+        return _read(files, chosen, readers, options)
 
 
 @contextmanager
@@ -88,20 +92,19 @@ def _uncollected() -> Iterator[None]:
 
 
 def _read(
-    files: Sequence[TraceFile], chosen: Sequence[TraceFormat], options: ReadOptions
+    files: Sequence[TraceFile],
+    chosen: Sequence[TraceFormat],
+    readers: Sequence[Reader],
+    options: ReadOptions,
 ) -> list[Trace]:
     traces: list[Trace] = []
-    rest = []
-    for file, one in zip(files, chosen, strict=True):
-        assert one.read is not None
+    together: dict[Reader, list[TraceFile]] = defaultdict(list)
+    for file, one, read in zip(files, chosen, readers, strict=True):
         if one.per_rank:
-            rest.append((file, one))
+            together[read].append(file)
         else:
-            traces.append(one.read([file], options))
-    for one in dict.fromkeys(one for _, one in rest):
-        assert one.read is not None
-        traces.append(one.read([file for file, other in rest if other is one], options))
-    return traces
+            traces.append(read([file], options))
+    return traces + [read(parts, options) for read, parts in together.items()]
 
 
 _FACTOR = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?(/[1-9][0-9]{0,8})?")

@@ -11,7 +11,7 @@ from emulator.run.measures.gpu_execution import GpuExecution
 from emulator.scenario import Outcome
 from emulator.sim.endpoint.operations import schedule as ops
 from emulator.whole_file import write_whole
-from scenarios.traces.format_registry import format_to_write
+from scenarios.traces.format_registry import writer_of
 from scenarios.traces.replay import Replay
 from scenarios.traces.trace_model import (
     CollectiveRun,
@@ -83,7 +83,7 @@ def check_written(paths: Sequence[str], traces: int) -> None:
             f"write={','.join(paths)} is for one trace and {traces} are given; run them one by one"
         )
     for path in map(Path, paths):
-        format_to_write(path)
+        writer_of(path)
         if not path.parent.is_dir():
             raise TraceRefusal(f"{path} cannot be written: there is no folder {path.parent}")
 
@@ -106,11 +106,9 @@ def write_files(
     )
     written = []
     for path in map(Path, paths):
-        form = format_to_write(path)
-        assert form.write is not None
-        suffix = next(one for one in form.suffixes if path.name.endswith(one))
+        suffix, write = writer_of(path)
         stem = path.name.removesuffix(suffix)
-        for part, content in form.write(run).items():
+        for part, content in write(run).items():
             file = path.with_name(f"{stem}{part}{suffix}")
             write_whole(file, content)
             written.append(str(file))

@@ -208,7 +208,8 @@ class CongestionContext:
     def _least_room(self) -> int:
         """Return what credit leaves, and the window beside it if there is one."""
         window, credit = self.window, self.credit
-        assert credit is not None
+        if credit is None:
+            return self.window_room()
         if window is None:
             return credit.credit
         return min(window.room(), credit.credit)

@@ -58,10 +58,10 @@ class PostedReceive:
     context: object = None
     #: octets that messages have taken so far
     used: int = field(default=0, init=False)
-    #: place in the order of posting; ``None`` if it is not queued
-    sequence: int | None = field(default=None, init=False)
+    #: place in the order of posting; -1 if it is not queued
+    sequence: int = field(default=-1, init=False)
     #: its place when it was posted, which it has again when it comes back
-    place: int | None = field(default=None, init=False)
+    place: int = field(default=-1, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +81,8 @@ class UnexpectedMessage:
     header_data: int | None = None
     data: memoryview | None = None
     token: object = None
-    #: place in the order of arrival; ``None`` if it is not held
-    sequence: int | None = field(default=None, init=False)
+    #: place in the order of arrival; -1 if it is not held
+    sequence: int = field(default=-1, init=False)
 
 
 class Match(NamedTuple):
@@ -182,7 +182,7 @@ class ReceiveQueue:
         for queue in (self._untagged, self._tagged):
             for receive in queue:
                 if receive.context == context and (
-                    found is None or _place(receive) < _place(found)
+                    found is None or receive.sequence < found.sequence
                 ):
                     found = receive
         if found is not None:
@@ -242,7 +242,7 @@ class ReceiveQueue:
 
     def _remove(self, receive: PostedReceive) -> None:
         (self._untagged if receive.tag is None else self._tagged).remove(receive)
-        receive.sequence = None
+        receive.sequence = -1
         self.posted -= 1
 
     # -- unexpected messages -------------------------------------------------------------------
@@ -252,7 +252,7 @@ class ReceiveQueue:
 
         Raises :class:`MatchingError` if it is held already.
         """
-        if message.sequence is not None:
+        if message.sequence >= 0:
             raise MatchingError("the message is held already; discard it first")
         octets = 0 if message.data is None else message.data.nbytes
         if self.unexpected >= self._max_unexpected or self._octets + octets > self._max_octets:
@@ -264,10 +264,10 @@ class ReceiveQueue:
 
     def discard(self, message: UnexpectedMessage) -> bool:
         """Hold a message no longer, as its sender gave up; whether it was held."""
-        if message.sequence is None:
+        if message.sequence < 0:
             return False
         self._waiting(message).remove(message)
-        message.sequence = None
+        message.sequence = -1
         self._octets -= 0 if message.data is None else message.data.nbytes
         return True
 
@@ -287,7 +287,7 @@ class ReceiveQueue:
 
 def _check(receive: PostedReceive) -> None:
     memory = receive.memory
-    if receive.sequence is not None:
+    if receive.sequence >= 0:
         raise MatchingError("the receive is posted already; cancel it first")
     if memory.ndim != 1 or memory.itemsize != 1 or not memory.contiguous:
         raise MatchingError("the memory of a receive must be a flat view of octets: .cast('B')")
@@ -322,11 +322,6 @@ def _take(receive: PostedReceive, length: int, job_id: int | None) -> tuple[int,
     return _OK, Match(receive, offset, memory[offset:end], released)
 
 
-def _place(item: PostedReceive | UnexpectedMessage) -> int:
-    assert item.sequence is not None
-    return item.sequence
-
-
 class _Posted:
     """Receives in posting order, looked up by their key, or one by one if bits are ignored."""
 
@@ -342,7 +337,7 @@ class _Posted:
             yield from bucket.values()
 
     def add(self, receive: PostedReceive) -> None:
-        place = _place(receive)
+        place = receive.sequence
         if receive.ignore:
             bucket = self._wild
         else:
@@ -355,7 +350,7 @@ class _Posted:
                 bucket.move_to_end(other)
 
     def remove(self, receive: PostedReceive) -> None:
-        place = _place(receive)
+        place = receive.sequence
         if receive.ignore:
             del self._wild[place]
             return
@@ -411,12 +406,12 @@ class _Unexpected:
         return len(self._all)
 
     def add(self, message: UnexpectedMessage) -> None:
-        place, tag = _place(message), message.tag or 0
+        place, tag = message.sequence, message.tag or 0
         self._all[place] = message
         self._by_tag.setdefault(tag, OrderedDict())[place] = message
 
     def remove(self, message: UnexpectedMessage) -> None:
-        place, tag = _place(message), message.tag or 0
+        place, tag = message.sequence, message.tag or 0
         del self._all[place]
         bucket = self._by_tag[tag]
         del bucket[place]

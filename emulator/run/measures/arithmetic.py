@@ -33,8 +33,11 @@ def max_mean(values: Sequence[float]) -> float | None:
 
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The smallest value that at least ``share`` (0..1) of all do not exceed (nearest rank)."""
-    if not values:
-        return None
+    return nearest_rank(values, share) if values else None
+
+
+def nearest_rank(values: Sequence[float], share: float) -> float:
+    """Return :func:`percentile` of ``values``, which are some."""
     ordered = sorted(values)
     rank = max(1, math.ceil(share * len(ordered) - 1e-9))  # 0.07 * 100 is not 7 in binary
     return ordered[rank - 1]

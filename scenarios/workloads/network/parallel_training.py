@@ -59,7 +59,6 @@ class _Gpu:
     """The tensors of one GPU; those of a micro-batch by its number."""
 
     weights: Tensor
-    gradient: Tensor | None = None
     inputs: dict[int, Tensor] = field(default_factory=dict)
     targets: list[Tensor] = field(default_factory=list)
     deltas: dict[int, Tensor] = field(default_factory=dict)
@@ -76,6 +75,7 @@ class ParallelTraining:
         self.plan = plan
         self.tensors = tensors
         self._losses: dict[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}
         self._grid = [
             [
                 [self._gpu(rank, stage, part) for part, rank in enumerate(parts)]
@@ -108,7 +108,8 @@ class ParallelTraining:
         }
         for (replica, stage), order in pending.items():
             for gpu in self._grid[replica][stage]:
-                gpu.gradient = self.tensors.new(gpu.weights.rank, "gradients", *gpu.weights.shape)
+                rank, shape = gpu.weights.rank, gpu.weights.shape
+                self._gradients[rank] = self.tensors.new(rank, "gradients", *shape)
             order.reverse()
         while any(pending.values()):
             for (replica, stage), order in pending.items():
@@ -210,8 +211,8 @@ class ParallelTraining:
         plan, tensors = self.plan, self.tensors
         piece = plan.slices(stage, part)[place]
         wide, rank = plan.widths[piece.layer], gpu.weights.rank
-        assert gpu.gradient is not None
-        total = self._matrices(gpu.gradient, stage, part)[place]
+        whole = self._gradients[rank]
+        total = self._matrices(whole, stage, part)[place]
         gradient = total if micro == 0 else tensors.new(rank, "micro-batch gradients", *total.shape)
         x, y = gpu.values[micro][place : place + 2]
         before = tensors.new(rank, "deltas", wide, plan.samples)
@@ -225,8 +226,8 @@ class ParallelTraining:
         )
         if micro:
             gradient = tensors.reduce(gradient, total)
-        ready = tuple(sorted({*gpu.gradient.ready, *gradient.ready}))
-        gpu.gradient = replace(gpu.gradient, ready=ready)
+        ready = tuple(sorted({*whole.ready, *gradient.ready}))
+        self._gradients[rank] = replace(whole, ready=ready)
         return before
 
     def _summed(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -245,7 +246,7 @@ class ParallelTraining:
         return found
 
     def _step(self, gpus: Sequence[_Gpu]) -> None:
-        gradients = [gpu.gradient for gpu in gpus if gpu.gradient is not None]
+        gradients = [self._gradients[gpu.weights.rank] for gpu in gpus]
         with self.tensors.program.named("gradients all_reduce"):
             sums = self.tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
         for gpu, total in zip(gpus, sums, strict=True):

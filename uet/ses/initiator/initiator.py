@@ -181,8 +181,8 @@ class Initiator:
                 stream.probe = operation
             operation.message, operation.pdc, operation.is_out = message, pdc, True
             self._timers.stop(operation)
-            if operation.expects_data:
-                self.replies.expect(operation, pdc, message.packets)
+            if made.memory is not None:
+                self.replies.expect(operation, pdc, message.packets, made.memory.nbytes)
         if stream.is_asking:
             self._asking[stream] = None
 
@@ -202,8 +202,7 @@ class Initiator:
             repeats = operation.plan.is_repeatable and operation.refused is None
             if not repeats or not self._reissue(operation, message.error):
                 self._finish(operation, operation.refused or message.error)
-        else:
-            assert operation.message is not None
+        elif operation.message is not None:
             asked = operation.message.requested
             if asked < len(operation.settled):  # the rest of a read was never requested
                 del operation.settled[asked:]

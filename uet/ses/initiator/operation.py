@@ -439,8 +439,6 @@ class PeerHandles:
         generation than 0, the first READ gets it in the response.
         """
         made = operation.plan
-        payload = made.whole
-        assert payload is not None
         key = 0
         if made.span < made.length:
             key = self._rng.getrandbits(_KEY_BITS)
@@ -448,7 +446,7 @@ class PeerHandles:
                 key = self._rng.getrandbits(_KEY_BITS)
             self._memory.register(
                 RegisteredRegion(
-                    memory=payload, key=key, writable=False, job_id=made.address.job_id
+                    memory=made.whole, key=key, writable=False, job_id=made.address.job_id
                 )
             )
             operation.key = key

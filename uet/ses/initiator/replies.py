@@ -77,14 +77,13 @@ class Replies:
 
     # -- what is expected ----------------------------------------------------------------------
 
-    def expect(self, operation: PostedOperation, pdc: Context, packets: int) -> None:
-        """Begin an attempt of an operation that expects data."""
+    def expect(self, operation: PostedOperation, pdc: Context, packets: int, octets: int) -> None:
+        """Begin an attempt of an operation that expects ``octets`` of data."""
         made = operation.plan
-        assert made.memory is not None
         operation.settled = bytearray(packets)
         if not operation.placed:
             operation.placed = bytearray(packets)
-        operation.unit = min(self._mtu, made.memory.nbytes)
+        operation.unit = min(self._mtu, octets)
         operation.expect(packets if made.length else 0)
         ahead = operation.stream.reads.ahead
         if packets > ahead and operation.message is not None and made.delivery in RELIABLE:
@@ -242,9 +241,8 @@ class Replies:
         """Put a packet's data in its place; false if it does not match the request."""
         made, mtu = operation.plan, self._mtu
         memory = made.memory
-        assert memory is not None
         index, beside = divmod(offset, mtu)
-        if beside or len(data) != min(mtu, memory.nbytes - offset):
+        if memory is None or beside or len(data) != min(mtu, memory.nbytes - offset):
             return False
         if index >= len(operation.settled) or operation.settled[index]:
             self._counters["rx_read_data_duplicate"] += 1

@@ -75,6 +75,9 @@ _SENDS: Final = {
 }
 
 
+_NOTHING: Final = memoryview(b"")
+
+
 class MessageError(ValueError):
     """A request cannot be carried out as posted."""
 
@@ -98,7 +101,7 @@ class MessagePlan:
     span: int = 0
     payload: memoryview | bytes = b""
     #: rendezvous: the message that the payload is the beginning of
-    whole: memoryview | None = None
+    whole: memoryview = _NOTHING
     #: octets that its completion names, where ``length`` counts something else
     touched: int | None = None
     memory: memoryview | None = None

@@ -307,8 +307,8 @@ class Execution:
         if request.header_data is not None:
             message.header_data = request.header_data
         if message.placed < message.awaited:
-            assert key is not None  # the checks let no other message have several packets
-            if key not in self._inbound.messages:
+            # the checks let no message without a key have several packets
+            if key is not None and key not in self._inbound.messages:
                 self._inbound.add(key, message, self._time.now)
             message.touched = self._time.now
             return ACCEPTED
