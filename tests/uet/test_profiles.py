@@ -228,9 +228,9 @@ def test_a_deferrable_send_without_the_capability_is_a_plain_one(
         ({BASE}, {}, None),
     ],
 )
-def test_receives(profiles: set[str], receive: dict[str, int], lacking: str | None) -> None:
+def test_receives(profiles: set[str], receive: dict[str, Any], lacking: str | None) -> None:
     (fep, _) = (side.fep for side in an_exchange(frozenset(profiles), EVERYBODY).sides)
-    posted = ReceiveRequest(memory=memoryview(bytearray(10)), **receive)  # type: ignore[arg-type]
+    posted = ReceiveRequest(memory=memoryview(bytearray(10)), **receive)
     if lacking is None:
         fep.post_receive(posted)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from emulator.dataplane.switch.code_points import LAB
@@ -171,7 +173,8 @@ def test_help_lists_every_parameter() -> None:
         assert name in shown
 
 
-BASE = {"address": "10.0.0.1", "mac": "02:00:00:00:00:01", "neighbours": {"10.0.0.2": "x"}}
+BASE: dict[str, Any] = {"address": "10.0.0.1", "mac": "02:00:00:00:00:01"}
+BASE["neighbours"] = {"10.0.0.2": "x"}
 
 
 @pytest.mark.parametrize(
@@ -192,14 +195,14 @@ BASE = {"address": "10.0.0.1", "mac": "02:00:00:00:00:01", "neighbours": {"10.0.
         ({"dscp_ack": 64}, "dscp_ack is 64"),
     ],
 )
-def test_configurations_that_cannot_be(changes: dict[str, object], complaint: str) -> None:
+def test_configurations_that_cannot_be(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        HcaConfig(**{**BASE, **changes})  # type: ignore[arg-type]
+        HcaConfig(**{**BASE, **changes})
 
 
 @pytest.mark.parametrize(
     "fields", [{"local_qpn": 1}, {"remote_qpn": 0xFFFFFF}, {"first_psn": 1 << 24}, {"service": "x"}]
 )
-def test_connections_that_cannot_be(fields: dict[str, object]) -> None:
+def test_connections_that_cannot_be(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="connections: "):
-        Connection(**{"local_qpn": 5, "remote_qpn": 6, **fields})  # type: ignore[arg-type]
+        Connection(**{"local_qpn": 5, "remote_qpn": 6, **fields})

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ PROGRAM = "import sys; sys.modules['mininet'] = None; from emulator.cli.main imp
 def uetemu(sources: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run uetemu in ``folder`` as a user without any rights; as this user, if that is not root."""
     folder.chmod(0o777)
-    changed: dict[str, object] = {}
+    changed: dict[str, Any] = {}
     if os.geteuid() == 0:
         changed = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     return subprocess.run(
@@ -64,7 +65,7 @@ def uetemu(sources: Path, folder: Path, *arguments: str) -> subprocess.Completed
         capture_output=True,
         text=True,
         timeout=300,
-        **changed,  # type: ignore[call-overload]
+        **changed,
     )
 
 

@@ -37,7 +37,7 @@ def target_of(settings: TargetSettings | None = None, *, size: int = SIZE) -> Nv
 
 
 def queue_settings(**changes: Any) -> QueueSettings:
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "header_digest": False,
         "data_digest": False,
         "alignment": 0,
@@ -46,7 +46,7 @@ def queue_settings(**changes: Any) -> QueueSettings:
         "in_capsule": 8192,
         "most_transfer": 1 << 20,
     }
-    return QueueSettings(**(values | changes))  # type: ignore[arg-type]
+    return QueueSettings(**(values | changes))
 
 
 @dataclass
@@ -58,6 +58,8 @@ class MemoryQueue:
     now: int = 0
     #: Octets of one call; small ones cut PDUs anywhere.
     piece: int = 1 << 20
+    #: That of an I/O queue's controller.
+    admin: MemoryQueue = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         connection = self.target.accept(LOCAL, self.now)
@@ -136,5 +138,5 @@ def io_queue(
     queue = MemoryQueue(target, settings or queue_settings())
     done = queue.connect(1, cntlid, flow_control=flow_control, sqsize=sqsize)
     assert done.completion.ok
-    queue.admin = admin  # type: ignore[attr-defined]
+    queue.admin = admin
     return queue

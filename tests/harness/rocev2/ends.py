@@ -41,13 +41,13 @@ def adapter(
     """One of two ends: 0 is HERE, 1 is THERE; all retries end within virtual milliseconds."""
     addresses, macs = ((HERE6, THERE6), MACS6) if ipv6 else ((HERE, THERE), MACS)
     own, peer = addresses[end], addresses[1 - end]
-    fields: dict[str, object] = {"timeout": 5, "mtu": 1024, "min_rnr_timer": 1, **parameters}
+    fields: dict[str, Any] = {"timeout": 5, "mtu": 1024, "min_rnr_timer": 1, **parameters}
     config = HcaConfig(
         address=own,
         mac=macs[own],
         neighbours={peer: macs[peer]},
         connections={peer: connections(end, qps, service)},
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
     return HostChannelAdapter(config, seed=end)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,12 +77,13 @@ def test_every_collective_is_right(kind: Collective, group: tuple[int, ...]) -> 
 
 
 def test_operations_have_the_names_of_the_trace_in_the_timeline() -> None:
-    one = {"where": "line 2", "kind": Collective.ALL_REDUCE, "octets": 64, "group": "g"}
+    one: dict[str, Any] = {"where": "line 2", "octets": 64, "group": "g"}
+    one["kind"] = Collective.ALL_REDUCE
     lists: list[list[TraceOperation]] = [
         [
             TraceCompute(where="line 1", name="mlp forward", duration_ns=5),
-            TraceCollective(after=(0,), root=None, **one),  # type: ignore[arg-type]
-            TraceCollective(name="mlp", after=(1,), root=None, **one),  # type: ignore[arg-type]
+            TraceCollective(after=(0,), root=None, **one),
+            TraceCollective(name="mlp", after=(1,), root=None, **one),
             TraceSend(where="line 4", name="weights", after=(2,), peer=1, octets=8)
             if rank == 0
             else TraceReceive(where="line 4", peer=0, octets=8),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby, pairwise
+from typing import Any
 
 import pytest
 
@@ -254,6 +255,6 @@ def test_faults_end_when_they_are_taken_back(bench: Bench) -> None:
         ({"arriving": True, "duplication": 0.1}, "what arrives cannot be duplicated"),
     ],
 )
-def test_faults_that_cannot_be(settings: dict[str, float], sentence: str) -> None:
+def test_faults_that_cannot_be(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        Faults(**settings)  # type: ignore[arg-type]
+        Faults(**settings)

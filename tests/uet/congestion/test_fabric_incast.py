@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ KIB = 1_024
 #: 100 Gb/s and 12 us; a write of 128 KiB is 32 packets of 4 KiB.
 RTT, OCTETS = 12 * US, 128 * KIB
 PACKET = 4_096 + 44 + 16 + 8 + 20 + 14 + 24
+Cables = Callable[[int], int]
 
 
 def flat(index: int) -> int:
@@ -30,8 +32,8 @@ def ideal(senders: int) -> float:
     return senders * (OCTETS / 4_096) * PACKET * 8 / 100 / US
 
 
-def run(senders: int, algorithm: str, cables: object = flat, **more: Any) -> tuple[Incast, float]:
-    made = incast(senders, OCTETS, far=cables, cc=algorithm, **more)  # type: ignore[arg-type]
+def run(senders: int, algorithm: str, cables: Cables = flat, **more: Any) -> tuple[Incast, float]:
+    made = incast(senders, OCTETS, far=cables, cc=algorithm, **more)
     took = made.run()
     assert made.fabric.completed == senders
     return made, took
@@ -41,7 +43,7 @@ def run(senders: int, algorithm: str, cables: object = flat, **more: Any) -> tup
 @pytest.mark.parametrize("cables", [flat, near_and_far])
 @pytest.mark.parametrize("senders", nightly_beyond(2, [16, 64, 32]))
 @pytest.mark.parametrize("algorithm", ["rccc", "both"])
-def test_credit_keeps_the_link_busy(algorithm: str, senders: int, cables: object) -> None:
+def test_credit_keeps_the_link_busy(algorithm: str, senders: int, cables: Cables) -> None:
     """However many first packets are trimmed: 4 % and one and a half round trips above the ideal.
 
     Half of the senders are far away in one case, and nobody starves.
@@ -55,7 +57,7 @@ def test_credit_keeps_the_link_busy(algorithm: str, senders: int, cables: object
 @pytest.mark.conformance("C-181")
 @pytest.mark.parametrize(("senders", "cables"), [(8, flat), (16, flat), (16, near_and_far)])
 def test_without_trimming_a_probe_finds_what_a_deep_queue_dropped(
-    senders: int, cables: object
+    senders: int, cables: Cables
 ) -> None:
     """Long before a timer, and nothing is sent again that only waits in the queue."""
     made, took = run(senders, "nscc", cables, trimming=False)

@@ -40,8 +40,8 @@ async def served(target: NvmeTarget, port: int = 0) -> AsyncIterator[tuple[Targe
 
 
 def options(port: int, **changes: Any) -> HostOptions:
-    values: dict[str, object] = {"reconnect_delay_s": 0.05, "ctrl_loss_s": 20.0}
-    return HostOptions(LOOPBACK, NQN, port, **(values | changes))  # type: ignore[arg-type]
+    values: dict[str, Any] = {"reconnect_delay_s": 0.05, "ctrl_loss_s": 20.0}
+    return HostOptions(LOOPBACK, NQN, port, **(values | changes))
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

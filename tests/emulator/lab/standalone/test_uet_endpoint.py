@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -397,14 +398,14 @@ def test_wrong_settings(words: list[str], stated: str) -> None:
 
 
 def test_the_payload_fits_the_interface() -> None:
-    plain = {"version": 4, "native": False, "crc": False, "secure": False}
-    assert payload_for(1500, **plain, requested=None) == 1024  # type: ignore[arg-type]
-    assert payload_for(9000, **plain, requested=None) == 4096  # type: ignore[arg-type]
-    assert payload_for(9000, **plain, requested=8192) == 8192  # type: ignore[arg-type]
+    plain: dict[str, Any] = {"version": 4, "native": False, "crc": False, "secure": False}
+    assert payload_for(1500, **plain, requested=None) == 1024
+    assert payload_for(9000, **plain, requested=None) == 4096
+    assert payload_for(9000, **plain, requested=8192) == 8192
     with pytest.raises(UserError, match="too small"):
-        payload_for(1000, **plain, requested=None)  # type: ignore[arg-type]
+        payload_for(1000, **plain, requested=None)
     with pytest.raises(UserError, match="needs an interface MTU"):
-        payload_for(4000, **plain, requested=4096)  # type: ignore[arg-type]
+        payload_for(4000, **plain, requested=4096)
 
 
 def test_a_report_shows_no_keys() -> None:

@@ -116,8 +116,6 @@ def test_nothing_to_do() -> None:
         ({"faults": "black"}, r"are 'black'; make them with Faults"),
     ],
 )
-def test_a_fault_that_cannot_be_is_told_when_it_is_made(
-    fields: dict[str, object], words: str
-) -> None:
+def test_a_fault_that_cannot_be_is_told_when_it_is_made(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        FaultAt(**{"at_ns": 0, "port": "rail0:up0", "faults": BLACK} | fields)  # type: ignore[arg-type]
+        FaultAt(**{"at_ns": 0, "port": "rail0:up0", "faults": BLACK, **fields})

@@ -16,7 +16,7 @@ from emulator.scenario import FaultAt
 from emulator.transports.wire_cost import WireCost
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from topologies.catalogue import load
-from topologies.model import CableEnd
+from topologies.model import CableEnd, Topology
 
 WIRE = WireCost(around_bytes=104, payload_mtu=4096)
 ONE = 4096  # octets of a message that take 84 ns at 400 Gb/s
@@ -28,9 +28,9 @@ DELAY = 4 * 600  # NIC, uplink, downlink, NIC
 CROSSING = [(0, 3), (2, 1), (4, 7), (6, 5)]
 
 
-def traffic(topology: object, pairs: list[tuple[int, int]], length: int) -> Traffic:
+def traffic(topology: Topology, pairs: list[tuple[int, int]], length: int) -> Traffic:
     flows = tuple(Flow(source=a, destination=b, length=length) for a, b in pairs)
-    return Traffic(topology, flows, ONE, 1000, 1)  # type: ignore[arg-type]
+    return Traffic(topology, flows, ONE, 1000, 1)
 
 
 def bound(pairs: list[tuple[int, int]], length: int, changes: list[Change] | None = None) -> float:

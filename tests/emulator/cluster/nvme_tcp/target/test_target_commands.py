@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from emulator.cluster.nvme_tcp.initiator.host_queue import (
@@ -72,8 +74,8 @@ def refusal(status: NvmeStatus) -> int:
         ({"qid": 1, "cntlid": 9}, 1 << 16 | 16),
     ],
 )
-def test_connect_names_the_invalid_parameter(connect: dict[str, object], result: int) -> None:
-    completion = MemoryQueue(target_of()).connect(**connect).completion  # type: ignore[arg-type]
+def test_connect_names_the_invalid_parameter(connect: dict[str, Any], result: int) -> None:
+    completion = MemoryQueue(target_of()).connect(**connect).completion
     assert completion.status == refusal(NvmeStatus.CONNECT_INVALID_PARAMETERS)
     assert completion.result == result
 
@@ -87,12 +89,11 @@ def test_connect_names_the_invalid_parameter(connect: dict[str, object], result:
         ({"subsystem": DISCOVERY_NQN}, 1 << 16 | 256),
     ],
 )
-def test_an_io_queue_is_its_own_hosts(connect: dict[str, object], place: int) -> None:
+def test_an_io_queue_is_its_own_hosts(connect: dict[str, Any], place: int) -> None:
     target = target_of()
     _, cntlid = admin_queue(target)
-    completion = (
-        MemoryQueue(target).connect(**{"qid": 1, "cntlid": cntlid} | connect).completion  # type: ignore[arg-type]
-    )
+    connect = {"qid": 1, "cntlid": cntlid, **connect}
+    completion = MemoryQueue(target).connect(**connect).completion
     assert completion.status == refusal(NvmeStatus.CONNECT_INVALID_PARAMETERS)
     assert completion.result == place
 
@@ -160,7 +161,7 @@ def test_properties_that_are_not_there_are_refused() -> None:
 def test_a_reset_ends_io_queues_and_event_requests() -> None:
     target = target_of()
     queue = io_queue(target)
-    admin: MemoryQueue = queue.admin  # type: ignore[attr-defined]
+    admin = queue.admin
     admin.submit(entry(AdminOpcode.ASYNC_EVENT_REQUEST))
     assert admin.command(property_set_entry(Property.CC, IO_ENTRY_SIZES)).completion.ok
     (event,) = admin.done
@@ -312,7 +313,7 @@ def test_io_that_cannot_be(request_of: bytearray, octets: int, status: NvmeStatu
         bytearray(request_of), upload=b"x" * max(octets, 0), download=max(-octets, 0)
     )
     assert done.completion.status == refusal(status)
-    admin: MemoryQueue = queue.admin  # type: ignore[attr-defined]
+    admin = queue.admin
     log = admin.command(log_entry(LogPage.ERRORS, 0, 64), download=64).data
     fields = ERROR_ENTRY.unpack(log)
     assert (fields["count"], fields["sqid"], fields["status"] >> 1) == (1, 1, status)
@@ -359,7 +360,7 @@ def test_write_read_compare_zero_and_discard() -> None:
         upload=DSM_RANGE.pack(0, 2, BLOCKS - 1),
     )
     assert beyond.completion.status == refusal(NvmeStatus.LBA_OUT_OF_RANGE)
-    admin: MemoryQueue = queue.admin  # type: ignore[attr-defined]
+    admin = queue.admin
     health = HEALTH.unpack(admin.command(log_entry(LogPage.HEALTH, 0, 512), download=512).data)
     assert (health["write_commands"], health["read_commands"]) == (3, 4)
 

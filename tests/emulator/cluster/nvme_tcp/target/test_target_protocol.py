@@ -270,7 +270,7 @@ def test_spoilt_data_are_not_written_and_the_host_may_try_again(blocks: int) -> 
 def test_the_end_of_the_admin_queue_ends_the_controller() -> None:
     target = target_of()
     queue = io_queue(target)
-    admin: MemoryQueue = queue.admin  # type: ignore[attr-defined]
+    admin = queue.admin
     admin.connection.close()
     assert target.take_disturbed() == {queue.connection}
     assert not target.controllers()

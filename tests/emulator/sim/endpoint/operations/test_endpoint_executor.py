@@ -230,12 +230,12 @@ def fill(ranks: TwoRanks, rank: int = 0, buffer: str = "a") -> np.ndarray:
 
 
 def write(tag: int = 0, **changes: Any) -> Write:
-    fields = {"peer": 1, "tag": tag, "local": region("a"), "remote": region("b")} | changes
-    return Write(**fields)  # type: ignore[arg-type]
+    fields = {"peer": 1, "tag": tag, "local": region("a"), "remote": region("b"), **changes}
+    return Write(**fields)
 
 
 def receive(tag: int = 0, **changes: Any) -> Receive:
-    return Receive(**({"peer": 0, "tag": tag, "into": region("b")} | changes))  # type: ignore[arg-type]
+    return Receive(**{"peer": 0, "tag": tag, "into": region("b"), **changes})
 
 
 def apply(**changes: Any) -> Apply:
