@@ -167,8 +167,8 @@ class _Run:
         )
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
-        self._lives = 0  # of endpoints: those that one stage needs fresh are another one
-        self._domains: list[dict[str, object]] = []  # secure ones, by life
+        self._pools = 0  # of endpoints that were made
+        self._domains: list[dict[str, object]] = []  # secure ones, by pool
 
     def work(self) -> None:
         self._save()  # that there is something to complete, whoever is killed
@@ -183,8 +183,8 @@ class _Run:
         with ExitStack() as stack, self._processes.warned():
             built = self._build(stack)
             for stages in self._by_endpoints():
-                with ExitStack() as lives:
-                    pool = self._make_endpoints(built, lives, stages)
+                with ExitStack() as closing:
+                    pool = self._make_endpoints(built, closing, stages)
                     for number in stages:
                         self._run_stage(number, built, pool)
                     self._take_endpoints(pool.close())
@@ -258,18 +258,18 @@ class _Run:
         )
 
     def _make_endpoints(
-        self, built: _Built, lives: ExitStack, stages: Sequence[int]
+        self, built: _Built, closing: ExitStack, stages: Sequence[int]
     ) -> VirtualPool:
-        """The endpoints for ``stages``, which share a transport; they end with ``lives``."""
+        """The endpoints for ``stages``, which share a transport; they end with ``closing``."""
         plan, observer = self.plan, self.observer
         first = plan.stages[stages[0]]
         transport = first.transport
         if transport.keys is not None:
-            secret = run_secret(plan, self._lives)
+            secret = run_secret(plan, self._pools)
             self._domains.append(transport.keys.domain(secret))
             self.folder.write(KEY_FILE, self._domains)
             transport = transport.keyed(secret)
-        self._lives += 1
+        self._pools += 1
         memories = [load.memory_octets for number in stages for load in plan.stages[number].loads]
         specs = endpoint_specs(
             first.topology,
@@ -285,7 +285,7 @@ class _Run:
                 for number in stages
             ),
         )
-        pool = lives.enter_context(built.time.pool(specs))
+        pool = closing.enter_context(built.time.pool(specs))
         pool.start(
             lambda done, total: observer.progress(f"starting endpoints ({done}/{total})", None)
         )

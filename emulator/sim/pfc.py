@@ -578,7 +578,7 @@ class PauseWatch:
         """Look for a deadlock, and whether anything moves."""
         now = self._events.now // PS
         seen = self._snapshot()
-        before, self._deadlock = self._deadlock, self._circle(seen)
+        before, self._deadlock = self._deadlock, self._cycle(seen)
         if not before or not self._deadlock:
             self._moved = -1
         elif seen.frames != self._moved:
@@ -594,7 +594,7 @@ class PauseWatch:
         What was found once is looked at again: a cable that is pulled may have freed a buffer.
         """
         if self._deadlock:
-            self._deadlock = self._circle(self._snapshot())
+            self._deadlock = self._cycle(self._snapshot())
         return self._deadlock
 
     @property
@@ -604,8 +604,8 @@ class PauseWatch:
 
     def standing(self) -> str:
         """Name what holds up frames now, as the end of a sentence; empty if nothing does."""
-        if circle := self.deadlock:
-            names = [str(channel) for channel in circle]
+        if cycle := self.deadlock:
+            names = [str(channel) for channel in cycle]
             more = len(names) - _SHOWN
             return (
                 f"; a PFC deadlock of {len(names)} links: {' waits for '.join(names[:_SHOWN])}"
@@ -631,8 +631,8 @@ class PauseWatch:
 
     # Deadlocks
 
-    def _circle(self, seen: PauseSnapshot) -> tuple[SwitchChannel, ...]:
-        """Lines that wait for each other in a circle; empty if there is none.
+    def _cycle(self, seen: PauseSnapshot) -> tuple[SwitchChannel, ...]:
+        """Lines that wait for each other in a cycle; empty if there is none.
 
         A line waits for the buffer at its other end.  That buffer waits for the lines that its
         frames are to leave by. It can fall to XON unless too many of them wait for such buffers
@@ -656,7 +656,7 @@ class PauseWatch:
     def _walk(
         self, stuck: set[CableEnd], waiting: Mapping[CableEnd, Mapping[CableEnd, int]]
     ) -> tuple[SwitchChannel, ...]:
-        """A circle of lines to ``stuck`` buffers, by way of the most octets of each buffer."""
+        """A cycle of lines to ``stuck`` buffers, by way of the most octets of each buffer."""
         order = [end for end in self._asic.pauses.cables if end in stuck]
         if not order:
             return ()

@@ -198,8 +198,8 @@ def storm(choice: SuiteChoice) -> Procedure:
         yield from table.findings(
             deviations=[
                 "The storm lasts 300 us of fabric time, not 300 s.",
-                "Fabrics whose routes allow a circle of buffers are refused before they are built."
-                " No deadlock is provoked here (pfc_deadlock=allow runs into one on purpose).",
+                "Fabrics whose routes allow a cyclic buffer dependency are refused before they are "
+                "built. No deadlock is provoked here; pfc_deadlock=allow would run into one.",
             ]
         )
     )

@@ -1,8 +1,8 @@
-"""Circular waits: whether a fabric's routes let packets wait for each other in a circle.
+"""Cyclic buffer dependencies: whether a fabric's routes let packets wait for each other for ever.
 
 A switch that never drops (PFC) holds a packet until there is room behind the next link.  So each
-link waits for the links that its packets take next.  If these dependencies form a circle, all its
-buffers can be full of packets that wait for the next one, for ever; without a circle they cannot
+link waits for the links that its packets take next.  If these dependencies form a cycle, all its
+buffers can be full of packets that wait for the next one, for ever; without a cycle they cannot
 (Dally and Seitz, "Deadlock-Free Message Routing in Multiprocessor Interconnection Networks", IEEE
 Transactions on Computers, 1987).  Priorities do not change over the way of a packet here, so there
 is one set of buffers, and switches have no virtual channels.
@@ -32,13 +32,13 @@ class SwitchChannel:
         return f"{self.sender} -> {self.receiver}"
 
 
-def waiting_circle(topology: Topology) -> tuple[SwitchChannel, ...]:
+def buffer_cycle(topology: Topology) -> tuple[SwitchChannel, ...]:
     """Channels each of which can wait for the next, and the last for the first; () if none can."""
     channels, waits = _dependencies(forwarding_of(topology))
     for start in _left_over(waits):
-        circle = _circle(waits, start)
-        if circle:
-            return tuple(channels[number] for number in circle)
+        cycle = _cycle(waits, start)
+        if cycle:
+            return tuple(channels[number] for number in cycle)
     return ()
 
 
@@ -118,11 +118,11 @@ def _owners(forwarding: Forwarding) -> Iterator[str]:
 
 
 def _left_over(waits: Waits) -> list[int]:
-    """Return the channels of all circles, and those that lead to one.
+    """Return the channels of all cycles, and those that lead to one.
 
     Channels that wait for none of the others are taken away, again and again.
     """
-    # networkx 3.6 (components, then a cycle) takes 6 to 24 times as long, for a longer circle.
+    # networkx 3.6 (components, then a cycle) takes 6 to 24 times as long, for a longer cycle.
     waiting: dict[int, list[int]] = {number: [] for number in waits}
     for number, others in waits.items():
         for other in others:
@@ -137,8 +137,8 @@ def _left_over(waits: Waits) -> list[int]:
     return [number for number, count in counts.items() if count]
 
 
-def _circle(waits: Waits, start: int) -> list[int]:
-    """Return the shortest circle through ``start``; empty if there is none."""
+def _cycle(waits: Waits, start: int) -> list[int]:
+    """Return the shortest cycle through ``start``; empty if there is none."""
     before: dict[int, int] = {}
     queue = deque([start])
     while queue and start not in before:
@@ -149,7 +149,7 @@ def _circle(waits: Waits, start: int) -> list[int]:
                 queue.append(other)
     if start not in before:
         return []
-    circle = [start]
-    while (number := before[circle[-1]]) != start:
-        circle.append(number)
-    return circle[:1] + circle[:0:-1]
+    cycle = [start]
+    while (number := before[cycle[-1]]) != start:
+        cycle.append(number)
+    return cycle[:1] + cycle[:0:-1]

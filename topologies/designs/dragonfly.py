@@ -29,7 +29,7 @@ gpus_per_host=4                    33      264  1056          924           528
 Routing: ``minimal`` (the default: local, global, local link, each at most once), ``valiant`` (over
 any other group first, which evens out traffic that would all take one global link), ``shortest``
 (also two global links over a third group, where that is no longer) or ``up-down``.  Only up-down
-is free of circles of waiting packets, and takes PFC; the others need virtual channels for it.
+is free of cyclic buffer dependencies, and takes PFC; the others need virtual channels for it.
 
 Valiant's choice of a group is made hop by hop, by the hash of a packet.  The router of its hosts
 takes one of its own h global links, or one of its a - 1 neighbours, all equally likely. A neighbour

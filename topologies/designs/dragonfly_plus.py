@@ -30,7 +30,7 @@ gpus_per_host=4                    17      68      68   272          272        
 Routing as in :mod:`topologies.designs.dragonfly`: ``minimal`` is leaf, spine, global link, spine,
 leaf; ``valiant`` goes up to any spine, over any of its global links, and from there on minimally.
 That may be down to a leaf, and up to the spine that has the right global link.  Minimal ways go up,
-over, and down, so that PFC takes them; Valiant's have circles.
+over, and down, so that PFC takes them; Valiant's have cycles.
 """
 
 from __future__ import annotations

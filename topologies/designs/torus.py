@@ -28,7 +28,7 @@ x=4,y=4           16      32         4  8
 The bisection is the cut along the longest dimension.
 
 Routing: ``dimension-order`` (the default; x, then y, then z, the shorter way round), ``shortest``
-(every shortest path) or ``up-down``.  With the first packets can wait for each other in a circle
+(every shortest path) or ``up-down``.  With the first packets can wait for each other in a cycle
 around a ring of four or more routers. With the second they can also around a square of a 2D torus;
 PFC is refused there.  Real machines have virtual channels for that, switches of Ethernet have not.
 """

@@ -57,7 +57,7 @@ from emulator.dataplane.switch.switch_profile import (
     named,
 )
 from emulator.errors import Misfit, UserError
-from topologies.analysis.deadlock import waiting_circle
+from topologies.analysis.deadlock import buffer_cycle
 from topologies.analysis.round_trip import base_rtt_ns, bdp_bytes, mtu_frame_bytes
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.interface_indices import interface_indices
@@ -407,7 +407,7 @@ def _check_dependencies(topology: Topology, parameter: str) -> None:
             f"without {control} (such as lossless:pfc=off, shallow){seen}",
             *(parameter, "switch", "rails_per_switch", "subnets"),
         )
-    channels = waiting_circle(topology)
+    channels = buffer_cycle(topology)
     if channels:
         first = ", ".join(str(channel) for channel in channels[:SHOWN_CHANNELS])
         more = len(channels) - SHOWN_CHANNELS

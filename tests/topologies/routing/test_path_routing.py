@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.harness.examples import examples
 from tests.harness.topologies.walks import Walk, all_walks, walks
 from topologies import addressing
-from topologies.analysis.deadlock import SwitchChannel, waiting_circle
+from topologies.analysis.deadlock import SwitchChannel, buffer_cycle
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.catalogue import load
 from topologies.model import CableEnd, FabricProfile, Role, ScaleUp, Topology, TopologyError
@@ -148,7 +148,7 @@ def test_up_down_reaches_everyone_without_a_circle_in_any_graph(
     graph: tuple[int, list[tuple[int, int]]],
 ) -> None:
     topology = fabric(*graph, "up-down")
-    assert waiting_circle(topology) == ()
+    assert buffer_cycle(topology) == ()
     reached = {(source, owner) for source, owner, _ in all_walks(topology)}
     assert len(reached) == graph[0] * (graph[0] - 1)
 
@@ -226,17 +226,17 @@ def test_longer_ways_make_a_longer_base_rtt() -> None:
         ("dragonfly_plus:routing=valiant", 4),
     ],
 )
-def test_a_circle_is_found_and_is_one(spec: str, links: int) -> None:
+def test_a_cycle_is_found_and_is_one(spec: str, links: int) -> None:
     topology = load(spec)
-    circle = waiting_circle(topology)
-    assert len(circle) == links
+    cycle = buffer_cycle(topology)
+    assert len(cycle) == links
     cables = {frozenset(link.ends) for link in topology.links}
     taken: set[tuple[CableEnd, CableEnd]] = set()
     for source, _, walk in all_walks(topology):
         names = [source, *(step.node for step in walk)]
         outs = [CableEnd(name, step.port) for name, step in zip(names, walk, strict=False)]
         taken.update(pairwise(outs))
-    for one, following in zip(circle, (*circle[1:], circle[0]), strict=True):
+    for one, following in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
         assert isinstance(one, SwitchChannel)
         assert frozenset((one.sender, one.receiver)) in cables
         assert one.receiver.node == following.sender.node
@@ -262,7 +262,7 @@ def test_a_circle_is_found_and_is_one(spec: str, links: int) -> None:
     ],
 )
 def test_no_circle_is_seen_where_there_is_none(spec: str) -> None:
-    assert waiting_circle(load(spec)) == ()
+    assert buffer_cycle(load(spec)) == ()
 
 
 # --- refusals ------------------------------------------------------------------------------------

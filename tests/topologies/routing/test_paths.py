@@ -11,7 +11,7 @@ from math import ceil
 import pytest
 
 from tests.harness.topologies.walks import walks
-from topologies.analysis.deadlock import waiting_circle
+from topologies.analysis.deadlock import buffer_cycle
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
 from topologies.catalogue import load
 from topologies.model import VXLAN_OVERHEAD, Link, Topology
@@ -197,7 +197,7 @@ def test_links_wait_in_a_circle_if_packets_on_all_ways_say_so(spec: str) -> None
         circular = False
     except CycleError:
         circular = True
-    assert bool(waiting_circle(topology)) is circular
+    assert bool(buffer_cycle(topology)) is circular
 
 
 @pytest.mark.parametrize(

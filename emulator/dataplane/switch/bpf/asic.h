@@ -1,5 +1,5 @@
 /* What the switch program and the emulator share: layouts of settings and counters.
- * emulator/asic/bpf/layout.py says the same in Python; all integers are of host order.
+ * emulator/dataplane/switch/bpf/layout.py says the same in Python; all integers are of host order.
  */
 #ifndef UETEMU_ASIC_H
 #define UETEMU_ASIC_H
