@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 ADDRESS, NQN = "10.96.0.1", "nqn.2026-01.example:bench"
 LARGE, SMALL = 1 << 17, 1 << 12
@@ -88,7 +89,7 @@ def _tcp(here: str, kind: str, octets: int, count: int) -> float:
     return float(_out("ip", "netns", "exec", here, *words))
 
 
-def _nvme(here: str, pattern: str, size: int, depth: int, count: int, *words: str):  # type: ignore[no-untyped-def]
+def _nvme(here: str, pattern: str, size: int, depth: int, count: int, *words: str) -> Any:
     return json.loads(
         _out(
             *("ip", "netns", "exec", here, *_UETEMU, "bench", ADDRESS, "-s", NQN),

@@ -7,6 +7,7 @@ import struct
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from tests import DATA
 from uet.wire.frame import DecodedPacket
@@ -109,10 +110,10 @@ def disagreements(row: Row, decoded: DecodedPacket) -> list[str]:
 
 def read_pcap(path: Path) -> list[bytes]:
     data = path.read_bytes()
-    order = "little" if data[:4] == b"\xd4\xc3\xb2\xa1" else "big"
+    order: Literal["little", "big"] = "little" if data[:4] == b"\xd4\xc3\xb2\xa1" else "big"
     frames, at = [], 24
     while at < len(data):
-        length = int.from_bytes(data[at + 8 : at + 12], order)  # type: ignore[arg-type]
+        length = int.from_bytes(data[at + 8 : at + 12], order)
         frames.append(data[at + 16 : at + 16 + length])
         at += 16 + length
     return frames

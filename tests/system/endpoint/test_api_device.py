@@ -32,6 +32,7 @@ from uet.api import (
     Flag,
     Order,
 )
+from uet.config import FepConfig
 
 pytestmark = [root, needs_root]
 
@@ -275,19 +276,19 @@ def test_a_configuration_takes_what_the_port_says(lab: Lab) -> None:
     gpu, other = lab.topology.gpus[:2]
     peer = str(gpu_address(other).ip)
 
-    def look() -> tuple[Device, object]:
+    def look() -> tuple[Device, FepConfig]:
         device = Device(gpu.ports[0].name)
         return device, device.config([peer])
 
     device, config = lab.inside(gpu.name, look)
     hops = next_hops(lab.topology, gpu.name)
-    assert config == replace(  # type: ignore[type-var]
+    assert config == replace(
         config,
         address=str(gpu_address(gpu).ip),
         mac=gpu.ports[0].mac,
         neighbours={peer: hops[peer]},
     )
-    assert config.payload_mtu <= device.mtu  # type: ignore[attr-defined]
+    assert config.payload_mtu <= device.mtu
 
 
 def test_what_no_port_can_do_is_one_sentence(

@@ -12,7 +12,7 @@ from tests import DATA
 from tests.harness.uet.tss_vectors import move, opened, parts
 from uet.tss import record
 from uet.tss.record import SecureRecords
-from uet.tss.secure_domain import SecureDomain
+from uet.tss.secure_domain import Mode, SecureDomain
 from uet.wire.codes import CRC_SIZE, PacketType
 from uet.wire.envelope import open_frame
 from uet.wire.frame import decode_frame
@@ -83,8 +83,8 @@ def test_our_seal_makes_the_same_packets(capture: Path) -> None:
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.stem)
 def test_packets_of_the_other_mode_are_refused(capture: Path) -> None:
-    mode = "cluster" if "direct" in capture.name else "direct"
-    records = SecureRecords(SecureDomain(sdi=1, mode=mode, keys={0: KEY}))  # type: ignore[arg-type]
+    mode: Mode = "cluster" if "direct" in capture.name else "direct"
+    records = SecureRecords(SecureDomain(sdi=1, mode=mode, keys={0: KEY}))
     found = {opened(records, frame) for frame in frames(capture) if is_secured(frame)}
     assert found == {record.BAD_TAG}
 

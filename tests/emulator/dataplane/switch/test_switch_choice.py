@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -270,8 +271,8 @@ def test_tables_hold_the_fabric() -> None:
 
 
 def test_endpoints_and_switches_agree_on_code_points() -> None:
-    fields = endpoint_fields()
-    config = FepConfig(address="10.0.0.1", mac="02:00:00:00:00:01", **fields)  # type: ignore[arg-type]
+    fields: dict[str, Any] = {**endpoint_fields()}
+    config = FepConfig(address="10.0.0.1", mac="02:00:00:00:00:01", **fields)
     assert (config.dscp_data, config.dscp_control) == (LAB.data, LAB.control)
     assert config.dscp_trimmed == LAB.trimmed
     assert config.dscp_trimmed_lasthop == LAB.trimmed_last_hop

@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -24,13 +25,12 @@ from emulator.lab.standalone.script.requested_operations import (
     messages_of,
 )
 from uet.ses.address import Address
-from uet.transport import Request
 from uet.tss.secure_domain import SecureDomain
 
 AROUND = Around(peer="10.0.0.2", peers=["10.0.0.2"], home=Address(job_id=7))
 
 
-def requests_of(*phrases: str, around: Around = AROUND) -> list[Request]:
+def requests_of(*phrases: str, around: Around = AROUND) -> list[Any]:
     return [message.request for message in messages_of(phrases, None, around)]
 
 
@@ -40,10 +40,10 @@ def test_rudi_asks_for_idempotent_memory() -> None:
             "write:3,delivery=rudi", "read:3,idempotent", "write:3,delivery=rudi,key=5",
             "write:3,key=5,idempotent", "write:3,delivery=rudi,idempotent=no", "write:3",
     )  # fmt: skip
-    keys = [request.key for request in requests]  # type: ignore[attr-defined]
+    keys = [request.key for request in requests]
     assert keys == [safe, safe, 5, 5 | 1 << 63, DEFAULT_KEY, DEFAULT_KEY]
     (request,) = requests_of("read:3", around=replace(AROUND, delivery="rudi"))
-    assert request.key == safe  # type: ignore[attr-defined]
+    assert request.key == safe
     assert region("default:4k,idempotent", 1).key == safe
     assert "bit 63" in str(explanation(requests[0], "BAD_MKEY", "rud"))
     assert "not idempotent-safe" in str(explanation(requests[2], "OP_VIOLATION", "rud"))
