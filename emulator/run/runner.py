@@ -50,8 +50,7 @@ from emulator.run.plan.run_plan import (
     prepare,
 )
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.report import row_events
-from emulator.run.report.measured_row import measured_row
+from emulator.run.report import written_rows
 from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import Surroundings, timeline
 from emulator.run.results import PartFolder, Result, RunFolder, gather_files
@@ -346,7 +345,7 @@ class _Run:
                 "digest": time.row_digest(),
             }
             timed = time.frame_times(len(self.result.rows) + 1)
-            own = partial(measured_row, plan, stage, trial, measured.outcome)
+            own = partial(written_rows.measured_row, plan, stage, trial, measured.outcome)
             row = self.result.add_row(
                 {
                     **self._processes.from_first("row", own),
@@ -385,11 +384,11 @@ class _Run:
         self.folder.event("row", **row)
         name = f"{label}, seed {stage.seed}" if len(self.plan.stages) > 1 else ""
         self._nccl.add(row, outcome.times_ns, name)
-        self.folder.event(run_files.PORTS, **row_events.ports_of(number, outcome))
+        self.folder.event(run_files.PORTS, **written_rows.ports_of(number, outcome))
         self.folder.event(
-            run_files.MESSAGES, **row_events.messages_of(number, outcome, self.plan.topology)
+            run_files.MESSAGES, **written_rows.messages_of(number, outcome, self.plan.topology)
         )
-        self.folder.event(run_files.ENDPOINTS, **row_events.endpoints_of(number, label, outcome))
+        self.folder.event(run_files.ENDPOINTS, **written_rows.endpoints_of(number, label, outcome))
 
     def _report(self, stage: PlannedStage, place: int, row: Mapping[str, object]) -> None:
         """Show a row, or when it is there with all seeds what stands for all of them."""

@@ -27,9 +27,8 @@ from emulator.sim.frame_digest import PARTS_FILE, digest, digest_of_row, parts
 from emulator.sim.frame_taps import boundary
 from emulator.sim.line_faults import LineFaults
 from emulator.sim.line_state import LineStates
-from emulator.sim.line_telemetry import LineTelemetry
+from emulator.sim.line_telemetry import LineTelemetry, Sampling
 from emulator.sim.port_capture import PortCapture
-from emulator.sim.sampling import Sampling
 from emulator.sim.virtual_clock import EPOCH, VirtualClock
 from emulator.workers.division import Processes
 from emulator.workers.virtual_fabric import VirtualFabric

@@ -39,7 +39,7 @@ Event = tuple[int, int, Act, Any]
 
 
 class TimedSampler(Protocol):
-    """Looks at the fabric at times of its own (:class:`emulator.sim.sampling.Sampling`)."""
+    """Looks at the fabric at times of its own (:class:`emulator.sim.line_telemetry.Sampling`)."""
 
     @property
     def due(self) -> int: ...

@@ -21,10 +21,9 @@ from emulator.dataplane.control_plane import control_plane_choice as choice
 from emulator.dataplane.control_plane import (
     daemons,
     render,
-    router_macs,
     speakers,
     static_entries,
-    vrf_neighbours,
+    tenant_entries,
 )
 from emulator.dataplane.control_plane.control_plane_choice import ControlPlane
 from emulator.dataplane.control_plane.convergence import ConvergedState, Difference
@@ -140,11 +139,11 @@ class Routing:
                 for _, process in running:
                     process.kill()
                     process.wait()
-        vrf_neighbours.announce(
+        tenant_entries.announce(
             self.topology, self.switches, self._indices, self._kernels, budget_s=START_S
         )
         if any(switch.vrfs for switch in self.topology.switches):
-            router_macs.start(self.directory.name)
+            tenant_entries.start(self.directory.name)
         self.await_convergence(progress)
         self.converged_s = time.monotonic() - began
         self._logged = {name: len(switch.log()) for name, switch in self.switches.items()}
@@ -255,7 +254,7 @@ class Routing:
 
     def routers_put_back(self) -> int:
         """Return how many router MACs that VRFs had lost were put back so far."""
-        return router_macs.put_back(self.directory.name)
+        return tenant_entries.put_back(self.directory.name)
 
     def await_convergence(
         self, progress: Progress | None = None, *, time_limit_s: float = TIME_LIMIT_S

@@ -15,8 +15,7 @@ from dataclasses import replace
 from emulator.metrics import table
 from emulator.result_rows import TableColumn
 from emulator.run.faults import disturbance, unfinished
-from emulator.run.report.link_footer import link_lines
-from emulator.run.report.waiting_footer import held_line, last_lines, resent_lines
+from emulator.run.report.footers import held_line, last_lines, link_lines, resent_lines
 
 _NO_BLANK = "\0"  # before a blank that is only there for a line to end
 #: Characters that lines of a comparison have at most.

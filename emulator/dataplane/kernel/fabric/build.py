@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 from mininet.net import Mininet
+from mininet.node import Node as MininetNode
 
 from emulator.dataplane.kernel import namespaces
-from emulator.dataplane.kernel.fabric.absent_node import AbsentNode
 from emulator.dataplane.kernel.fabric.fabric_plan import FabricPlan
 from emulator.dataplane.kernel.fabric.inner.inner_ends import InnerEnds
 from emulator.dataplane.kernel.fabric.links import VethLink, VethPort
@@ -27,7 +27,7 @@ from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
 from topologies.interface_indices import vrf_space
 from topologies.mininet_topo import FabricTopo
-from topologies.model import Topology
+from topologies.model import Node, Topology
 
 READY_BUDGET_S = 30.0
 HANDLES_PER_NODE = 2  # the namespace and a netlink socket in it; a VRF may have them, too
@@ -222,3 +222,25 @@ def _allow_handles(needed: int) -> None:
                 f"raise it with ulimit -Hn {requested}"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (requested, hard))
+
+
+class AbsentNode(MininetNode):
+    """The far end of cables, with a name and ports; it has no namespace, and takes every order."""
+
+    isSetup = True  # nothing to look for
+    model: Node
+
+    def __init__(self, name: str, *, model: Node, plan: FabricPlan, **parameters: Any) -> None:
+        self.lab = plan.lab
+        self.model = model
+        super().__init__(name, **parameters | {"inNamespace": True})
+
+    def startShell(self, mnopts: str | None = None) -> None:
+        """Make nothing."""
+
+    def config(self, **_: Any) -> dict[str, object]:
+        """Configure nothing."""
+        return {}
+
+    def start(self, controllers: object = None) -> None:
+        """Bring nothing to work."""

@@ -16,10 +16,15 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from emulator.sim.endpoint.operations.checksum import SLICE_OCTETS, crc32c, sliced_crc32c, slices
 from emulator.sim.endpoint.operations.data_arrival import Arrivals, DataArrival
 from emulator.sim.endpoint.operations.gpu_functions import GpuFunctionError
-from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
+from emulator.sim.endpoint.operations.gpu_memory import (
+    SLICE_OCTETS,
+    GpuMemory,
+    crc32c,
+    sliced_crc32c,
+    slices,
+)
 from emulator.sim.endpoint.operations.nvlink import CopyNotice
 from emulator.sim.endpoint.operations.operation_table import (
     APPLY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.run.report.waiting_footer import held_line, resent_lines
+from emulator.run.report.footers import held_line, resent_lines
 
 ROW = {
     "collective": "incast", "size_bytes": 1024, "time_us": 200.0, "frames_lost": 0,

@@ -1,6 +1,6 @@
-"""What ``events.jsonl`` has of each row: its ports, messages and endpoints.
+"""What a run writes of each row: the row of ``result.json``, and ``events.jsonl``.
 
-:mod:`emulator.run_files` describes these events.
+The events are those of its ports, messages and endpoints (:mod:`emulator.run_files`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,41 @@ from typing import Any
 
 import numpy as np
 
+from emulator.metrics import computed
 from emulator.run.measures.message_times import Iteration
+from emulator.run.plan.run_plan import PlannedStage, RunPlan
+from emulator.run.report import comparison
 from emulator.run_files import PAUSES, SWITCH, TRAFFIC
-from emulator.scenario import Outcome
+from emulator.scenario import MeasuredTrial, Outcome, Trial
 from topologies.model import Topology
 
 #: Shares of messages: a hundred steps, and the tail finer.
 SHARES = (*(number / 100 for number in range(100)), 0.995, 0.999, 0.9999, 1.0)
 #: Flows of a row at most: those with the most octets are kept.
 MOST_FLOWS = 1024
+
+
+def measured_row(
+    plan: RunPlan, stage: PlannedStage, trial: Trial, outcome: Outcome
+) -> dict[str, object]:
+    """Make the row of ``trial`` on ``stage``.
+
+    The measures of the scenario count where they have the name of another one.
+    """
+    request, topology = plan.request, plan.topology
+    return {
+        "transport": stage.stage.label,
+        "switch": stage.stage.switch,
+        "seed": stage.seed,
+        "collective": trial.collective,
+        "size_bytes": trial.size_bytes,
+        **computed("every", MeasuredTrial(topology, trial, outcome, stage.transport)),
+        **plan.request.start.as_dict(),
+        "began_us": [one.origin_ns / 1000 for one in outcome.iterations],
+        **(comparison.measured(topology, outcome) if plan.compares else {}),
+        **trial.facts,
+        **request.scenario.measures(request.parameters, topology, trial, outcome),
+    }
 
 
 def ports_of(row: int, outcome: Outcome) -> dict[str, object]:

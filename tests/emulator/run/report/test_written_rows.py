@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.run.measures.message_times import Iteration
-from emulator.run.report.row_events import MOST_FLOWS, SHARES, messages_of
+from emulator.run.report.written_rows import MOST_FLOWS, SHARES, messages_of
 from emulator.scenario import Outcome
 from tests.harness.runs.observed_messages import columns_of
 from topologies import catalogue

@@ -9,7 +9,7 @@ import pytest
 
 from emulator.dataplane.switch.telemetry import Telemetry
 from emulator.sim.event_queue import PS, EventQueue, Source
-from emulator.sim.sampling import Sampling
+from emulator.sim.line_telemetry import Sampling
 
 INTERVAL_NS = 100
 
