@@ -23,7 +23,7 @@ from emulator.errors import UserError
 from emulator.report.suite.page import write_suite_report
 from emulator.run.plan.variants import COMPARE, variants
 from emulator.run.results import FabricKind
-from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
+from emulator.suite.farm.session import GOES_ON, farm_of, serve_rank
 from emulator.suite.farm.trial_farm import TrialFarm
 from emulator.suite.suite_model import (
     SCALES,

@@ -7,6 +7,7 @@ the traceback of a failure of their own.  What concerns several ranks is decided
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import os
 import platform
@@ -14,6 +15,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 import click
 
@@ -28,13 +32,12 @@ from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, prepare, we
 from emulator.run.run_secret import plan_digest
 from emulator.run.run_start import note_end
 from emulator.workers.partition import Partition
-from emulator.workers.ranks.rank_exchange import (
+from emulator.workers.ranks.exchange import (
     PATIENCE_S,
     PATIENCE_VARIABLE,
     Ranks,
 )
-from emulator.workers.ranks.rank_guardian import Aftermath, guarded
-from emulator.workers.ranks.rank_machine import RankMachine, check_alike
+from emulator.workers.ranks.guardian import Aftermath, guarded
 
 #: The verbs that several ranks carry out together.
 RANKED_VERBS = ("run",)
@@ -45,6 +48,10 @@ _CHANNEL = "emulator.workers.ranks.mpi_channel"
 _ROUNDS = ("OMPI_MCA_coll_libnbc_iallgather_algorithm", "2")
 #: Letters of a scenario's name that the name of a lab has room for, beside the rank's number.
 _STEM = 10
+#: What the sources of a machine are: these folders, by a digest of so many digits.
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("emulator", "scenarios", "topologies", "uet")
+_DIGITS = 12
 
 
 def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
@@ -195,3 +202,44 @@ def agree(plan: RunPlan, ranks: Ranks) -> None:
                 "or files that the run reads (scenario, fabric profile, trace), differ; make them "
                 "alike"
             )
+
+
+@dataclass(frozen=True)
+class RankMachine:
+    """The ``name`` of a machine, its kernel's release, and the digest of uetemu's sources there."""
+
+    name: str
+    kernel: str
+    sources: str
+
+    @classmethod
+    def here(cls) -> Self:
+        """The machine of this process."""
+        return cls(platform.node(), platform.release(), _digest())
+
+
+def check_alike(machines: Sequence[RankMachine], ranks: Ranks) -> None:
+    """Raise UserError, which names a rank, unless ``machines`` have the same kernel and uetemu."""
+    first = machines[0]
+    for number, machine in enumerate(machines):
+        if machine.sources != first.sources:
+            raise UserError(
+                f"{ranks.name(number)} has another uetemu ({machine.sources}) than {ranks.name(0)} "
+                f"({first.sources}): install the same version on both"
+            )
+        if machine.kernel != first.kernel:
+            raise UserError(
+                f"{ranks.name(number)} has kernel {machine.kernel}, and {ranks.name(0)} has "
+                f"{first.kernel}: boot the same on both, as their switches may differ"
+            )
+
+
+def _digest() -> str:
+    """The first digits of the SHA-256 of all sources, by their names."""
+    total = hashlib.sha256()
+    for package in _PACKAGES:
+        for path in sorted((_ROOT / package).rglob("*.[pch]*")):
+            if path.suffix in (".py", ".c", ".h"):
+                total.update(f"{path.relative_to(_ROOT)}\n".encode())
+                total.update(path.read_bytes())
+    return total.hexdigest()[:_DIGITS]

@@ -204,7 +204,7 @@ def command(context: click.Context, /, seeds: int | None, **given: Any) -> None:
     if place is None or seeds == 1:
         _run(context, None, _Options(seeds=seeds, **given))
         return
-    from emulator.suite.farm.farm_session import GOES_ON, farm_of, serve_rank
+    from emulator.suite.farm.session import GOES_ON, farm_of, serve_rank
 
     if place.number:
         serve_rank(place)
@@ -339,7 +339,7 @@ def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> N
             if farm is None:
                 result, folder = execute(plan, terminal, ranks or ALONE)
             else:
-                from emulator.suite.farm.farmed_seeds import execute_farmed
+                from emulator.suite.farm.seeds import execute_farmed
 
                 words = partial(_words_of_seed, context, options.name, options.workers)
                 result, folder = execute_farmed(plan, farm, words, terminal)

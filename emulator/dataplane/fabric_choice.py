@@ -6,6 +6,8 @@
     my_fabric.yaml          a file of one's own
     pod.yaml                one of those that come with uetemu, if there is none here of that name
     dc.infragraph.json      an InfraGraph infrastructure; also .infragraph.yaml
+
+Topology files of other tools are known by their content, so that they are named and not misread.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from emulator.dataplane.switch import switch_choice as choice
 from emulator.errors import Misfit, UserError
 from topologies import catalogue
 from topologies.advice import question
-from topologies.imports import other_tools
 from topologies.model import Topology
 
 if TYPE_CHECKING:
@@ -32,6 +33,35 @@ if TYPE_CHECKING:
 SUFFIXES = (".yaml", ".yml")
 INFRAGRAPH = (".infragraph.json", ".infragraph.yaml", ".infragraph.yml")
 LONGEST_LAB = 24  # characters of a lab's name
+#: What is read in place of files of other tools.
+READ = (
+    "give a design such as fat_tree:radix=8, a fabric profile (.yaml, uetemu validate --schema) or "
+    "an InfraGraph file (.infragraph.json)"
+)
+#: Octets by which a file is known.
+HEAD = 1 << 16
+_OF_A_PROFILE = re.compile(r"^(segment|pod|multi_pod|global|networks)\s*:", re.MULTILINE)
+
+
+def _keys(*names: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(rf"^{name}\s*:", re.MULTILINE) for name in names)
+
+
+#: Each kind, and what a text of it has, all of it.
+_KINDS = {
+    "a .topo of htsim, which uetemu writes and does not read": (
+        re.compile(r"^Nodes\s+\d+\s*$", re.MULTILINE),
+        re.compile(r"^Tiers\s+\d+\s*$", re.MULTILINE),
+    ),
+    "a topology of SimAI": (re.compile(r"\A\s*(\d+\s+){5}[A-Za-z]\w*\s*\n[\d\s]+\n"),),
+    "a network of ASTRA-sim": _keys("topology", "npus_count"),
+    "a topology of containerlab, which uetemu writes and does not read": (
+        *_keys("topology"),
+        re.compile(r"^\s+nodes\s*:", re.MULTILINE),
+        re.compile(r"\b(endpoints|kind|kinds)\s*:"),
+    ),
+    "a topology of netlab": _keys("nodes", "(links|module|provider|defaults)"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +119,7 @@ def choose(what: str) -> FabricChoice:
     """
     if not is_file(what):
         if what.partition(":")[0].strip() not in catalogue.DESIGNS and Path(what).is_file():
-            raise UserError(other_tools.told_of_file(Path(what)))
+            raise UserError(told_of_file(Path(what)))
         topology = catalogue.load(what)
         return FabricChoice(spec=what, label=topology.name, topology=topology)
     # What reads files is loaded where there is one.
@@ -103,7 +133,7 @@ def choose(what: str) -> FabricChoice:
         label = Path(name).name.lower().rpartition(".infragraph.")[0]
         return FabricChoice(spec=name, label=label or "infragraph", topology=topology)
     text = _text(name, LARGEST_TEXT)
-    if (stated := other_tools.told(name, text)) is not None:
+    if (stated := told(name, text)) is not None:
         raise UserError(stated)
     read = fabric_file.read(text, name)
     label = Path(name).stem.lower()
@@ -139,3 +169,23 @@ def _text(name: str, most: int) -> str:
         asked = question(path.name, shipped(), likeness=0.8)
         hint = f"; {asked} It comes with uetemu" if asked else ""
         raise UserError(f"{name} cannot be read: {error.strerror}{hint}") from None
+
+
+def told(name: str, text: str) -> str | None:
+    """Return the sentence on the file ``name``, if ``text`` is of another tool."""
+    if _OF_A_PROFILE.search(text):
+        return None
+    for kind, signs in _KINDS.items():
+        if all(sign.search(text) for sign in signs):
+            return f"{name} is {kind}; {READ}"
+    return None
+
+
+def told_of_file(path: Path) -> str:
+    """Return the sentence on the file at ``path``, whose name is of nothing that is read here."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(HEAD).decode("utf-8", "replace")
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return told(str(path), text) or f"{path} is a file that is no fabric by its name; {READ}"

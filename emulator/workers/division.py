@@ -1,7 +1,7 @@
 """A run's GPUs divided among processes, each of which compiles, weighs and measures its own.
 
 A process that runs alone (:data:`ALONE`) has all GPUs, and its exchanges bring back what it gives.
-The ranks of a launcher (:class:`~emulator.workers.ranks.rank_exchange.Ranks`) exchange messages.
+The ranks of a launcher (:class:`~emulator.workers.ranks.exchange.Ranks`) exchange messages.
 Code that works on schedules asks these for their :attr:`JobSchedules.division`, and all processes
 run it alike.
 """

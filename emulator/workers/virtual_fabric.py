@@ -37,8 +37,8 @@ from emulator.sim.port_settings import LineChange
 from emulator.workers.division import ALONE, Processes
 from emulator.workers.forked_worker import ForkedWorker
 from emulator.workers.partition import lookahead_ps
-from emulator.workers.ranks.rank_exchange import Ranks
-from emulator.workers.ranks.rank_worker import OtherRank, OwnRank, RankedPorts
+from emulator.workers.ranks.exchange import Ranks
+from emulator.workers.ranks.worker import OtherRank, OwnRank, RankedPorts
 from emulator.workers.windows import Crossing, News
 from emulator.workers.worker import Call, Counted, Worker, WorkerPart, call, uncollected
 from topologies.model import CableEnd

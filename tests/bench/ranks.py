@@ -24,7 +24,7 @@ from topologies import catalogue
 FABRIC = "rail_clos:hosts=8,gpus_per_host=4,spines=2"
 SIZE = "1MiB"
 RANKS = (1, 2, 4)
-#: What rank 0 logs at its end (:mod:`emulator.workers.ranks.rank_exchange`).
+#: What rank 0 logs at its end (:mod:`emulator.workers.ranks.exchange`).
 _EXCHANGED = re.compile(r"exchanged (\d+) windows, .* messages to rank (.*?); .* (\d+) octets$")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import emulator
 from emulator.run.environment import version_of
-from emulator.suite.farm.farm_messages import Greeting
+from emulator.suite.farm.messages import Greeting
 
 _ROOT = Path(emulator.__file__).parents[1]
 _PACKAGES = ("scenarios", "emulator", "uet", "topologies")

@@ -1,4 +1,7 @@
-"""Processes of a launcher carry out some verbs together, and end together."""
+"""Processes of a launcher carry out some verbs together, and end together.
+
+Machines whose ranks would not fit together are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ import pytest
 
 from emulator import scenario
 from emulator.cli import rank_runs
+from emulator.cli.rank_runs import RankMachine, check_alike
 from emulator.dataplane.kernel.launcher import RankPlace
 from emulator.errors import UserError
 from emulator.run.plan.run_plan import RunPlan, RunRequest
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.exchange import Ranks
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 from topologies import catalogue
 
@@ -159,3 +163,29 @@ def test_without_mpi4py_the_way_to_it_is_named(
     assert rank_runs.carry_out(RankPlace(1, 2), lambda ranks: 0) == 1
     assert "vagrant/provision.sh --with mpi" in capsys.readouterr().err
     assert watch.is_over
+
+
+HERE = RankMachine("a", "6.1.0-18-amd64", "0123456789ab")
+
+
+@pytest.mark.parametrize(
+    ("other", "complaint"),
+    [
+        (
+            RankMachine("b", HERE.kernel, "ba9876543210"),
+            r"^MPI rank 1 on b has another uetemu \(ba9876543210\) than MPI rank 0 on a \(0123456",
+        ),
+        (
+            RankMachine("b", "6.12.0-1-amd64", HERE.sources),
+            r"^MPI rank 1 on b has kernel 6\.12\.0-1-amd64, and MPI rank 0 on a has 6\.1\.0-18",
+        ),
+    ],
+)
+def test_another_machine_is_refused(other: RankMachine, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        check_alike([HERE, other], ranks_of(2)[0])
+
+
+def test_equal_machines_are_taken() -> None:
+    check_alike([HERE, RankMachine("b", HERE.kernel, HERE.sources)], ranks_of(2)[0])
+    assert RankMachine.here() == RankMachine.here()

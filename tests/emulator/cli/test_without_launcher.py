@@ -13,7 +13,7 @@ from tests.harness.runs.processes import user_environment
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("emulator.cli.main", ("mpi4py", "emulator.workers.ranks.rank_exchange", "numpy")),
+        ("emulator.cli.main", ("mpi4py", "emulator.workers.ranks.exchange", "numpy")),
         ("emulator.cli.run_verb", ("mpi4py", "emulator.workers.ranks.mpi_channel")),
     ],
 )

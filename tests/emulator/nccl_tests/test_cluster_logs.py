@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import UserError
-from emulator.nccl_tests import json_log, log_file, text_log
+from emulator.nccl_tests import log_file, text_log
 from emulator.nccl_tests.cluster_log import COLLECTIVES, ClusterLog
 from tests import DATA
 from tests.harness.examples import examples
@@ -152,7 +152,7 @@ def test_what_is_no_log_of_one_test_is_refused(log: str, sentence: str) -> None:
 
 
 def test_json_reads_like_the_table() -> None:
-    read = json_log.read("a.json", json.dumps(document()))
+    read = log_file.read_json("a.json", json.dumps(document()))
     assert (read.collective, read.ranks) == ("all_reduce", 4)
     assert dict(read.hosts) == {"host-0": 2, "host-1": 2}
     (row,) = read.rows
@@ -170,8 +170,8 @@ def test_json_reads_like_the_table() -> None:
 
 def test_json_of_uetemu_names_its_collective() -> None:
     args = ["/usr/bin/uetemu", "run", "allgather", "--sizes", "1MiB"]
-    assert json_log.read("a.json", json.dumps(document(args=args))).collective == "all_gather"
-    unknown = json_log.read("a.json", json.dumps(document(args=["uetemu", "run"])))
+    assert log_file.read_json("a.json", json.dumps(document(args=args))).collective == "all_gather"
+    unknown = log_file.read_json("a.json", json.dumps(document(args=["uetemu", "run"])))
     assert unknown.collective is None
 
 
@@ -202,7 +202,7 @@ def test_json_of_uetemu_names_its_collective() -> None:
 )
 def test_bad_json_ends_in_a_sentence(content: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        json_log.read("a.json", content)
+        log_file.read_json("a.json", content)
 
 
 @examples(150)

@@ -16,7 +16,7 @@ from emulator.run.plan import preflight
 from emulator.run.plan.run_plan import RunPlan, RunRequest, drafted, weighed
 from emulator.sim.endpoint.operations.schedule import Schedule, has_operations
 from emulator.workers.division import Division
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 
 SPEC = "rail_clos:hosts=2,gpus_per_host=4,spines=2"

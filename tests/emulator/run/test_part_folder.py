@@ -12,7 +12,7 @@ import pytest
 from emulator.dataplane import cleanup
 from emulator.errors import UserError
 from emulator.run.results import PartFolder, gather_files
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.exchange import Ranks
 from tests.harness.engine.memory_channel import ranks_of
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emulator.workers.division import ALONE, Division
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.exchange import Ranks
 from tests.harness.engine.memory_channel import ranks_of
 from tests.harness.engine.rank_threads import in_ranks
 

@@ -1,8 +1,7 @@
 """The dissector's own fields, preferences and CRC, in Lua.
 
 :mod:`uet.wire.wireshark.dissector` puts guard and prelude in front of the generated tables and the
-setup behind them; :mod:`uet.wire.wireshark.carrier`,
-:mod:`uet.wire.wireshark.links`, :mod:`uet.wire.wireshark.walk` and
+setup behind them; :mod:`uet.wire.wireshark.links`, :mod:`uet.wire.wireshark.walk` and
 :mod:`uet.wire.wireshark.packet` come behind.
 """
 

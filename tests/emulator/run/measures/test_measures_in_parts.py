@@ -27,7 +27,7 @@ from emulator.sim.endpoint.operations.schedule import (
 )
 from emulator.transports.wire_cost import WireCost
 from emulator.workers.division import Division, JobSchedules
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 from topologies.catalogue import load
 from topologies.model import Topology

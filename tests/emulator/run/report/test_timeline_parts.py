@@ -31,7 +31,7 @@ from emulator.sim.endpoint.operations.schedule import (
     without_others,
 )
 from emulator.workers.division import Division, JobSchedules
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.exchange import Ranks
 from tests.harness.engine.rank_threads import in_ranks
 
 GPUS, PER_SERVER = 8, 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from emulator.suite.farm.farm_messages import Greeting
+from emulator.suite.farm.messages import Greeting
 from emulator.suite.farm.rank_facts import difference, facts_of, named_files
 
 OWN = Greeting(machine="a", program="p", files={"pod.yaml": "1"})

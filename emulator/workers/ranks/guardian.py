@@ -42,7 +42,7 @@ import psutil
 
 from emulator.dataplane.kernel.launcher import RankPlace
 from emulator.logs import plain_logger
-from emulator.workers.ranks.rank_exchange import RANK_NAME, Death
+from emulator.workers.ranks.exchange import RANK_NAME, Death
 
 #: Host time (s) in which an address of guardian 0 answers.
 _ANSWER_S = 1.0

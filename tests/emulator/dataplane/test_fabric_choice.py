@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from emulator.cli.graph.graph_verb import CONTAINERLAB, find_topology
-from emulator.dataplane.fabric_choice import FabricChoice, choose
+from emulator.dataplane.fabric_choice import FabricChoice, choose, told
 from emulator.errors import UserError
 from tests import DATA
 from topologies.catalogue import load
 from topologies.exports.export_registry import EXPORTS
-from topologies.imports.other_tools import told
 from topologies.model import Topology
 
 KINDS = {

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from emulator.workers.ranks.rank_guardian import Listener
+from emulator.workers.ranks.guardian import Listener
 from tests.harness.lab.traffic import within
 
 BUDGET_S = 60.0
 #: A rank that exchanges the contact through the file CONTACT, and then does as its last word says.
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
-from emulator.workers.ranks.rank_guardian import Aftermath, guarded
+from emulator.workers.ranks.guardian import Aftermath, guarded
 from emulator.dataplane.kernel.launcher import RankPlace
 
 folder, number, do = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import UserError
-from emulator.workers.ranks.rank_exchange import Death, RankGone, Ranks
+from emulator.workers.ranks.exchange import Death, RankGone, Ranks
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import UserError
-from emulator.suite.farm.seed_folders import SeedFolders
+from emulator.suite.farm.seeds import SeedFolders
 from emulator.suite.trials import TrialEnd
 
 WORDS: dict[int, tuple[str, ...]] = {

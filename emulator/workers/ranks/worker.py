@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.workers.ranks.rank_exchange import Ranks
+from emulator.workers.ranks.exchange import Ranks
 from emulator.workers.windows import WindowReport
 from emulator.workers.worker import Call, Counted, EndedSchedules, WorkerPart
 

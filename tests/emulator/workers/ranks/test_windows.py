@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from emulator.sim.event_queue import EventQueue
-from emulator.workers.ranks import rank_exchange
-from emulator.workers.ranks.rank_exchange import Death, RankGone, Ranks
-from emulator.workers.ranks.rank_worker import OtherRank, OwnRank
+from emulator.workers.ranks import exchange
+from emulator.workers.ranks.exchange import Death, RankGone, Ranks
+from emulator.workers.ranks.worker import OtherRank, OwnRank
 from emulator.workers.windows import News, WindowReport, WindowTimes
 from emulator.workers.worker import Call, WorkerPart
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
@@ -132,7 +132,7 @@ def test_a_message_of_which_the_mask_speaks_is_awaited() -> None:
 
 
 def test_a_rank_that_leaves_in_mid_window_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_exchange, "_CAUSE_S", 0.01)
+    monkeypatch.setattr(exchange, "_CAUSE_S", 0.01)
     first, second, third = ranks_of(3, patience_s=3600)
     third.share_window("advance", TIMES, {})
     second.leave("no room")

@@ -11,8 +11,8 @@ import pytest
 
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.event_queue import EventQueue
-from emulator.workers.ranks.rank_exchange import Ranks
-from emulator.workers.ranks.rank_worker import OtherRank, OwnRank, RankedPorts
+from emulator.workers.ranks.exchange import Ranks
+from emulator.workers.ranks.worker import OtherRank, OwnRank, RankedPorts
 from emulator.workers.worker import Call, Counted, EndedSchedules, WorkerPart
 from tests.harness.engine.memory_channel import ranks_of
 

@@ -1,4 +1,7 @@
-"""A rank other than 0: it runs one trial at a time in a folder of its own, and sends the files."""
+"""The life of a farm around a verb: rank 0 has the farm, the others serve until it is over.
+
+Another rank than 0 runs one trial at a time in a folder of its own, and sends the files.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from emulator.suite.farm.farm_messages import (
+from emulator.dataplane.kernel.launcher import RankPlace
+from emulator.errors import UserError
+from emulator.run.interrupts import Interrupted, interruptible
+from emulator.suite.farm.messages import (
     PIECE_OCTETS,
     Alive,
     Dismissal,
@@ -26,9 +32,11 @@ from emulator.suite.farm.farm_messages import (
 from emulator.suite.farm.mpi_world import MpiWorld
 from emulator.suite.farm.rank_facts import facts_of
 from emulator.suite.farm.scratch_folder import remove_abandoned, scratch_folder
-from emulator.suite.farm.trial_farm import PAUSE_S, SILENCE_S
+from emulator.suite.farm.trial_farm import PAUSE_S, SILENCE_S, TrialFarm
 from emulator.suite.trials import TrialCommands, TrialEnd
 
+#: How a command goes on whose ranks the launcher has ended.
+GOES_ON = "; the same command with --output goes on"
 #: Seconds between two signs of life.
 ALIVE_S = SILENCE_S / 12
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -128,3 +136,32 @@ def _end_of(trial: Future[TrialEnd]) -> TrialEnd:
         return trial.result()
     except OSError as error:
         return TrialEnd(status=1, seconds=0.0, error=f"it could not be started: {error}")
+
+
+@contextmanager
+def farm_of(place: RankPlace, onward: str = "") -> Iterator[TrialFarm]:
+    """Have the other ranks run trials during the block, at rank 0.
+
+    If the launcher ends all ranks, UserError names the one that died, with ``onward`` behind it.
+    """
+    with interruptible(), TrialFarm(MpiWorld(place)) as farm:
+        try:
+            yield farm
+        except Interrupted as stop:
+            raise UserError(f"{farm.cause(stop)}{onward}") from None
+        if farm.given_up:
+            raise UserError(f"{'; '.join(farm.given_up.values())}; all trials were run elsewhere")
+
+
+def serve_rank(place: RankPlace) -> None:
+    """Run trials until rank 0 needs no more; at every other rank.
+
+    Of several ranks on a machine where MPI cannot be used, the first one raises UserError.
+    """
+    try:
+        world = MpiWorld(place)
+    except UserError:
+        if place.first_here:
+            raise
+        raise SystemExit(1) from None
+    serve(world)
