@@ -78,7 +78,8 @@ def test_a_fabric_that_is_too_small_excludes_the_trial_with_its_sentence(tmp_pat
         *("--tests", "7.1", "--seeds", "1", "--output", str(tmp_path / "suite")),
         *("--fabric", "rail_clos:hosts=2,gpus_per_host=1,spines=1"),
     )
-    assert status == 0, errors
+    assert status == 1
+    assert "no trial has a result; the first one ended with: an incast of 2 senders needs" in errors
     assert "Excluded: 10 trials (an incast of 2 senders needs as many GPUs" in out
     assert "10 trials were attempted, 0 are included; 1 reasons exclude 10" in out
 
