@@ -19,7 +19,7 @@ from emulator.dataplane.control_plane import control_plane_choice as control_pla
 from emulator.dataplane.kernel import launcher
 from emulator.result_rows import settings, summary
 from emulator.run.plan.effort import effort
-from emulator.run.report import differences, outcome_sentence
+from emulator.run.report import comparison, outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
@@ -200,7 +200,7 @@ class Terminal:
         self._result = result
         self._compares = plan.compares
         if plan.compares:
-            self._differences = differences.report(plan)
+            self._differences = comparison.report(plan)
         if self._rows is None:
             return
         fabric = plan.topology

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from emulator.dataplane.clock import Dilation
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.kernel.fabric import vlans
-from emulator.dataplane.kernel.fabric.port_alias import alias_of
+from emulator.dataplane.kernel.namespaces import PREFIX
 from emulator.dataplane.kernel.shaping import Egress
 from emulator.dataplane.settings import FabricSettings, Progress
 from emulator.dataplane.switch.fabric_asic import FabricAsic
@@ -108,3 +108,8 @@ def _not_learned(
     for switch in topology.switches:
         known[switch.name] = tuple(attached(switch, routes[switch.name]))
     return known
+
+
+def alias_of(lab: str, end: CableEnd) -> str:
+    """Return what ``ip link`` shows as the alias of an interface of a fabric."""
+    return f"{PREFIX}:{lab}:{end.node}:{end.port}"

@@ -13,8 +13,8 @@ from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
 from emulator.dataplane.kernel import kernel_objects as kernel_object
+from emulator.dataplane.kernel.fabric.fabric_plan import alias_of
 from emulator.dataplane.kernel.fabric.inner.inner_ends import InnerEnds
-from emulator.dataplane.kernel.fabric.port_alias import alias_of
 from emulator.dataplane.kernel.fabric.tunnel_fields import identification_requests
 from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.kernel.offloads import switch_off

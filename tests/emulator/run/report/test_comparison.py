@@ -9,7 +9,7 @@ import pytest
 from emulator import scenario as scenarios
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.run.plan.stages import Stage
-from emulator.run.report import differences
+from emulator.run.report import comparison
 from emulator.run.report import result_table as table
 from emulator.transports import default_switch, fit
 from topologies.analysis.round_trip import mtu_frame_bytes, plane_bdp_bytes
@@ -37,7 +37,7 @@ class Compared:
 
 
 def report(*names: str) -> dict[str, str]:
-    lines = differences.report(Compared(*names))  # type: ignore[arg-type]
+    lines = comparison.report(Compared(*names))  # type: ignore[arg-type]
     return dict(line.split(": ", 1) for line in lines)
 
 
