@@ -56,30 +56,44 @@ class DatagramFlow(asyncio.DatagramProtocol):
 
     sent_s: list[float] = field(default_factory=list)
     answered: set[int] = field(default_factory=set)
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    #: The first datagram that counts: those before may have waited for ARP.
+    first: int = 0
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
         (number,) = NUMBER.unpack(data[: NUMBER.size])
         self.answered.add(number)
-        self.begun.set()
+        self.heard.set()
 
     def error_received(self, exc: Exception) -> None:
         """Go on: an ICMP error is a datagram that does not come back, and is counted as one."""
 
     @property
+    def counted(self) -> range:
+        """Return the numbers of the datagrams that count."""
+        return range(self.first, len(self.sent_s))
+
+    @property
     def lost(self) -> int:
         """Return how many datagrams did not come back."""
-        return len(self.sent_s) - len(self.answered)
+        return sum(number not in self.answered for number in self.counted)
 
     @property
     def goes_on(self) -> bool:
         """Return whether the last datagram came back."""
         return len(self.sent_s) - 1 in self.answered
 
+    async def end(self) -> None:
+        """Return when the last datagram has come back."""
+        while not self.goes_on:
+            self.heard.clear()
+            await self.heard.wait()
+
     def outage_s(self) -> float:
         """Return the longest time from a datagram that was lost to the next that was not."""
         longest, since = 0.0, None
-        for number, sent_s in enumerate(self.sent_s):
+        for number in self.counted:
+            sent_s = self.sent_s[number]
             if number in self.answered:
                 longest = max(longest, sent_s - since if since is not None else 0.0)
                 since = None
@@ -182,20 +196,23 @@ async def probe(requested: EchoProbe) -> EchoOutcome:
     sender = loop.create_task(send())
     keepers = [loop.create_task(kept(number)) for number in range(len(flows))]
     try:
-        begun = asyncio.gather(*(flow.begun.wait() for flow in flows))
+        begun = asyncio.gather(*(flow.heard.wait() for flow in flows))
         await asyncio.wait_for(begun, BEGIN_S)
     except TimeoutError:
         raise UserError(f"{requested.address} did not answer every flow: is it reached?") from None
+    for flow in flows:
+        flow.first = len(flow.sent_s)
     print(AT_WORK, flush=True)  # noqa: T201 (whoever began it reads that)
     await asyncio.sleep(requested.seconds)
     end.set()
     await sender
-    _, hanging = await asyncio.wait(keepers, timeout=LATE_S)
-    for keeper in hanging:
-        keeper.cancel()
+    answers = [loop.create_task(flow.end()) for flow in flows]
+    _, hanging = await asyncio.wait([*keepers, *answers], timeout=LATE_S)
+    for task in hanging:
+        task.cancel()
     for door in doors:
         door.close()
-    return _outcome(flows, connections, len(hanging))
+    return _outcome(flows, connections, len(hanging.intersection(keepers)))
 
 
 def _same(flow: DatagramFlow) -> DatagramFlow:
@@ -206,7 +223,7 @@ def _outcome(
     flows: list[DatagramFlow], connections: list[ConnectionFlow], hanging: int
 ) -> EchoOutcome:
     return EchoOutcome(
-        sent=sum(len(flow.sent_s) for flow in flows),
+        sent=sum(len(flow.counted) for flow in flows),
         lost=sum(flow.lost for flow in flows),
         struck=sum(flow.lost > 0 for flow in flows),
         silent=sum(not flow.goes_on for flow in flows),
