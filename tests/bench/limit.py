@@ -78,7 +78,7 @@ def measure() -> dict[str, float]:
     ring, permutation = (
         virtual.packet_us(
             virtual.median([*run, "--sizes", size, *virtual.QUIET]),
-            virtual.cost_of(*run, "--sizes", "4KiB", *virtual.QUIET),
+            virtual.cost_of(*run, "--sizes", virtual.SMALL, *virtual.QUIET),
         )
         for run, size in ((virtual.RING, "8MiB"), (virtual.SPREAD, "2MiB"))
     )

@@ -18,6 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests import CHECKOUT
+
+#: Octets of a run of which hardly anything is packets.
+SMALL = "4KiB"
 CODE = "from emulator.cli.main import main; main()"
 RING = ("allreduce", "--param", "warmups=0", "--iterations", "1")
 #: Three switches, 16 GPUs.
@@ -47,8 +51,13 @@ class Cost:
     megabytes: float
 
 
-def cost_of(*arguments: str) -> Cost:
-    """Run ``uetemu run`` with ``arguments``."""
+def environment(tree: Path) -> dict[str, str]:
+    """Return the environment in which Python finds the project in ``tree``."""
+    return {**os.environ, "PYTHONPATH": str(tree)}
+
+
+def cost_of(*arguments: str, tree: Path = CHECKOUT) -> Cost:
+    """Run ``uetemu run`` with ``arguments``, as the checkout ``tree`` has it."""
     with TemporaryDirectory() as folder:
         output = Path(folder) / "run"
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -58,7 +67,8 @@ def cost_of(*arguments: str) -> Cost:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ,
+            cwd=tree,
+            env=environment(tree),
             check=False,
         )
         wall = time.perf_counter() - began
@@ -86,12 +96,12 @@ def packet_us(large: Cost, small: Cost) -> float:
 
 def measure() -> dict[str, float]:
     """The figures of the page on virtual time."""
-    small = cost_of(*RING, "--sizes", "4KiB", *QUIET)
+    small = cost_of(*RING, "--sizes", SMALL, *QUIET)
     ring = median([*RING, "--sizes", "8MiB", *QUIET])
     shared = median([*RING, "--sizes", "8MiB", "--capture", "none", *SHARED])
-    shared_small = cost_of(*RING, "--sizes", "4KiB", "--capture", "none", *SHARED)
+    shared_small = cost_of(*RING, "--sizes", SMALL, "--capture", "none", *SHARED)
     captured = median([*RING, "--sizes", "8MiB", "--capture", "all", *ALONE])
-    spread_small = cost_of(*SPREAD, "--sizes", "4KiB", *QUIET)
+    spread_small = cost_of(*SPREAD, "--sizes", SMALL, *QUIET)
     spread = median([*SPREAD, "--sizes", "2MiB", *QUIET])
     usual = cost_of("allreduce")
     return {
