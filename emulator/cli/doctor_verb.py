@@ -13,7 +13,7 @@ from rich.table import Table
 
 from emulator import scenario
 from emulator.cli.options import TABLE_OR_JSON
-from emulator.compiled.hot_modules import HOT, compiled
+from emulator.compiled.finder import engine
 from emulator.dataplane.doctor.capabilities import (
     Capabilities,
     CapabilityKind,
@@ -49,7 +49,7 @@ def command(form: str) -> None:
                 "switches are a model in its own process"
             )
         click.echo(drawn(found))
-        click.echo(f"{len(compiled())} of {len(HOT)} hot modules are compiled")
+        click.echo(f"engine: {engine()}")
     if problem is not None:
         raise UserError(f"uetemu run {FIRST_SCENARIO} cannot run here: {problem}")
 
@@ -85,7 +85,7 @@ def facts(found: Capabilities, problem: str | None) -> dict[str, object]:
         "schema": "uetemu.doctor/1",
         "ready": problem is None,
         "problem": problem,
-        "compiled_modules": len(compiled()),
+        "engine": engine(),
         "capabilities": {
             name: {key: value for key, value in asdict(capability).items() if key != "name"}
             for name, capability in found.items()

@@ -14,7 +14,6 @@ import click
 
 from emulator import logs
 from emulator.cli.rank_command import is_farmed
-from emulator.compiled.hot_modules import compiled
 from emulator.dataplane.kernel.launcher import Companions, place
 from emulator.errors import UserError, is_full, is_short_of_memory
 from topologies.advice import meant
@@ -144,7 +143,6 @@ class Verbs(click.Group):
 def cli(context: click.Context, verbose: int) -> None:
     """Packet-level emulator of AI training fabrics."""
     logs.configure(verbose, os.environ.get(logs.VARIABLE, ""))
-    compiled()  # refuses those that were made from other sources
     if context.obj is not None:
         importlib.import_module(RANK_RUNS).join(context.obj, context.invoked_subcommand)
     if context.invoked_subcommand is None:

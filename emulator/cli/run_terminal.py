@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from emulator.compiled.finder import engine
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.kernel import launcher
 from emulator.result_rows import settings, summary
@@ -221,6 +222,7 @@ class Terminal:
             f"# Clock                : {_CLOCK}",
             f"# Start                : {plan.request.start}",
             f"# Seed                 : {_seeds(result)}",
+            *table.wrapped("Engine", engine()),
             *table.wrapped("Work", _work(plan)),
             "#",
         )

@@ -1,1 +1,1 @@
-"""Hot modules compiled with mypyc: an option that makes runs faster and changes no result."""
+"""Modules that mypyc compiles: they make runs faster and change no result."""

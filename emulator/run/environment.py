@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from emulator.compiled.hot_modules import compiled
+from emulator.compiled.finder import engine
 
 _PACKAGES = ("uetemu", "scapy", "pyroute2", "mininet", "numpy", "click", "google-crc32c")
 
@@ -31,7 +31,7 @@ def describe_machine() -> dict[str, object]:
         "memory_available_bytes": memory.available,
         "load_average_1min": os.getloadavg()[0],
         "python": sys.version.split()[0],
-        "compiled_modules": len(compiled()),
+        "engine": engine(),
         "packages": {name: version_of(name) for name in _PACKAGES},
         "command": sys.argv,
     }
