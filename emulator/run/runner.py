@@ -424,6 +424,9 @@ class _Run:
         }
         self.result.fidelity = built.time.verdict()
         self.result.digest = built.time.digest()
+        if not built.time.fabric.alone:
+            self.environment["windows"] = built.time.fabric.shared_work()
+            self.folder.write("environment.json", self.environment)
         if self.plan.request.digest_parts:
             built.time.write_parts()
         check_digest(self.plan, self.result)

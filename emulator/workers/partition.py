@@ -161,10 +161,10 @@ def cut(load: GroupLoad, owner: Numbers) -> int:
 def refined(load: GroupLoad, owner: Numbers, busy: Numbers) -> Numbers:
     """Return the owner of each group after all steps from ``owner``.
 
-    Each step is the one that takes most off the cut: a group goes to another worker, or two groups
-    change places (Kernighan and Lin 1970, Fiduccia and Mattheyses 1982, without their uphill
-    steps).  None leaves a worker with more work than :data:`SLACK` times an equal share, or than
-    the fullest had to begin with.
+    In a step a group goes to another worker, or two groups change places.  The first steps take
+    work off whoever has most, until that is :data:`SLACK` times an equal share or no step helps.
+    Then each is the one that takes most off the cut (Kernighan and Lin 1970, Fiduccia and
+    Mattheyses 1982, without their uphill steps), and leaves nobody with more work than that.
 
     Every worker keeps one of the groups at least for which ``busy`` is 1.
     """
@@ -172,11 +172,53 @@ def refined(load: GroupLoad, owner: Numbers, busy: Numbers) -> Numbers:
     workers = int(owner.max(initial=0)) + 1
     works = np.zeros(workers, np.int64)
     np.add.at(works, owner, load.work)
-    most = max(int(works.max()), int(load.work.sum()) * SLACK // (100 * workers))
+    most = int(load.work.sum()) * SLACK // (100 * workers)
+    for _ in range(_STEPS * len(owner)):
+        if works.max() <= most or not _ease(load, owner, busy, works):
+            break
+    most = max(int(works.max()), most)
     for _ in range(_STEPS * len(owner)):
         if not (_move(load, owner, busy, works, most) or _swap(load, owner, busy, works, most)):
             break
     return owner
+
+
+def _last(owner: Numbers, busy: Numbers, workers: int) -> npt.NDArray[np.bool_]:
+    """Return which groups are the only busy one of their worker."""
+    holders = np.zeros(workers, np.int64)
+    np.add.at(holders, owner, busy)
+    last: npt.NDArray[np.bool_] = (busy == 1) & (holders[owner] == 1)
+    return last
+
+
+def _ease(load: GroupLoad, owner: Numbers, busy: Numbers, works: Numbers) -> bool:
+    """Take the step of the fullest worker after which it and the other have least, if one helps."""
+    fullest = int(works.argmax())
+    mine, most = owner == fullest, int(works[fullest])
+    left = most - load.work
+    moved = np.maximum(left[:, None], works[None, :] + load.work[:, None])
+    moved[~mine | _last(owner, busy, len(works))] = most
+    group, worker = divmod(int(moved.argmin()), len(works))
+    more = load.work[None, :] - load.work[:, None]
+    swapped = np.maximum(most + more, works[owner][None, :] - more)
+    allowed = mine[:, None] & ~mine[None, :] & (busy[:, None] == busy[None, :])
+    swapped = np.where(allowed, swapped, most)
+    one, other = divmod(int(swapped.argmin()), len(owner))
+    if min(moved[group, worker], swapped[one, other]) >= most:
+        return False
+    if moved[group, worker] <= swapped[one, other]:
+        _give(load, owner, works, group, worker)
+    else:
+        _give(load, owner, works, one, int(owner[other]))
+        _give(load, owner, works, other, fullest)
+    return True
+
+
+def _give(load: GroupLoad, owner: Numbers, works: Numbers, group: int, worker: int) -> None:
+    """Let ``worker`` be the owner of ``group``, with its work."""
+    works[owner[group]] -= load.work[group]
+    works[worker] += load.work[group]
+    owner[group] = worker
 
 
 def _gains(load: GroupLoad, owner: Numbers, workers: int) -> Numbers:
@@ -191,17 +233,13 @@ def _gains(load: GroupLoad, owner: Numbers, workers: int) -> Numbers:
 def _move(load: GroupLoad, owner: Numbers, busy: Numbers, works: Numbers, most: int) -> bool:
     """Take the best step of one group, if one is any good."""
     gains = _gains(load, owner, len(works))
-    holders = np.zeros(len(works), np.int64)
-    np.add.at(holders, owner, busy)
-    last = (busy == 1) & (holders[owner] == 1)
+    last = _last(owner, busy, len(works))
     allowed = (works[None, :] + load.work[:, None] <= most) & ~last[:, None]
     gains = np.where(allowed, gains, 0)
     group, worker = divmod(int(gains.argmax()), len(works))
     if gains[group, worker] <= 0:
         return False
-    works[owner[group]] -= load.work[group]
-    works[worker] += load.work[group]
-    owner[group] = worker
+    _give(load, owner, works, group, worker)
     return True
 
 
@@ -217,9 +255,9 @@ def _swap(load: GroupLoad, owner: Numbers, busy: Numbers, works: Numbers, most: 
     one, other = divmod(int(both.argmax()), len(owner))
     if both[one, other] <= 0:
         return False
-    works[owner[one]] += more[one, other]
-    works[owner[other]] -= more[one, other]
-    owner[one], owner[other] = owner[other], owner[one]
+    here, there = int(owner[one]), int(owner[other])
+    _give(load, owner, works, one, there)
+    _give(load, owner, works, other, here)
     return True
 
 

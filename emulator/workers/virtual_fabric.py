@@ -19,6 +19,7 @@ with one worker too. So results do not depend on how many there are.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
@@ -39,7 +40,7 @@ from emulator.workers.forked_worker import ForkedWorker
 from emulator.workers.partition import lookahead_ps
 from emulator.workers.ranks.exchange import Ranks
 from emulator.workers.ranks.worker import OtherRank, OwnRank, RankedPorts
-from emulator.workers.windows import Crossing, News
+from emulator.workers.windows import Crossing, News, shared_work
 from emulator.workers.worker import Call, Counted, Worker, WorkerPart, call, uncollected
 from topologies.model import CableEnd
 
@@ -74,6 +75,7 @@ class VirtualFabric:
         self._held: list[News] = []
         #: exchanges between the workers so far, in each of which all report once
         self.exchanges = 0
+        self._exchanges_s = 0.0  # their wall time
         #: what NICs have sent, and how long pauses stopped ports
         self.record = LineRecord.of(lab.topology)
         self.ranks = ranks = processes if isinstance(processes, Ranks) else None
@@ -354,11 +356,13 @@ class VirtualFabric:
         Then pass on what they report for each other, and the news.
         """
         self.exchanges += 1
+        began = time.perf_counter()
         calls = (
             call(WorkerPart.advance, limit, self.lookahead_ps, self._taken(number))
             for number, limit in enumerate(limits)
         )
         reports = self._carried_out([one._replace(window=True) for one in calls])
+        self._exchanges_s += time.perf_counter() - began
         for worker, report in zip(self.workers, reports, strict=True):
             self._following[worker.number] = report.following
             self.events.now = max(self.events.now, report.now)
@@ -375,6 +379,13 @@ class VirtualFabric:
         self._held = [one for one in held if one.when_ps >= over]
         for one in held[: len(held) - len(self._held)]:
             self._take_news(one)
+
+    def shared_work(self) -> dict[str, object]:
+        """Return how the workers, of which there are several, have shared their windows' work.
+
+        Of ranks all call it, and the length of windows is by the own clock of each.
+        """
+        return shared_work(self.each(WorkerPart.work), self._exchanges_s)
 
     # The fabric
 

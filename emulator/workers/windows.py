@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,6 +154,29 @@ class News:
     rank: int | None = None
     barriers: Sequence[str] = ()
     result: RankResult | None = None
+
+
+@dataclass(slots=True)
+class WindowWork:
+    """What a worker has spent in windows so far (s): processor time of each, wall time of all."""
+
+    processor_s: array[float] = field(default_factory=lambda: array("d"))
+    wall_s: float = 0.0
+
+
+def shared_work(works: Sequence[WindowWork], wall_s: float) -> dict[str, object]:
+    """Return how workers have shared the work of their windows, which took ``wall_s`` in all.
+
+    A worker waits from its own part of a window until all have heard of the others'.
+    """
+    processor = np.array([one.processor_s for one in works])
+    mean = float(processor.mean(axis=0).sum())
+    return {
+        "number": processor.shape[1],
+        "processor_s": processor.sum(axis=1).round(3).tolist(),
+        "waited_s": [round(wall_s - one.wall_s, 3) for one in works],
+        "imbalance": round(float(processor.max(axis=0).sum()) / mean, 3) if mean else 1.0,
+    }
 
 
 @dataclass(slots=True)

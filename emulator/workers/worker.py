@@ -16,6 +16,7 @@ switch program.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,14 @@ from emulator.sim.network import Network
 from emulator.sim.pfc import PriorityFlowControl
 from emulator.sim.port_capture import PortTaps
 from emulator.sim.port_settings import LineChange, Settings
-from emulator.workers.windows import Crossing, FarCopy, News, WindowReport, far_memory
+from emulator.workers.windows import (
+    Crossing,
+    FarCopy,
+    News,
+    WindowReport,
+    WindowWork,
+    far_memory,
+)
 from topologies.model import CableEnd
 
 T = TypeVar("T")
@@ -152,6 +160,7 @@ class WorkerPart:
         self._boundary: BoundaryTaps | None = None
         self._news: list[News] = []
         self._limit = 0  # all before is over
+        self._work = WindowWork()
         self._copies: list[Crossing] = []
         self._look_at_pauses()
         self._owner = lab.wires.worker_of
@@ -382,6 +391,7 @@ class WorkerPart:
         It ends earlier, one lookahead at most after the first event that others have to know of.
         With 0 for ``limit`` it only reports.
         """
+        began, spent = time.perf_counter(), time.thread_time()
         self.accept(crossings)
         events = self.events
         with uncollected():
@@ -391,7 +401,14 @@ class WorkerPart:
                 events.run_before(self._limit)
                 if self._limit == limit:
                     break
-        return self._report()
+        report = self._report()
+        self._work.processor_s.append(time.thread_time() - spent)
+        self._work.wall_s += time.perf_counter() - began
+        return report
+
+    def work(self) -> WindowWork:
+        """Return what this worker has spent in windows so far."""
+        return self._work
 
     def _to_tell(self) -> bool:
         """Return whether the next report has more than times."""

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import DATA
@@ -113,6 +114,8 @@ def test_two_workers_have_the_results_of_one(name: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         environment = json.loads((tmp_path / f"run{count}" / "environment.json").read_text())
         assert environment["workers"] == count
+    shapes = {name: np.shape(value) for name, value in environment["windows"].items()}
+    assert shapes == {"number": (), "processor_s": (2,), "waited_s": (2,), "imbalance": ()}
     for file in ("result.json", "capture.pcapng", "telemetry.csv", "line_telemetry.csv"):
         assert (tmp_path / "run1" / file).read_bytes() == (tmp_path / "run2" / file).read_bytes()
 
