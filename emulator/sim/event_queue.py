@@ -16,22 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-PS = 1000  # in a nanosecond
-NEVER = 1 << 62
+PS: Final = 1000  # in a nanosecond
+NEVER: Final = 1 << 62
 #: Kinds of events in the high bits of their order.
-_KIND_BITS = 50
-LEAVING, ARRIVING, WAKING = (kind << _KIND_BITS for kind in (1, 2, 3))
+_KIND_BITS: Final = 50
+LEAVING: Final = 1 << _KIND_BITS
+ARRIVING: Final = 2 << _KIND_BITS
+WAKING: Final = 3 << _KIND_BITS
 #: Orders of what the run does because of what ports and ranks have come to; each is there once in
 #: an instant, before all else.
 LOOK, PASS, STOP = -3, -2, -1
 #: Numbers of ports and endpoints have so many bits, counters of endpoints those below.
-_NUMBER_BITS, _COUNTER_BITS = 18, 32
+_NUMBER_BITS: Final = 18
+_COUNTER_BITS: Final = 32
 #: Added to the number of a port for what leaves the pipeline behind it.
-PIPELINE = 1 << _NUMBER_BITS - 1
-_WORD = (1 << 64) - 1
-_NOT_DRAWN = 64 - (_KIND_BITS - _NUMBER_BITS)
+PIPELINE: Final = 1 << _NUMBER_BITS - 1
+_WORD: Final = (1 << 64) - 1
+_NOT_DRAWN: Final = 64 - (_KIND_BITS - _NUMBER_BITS)
 _MULTIPLIERS = 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9
 
 Act = Callable[[Any], object]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from emulator.sim.endpoint.counting import add, of_the_past, open_now
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, make_transport
@@ -38,11 +38,11 @@ from uet.planes.fabric_interface import FabricInterface
 from uet.transport import Frame, Transport
 
 #: Of a NIC with several ports: so many frames a port may wait for it while others are idle.
-_WAITING_PER_PORT = 4
+_WAITING_PER_PORT: Final = 4
 #: An endpoint that requests to be woken more often than this in one instant would be for ever.
-_MOST_WAKES = 10_000
+_MOST_WAKES: Final = 10_000
 #: While data may not leave, the timers of a transport that has data run this often at most.
-_STOPPED_LOOK_NS = 500
+_STOPPED_LOOK_NS: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from emulator.dataplane.dataplane import HostPort
 from emulator.sim.endpoint.endpoint_spec import PortSpec
@@ -11,11 +12,12 @@ from emulator.sim.line import Line
 from uet.congestion.spraying.port_entropy import remaining
 from uet.transport import Frame
 
-_IPV4 = 4
-_VERSION_AT = 14
-_MACS = 12
+_IPV4: Final = 4
+_VERSION_AT: Final = 14
+_MACS: Final = 12
 #: Where the entropy value stands in a frame: behind the IP header, which has no options.
-_ENTROPY4_AT, _ENTROPY6_AT = 34, 54
+_ENTROPY4_AT: Final = 34
+_ENTROPY6_AT: Final = 54
 
 
 def hash_of(header: bytes) -> int:

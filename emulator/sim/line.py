@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappush
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from google_crc32c import extend
 
@@ -36,13 +36,17 @@ from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 from topologies.model import CableEnd
 
 #: Queues of a port: MAC control before all, then those of the switch model (high, medium, low).
-MAC_CONTROL, HIGH, MEDIUM, LOW = range(4)
-QUEUES = 4
-_BITS_PS = 8 * 10**12
-_TYPE_AT, _CONTROL_AT = 12, 14
-_MAC_CONTROL_TYPE = b"\x88\x08"
+MAC_CONTROL: Final = 0
+HIGH: Final = 1
+MEDIUM: Final = 2
+LOW: Final = 3
+QUEUES: Final = 4
+_BITS_PS: Final = 8 * 10**12
+_TYPE_AT: Final = 12
+_CONTROL_AT: Final = 14
+_MAC_CONTROL_TYPE: Final = b"\x88\x08"
 #: What a line's CRC takes before each frame: when it began (ps of the row), and its length.
-_stamp = struct.Struct("<QI").pack
+_stamp: Final = struct.Struct("<QI").pack
 
 #: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none),
 #: and whether it was put ahead of others.

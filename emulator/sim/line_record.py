@@ -24,6 +24,19 @@ _WORDS = 3
 _WORD_BYTES = 8
 
 
+class _Sent:
+    """Counts the octets that have left ``line`` in a word."""
+
+    __slots__ = ("_at", "_line", "_words")
+
+    def __init__(self, line: Line, words: memoryview, at: int) -> None:
+        self._line, self._words, self._at = line, words, at
+
+    def left(self, queue: int, octets: int, origin: int) -> None:
+        if queue != MAC_CONTROL and not self._line.cut:
+            self._words[self._at] += octets
+
+
 class LineRecord:
     """The record of ``ends``, in their order: ``names`` are ``node:port``."""
 
@@ -44,13 +57,7 @@ class LineRecord:
 
         It is for lines of NICs: a switch counts its own frames.
         """
-        words, at = self._words, self._at[line.end] + _SENT
-
-        def left(queue: int, octets: int, origin: int) -> None:
-            if queue != MAC_CONTROL and not line.cut:
-                words[at] += octets
-
-        return left
+        return _Sent(line, self._words, self._at[line.end] + _SENT).left
 
     def stop(self, end: CableEnd, events: EventQueue) -> Callable[[bool], None]:
         """Return what is called when a pause stops the port ``end``, or lets it go on."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from emulator.dataplane.dataplane import Account, Dataplane, Frames, Host
+from emulator.dataplane.dataplane import Account, Dataplane, Enter, Frames, Host
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
 from emulator.dataplane.switch.fabric_asic import FabricAsic
@@ -72,6 +72,33 @@ class Ends:
     def first_of_links(self) -> int:
         """The first number behind those; there is one for pauses at each end at most."""
         return 3 * len(self.numbers) + 1
+
+
+class _Inlet:
+    """Takes frames through a switch, in no time, from the port whose index is ``index``."""
+
+    __slots__ = ("_enqueue", "_enter", "_events", "_index")
+
+    def __init__(self, enter: Enter, events: EventQueue, outlets: Outlets, index: int) -> None:
+        self._enter, self._events = enter, events
+        self._enqueue, self._index = outlets.enqueue, index
+
+    def arrive(self, frame: bytes) -> None:
+        out = self._enter(frame, self._events.now // PS)
+        if out:
+            self._enqueue(out, self._index)
+
+
+class _Depths:
+    """Takes what has left a switch's port off the depth of its queue, from ``at`` on."""
+
+    __slots__ = ("_at", "_depths")
+
+    def __init__(self, depths: memoryview, at: int) -> None:
+        self._depths, self._at = depths, at - HIGH
+
+    def leaves(self, queue: int, octets: int, origin: int) -> None:
+        self._depths[self._at + queue] -= octets
 
 
 #: The queues of all lines that other workers serve; what would wait there cannot be taken out.
@@ -168,18 +195,12 @@ class Network:
 
     def _inlet(self, end: CableEnd) -> Callable[[bytes], None]:
         """Return the function that takes a frame through the switch of ``end``, in no time."""
-        asic, events, enqueue = self.lab.asic, self.events, self.outlets.enqueue
+        asic = self.lab.asic
         enter = self.frames.entrance(end, self.without_carrier[end.node])
         index = 0
         if asic is not None and str(end) in asic.ports:
             index = asic.ports[str(end)].index
-
-        def arrive(frame: bytes) -> None:
-            out = enter(frame, events.now // PS)
-            if out:
-                enqueue(out, index)
-
-        return arrive
+        return _Inlet(enter, self.events, self.outlets, index).arrive
 
     def settings(self) -> Settings:
         """Return the present settings of the switches, as far as this process has them."""
@@ -222,12 +243,8 @@ class Network:
         if self.links is not None and self.links.credited(end):
             line.leaves = self.links.leaves(end)
             return
-        depths, at = asic.state.ports, asic.ports[str(end)].index * PORT_WORDS + DEPTH - HIGH
-
-        def leaves(queue: int, octets: int, origin: int) -> None:
-            depths[at + queue] -= octets
-
-        line.leaves = leaves
+        at = asic.ports[str(end)].index * PORT_WORDS + DEPTH
+        line.leaves = _Depths(asic.state.ports, at).leaves
 
     def reconfigure(self, seed: int | None = None, settings: Settings | None = None) -> None:
         """Take the switches' new settings; draws follow from ``seed``, if given.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from emulator.dataplane.dataplane import Astray, Taken
 from emulator.dataplane.model.packet import parse
 from emulator.sim.line import LOW, Line
 
 #: Below the DSCP in the octet of an IP header that has both (RFC 3168).
-_ECN_BITS = 2
+_ECN_BITS: Final = 2
 
 
 class _Overtakes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Self
+from typing import Final, Self
 
 from emulator.dataplane import homing
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
@@ -87,8 +87,8 @@ def _as_zebra_sorts(address: bytes) -> int:
     return int.from_bytes(address, "little")
 
 
-_IPV4 = b"\x08\x00"
-_ETHERNET = 14
+_IPV4: Final = b"\x08\x00"
+_ETHERNET: Final = 14
 #: More fragments, or an offset: such a packet counts by its addresses alone.
 _FRAGMENT = 0x3FFF
 #: Protocols whose header begins with two port numbers (``proto_ports_offset``).
@@ -186,7 +186,7 @@ class ModelFabric:
                     if port.bridge is not None
                 },
                 (routes[node.name], rules[node.name], neighbours[node.name]),
-                self.left.append,
+                self.left,
                 vlans=topology.profile.vlans == "on" and node.is_switch,
             )
             for node in topology.nodes
@@ -308,8 +308,67 @@ class ModelFabric:
                     self.switches[end.node].carrier_changed()
 
 
-_UDP = 17
-_LATER_FRAGMENT = 0x1FFF
+_UDP: Final = 17
+_LATER_FRAGMENT: Final = 0x1FFF
+
+
+class ModelEntrance:
+    """Port ``interface`` of ``switch``, for what arrives there; ``left`` gets what leaves.
+
+    ``words`` are those that the switch program shares, with the place of its switch in them; None:
+    there is no program.  ``without_carrier`` are the ports of the switch that have none now.
+    """
+
+    __slots__ = (
+        "_account",
+        "_dropped_at",
+        "_interface",
+        "_left",
+        "_now_at",
+        "_switch",
+        "_without_carrier",
+        "_words",
+    )
+
+    def __init__(
+        self,
+        interface: ModelInterface,
+        switch: ModelSwitch,
+        left: list[Taken],
+        account: Account,
+        words: tuple[memoryview, int] | None,
+        without_carrier: Collection[CableEnd],
+    ) -> None:
+        self._interface, self._switch = interface, switch
+        self._left, self._account, self._without_carrier = left, account, without_carrier
+        self._words, at = (memoryview(bytearray(24)).cast("Q"), 0) if words is None else words
+        self._now_at, self._dropped_at = at + NOW, at + DROPPED
+
+    def enter(self, frame: bytes, now_ns: int) -> Sequence[Taken]:
+        """Bring ``frame`` into the switch; return what comes out at its ports."""
+        account, words, left = self._account, self._words, self._left
+        account.injected += 1
+        words[self._now_at] = now_ns
+        dropped = words[self._dropped_at]
+        self._switch.arrive(self._interface, frame)
+        if not left:
+            self._count_lost(dropped)
+            return ()
+        account.delivered += 1
+        out = left[:]
+        left.clear()
+        return out
+
+    def _count_lost(self, dropped: int) -> None:
+        reason = self._switch.reason
+        if self._words[self._dropped_at] != dropped:
+            reason = "switch"
+        if reason is None and self._without_carrier:
+            reason = NO_CARRIER
+        node = self._switch.node.name
+        if reason is None:
+            raise Astray(f"a frame went into {node} and nothing came of it")
+        self._account.dropped[f"{node}: {reason}"] += 1
 
 
 class ModelFrames:
@@ -322,34 +381,14 @@ class ModelFrames:
 
     def entrance(self, end: CableEnd, without_carrier: Collection[CableEnd]) -> Enter:
         """Return the function that brings frames into port ``end`` of a switch."""
-        interface, switch = self._fabric.interface(end), self._fabric.switches[end.node]
-        account, left, arrive = self.account, self._fabric.left, switch.arrive
-        shared = switch_words(self._asic, end)
-        words, at = (memoryview(bytearray(24)).cast("Q"), 0) if shared is None else shared
-        now_at, dropped_at = at + NOW, at + DROPPED
-
-        def count_lost(dropped: int) -> None:
-            reason = "switch" if words[dropped_at] != dropped else switch.reason
-            if reason is None and without_carrier:
-                reason = NO_CARRIER
-            if reason is None:
-                raise Astray(f"a frame went into {end.node} and nothing came of it")
-            account.dropped[f"{end.node}: {reason}"] += 1
-
-        def enter(frame: bytes, now_ns: int) -> Sequence[Taken]:
-            account.injected += 1
-            words[now_at] = now_ns
-            dropped = words[dropped_at]
-            arrive(interface, frame)
-            if not left:
-                count_lost(dropped)
-                return ()
-            account.delivered += 1
-            out = left[:]
-            left.clear()
-            return out
-
-        return enter
+        return ModelEntrance(
+            self._fabric.interface(end),
+            self._fabric.switches[end.node],
+            self._fabric.left,
+            self.account,
+            switch_words(self._asic, end),
+            without_carrier,
+        ).enter
 
     def open_hosts(self, hosts: Sequence[Host]) -> list[list[HostPort]]:
         """Open the interfaces of ``hosts``, in their order."""
@@ -380,20 +419,20 @@ class ModelHostPort:
     def __init__(
         self, fabric: ModelFabric, end: CableEnd, frames: TransportFrames, account: Account
     ) -> None:
-        self._fabric, self._node, self._frames, self._account = fabric, end.node, frames, account
+        self._fabric, self.node, self.frames, self.account = fabric, end.node, frames, account
         self._bond = fabric.bond(end)
         self._port = fabric.interface(end) if self._bond is None else None
         self.listens = True
 
     def send(self, frame: Frame) -> Sequence[Taken]:
         """Send ``frame`` out; return it as it comes out, or nothing if no port has carrier."""
-        account, port = self._account, self._port
+        account, port = self.account, self._port
         account.injected += 1
         joined = b"".join(frame)
         if self._bond is not None:
             port = self._bond.member_for(joined)
         if port is None:
-            account.dropped[f"{self._node}: {FILTERED}"] += 1
+            account.dropped[f"{self.node}: {FILTERED}"] += 1
             return ()
         account.delivered += 1
         words, at = port.words, port.at
@@ -405,20 +444,7 @@ class ModelHostPort:
         self, end: CableEnd, deliver: Callable[[memoryview], None]
     ) -> Callable[[bytes], None]:
         """Return the function that brings a frame from the cable to ``end`` in, to ``deliver``."""
-        account, port, frames = self._account, self._fabric.interface(end), self._frames
-        words, at = port.words, port.at
-
-        def arrive(frame: bytes) -> None:
-            account.injected += 1
-            words[at + FRAMES_IN] += 1
-            words[at + OCTETS_IN] += len(frame)
-            if self.listens and frame[:6] == port.mac and is_for(frames, frame):
-                account.delivered += 1
-                deliver(memoryview(frame))
-            else:
-                account.dropped[f"{self._node}: {FILTERED}"] += 1
-
-        return arrive
+        return _Receiver(self, self._fabric.interface(end), deliver).arrive
 
 
 def is_for(frames: TransportFrames, frame: bytes) -> bool:
@@ -436,6 +462,29 @@ def is_for(frames: TransportFrames, frame: bytes) -> bool:
         return True
     port = int.from_bytes(frame[ports_at + 2 : ports_at + 4])
     return protocol == _UDP and len(frame) >= ports_at + 4 and port in frames.udp_ports
+
+
+class _Receiver:
+    """Brings frames from the cable to ``port`` in, to the interface ``host`` and ``deliver``."""
+
+    __slots__ = ("_deliver", "_host", "_port")
+
+    def __init__(
+        self, host: ModelHostPort, port: ModelInterface, deliver: Callable[[memoryview], None]
+    ) -> None:
+        self._host, self._port, self._deliver = host, port, deliver
+
+    def arrive(self, frame: bytes) -> None:
+        host, port = self._host, self._port
+        account, words, at = host.account, port.words, port.at
+        account.injected += 1
+        words[at + FRAMES_IN] += 1
+        words[at + OCTETS_IN] += len(frame)
+        if host.listens and frame[:6] == port.mac and is_for(host.frames, frame):
+            account.delivered += 1
+            self._deliver(memoryview(frame))
+        else:
+            account.dropped[f"{host.node}: {FILTERED}"] += 1
 
 
 class ModelDataplane:

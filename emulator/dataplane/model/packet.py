@@ -6,19 +6,21 @@ A frame is octets from the Ethernet header on, without FCS.  Each function retur
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from emulator.dataplane.kernel.kernel_objects import VXLAN_UDP_PORT
 from uet.wire.codes import UDP_PORT as UET_UDP_PORT
 
-ETHERNET = 14
-IPV6_HEADER = 40
-_SMALLEST_IPV4_HEADER = 20
-_ECN = 3
-_word = struct.Struct("!H")
-_IPV4, _IPV6 = b"\x08\x00", b"\x86\xdd"
+ETHERNET: Final = 14
+IPV6_HEADER: Final = 40
+_SMALLEST_IPV4_HEADER: Final = 20
+_ECN: Final = 3
+_word: Final = struct.Struct("!H")
+_IPV4: Final = b"\x08\x00"
+_IPV6: Final = b"\x86\xdd"
 _IP_IN_IP, _UDP, _PORTS, _VXLAN = 4, 17, 4, 8 + 8
-_LATER_FRAGMENT = 0x1FFF
+_IPV4_WITHOUT_OPTIONS: Final = 0x45
+_LATER_FRAGMENT: Final = 0x1FFF
 _TRANSPORT_PORTS = frozenset({UET_UDP_PORT, 4791})  # that of RoCEv2, as IANA has it
 
 
@@ -31,7 +33,7 @@ class ModelPacket(NamedTuple):
     payload: int
 
 
-NO_PACKET = ModelPacket(0, 0, 0, 0)
+NO_PACKET: Final = ModelPacket(0, 0, 0, 0)
 
 
 def parse(frame: bytes) -> ModelPacket:
@@ -41,7 +43,7 @@ def parse(frame: bytes) -> ModelPacket:
     """
     rest = len(frame) - ETHERNET
     kind = frame[12:14]
-    if rest < 8 or kind not in (b"\x08\x00", b"\x86\xdd"):
+    if rest < 8 or (kind != _IPV4 and kind != _IPV6):
         return NO_PACKET
     first = frame[14]
     if first >> 4 == 4:
@@ -55,6 +57,28 @@ def parse(frame: bytes) -> ModelPacket:
             return NO_PACKET
         return ModelPacket(6, (first & 0xF) << 4 | frame[15] >> 4, IPV6_HEADER, payload)
     return NO_PACKET
+
+
+def plain_payload(frame: bytes) -> int:
+    """Return the octets behind the IPv4 header of ``frame`` as :func:`parse` does.
+
+    -1: it has no such header, or one with options.
+    """
+    octets = len(frame)
+    if octets < ETHERNET + _SMALLEST_IPV4_HEADER or frame[14] != _IPV4_WITHOUT_OPTIONS:
+        return -1
+    total = frame[16] << 8 | frame[17]
+    if _SMALLEST_IPV4_HEADER <= total <= octets - ETHERNET and frame[12:14] == _IPV4:
+        return total - _SMALLEST_IPV4_HEADER
+    return -1
+
+
+def traffic_of(frame: bytes) -> int:
+    """Return DSCP and ECN of ``frame`` as :func:`parse` does; -1 if it is no IP packet."""
+    if plain_payload(frame) >= 0:
+        return frame[15]
+    packet = parse(frame)
+    return packet.traffic if packet.version else -1
 
 
 def _exchanged(checksum: int, old: int, new: int) -> int:

@@ -6,6 +6,8 @@ count in the same tables.  ``tests/emulator/run/test_modelled_runs.py`` holds th
 
 from __future__ import annotations
 
+from typing import Final
+
 from emulator.dataplane.model.packet import (
     ETHERNET,
     ModelPacket,
@@ -13,9 +15,11 @@ from emulator.dataplane.model.packet import (
     is_transport,
     marked,
     parse,
+    plain_payload,
+    traffic_of,
     trimmed,
 )
-from emulator.dataplane.model.program import ModelProgram, ModelRules
+from emulator.dataplane.model.program import ModelProgram, ModelRules, PauseLimits
 from emulator.dataplane.switch.balancing import (
     FIRST_IN_PYTHON,
     Arrival,
@@ -43,8 +47,10 @@ from emulator.dataplane.switch.bpf.layout import (
 )
 from topologies.ethernet import FCS_OCTETS, FRAMING_OCTETS, SHORTEST_OCTETS
 
-STREAM_MARK, STREAM_FAULT, STREAM_HASH = 1, 2, 3
-_MASK = 2**64 - 1
+STREAM_MARK: Final = 1
+STREAM_FAULT: Final = 2
+STREAM_HASH: Final = 3
+_MASK: Final = 2**64 - 1
 
 
 def mixed(number: int) -> int:
@@ -60,32 +66,50 @@ def draw(seed: int, stream: int, number: int) -> int:
     return mixed((mixed((seed + stream) & _MASK) + number) & _MASK) >> 32
 
 
-_WORD = 8
-_PORT_WORDS = PORT_STATE_BYTES // _WORD
-_MARK_DRAWS, _FAULT_DRAWS, _HASH_DRAWS = 4, 5, 6
-_BURST = 1 << 32  # of the first word: the lock is below
-_QUEUES_AT = STATE_HEAD.size // _WORD
-_QUEUE_WORDS = QUEUE_STATE.size // _WORD
-_CLASSES_AT = _QUEUES_AT + len(Queue) * _QUEUE_WORDS
-_CLASS_WORDS = CLASS_COUNTERS.size // _WORD
-_PACKETS, _OCTETS, _MARKED, _TRIMMED, _CORRUPTED, _DUPLICATED, _REORDERED, _LOST = range(8)
-_DROPS = 8
-_VIRTUAL_WORDS = VIRTUAL_PORT.size // _WORD
-_OVERTAKES, _PEAK = 3, 4
-_SWITCH_WORDS = VIRTUAL_SWITCH.size // _WORD
-_NOW, _PASSED, _DROPPED = range(3)
-_PAUSE_WORDS = PAUSE_STATE.size // _WORD
-_HELD, _DEEPEST = 0, 1
-_FLOWLET_WORDS = FLOWLET.size // _WORD
+_WORD: Final = 8
+_PORT_WORDS: Final = PORT_STATE_BYTES // _WORD
+_MARK_DRAWS: Final = 4
+_FAULT_DRAWS: Final = 5
+_HASH_DRAWS: Final = 6
+_BURST: Final = 1 << 32  # of the first word: the lock is below
+_QUEUES_AT: Final = STATE_HEAD.size // _WORD
+_QUEUE_WORDS: Final = QUEUE_STATE.size // _WORD
+_BINS: Final = int(BINS)
+_CLASSES_AT: Final = _QUEUES_AT + len(Queue) * _QUEUE_WORDS
+_CLASS_WORDS: Final = CLASS_COUNTERS.size // _WORD
+_PACKETS: Final = 0
+_OCTETS: Final = 1
+_MARKED: Final = 2
+_TRIMMED: Final = 3
+_CORRUPTED: Final = 4
+_DUPLICATED: Final = 5
+_REORDERED: Final = 6
+_LOST: Final = 7
+_DROPS: Final = 8
+_VIRTUAL_WORDS: Final = VIRTUAL_PORT.size // _WORD
+_OVERTAKES: Final = 3
+_PEAK: Final = 4
+_SWITCH_WORDS: Final = VIRTUAL_SWITCH.size // _WORD
+_NOW: Final = 0
+_PASSED: Final = 1
+_DROPPED: Final = 2
+_PAUSE_WORDS: Final = PAUSE_STATE.size // _WORD
+_HELD: Final = 0
+_DEEPEST: Final = 1
+_FLOWLET_WORDS: Final = FLOWLET.size // _WORD
 #: ``enum fault_stream`` of faults.h
 _F_LOSS, _F_STATE, _F_BURST, _F_CORRUPTION, _F_DUPLICATION, _F_BIT, _F_REORDERING = range(7)
 _FAULT_STREAMS = 16
 _BIT_ERROR_SHIFT = 24
-_FRAGMENT = 0x3FFF
-_TCP, _UDP = 6, 17
-_FIRST, _TRIMMED_PASS, _DUPLICATE_PASS = range(3)
-_LOW = int(Queue.LOW)
-_OTHER = int(TrafficClass.OTHER)
+_FRAGMENT: Final = 0x3FFF
+_TCP: Final = 6
+_UDP: Final = 17
+_FIRST: Final = 0
+_TRIMMED_PASS: Final = 1
+_DUPLICATE_PASS: Final = 2
+_LOW: Final = int(Queue.LOW)
+_OTHER: Final = int(TrafficClass.OTHER)
+_FLOW: Final = int(Balancing.FLOW)
 
 
 class ModelPort:
@@ -93,6 +117,7 @@ class ModelPort:
 
     def __init__(self, program: ModelProgram, index: int, switch: int) -> None:
         self._program, self.index = program, index
+        self._tables = program.of_port(index)
         self._state = program.ports.mapped().cast("Q")
         self._at = index * _PORT_WORDS
         self._virtual = program.virtual_ports.mapped().cast("Q")
@@ -102,14 +127,19 @@ class ModelPort:
         self._flowlets = program.flowlets.mapped().cast("Q")
         self._holds = program.pause_states.mapped().cast("q")
 
+    @property
+    def rules(self) -> ModelRules:
+        """The port's settings."""
+        return self._tables.rules or self._program.rules(self.index)
+
     # ------------------------------------------------------------------ arrival
 
     def arrive(self, frame: bytes) -> bytes | None:
         """Take ``frame`` as the port does on arrival; None if it goes no further."""
-        rules = self._program.rules(self.index)
-        faults = rules.faults
-        if not (faults.black_hole | faults.enabled) & FAULTS_ARRIVALS:
+        rules = self.rules
+        if not rules.strikes_arrivals:
             return frame
+        faults = rules.faults
         packet = parse(frame)
         number = self._class_of(rules, packet)
         if faults.black_hole & FAULTS_ARRIVALS:
@@ -127,9 +157,11 @@ class ModelPort:
 
         Methods that draw or take turns do so for each packet that arrives, routed or not.
         """
-        rules = self._program.rules(self.index)
-        flow = _flow_hash(frame, parse(frame), rules)
+        rules = self.rules
+        flow = _flow_hash(frame, rules)
         method = rules.balancing
+        if method == _FLOW:
+            return flow >> 32
         if method == Balancing.FLOWLET:
             return self._flowlet_hash(rules, flow)
         if method == Balancing.PACKET:
@@ -157,17 +189,12 @@ class ModelPort:
     @property
     def origin(self) -> int:
         """Return the port's index if frames that come in by it count in its lossless buffer."""
-        return self.index if self._program.pausing(self.index) is not None else 0
+        return self.index if self._limits() is not None else 0
 
-    @property
-    def hashes_at_once(self) -> bool:
-        """Return whether :meth:`hash_of` must see each IP packet that arrives."""
-        return self._program.rules(self.index).balancing not in (Balancing.KERNEL, Balancing.FLOW)
-
-    @property
-    def gives_hashes(self) -> bool:
-        """Return whether a packet that arrives gets a hash, and not the kernel's own."""
-        return self._program.rules(self.index).balancing != Balancing.KERNEL
+    def _limits(self) -> PauseLimits | None:
+        """Return what the port may hold; None if it does not pause."""
+        tables = self._tables
+        return tables.limits if tables.limits_known else self._program.pausing(self.index)
 
     def _flowlet_hash(self, rules: ModelRules, flow: int) -> int:
         place = rules.switch * FLOWLETS + (flow & FLOWLETS - 1)
@@ -195,13 +222,12 @@ class ModelPort:
 
         ``origin`` is the index of a port that pauses, 0 of any other.
         """
-        program = self._program
-        rules = program.rules(self.index)
+        rules = self._tables.rules or self._program.rules(self.index)
         if not rules.rate:
             out.append(frame)
             return
-        packet = parse(frame)
-        number = rules.class_of[packet.traffic] if packet.version else _OTHER
+        traffic = traffic_of(frame)
+        number = rules.class_of[traffic] if traffic >= 0 else _OTHER
         faults = rules.faults
         if faults.black_hole & FAULTS_DEPARTURES:
             self._count_swallowed(rules, number)
@@ -211,7 +237,8 @@ class ModelPort:
         octets = len(frame) + FRAMING_OCTETS
         if octets < SHORTEST_OCTETS:
             octets = SHORTEST_OCTETS
-        limits = program.pausing(self.index) if of_class.queue == _LOW else None
+        queue = of_class.queue
+        limits = self._limits() if queue == _LOW else None
         if limits is not None:
             if limits.dropping:
                 self._count_drop(number, DropReason.WATCHDOG)
@@ -221,19 +248,19 @@ class ModelPort:
                 self._count_drop(number, DropReason.HEADROOM)
                 self._swallow()
                 return
-        state, base = self._state, self._at
-        depth_at = self._depth_at + of_class.queue
-        depth = self._virtual[depth_at]
-        queue_at = base + _QUEUES_AT + of_class.queue * _QUEUE_WORDS
+        state, base, virtual = self._state, self._at, self._virtual
+        depth_at = self._depth_at + queue
+        depth: int = virtual[depth_at]
+        queue_at = base + _QUEUES_AT + queue * _QUEUE_WORDS
         counters = base + _CLASSES_AT + number * _CLASS_WORDS
         bin_ = depth >> rules.bin_shift
-        state[queue_at + 2 + (bin_ if bin_ < BINS else BINS - 1)] += 1
+        state[queue_at + 2 + (bin_ if bin_ < _BINS else _BINS - 1)] += 1
         deeper = depth + octets
         if (
             of_class.trim_above
             and deeper > of_class.trim_above
             and turn != _TRIMMED_PASS
-            and packet.payload > rules.trim_payload
+            and (packet := parse(frame)).payload > rules.trim_payload
         ):
             state[queue_at] = depth
             state[counters + _TRIMMED] += 1
@@ -248,15 +275,15 @@ class ModelPort:
         if (
             of_class.mark_all
             and depth > of_class.mark_from
-            and packet.traffic & 3 in (1, 2)
+            and traffic & 3 in (1, 2)
             and (depth >= of_class.mark_all or self._draws_mark(rules, depth, number))
         ):
             state[counters + _MARKED] += 1
-            frame = marked(frame, packet)
+            frame = marked(frame, parse(frame))
         state[queue_at] = deeper
-        self._virtual[depth_at] = deeper
-        if of_class.queue == _LOW and deeper > self._virtual[self._depth_at + _PEAK]:
-            self._virtual[self._depth_at + _PEAK] = deeper
+        virtual[depth_at] = deeper
+        if queue == _LOW and deeper > virtual[self._depth_at + _PEAK]:
+            virtual[self._depth_at + _PEAK] = deeper
         if deeper > state[queue_at + 1]:
             state[queue_at + 1] = deeper
         state[counters + _PACKETS] += 1
@@ -264,10 +291,12 @@ class ModelPort:
         if limits is not None:
             self._hold(origin, octets)
         if faults.enabled and turn != _DUPLICATE_PASS:
-            struck, lost, twice = self._apply_faults(frame, packet, rules, number, shared=True)
+            struck, lost, twice = self._apply_faults(
+                frame, parse(frame), rules, number, shared=True
+            )
             if lost:
                 state[counters + _LOST] += octets
-                self._virtual[depth_at] -= octets
+                virtual[depth_at] -= octets
                 if limits is not None:
                     self._give_back(origin, octets)
                 self._swallow()
@@ -377,9 +406,21 @@ class ModelPort:
             self._holds[origin * _PAUSE_WORDS + _HELD] -= octets
 
 
-def _flow_hash(frame: bytes, packet: ModelPacket, rules: ModelRules) -> int:
+def _flow_hash(frame: bytes, rules: ModelRules) -> int:
     """64 bits of addresses, protocol and the first four octets of payload (``flow_of``)."""
+    payload = plain_payload(frame)
     number, ports = rules.switch_seed, 0
+    if payload >= 0:
+        number = mixed(number ^ int.from_bytes(frame[26:34], "little"))
+        protocol = frame[23]
+        if (
+            payload >= 4
+            and not (frame[20] << 8 | frame[21]) & _FRAGMENT
+            and protocol in (_UDP, _TCP, rules.native_protocol)
+        ):
+            ports = int.from_bytes(frame[34:38], "little")
+        return mixed(number ^ (protocol << 32 | ports))
+    packet = parse(frame)
     if packet.version == 4:
         number = mixed(number ^ int.from_bytes(frame[26:34], "little"))
         protocol = frame[23]

@@ -7,14 +7,16 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import partial
 from ipaddress import IPv4Network
-from typing import NamedTuple
 
+from emulator.dataplane.switch.balancing import Balancing
 from emulator.dataplane.switch.bpf.layout import (
     CLASS,
     CLASS_SETTINGS,
     FAULT_SETTINGS,
+    FAULTS_ARRIVALS,
     FAULTS_AT,
     FLOWLET,
     FLOWLETS,
@@ -149,7 +151,8 @@ class HashTable:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
-class ModelClass(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ModelClass:
     """``class_settings`` of ``asic.h``; octets are those on the wire."""
 
     mark_from: int
@@ -161,7 +164,8 @@ class ModelClass(NamedTuple):
     queue: int
 
 
-class ModelFaults(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ModelFaults:
     """``fault_settings`` of ``asic.h``; probabilities are of 2^32."""
 
     loss: int
@@ -177,8 +181,13 @@ class ModelFaults(NamedTuple):
     enabled: int
 
 
-class ModelRules(NamedTuple):
-    """``port_settings`` of ``asic.h``, as far as a virtual clock has a use for them."""
+@dataclass(frozen=True, slots=True)
+class ModelRules:
+    """``port_settings`` of ``asic.h``, as far as a virtual clock has a use for them.
+
+    ``hashes_at_once``: each IP packet that arrives is to be hashed; ``gives_hashes``: it gets a
+    hash, and not the kernel's own; ``strikes_arrivals``: faults may take or change it.
+    """
 
     rate: int
     seed: int
@@ -194,6 +203,9 @@ class ModelRules(NamedTuple):
     native_protocol: int
     switch_seed: int
     flowlet_gap: int
+    hashes_at_once: bool
+    gives_hashes: bool
+    strikes_arrivals: bool
 
     @classmethod
     def of(cls, settings: bytes) -> ModelRules:
@@ -203,29 +215,35 @@ class ModelRules(NamedTuple):
         for _ in TrafficClass:
             numbers = unpack(CLASS, settings, at)
             numbers["queue"] = min(numbers["queue"], int(Queue.LOW))
-            classes.append(ModelClass(*(numbers[name] for name in ModelClass._fields)))
+            classes.append(ModelClass(*(numbers[one.name] for one in fields(ModelClass))))
             at += CLASS_SETTINGS.size
         tail = unpack(TAIL, settings, TAIL_AT)
         untrimmed = int(TrafficClass.UNTRIMMED)
         points = (tail["class_of"][octet >> 2] for octet in range(256))
+        faults = ModelFaults(*FAULT_SETTINGS.unpack_from(settings, FAULTS_AT))
+        balancing = tail["balancing"]
         return cls(
             rate=rate,
             seed=seed,
             classes=tuple(classes),
-            faults=ModelFaults(*FAULT_SETTINGS.unpack_from(settings, FAULTS_AT)),
+            faults=faults,
             class_of=bytes(point if point <= untrimmed + 1 else untrimmed for point in points),
             trim_payload=tail["trim_payload"],
             trimmed_dscp=tail["trimmed_dscp"],
             bin_shift=tail["bin_shift"] & 63,
-            balancing=tail["balancing"],
+            balancing=balancing,
             switch=tail["switch_number"],
             native_protocol=tail["native_protocol"],
             switch_seed=tail["switch_seed"],
             flowlet_gap=tail["flowlet_gap"],
+            hashes_at_once=balancing not in (Balancing.KERNEL, Balancing.FLOW),
+            gives_hashes=balancing != Balancing.KERNEL,
+            strikes_arrivals=bool((faults.black_hole | faults.enabled) & FAULTS_ARRIVALS),
         )
 
 
-class PauseLimits(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PauseLimits:
     """``pause_rules`` of ``pfc.h``, of a port that pauses."""
 
     ceiling: int
@@ -236,6 +254,21 @@ class PauseLimits(NamedTuple):
         """Decode ``packed``; None of a port that does not pause."""
         rules = unpack(PAUSE, packed)
         return cls(rules["ceiling"], bool(rules["dropping"])) if rules["enabled"] else None
+
+
+class PortTables:
+    """What the tables say of one port, as far as it was read.
+
+    ``rules`` None: read them.  ``limits``, None of a port that does not pause, are only valid
+    if they are ``limits_known``.
+    """
+
+    __slots__ = ("limits", "limits_known", "rules")
+
+    def __init__(self) -> None:
+        self.rules: ModelRules | None = None
+        self.limits: PauseLimits | None = None
+        self.limits_known = False
 
 
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
@@ -257,7 +290,9 @@ class ModelProgram:
     Nothing of it is in the kernel: it goes with this process.
     """
 
-    egress = ingress = forget = -1
+    egress = -1
+    ingress = -1
+    forget = -1
     in_kernel = False
 
     def __init__(self, lab: str, size: Size) -> None:
@@ -265,8 +300,7 @@ class ModelProgram:
         ports = size.ports
         #: told of what a worker that was forked has to do, too, as it shares the arrays alone
         self.changed: Callable[[Callable[[ModelProgram], None]], None] = lambda _: None
-        self._rules: dict[int, ModelRules] = {}
-        self._pauses: dict[int, PauseLimits | None] = {}
+        self._of_ports: dict[int, PortTables] = {}
         self._routes: dict[tuple[int, bytes], BalancedRoute | None] = {}
         #: by switch and network; None: to be made of the table
         self._networks: dict[tuple[int, IPv4Network], BalancedRoute] | None = {}
@@ -281,19 +315,28 @@ class ModelProgram:
         self.virtual_switches = ArrayTable(size.switches, VIRTUAL_SWITCH.size)
         self.virtual_ports = ArrayTable(ports, VIRTUAL_PORT.size)
 
+    def of_port(self, index: int) -> PortTables:
+        """Return what is known of port ``index``, and follows each change of the tables."""
+        found = self._of_ports.get(index)
+        if found is None:
+            found = self._of_ports[index] = PortTables()
+        return found
+
     def rules(self, index: int) -> ModelRules:
         """Return the settings of port ``index``."""
-        found = self._rules.get(index)
+        known = self.of_port(index)
+        found = known.rules
         if found is None:
-            found = ModelRules.of(self.settings.get(PORT_KEY.pack(index)))
-            self._rules[index] = found
+            found = known.rules = ModelRules.of(self.settings.get(PORT_KEY.pack(index)))
         return found
 
     def pausing(self, index: int) -> PauseLimits | None:
         """Return what port ``index`` may hold; None if it does not pause."""
-        if index not in self._pauses:
-            self._pauses[index] = PauseLimits.of(self.pause_rules.get(PORT_KEY.pack(index)))
-        return self._pauses[index]
+        known = self.of_port(index)
+        if not known.limits_known:
+            known.limits = PauseLimits.of(self.pause_rules.get(PORT_KEY.pack(index)))
+            known.limits_known = True
+        return known.limits
 
     def route(self, switch: int, destination: bytes) -> BalancedRoute | None:
         """Return the next hops of ``switch`` to an IPv4 address; None if there is one at most."""
@@ -317,7 +360,7 @@ class ModelProgram:
 
     def forget_rules(self, index: int) -> None:
         """Have the settings of port ``index`` read anew."""
-        self._rules.pop(index, None)
+        self.of_port(index).rules = None
 
     def _pauses_written(self, index: int) -> None:
         self.forget_pauses(index)
@@ -325,7 +368,7 @@ class ModelProgram:
 
     def forget_pauses(self, index: int) -> None:
         """Have what port ``index`` may hold read anew."""
-        self._pauses.pop(index, None)
+        self.of_port(index).limits_known = False
 
     def _route_changed(self, key: bytes, value: bytes | None) -> None:
         self._forget_routes()

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from emulator.dataplane.kernel.kernel_objects import VXLAN_UDP_PORT
 from emulator.dataplane.kernel.port_counters import PortCounters
@@ -41,7 +41,7 @@ class ModelHop(NamedTuple):
     """The interface to leave by, and the neighbour; ``via`` None: the destination itself."""
 
     interface: str
-    via: IPv4Address | None
+    via: bytes | None
 
 
 #: Next hops, each with the largest hash (31 bits) that selects it.
@@ -80,7 +80,8 @@ class ForwardingTable:
         for rule in rules:
             by_interface.setdefault(rule.interface, []).append(rule)
         self._rules = by_interface
-        self._known: dict[tuple[str | None, bytes], Choices] = {}
+        #: by destination, or by interface, source and destination where there is a rule
+        self._known: dict[bytes | tuple[str, bytes], Choices] = {}
         #: by next hops, so that destinations behind the same ones have them in common
         self._divided: dict[tuple[ModelHop, ...], Choices] = {}
         self.replace(routes)
@@ -94,7 +95,10 @@ class ForwardingTable:
         for route in routes:
             known = kept.get(id(route.hops))
             if known is None:  # most destinations are behind the same next hops
-                hops = tuple(ModelHop(hop.port, hop.via) for hop in route.hops)
+                hops = tuple(
+                    ModelHop(hop.port, None if hop.via is None else hop.via.packed)
+                    for hop in route.hops
+                )
                 known = kept[id(route.hops)] = route.hops, hops  # which keeps the identity
             self._tables[route.table].setdefault(route.destination, known[1])
         self._prefixes = {table: _by_length(found) for table, found in self._tables.items()}
@@ -120,8 +124,8 @@ class ForwardingTable:
 
         The address is none of the switch's own.
         """
-        rules = self._rules.get(interface)
-        key = (None, destination) if rules is None else (interface, source + destination)
+        rules = self._rules.get(interface) if self._rules else None
+        key = destination if rules is None else (interface, source + destination)
         found = self._known.get(key)
         if found is None:
             found = self._look_up(rules or (), source, int.from_bytes(destination))
@@ -244,10 +248,10 @@ def _turned(word: int, bits: int) -> int:
     return (word << bits | word >> 64 - bits) & _WORD
 
 
-_IPV4 = b"\x08\x00"
-_ETHERNET = 14
-_GROUP = 1
-_OWN = "lo"  # of packets that the switch sends itself
+_IPV4: Final = b"\x08\x00"
+_ETHERNET: Final = 14
+_GROUP: Final = 1
+_OWN: Final = "lo"  # of packets that the switch sends itself
 #: Why a switch drops a frame that its program has let in, as
 #: emulator/dataplane/kernel/frames/kernel_drops.py has it.
 NO_ROUTE = "no route"
@@ -257,8 +261,11 @@ TOO_LONG = "packet too long for the link"
 NOT_FOR_IT = "address that is none here"
 CAME_BACK = "packet of its own that came back"
 #: Counters of an interface, in words: from the Ethernet header on, as the kernel counts.
-FRAMES_IN, OCTETS_IN, FRAMES_OUT, OCTETS_OUT = range(4)
-INTERFACE_WORDS = 4
+FRAMES_IN: Final = 0
+OCTETS_IN: Final = 1
+FRAMES_OUT: Final = 2
+OCTETS_OUT: Final = 3
+INTERFACE_WORDS: Final = 4
 
 
 def counter_words(interfaces: int) -> memoryview:
@@ -266,7 +273,6 @@ def counter_words(interfaces: int) -> memoryview:
     return memoryview(mmap.mmap(-1, max(1, 8 * INTERFACE_WORDS * interfaces))).cast("Q")
 
 
-@dataclass
 class ModelInterface:
     """One port of a node: ``wire`` is the inner end of its cable, ``program`` the switch program.
 
@@ -274,18 +280,37 @@ class ModelInterface:
     nothing, and it is the ``backup`` of the members beside it.
     """
 
-    name: str
-    mac: bytes
-    wire: int
-    mtu: int
-    bridge: str | None = None
-    program: ModelPort | None = None
-    carrier: bool = True
-    standby: bool = False
-    backup: ModelInterface | None = None
-    #: where the words of its counters are, and from which on (FRAMES_IN and those below)
-    words: memoryview = field(default_factory=lambda: counter_words(1))
-    at: int = 0
+    __slots__ = (
+        "at",
+        "backup",
+        "bridge",
+        "carrier",
+        "mac",
+        "mtu",
+        "name",
+        "program",
+        "standby",
+        "wire",
+        "words",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        mac: bytes,
+        wire: int,
+        mtu: int,
+        *,
+        bridge: str | None = None,
+        standby: bool = False,
+    ) -> None:
+        self.name, self.mac, self.wire, self.mtu = name, mac, wire, mtu
+        self.bridge, self.standby = bridge, standby
+        self.program: ModelPort | None = None
+        self.carrier = True
+        self.backup: ModelInterface | None = None
+        #: where the words of its counters are, and from which on (FRAMES_IN and those below)
+        self.words, self.at = counter_words(1), 0
 
     def counters(self) -> PortCounters:
         """The counters of the interface."""
@@ -324,16 +349,26 @@ class ModelBridge:
                 member.backup = None if member is standby else standby
 
 
-#: Takes what leaves a node: the inner end of the cable, and the frame.
-Emit = Callable[[tuple[int, bytes]], None]
+class Way:
+    """The way to a neighbour, whose MAC and the own one ``macs`` are.
+
+    It leads out of an interface, or into a bridge that the switch has an address in.
+    """
+
+    __slots__ = ("bridge", "macs", "out")
+
+    def __init__(
+        self, macs: bytes, out: ModelInterface | None = None, bridge: ModelBridge | None = None
+    ) -> None:
+        self.macs, self.out, self.bridge = macs, out, bridge
 
 
 class ModelSwitch:
     """The switch ``node`` with ``interfaces``; ``behind`` are the MACs beyond each port.
 
-    ``emit`` takes what leaves.  ``reason`` is why the last frame was dropped, None if the switch
-    program has it in its count, or nothing was.  With ``vlans`` its bridges are VLANs of one, and
-    have carrier together.
+    ``left`` gets what leaves: the inner end of the cable, and the frame.  ``reason`` is why the
+    last frame was dropped, None if the switch program has it in its count, or nothing was.  With
+    ``vlans`` its bridges are VLANs of one, and have carrier together.
     """
 
     def __init__(
@@ -342,12 +377,12 @@ class ModelSwitch:
         interfaces: Sequence[ModelInterface],
         behind: Mapping[str, Iterable[str]],
         routing: tuple[Iterable[Route], Iterable[Rule], Iterable[Neighbour]],
-        emit: Emit,
+        left: list[tuple[int, bytes]],
         *,
         vlans: bool = False,
     ) -> None:
         routes, rules, neighbours = routing
-        self.node, self._emit, self._vlans = node, emit, vlans
+        self.node, self._left, self._vlans = node, left, vlans
         self.interfaces = {one.name: one for one in interfaces}
         self.bridges = {bridge.name: ModelBridge(octets_of(bridge.mac)) for bridge in node.bridges}
         for one in interfaces:
@@ -369,10 +404,13 @@ class ModelSwitch:
             (one.interface, one.address.packed): octets_of(one.mac) for one in neighbours
         }
         self._learned: dict[tuple[str, bytes], bytes] = {}
+        #: by interface and address of the neighbour, as far as they were looked for
+        self._ways: dict[tuple[str, bytes], Way] = {}
         self._seed = kernel_seed(node)
         self._hashes: dict[tuple[bytes, int], int] = {}
         #: the frame's port and, if it has one already, hash
-        self._came: tuple[ModelInterface, int | None]
+        self._came: ModelInterface
+        self._came_hash: int | None = None
         self.reason: str | None = None
 
     def _has_carrier(self, name: str) -> bool:
@@ -398,6 +436,7 @@ class ModelSwitch:
         tunnel.table = table
         kept = {key: mac for key, mac in self._learned.items() if key[0] != tunnel.bridge}
         self._learned = kept | {(tunnel.bridge, one): mac for one, mac in neighbours.items()}
+        self._ways.clear()
 
     def arrive(self, port: ModelInterface, frame: bytes) -> None:
         """Bring ``frame`` in by ``port``; what comes of it leaves before this returns."""
@@ -405,16 +444,19 @@ class ModelSwitch:
         words, at = port.words, port.at
         words[at] += 1
         words[at + OCTETS_IN] += len(frame)
-        program, origin, hash_ = port.program, 0, None
+        program, origin = port.program, 0
+        hash_: int | None = None
         if program is not None:
-            taken = program.arrive(frame)
-            if taken is None:
-                return
-            frame = taken
+            rules = program.rules
+            if rules.strikes_arrivals:
+                taken = program.arrive(frame)
+                if taken is None:
+                    return
+                frame = taken
             origin = program.origin
-            if program.hashes_at_once:
+            if rules.hashes_at_once:
                 hash_ = program.hash_of(frame)
-        self._came = port, hash_
+        self._came, self._came_hash = port, hash_
         destination = frame[:6]
         if port.bridge is None:
             if destination == port.mac:
@@ -471,9 +513,9 @@ class ModelSwitch:
 
     def _given_hash(self, frame: bytes) -> int | None:
         """Return the hash that ``frame`` has got where it came in, None if it has got none."""
-        port, hash_ = self._came
-        if hash_ is None and port.program is not None and port.program.gives_hashes:
-            return port.program.hash_of(frame)
+        program, hash_ = self._came.program, self._came_hash
+        if hash_ is None and program is not None and program.rules.gives_hashes:
+            return program.hash_of(frame)
         return hash_
 
     def _underlay(
@@ -494,7 +536,7 @@ class ModelSwitch:
                 self._hashes[far, chosen] = hash_
             hop = selected(choices, hash_)
         out = self.interfaces[hop.interface]
-        mac = self._neighbours.get((hop.interface, far if hop.via is None else hop.via.packed))
+        mac = self._neighbours.get((hop.interface, far if hop.via is None else hop.via))
         if mac is None:
             self.reason = NO_NEIGHBOUR
             return
@@ -511,24 +553,24 @@ class ModelSwitch:
         bridge = self.bridges[tunnel.bridge]
         if inside.frame[:6] == bridge.mac:
             hash_ = self._given_hash(outer)
-            self._route(self._came[0], tunnel.bridge, inside.frame, origin, hash_)
+            self._route(self._came, tunnel.bridge, inside.frame, origin, hash_)
         else:
             self._bridge(bridge, inside.frame, origin, tunnel)
 
     def _route(
         self, came: ModelInterface, interface: str, frame: bytes, origin: int, hash_: int | None
     ) -> None:
-        destination = frame[30:34]
+        source, destination = frame[26:30], frame[30:34]
         if frame[12:14] != _IPV4:
             self.reason = NOT_FOR_IT
             return
         if destination in self._local:
             self._open(frame, origin)
             return
-        if frame[26:30] in self._local:
+        if source in self._local:
             self.reason = CAME_BACK
             return
-        choices = self._table.choices(interface, frame[26:30], destination)
+        choices = self._table.choices(interface, source, destination)
         if not choices:
             self.reason = NO_ROUTE
             return
@@ -539,33 +581,43 @@ class ModelSwitch:
             hop = choices[0][1]
         else:
             hop = selected(choices, came.program.hash_of(frame) if hash_ is None else hash_)
-        address = destination if hop.via is None else hop.via.packed
-        mac = self._neighbours.get((hop.interface, address))
-        mac = mac or self._learned.get((hop.interface, address))
-        if mac is None:
+        at = hop.interface, destination if hop.via is None else hop.via
+        way = self._ways.get(at) or self._find(at)
+        if way is None:
             self.reason = NO_NEIGHBOUR
-            return
-        bridge = self.bridges.get(hop.interface)
-        if bridge is not None:
-            self._bridge(bridge, next_hop(frame, mac + bridge.mac), origin, None)
-            return
-        out = self.interfaces[hop.interface]
-        self._leave(out, next_hop(frame, mac + out.mac), origin)
+        elif way.out is not None:
+            self._leave(way.out, next_hop(frame, way.macs), origin)
+        elif way.bridge is not None:
+            self._bridge(way.bridge, next_hop(frame, way.macs), origin, None)
+
+    def _find(self, at: tuple[str, bytes]) -> Way | None:
+        """Return the way to the neighbour ``at`` an interface, None if nobody is known there."""
+        mac = self._neighbours.get(at) or self._learned.get(at)
+        if mac is None:
+            return None
+        bridge = self.bridges.get(at[0])
+        if bridge is None:
+            out = self.interfaces[at[0]]
+            way = Way(mac + out.mac, out=out)
+        else:
+            way = Way(mac + bridge.mac, bridge=bridge)
+        self._ways[at] = way
+        return way
 
     def _leave(self, out: ModelInterface, frame: bytes, origin: int) -> None:
         if len(frame) - _ETHERNET > out.mtu:
             self.reason = TOO_LONG
             return
+        going: list[bytes] = []
         if out.program is None:
-            left = [frame]
+            going.append(frame)
         else:
-            left = []
-            out.program.leave(frame, origin, left)
+            out.program.leave(frame, origin, going)
         words, at = out.words, out.at
-        for one in left:
+        for one in going:
             words[at + FRAMES_OUT] += 1
             words[at + OCTETS_OUT] += len(one)
-            self._emit((out.wire, one))
+            self._left.append((out.wire, one))
 
 
 def octets_of(mac: str) -> bytes:
