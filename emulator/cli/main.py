@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import os
 import re
@@ -156,6 +157,8 @@ SHORT_OF_MEMORY = (
 )
 #: Libraries alone take some 240 MB of address space.
 LEAST_ADDRESSES = 256 << 20
+#: New objects until the garbage collector looks: modules and plans make many, which all stay.
+COLLECTED_OBJECTS = 200_000
 #: How click calls a word that is no number.
 _NO_NUMBER = re.compile(r"is not a valid (integer|float)( range)?$")
 #: Where Debian has ip, tc and bpftool; PATH of cron and of `su` has neither.
@@ -164,6 +167,7 @@ SYSTEM_COMMANDS = ("/usr/sbin", "/sbin")
 
 def main() -> None:
     """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
+    gc.set_threshold(COLLECTED_OBJECTS)
     _replace_closed_streams()
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join(dict.fromkeys((*path, *SYSTEM_COMMANDS)))

@@ -10,10 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from emulator.compiled.finder import engine
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
@@ -24,6 +23,9 @@ from emulator.run.report import comparison, outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 #: What the table says of a fabric that is a model.
 MODELLED = "model: switches are computed in this process, no frame passes a kernel"
@@ -74,13 +76,28 @@ def _called_every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
+def _drawn_bar() -> Progress:
+    # A run without a terminal, or a short one, loads no rich.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
 class Bar:
     """A progress bar on standard error if a run takes its time; a line now and then without one."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._shown: Progress | None = None
-        self._task = TaskID(0)
+        self._task: TaskID | None = None
         self._requested = sys.stderr.isatty()
         self._now: tuple[str, float | None] = ("", None)
         place = launcher.place()
@@ -96,16 +113,10 @@ class Bar:
         if self._shown is None:
             if time.monotonic() - self._began < TIME_LIMIT_S:
                 return
-            self._shown = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
+            self._shown = _drawn_bar()
             self._shown.start()
             self._task = self._shown.add_task(what, total=1.0)
+        assert self._task is not None
         self._shown.update(self._task, description=what)
         if share is not None:
             self._shown.update(self._task, completed=share)

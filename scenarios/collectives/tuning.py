@@ -19,9 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from emulator.errors import UserError
 from scenarios.collectives.communicators import Communicator
 from topologies.advice import meant
@@ -107,6 +104,10 @@ def read_tuning(path: Path) -> Tuning:
 
     What the file leaves out stays as it is.  Raises UserError for what the model does not have.
     """
+    # Few runs read a file of constants, and ruamel takes as long as all other modules of it.
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

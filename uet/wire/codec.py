@@ -1,10 +1,11 @@
-"""Fast codec, compiled at import from a line that names the fields of a header.
+"""Fast codec, compiled from a line that names the fields of a header.
 
 A compiled :class:`Header` packs and unpacks at two levels:
 
 *fields*
     ``encode(...)`` and ``decode(buffer, offset)`` cover every field, reserved ones included;
     ``encode`` takes them by position or by name, with scapy's defaults, and checks their range.
+    Both are generated when one of them is first asked for: what a run sends needs words alone.
 *words*
     ``pack`` and ``unpack_from`` are those of one :class:`struct.Struct`.  A word is one field, or
     several narrow neighbours in one integer (``words`` lists them).  Only the width is checked.
@@ -30,6 +31,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +86,6 @@ class Header:
     pack: Callable[..., bytes]
     pack_into: Callable[..., None]
     unpack_from: Callable[..., tuple[Any, ...]]
-    encode: Callable[..., bytes]
-    decode: Callable[..., tuple[Any, ...]]
 
     def __init__(self, name: str, layer: str | None, words: tuple[Word, ...]) -> None:
         self.name = name
@@ -100,7 +100,6 @@ class Header:
         self.unpack_from = self.struct.unpack_from
         self._word_of = {field.name: word for word in words for field in word.fields}
         self._field = {field.name: field for field in self.fields}
-        self._compile()
 
     def __repr__(self) -> str:
         return f"<Header {self.name}: {self.size} octets, {len(self.fields)} fields>"
@@ -144,8 +143,21 @@ class Header:
         """``decode`` with the field names."""
         return dict(zip(self.names, self.decode(buffer, offset), strict=True))
 
-    def _compile(self) -> None:
-        """Generate ``encode`` and ``decode`` as straight-line functions."""
+    @cached_property
+    def encode(self) -> Callable[..., bytes]:
+        """The octets of these values of fields."""
+        encode: Callable[..., bytes] = self._compiled["encode"]
+        return encode
+
+    @cached_property
+    def decode(self) -> Callable[..., tuple[Any, ...]]:
+        """The values of all fields, in the order of ``names``."""
+        decode: Callable[..., tuple[Any, ...]] = self._compiled["decode"]
+        return decode
+
+    @cached_property
+    def _compiled(self) -> dict[str, Any]:
+        """``encode`` and ``decode`` as straight-line functions."""
         parameters = ", ".join(f"{field.name}={field.default!r}" for field in self.fields)
         checks, packed, names, unpacked = [], [], [], []
         for number, word in enumerate(self.words):
@@ -193,8 +205,7 @@ class Header:
             "_too_short": self._too_short,
         }
         exec(compile(source, f"<codec of {self.name}>", "exec"), scope)
-        self.encode = scope["encode"]
-        self.decode = scope["decode"]
+        return scope
 
     def _complain(self, values: dict[str, Any]) -> None:
         for field in self.fields:
