@@ -76,6 +76,7 @@ def test_tests_of_the_package_come_first() -> None:
     assert first("uet/pds/source.py").startswith("tests/uet/pds/")
 
 
+@pytest.mark.nightly
 def test_mutants_are_tried_and_the_score_is_written(tmp_path: Path) -> None:
     """The tests of the window's arithmetic notice most of a few mutants."""
     report = tmp_path / "score.json"

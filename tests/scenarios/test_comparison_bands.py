@@ -65,7 +65,7 @@ def test_what_a_loss_costs(uetemu_run: RunFactory, record_property: Record, seed
 
 
 @on_a_fabric
-@pytest.mark.parametrize(("senders", "seed"), nightly_beyond(2, [(16, 1), (23, 1), (16, 2)]))
+@pytest.mark.parametrize(("senders", "seed"), nightly_beyond(1, [(16, 1), (23, 1), (16, 2)]))
 def test_incasts_with_pauses_with_losses_and_with_trimming(
     uetemu_run: RunFactory, record_property: Record, senders: int, seed: int
 ) -> None:
@@ -99,6 +99,7 @@ def test_incasts_with_pauses_with_losses_and_with_trimming(
     assert min(uet["efficiency"], lossless["efficiency"]) > 1.2 * lossy["efficiency"]
 
 
+@pytest.mark.nightly
 @marked
 def test_rings_of_shuffled_ranks_wait_for_their_worst_path(
     uetemu_run: RunFactory, record_property: Record, seed: int

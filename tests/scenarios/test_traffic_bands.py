@@ -110,7 +110,7 @@ def test_incast_fills_its_link_at_the_target_queue_and_loses_nothing(
 
 @on_a_fabric
 @pytest.mark.parametrize(
-    ("senders", "placement"), nightly_beyond(2, [("16", "any"), ("63", "rail"), ("32", "any")])
+    ("senders", "placement"), nightly_beyond(1, [("16", "any"), ("63", "rail"), ("32", "any")])
 )
 def test_credit_keeps_the_link_of_a_large_incast_busy(
     uetemu_run: RunFactory, record_property: Record, senders: str, placement: str
@@ -158,6 +158,7 @@ def test_a_slow_uplink_is_not_taken_for_loss(
     assert rows[0]["time_us"] < rows[1]["time_us"]  # REPS, oblivious
 
 
+@pytest.mark.nightly
 @marked
 def test_spraying_comes_close_to_the_ideal_and_one_path_does_not(
     uetemu_run: RunFactory, record_property: Record, seed: int
@@ -215,6 +216,7 @@ def test_the_victim_keeps_its_share(
     assert within(beside, VICTIM) == [], result["fidelity"]
 
 
+@pytest.mark.nightly
 @marked
 def test_a_black_uplink_costs_little_more_than_its_capacity(
     uetemu_run: RunFactory, record_property: Record, seed: int

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import CHECKOUT
 
 TUTORIAL = (CHECKOUT / "scenarios/TUTORIAL.md").read_text()
@@ -23,6 +25,7 @@ uetemu() {{
 """
 
 
+@pytest.mark.nightly
 def test_the_tutorial_can_be_typed(tmp_path: Path) -> None:
     commands = re.findall(r"^    (.+)$", TUTORIAL, flags=re.MULTILINE)
     example = MANUAL.partition("## Write your own")[2].partition("\n## ")[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.nightly import nightly_beyond
 from tests.harness.uet.network import Impairment, Network, endpoint
 from uet.transport import WriteRequest
 
@@ -55,7 +56,7 @@ def time_of(seed: int, impairment: Impairment, messages: int, **parameters: Any)
     return time
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", nightly_beyond(1, SEEDS))
 def test_unordered_delivery_at_five_percent_loss(seed: int) -> None:
     """At least half of the loss-free goodput is left, with every packet's loss independent."""
     clean = time_of(seed, Impairment(), COUNTED)
@@ -65,7 +66,7 @@ def test_unordered_delivery_at_five_percent_loss(seed: int) -> None:
 
 
 @pytest.mark.parametrize("reorder", [False, True])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", nightly_beyond(1, SEEDS))
 def test_ordered_delivery_at_one_percent_loss_completes(seed: int, reorder: bool) -> None:
     """With go-back-N and with a reorder buffer at the destination."""
     impairment = Impairment(loss=0.01)

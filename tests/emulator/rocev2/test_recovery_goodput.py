@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.harness.nightly import nightly_beyond
 from tests.harness.rocev2.ends import HERE, KEY, THERE, done, ends, pair
 from tests.harness.uet.network import Impairment
 from uet.transport import WriteRequest
@@ -44,7 +45,7 @@ def time_of(seed: int, loss: float, recovery: str) -> int:
     return time
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", nightly_beyond(1, SEEDS))
 def test_selective_repeat_against_go_back_n(seed: int) -> None:
     """Going back costs a window per loss, so that at loss p it takes 1 + 64 p times as long, and
     what waits for a timer; repeating one packet costs little more than the wait for it."""

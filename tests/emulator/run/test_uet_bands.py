@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.nightly import nightly_beyond
 from tests.harness.runs.processes import begun
 
 
@@ -68,7 +69,9 @@ def test_without_trimming_a_window_that_is_lost_waits_for_no_timer(
 
 
 @pytest.mark.parametrize(
-    ("thresholds", "htsim"), [("thresholds=scaled", 127.2), ("", 161.5)], ids=["scaled", "deep"]
+    ("thresholds", "htsim"),
+    nightly_beyond(1, [("thresholds=scaled", 127.2), ("", 161.5)]),
+    ids=["scaled", "deep"],
 )
 def test_bitmap_spraying_avoids_a_slow_spine(thresholds: str, htsim: float, tmp_path: Path) -> None:
     """A permutation of 16 times 4 MiB, and one of four spines at a quarter of its rate.

@@ -96,6 +96,7 @@ def test_a_state_in_the_shared_file_system_is_restored_by_another_server(tmp_pat
         assert 0 < float(str(row["port_share"])) <= 1
 
 
+@pytest.mark.nightly
 def test_tcp_stands_beside_rdma_with_the_same_octets_and_hits(tmp_path: Path) -> None:
     given = ("shards=4", "shard=64KiB", "sampling=whole", "state=64KiB", "transports=uet")
     words = [word for pair in given for word in ("--param", pair)]

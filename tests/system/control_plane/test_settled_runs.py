@@ -9,6 +9,7 @@ import pytest
 
 from emulator.dataplane.doctor import capabilities
 from emulator.pytest_plugin.runs import RunProcess
+from tests.harness.nightly import nightly
 from tests.harness.runs.processes import begun
 
 pytestmark = pytest.mark.root
@@ -42,7 +43,11 @@ def silences(result: dict[str, Any]) -> list[str]:
     return [one for one in result["warnings"] if "nothing has changed" in one]
 
 
-@pytest.mark.parametrize(("plane", "topology", "scenario"), PLANES, ids=NAMES)
+@pytest.mark.parametrize(
+    ("plane", "topology", "scenario"),
+    [nightly(each) if each[0].startswith("ibgp") else each for each in PLANES],
+    ids=NAMES,
+)
 def test_routes_change_at_the_same_frame_in_every_run(
     plane: str, topology: str, scenario: str, tmp_path: Path
 ) -> None:

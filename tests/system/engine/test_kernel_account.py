@@ -142,6 +142,7 @@ def _lines(bench: Bench) -> list[Line]:
     return list(bench.network.lines.values())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_thousand_ends_share_one_ring(lab: LabFactory) -> None:
     with benched(lab, LARGE) as bench:

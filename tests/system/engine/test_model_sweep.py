@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator import scenario as scenarios
+from tests.harness.nightly import nightly
 from tests.harness.runs.model_comparisons import (
     APART,
     DESIGNS,
@@ -21,6 +22,9 @@ from tests.harness.runs.model_comparisons import (
 )
 from topologies import catalogue
 from topologies.stretch import stretch_of
+
+#: Scenarios that take long, and whose frames are of kinds that others have.
+LONG = ("ccsweep", "checkpoint", "inference", "jobs", "llm", "moe")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_a_design_has_the_kernels_frames_of_rocev2(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [nightly(name) if name in LONG else name for name in SCENARIOS])
 def test_a_scenario_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same_of(tmp_path, name)
 

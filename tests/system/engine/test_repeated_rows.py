@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.nightly import nightly
 from tests.harness.runs.processes import begun
 
 VIRTUAL = ("--clock", "virtual", "--capture", "none")
@@ -31,11 +32,13 @@ def rows(folder: Path, scenario: str, *arguments: str) -> list[Mapping[str, obje
     ("scenario", "settings", "among", "alone"),
     [
         ("allreduce", ITERATIONS, ("--sizes", "32KiB,64KiB"), ("--sizes", "64KiB")),
-        (
-            "permutation",
-            ("--switch", "shallow:balance=flowlet,flowlet_gap=300ns", *ITERATIONS),
-            ("--seeds", "2"),
-            ("--seed", "2"),
+        nightly(
+            (
+                "permutation",
+                ("--switch", "shallow:balance=flowlet,flowlet_gap=300ns", *ITERATIONS),
+                ("--seeds", "2"),
+                ("--seed", "2"),
+            )
         ),
         (
             "permutation",
@@ -44,7 +47,7 @@ def rows(folder: Path, scenario: str, *arguments: str) -> list[Mapping[str, obje
             ("--seed", "2"),
         ),
         ("permutation", ("--fault", LOSS), ("--seeds", "2"), ("--seed", "2")),
-        ("permutation", ("--switch", "none"), ("--seeds", "2"), ("--seed", "2")),
+        nightly(("permutation", ("--switch", "none"), ("--seeds", "2"), ("--seed", "2"))),
         (
             "permutation",
             ITERATIONS,

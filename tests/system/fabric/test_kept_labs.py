@@ -17,6 +17,7 @@ from emulator.dataplane import cleanup
 from emulator.dataplane.kernel import namespaces
 from emulator.pytest_plugin.runs import UETEMU
 from tests import CHECKOUT
+from tests.harness.nightly import nightly_beyond
 
 pytestmark = pytest.mark.root
 
@@ -119,7 +120,9 @@ def session(tmp_path: Path) -> Iterator[Session]:
         cleanup.take_down(name, force=True)
 
 
-@pytest.mark.parametrize("source", [FAILS, FAILS_IN_BLOCK, FAILS_WITH_NAME, SECOND_FAILS])
+@pytest.mark.parametrize(
+    "source", nightly_beyond(2, [FAILS_IN_BLOCK, SECOND_FAILS, FAILS, FAILS_WITH_NAME])
+)
 def test_lab_of_a_failed_test_is_kept_and_clean_removes_it(session: Session, source: str) -> None:
     printed = session.run(source, "--uetemu-keep-lab")
     (name,) = session.labs
@@ -141,7 +144,7 @@ def test_lab_of_a_passed_test_is_removed(session: Session) -> None:
     assert "is kept" not in printed
 
 
-@pytest.mark.parametrize("source", [FAILS, FAILS_IN_BLOCK, SECOND_FAILS])
+@pytest.mark.parametrize("source", nightly_beyond(1, [SECOND_FAILS, FAILS, FAILS_IN_BLOCK]))
 def test_without_the_option_it_is_removed(session: Session, source: str) -> None:
     printed = session.run(source)
     assert "1 failed" in printed
@@ -156,7 +159,7 @@ def test_no_shell_without_a_terminal(session: Session) -> None:
     assert session.standing() == []
 
 
-@pytest.mark.parametrize("source", [FAILS, FAILS_IN_BLOCK])
+@pytest.mark.parametrize("source", nightly_beyond(1, [FAILS, FAILS_IN_BLOCK]))
 def test_shell_is_in_the_lab(session: Session, source: str) -> None:
     ours, terminal = pty.openpty()
     try:

@@ -56,6 +56,7 @@ def test_programs_in_nodes_have_default_signals(lab: LabFactory) -> None:
     gpu.waitOutput()
 
 
+@pytest.mark.nightly
 def test_the_suite_itself_can_be_started_in_the_background() -> None:
     """What tests start then ends by SIGINT, too."""
     test = (

@@ -56,6 +56,7 @@ def test_a_bottleneck_trims_or_drops(tmp_path: Path) -> None:
     assert without["dropped_packets"] > 0 == without["trimmed_packets"]
 
 
+@pytest.mark.nightly
 def test_the_inference_suite_has_a_report_over_both_transports(tmp_path: Path) -> None:
     folder = tmp_path / "suite"
     process = forked(

@@ -100,6 +100,7 @@ def test_seeds_of_which_a_rank_died_go_on_to_the_run_of_one(tmp_path: Path) -> N
     assert sorted(one["seed"] for one in events if one["event"] == "seed") == [1, 2, 3]
 
 
+@pytest.mark.nightly
 def test_a_suite_whose_rank_died_goes_on_to_the_tables_of_one_process(tmp_path: Path) -> None:
     plain, farmed = tmp_path / "plain", tmp_path / "farmed"
     status, expected, errors = ended(forked(*SUITE, "--output", str(plain)))

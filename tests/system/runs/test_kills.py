@@ -63,7 +63,7 @@ def clean(lab: str) -> None:
     assert traces(lab) == []
 
 
-@pytest.mark.parametrize("share", nightly_beyond(2, range(SHARES)))
+@pytest.mark.parametrize("share", nightly_beyond(1, range(SHARES)))
 def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
     tmp_path: Path, share: int, record_property: Callable[[str, object], None]
 ) -> None:

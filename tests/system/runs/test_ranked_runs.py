@@ -138,6 +138,7 @@ def test_no_rank_has_a_graph_of_all_operations(tmp_path: Path) -> None:
     assert_same_files(alone.folder, shared.folder, REPEATED)
 
 
+@pytest.mark.nightly
 def test_a_job_that_fails_fails_alike_on_all_ranks(tmp_path: Path) -> None:
     given = (*SMALL, "--sizes", "64KiB", "--capture", "all", "--fault", "t=2us nic h0g0 down")
     runs = [begun(tmp_path, *given, "--workers", "1"), ranked(tmp_path, 2, *given)]
@@ -180,6 +181,7 @@ def test_a_refusal_is_one_sentence_and_ends_all(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 def test_a_full_disk_at_the_first_rank_is_named_with_its_machine(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()

@@ -17,6 +17,7 @@ from emulator.run.plan import preflight
 from emulator.run.plan.preflight import Need
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.transports import fit
+from tests.harness.nightly import nightly
 from tests.harness.runs.processes import spawned
 from topologies import catalogue
 
@@ -53,7 +54,7 @@ def _shared_memory(lab: str) -> int:
 @pytest.mark.parametrize(
     ("spec", "given"),
     [
-        ("dragonfly:gpus_per_host=1", {"sizes": "64MiB"}),
+        nightly(("dragonfly:gpus_per_host=1", {"sizes": "64MiB"})),
         ("rail_clos:hosts=2,gpus_per_host=2,spines=1", {"sizes": "4MiB", "slice_bytes": "1KiB"}),
     ],
     ids=["large", "many operations"],

@@ -96,6 +96,7 @@ def test_scancel_ends_all_ranks_and_leaves_nothing(cluster: SlurmCluster, tmp_pa
     assert run.result["errors"]
 
 
+@pytest.mark.nightly
 def test_two_interrupts_kill_all_ranks_and_leave_nothing(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:

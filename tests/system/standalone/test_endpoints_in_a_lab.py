@@ -145,6 +145,7 @@ def test_an_incast_takes_as_long(lab: LabFactory, virtual: Callable[..., Rows]) 
     assert_alike(took, senders, built, rows)
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_a_pause_storm_takes_as_long(lab: LabFactory, virtual: Callable[..., Rows]) -> None:
     words = ("--param", "storm=on", "--param", "size=2MiB", "--transport", "rocev2")

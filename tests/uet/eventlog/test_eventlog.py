@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.nightly import nightly
 from tests.harness.uet.network import Impairment, Network, flip
 from tests.harness.uet.traced import KEY, assert_valid, config, exchange, named, pair, write
 from uet.eventlog.logged_packets import sack_ranges
@@ -73,7 +74,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("parameters", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(
+    "parameters",
+    [nightly(way) if name == "go-back-N" else way for name, way in WAYS.items()],
+    ids=WAYS,
+)
 def test_a_trace_reconstructs_a_lossy_exchange(parameters: dict[str, Any]) -> None:
     """Every event fits the schema, every frame is there, and why it was sent again."""
     both = exchange(LOSSY, **parameters)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.nightly import nightly_beyond
 from tests.harness.rocev2.ends import KEY, THERE, adapter, done, ends, pair
 from tests.harness.rocev2.lone import Lone
 from tests.harness.uet.network import Impairment
@@ -43,7 +44,7 @@ def transfer(seed: int, loss: float = 0.0, **parameters: Any) -> tuple[dict[str,
     return dict(here.counters()), dict(there.counters())
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", nightly_beyond(1, [1, 2, 3]))
 def test_reordering_alone_repeats_nothing(seed: int) -> None:
     here, there = transfer(seed, reorder_tolerance=128, **DIRECT)
     assert there["rx_out_of_order"] > PACKETS  # most packets have been overtaken
@@ -55,7 +56,7 @@ def test_reordering_alone_repeats_nothing(seed: int) -> None:
     assert here["tx_retransmitted_packets"] > PACKETS
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", nightly_beyond(1, [1, 2, 3]))
 def test_losses_among_what_is_reordered_are_repeated_once(seed: int) -> None:
     """Repeats are reordered as well: one that overtakes another is no sign that this was lost."""
     here, there = transfer(seed, loss=0.01, reorder_tolerance=128, **DIRECT)
