@@ -8,7 +8,7 @@ with a packet is counted under a name or refused with a NACK; nothing is raised.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from uet.carrier_codec import Decapsulator
 from uet.compatibility import Compatibility
@@ -45,22 +45,29 @@ if TYPE_CHECKING:
     from uet.fep import FabricEndpoint
 
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
-_TYPE_SHIFT = headers.RUD_REQ.shift("type")
-_NEXT_HEADER_SHIFT = headers.RUD_REQ.shift("next_hdr")
-_NEXT_HEADER = headers.RUD_REQ.mask("next_hdr") >> _NEXT_HEADER_SHIFT
-_SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
-_ACK_DPDCID_AT = headers.ACK.field("dpdcid").offset // 8
-_REQUEST = headers.RUD_REQ
-_RUD, _ROD = int(PacketType.RUD_REQ), int(PacketType.ROD_REQ)
-_RUD_CC, _ROD_CC = int(PacketType.RUD_CC_REQ), int(PacketType.ROD_CC_REQ)
-_ORDERED = frozenset({_ROD, _ROD_CC})
-_CREDITED = frozenset({_RUD_CC, _ROD_CC})
-_NACK_CODE_SHIFT = headers.NACK.shift("nack_code")
-_TSS, _CP = int(PacketType.TSS), int(PacketType.CP)
-_RUDI_REQ, _RUDI_RESP = int(PacketType.RUDI_REQ), int(PacketType.RUDI_RESP)
-_UUD = int(PacketType.UUD_REQ)
+_TYPE_SHIFT: Final = headers.RUD_REQ.shift("type")
+_NEXT_HEADER_SHIFT: Final = headers.RUD_REQ.shift("next_hdr")
+_NEXT_HEADER: Final = headers.RUD_REQ.mask("next_hdr") >> _NEXT_HEADER_SHIFT
+_SYN: Final = int(RequestFlag.SYN)
+_RETX: Final = int(RequestFlag.RETX)
+_ACK_DPDCID_AT: Final = headers.ACK.field("dpdcid").offset // 8
+_REQUEST: Final = headers.RUD_REQ
+_unpack_request: Final = _REQUEST.unpack_from
+_REQUEST_SIZE: Final = _REQUEST.size
+_RUD: Final = int(PacketType.RUD_REQ)
+_ROD: Final = int(PacketType.ROD_REQ)
+_RUD_CC: Final = int(PacketType.RUD_CC_REQ)
+_ROD_CC: Final = int(PacketType.ROD_CC_REQ)
+_ORDERED: Final = frozenset({_ROD, _ROD_CC})
+_CREDITED: Final = frozenset({_RUD_CC, _ROD_CC})
+_NACK_CODE_SHIFT: Final = headers.NACK.shift("nack_code")
+_TSS: Final = int(PacketType.TSS)
+_CP: Final = int(PacketType.CP)
+_RUDI_REQ: Final = int(PacketType.RUDI_REQ)
+_RUDI_RESP: Final = int(PacketType.RUDI_RESP)
+_UUD: Final = int(PacketType.UUD_REQ)
 #: Octets of the PDS header, by packet type.
-_SIZES: dict[int, int] = {
+_SIZES: Final[dict[int, int]] = {
     _RUD: _REQUEST.size,
     _ROD: _REQUEST.size,
     _RUD_CC: _REQUEST.size + headers.REQ_CC_STATE.size,
@@ -76,7 +83,7 @@ _SIZES: dict[int, int] = {
     _CP: headers.CP.size,
 }
 #: Least octets of the SES part of a request, by next header; others make no sense in one.
-_SES_SIZES: dict[int, int] = {
+_SES_SIZES: Final[dict[int, int]] = {
     int(NextHeader.REQUEST_SMALL): headers.SES_SMALL.size,
     int(NextHeader.REQUEST_MEDIUM): headers.SES_MEDIUM.size,
     int(NextHeader.REQUEST_STD): headers.SES_STD_SOM.size,
@@ -84,7 +91,7 @@ _SES_SIZES: dict[int, int] = {
     int(NextHeader.RESPONSE_DATA_SMALL): headers.SES_RESPONSE_DATA_SMALL.size,
 }
 #: Those that may begin a PDC.
-_BEGINNING = frozenset(
+_BEGINNING: Final = frozenset(
     {
         int(NextHeader.REQUEST_SMALL),
         int(NextHeader.REQUEST_MEDIUM),
@@ -180,10 +187,10 @@ class TrimmedArrivals:
 
     def _receive_request(self, reception: Reception, code: NackCode) -> None:
         packet, at, peer, sdi = reception.packet, reception.at, reception.peer, reception.sdi
-        if len(packet) < at + _REQUEST.size:
+        if len(packet) < at + _REQUEST_SIZE:
             self._counts["rx_drop_truncated"] += 1
             return
-        word, _, psn, spdcid, dpdcid = _REQUEST.unpack_from(packet, at)
+        word, _, psn, spdcid, dpdcid = _unpack_request(packet, at)
         reception.word, reception.psn, reception.spdcid = word, psn, spdcid
         pdc: Pdc | None
         if word & _SYN:
@@ -198,7 +205,7 @@ class TrimmedArrivals:
             return  # a trimmed packet never makes a PDC; its timer will bring it again
         if sdi is not None and pdc.destination.window.classify(psn) is PsnArrival.OUTSIDE:
             return  # forged, or too late to matter
-        state_at = at + _REQUEST.size
+        state_at = at + _REQUEST_SIZE
         if packet[at] >> 3 in _CREDITED and len(packet) >= state_at + 4:
             state = int.from_bytes(packet[state_at : state_at + 4], "big")
             self._credits.on_trimmed(pdc, state, reception.entropy)
@@ -357,7 +364,7 @@ class FepArrivals:
 
     def _receive_request(self, reception: Reception) -> None:
         packet, at, ses_at = reception.packet, reception.at, reception.ses_at
-        word, clear_offset, psn, spdcid, dpdcid = _REQUEST.unpack_from(packet, at)
+        word, clear_offset, psn, spdcid, dpdcid = _unpack_request(packet, at)
         next_header = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
         ses_size = _SES_SIZES.get(next_header, 0)
         if len(packet) < ses_at + ses_size:
@@ -411,7 +418,7 @@ class FepArrivals:
         if pdc.initiator and not pdc.takes_return_data(reception):
             return
         if kind in _CREDITED:
-            state_at = at + _REQUEST.size
+            state_at = at + _REQUEST_SIZE
             self._endpoint.credits.on_data(
                 pdc,
                 int.from_bytes(packet[state_at : state_at + 4], "big"),

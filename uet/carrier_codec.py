@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from typing import Final
 
 from uet.encapsulation_choice import FRAGMENT as _FRAGMENT
 from uet.encapsulation_choice import Encapsulation, EncapsulationError, fabric_address, mac_octets
@@ -22,62 +23,68 @@ from uet.wire.crc import COVERAGE_START, crc32c, extend, packet_crc
 #: verified and left out; entropy; IP traffic class octet; offset of the source IP address.
 Opened = tuple[bytes, int, int, int, int, int]
 
-_IPV4, _IPV6 = 0x0800, 0x86DD
-_ETHERTYPES = {4: _IPV4, 6: _IPV6}
-_ROUTING = 43
-_EXTENSION_UNIT = 8
-_SEGMENTS_LEFT_AT = 3
+_IPV4: Final = 0x0800
+_IPV6: Final = 0x86DD
+_ETHERTYPES: Final = {4: _IPV4, 6: _IPV6}
+_ROUTING: Final = 43
+_EXTENSION_UNIT: Final = 8
+_SEGMENTS_LEFT_AT: Final = 3
 
 # The shortest native packet, four octets of UET behind the entropy header, is just as long as
 # the headers of the UDP encapsulation: these two serve both.
-_FRAME4 = compile_stack(headers.ETHERNET, headers.IPV4, headers.UDP_HEADER)
-_FRAME6 = compile_stack(headers.ETHERNET, headers.IPV6, headers.UDP_HEADER)
-_LEAST = 4  # octets of UET: those of the shortest header
-_IP_AT = headers.ETHERNET.size
-_IPV4_SIZE, _IPV6_SIZE = headers.IPV4.size, headers.IPV6.size
-_CARRIER4_AT, _CARRIER6_AT = _IP_AT + _IPV4_SIZE, _IP_AT + _IPV6_SIZE
-_SOURCE4_AT, _SOURCE6_AT = _IP_AT + COVERAGE_START[4], _IP_AT + COVERAGE_START[6]
-_UDP_SIZE = headers.UDP_HEADER.size
-_UDP_LENGTH_AT = headers.UDP_HEADER.field("len").offset // 8
-_ZERO = b"\0\0"  # the UDP checksum, last in its header
-_ENTROPY_SIZE = 2
-_TYPE_SHIFT, _TSS = 3, int(PacketType.TSS)
+_FRAME4: Final = compile_stack(headers.ETHERNET, headers.IPV4, headers.UDP_HEADER)
+_FRAME6: Final = compile_stack(headers.ETHERNET, headers.IPV6, headers.UDP_HEADER)
+_LEAST: Final = 4  # octets of UET: those of the shortest header
+_IP_AT: Final = headers.ETHERNET.size
+_IPV4_SIZE: Final = headers.IPV4.size
+_IPV6_SIZE: Final = headers.IPV6.size
+_CARRIER4_AT: Final = _IP_AT + _IPV4_SIZE
+_CARRIER6_AT: Final = _IP_AT + _IPV6_SIZE
+_SOURCE4_AT: Final = _IP_AT + COVERAGE_START[4]
+_SOURCE6_AT: Final = _IP_AT + COVERAGE_START[6]
+_UDP_SIZE: Final = headers.UDP_HEADER.size
+_UDP_LENGTH_AT: Final = headers.UDP_HEADER.field("len").offset // 8
+_ZERO: Final[bytes] = b"\0\0"  # the UDP checksum, last in its header
+_ENTROPY_SIZE: Final = 2
+_TYPE_SHIFT: Final = 3
+_TSS: Final = int(PacketType.TSS)
 
-_IPV4_PLAIN = headers.IPV4.word(version=4, ihl=5, tos=0) >> headers.IPV4.shift("ihl")
-_MORE_FRAGMENTS, _DONT_FRAGMENT = 1, 2
-_FRAGMENTED = headers.IPV4.mask("frag") | _MORE_FRAGMENTS << headers.IPV4.shift("flags")
-_PROTOCOL = headers.IPV4.mask("proto")
-_ORDINARY = _FRAGMENTED | _PROTOCOL
-_VERSION_SHIFT = headers.IPV6.shift("version")
-_CLASS_SHIFT = headers.IPV6.shift("tc")
-_NEXT_SHIFT = headers.IPV6.shift("nh")
+_IPV4_PLAIN: Final = headers.IPV4.word(version=4, ihl=5, tos=0) >> headers.IPV4.shift("ihl")
+_MORE_FRAGMENTS: Final = 1
+_DONT_FRAGMENT: Final = 2
+_FRAGMENTED: Final = headers.IPV4.mask("frag") | _MORE_FRAGMENTS << headers.IPV4.shift("flags")
+_PROTOCOL: Final = headers.IPV4.mask("proto")
+_ORDINARY: Final = _FRAGMENTED | _PROTOCOL
+_VERSION_SHIFT: Final = headers.IPV6.shift("version")
+_CLASS_SHIFT: Final = headers.IPV6.shift("tc")
+_NEXT_SHIFT: Final = headers.IPV6.shift("nh")
 
-_TOS_AT = _IP_AT + headers.IPV4.field("tos").offset // 8
-_TOTAL_LENGTH_AT = _IP_AT + headers.IPV4.field("len").offset // 8
-_CHECKSUM_AT = _IP_AT + headers.IPV4.field("chksum").offset // 8
-_PAYLOAD_LENGTH_AT = _IP_AT + headers.IPV6.field("plen").offset // 8
+_TOS_AT: Final = _IP_AT + headers.IPV4.field("tos").offset // 8
+_TOTAL_LENGTH_AT: Final = _IP_AT + headers.IPV4.field("len").offset // 8
+_CHECKSUM_AT: Final = _IP_AT + headers.IPV4.field("chksum").offset // 8
+_PAYLOAD_LENGTH_AT: Final = _IP_AT + headers.IPV6.field("plen").offset // 8
 
 #: Of an IP header that was found in order: source address, end of the packet, traffic class octet,
 #: and what stands behind the entropy value: port and length.
 _Known = tuple[bytes, int, int, bytes]
 #: IP headers that an opener remembers.  Those of a transfer are alike but for a handful of lengths;
 #: a hostile sender may make up as many as it likes.
-_KNOWN_HEADERS = 4_096
-_ETHERTYPE_AT = 12
+_KNOWN_HEADERS: Final = 4_096
+_ETHERTYPE_AT: Final = 12
 #: EtherType and IPv4 header, entropy value, port and length.
-_HEADERS4 = Struct(f">{_CARRIER4_AT - _ETHERTYPE_AT}sH4s")
+_unpack_headers4: Final = Struct(f">{_CARRIER4_AT - _ETHERTYPE_AT}sH4s").unpack_from
 
 #: Prefixes that an envelope keeps.  A transfer uses a handful of lengths; making one again costs
 #: little, and there may be an envelope for each of a thousand peers.
-_KEPT_PREFIXES = 64
+_KEPT_PREFIXES: Final = 64
 
-_TRUNCATED = "rx_drop_truncated"
-_NOT_UET = "rx_drop_not_uet"
-_OTHER_ADDRESS = "rx_drop_other_address"
-_IS_FRAGMENT = "rx_drop_fragment"
-_BAD_IP_LENGTH = "rx_drop_bad_ip_length"
-_BAD_UDP_LENGTH = "rx_drop_bad_udp_length"
-_BAD_CRC = "rx_drop_bad_crc"
+_TRUNCATED: Final = "rx_drop_truncated"
+_NOT_UET: Final = "rx_drop_not_uet"
+_OTHER_ADDRESS: Final = "rx_drop_other_address"
+_IS_FRAGMENT: Final = "rx_drop_fragment"
+_BAD_IP_LENGTH: Final = "rx_drop_bad_ip_length"
+_BAD_UDP_LENGTH: Final = "rx_drop_bad_udp_length"
+_BAD_CRC: Final = "rx_drop_bad_crc"
 
 
 def ipv4_checksum(header: bytes | bytearray) -> int:
@@ -285,7 +292,7 @@ class Decapsulator:
         octets = len(frame)
         if octets < self._least:
             return self.open_any(frame)
-        header, entropy, behind = _HEADERS4.unpack_from(frame, _ETHERTYPE_AT)
+        header, entropy, behind = _unpack_headers4(frame, _ETHERTYPE_AT)
         known = self._known4.get(header)
         if known is not None:
             source, end, octet, expected = known
@@ -312,7 +319,7 @@ class Decapsulator:
             if not self._native:
                 if len(self._known4) >= _KNOWN_HEADERS:
                     self._known4.clear()
-                header, _, behind = _HEADERS4.unpack_from(frame, _ETHERTYPE_AT)
+                header, _, behind = _unpack_headers4(frame, _ETHERTYPE_AT)
                 self._known4[header] = source, end, word & 0xFF, behind
             opened = source, self._uet_at, end, entropy, word & 0xFF, _SOURCE4_AT
             return self._without_crc(frame, _CARRIER4_AT, opened) if self._crc else opened

@@ -12,7 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from uet.addresses import ip_of
 from uet.arrivals import FepArrivals
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from uet.tss.record import SecureDomains
 
 #: Bits of the number that, with a peer's address, seeds the random generator of that peer.
-_SEED_BITS = 64
+_SEED_BITS: Final = 64
 #: PDS and SES headers of the largest request.
-_HEADERS = headers.RUD_REQ.size + headers.REQ_CC_STATE.size + headers.SES_STD_SOM.size
+_HEADERS: Final = headers.RUD_REQ.size + headers.REQ_CC_STATE.size + headers.SES_STD_SOM.size
 
 
 class FabricEndpoint:
@@ -364,10 +364,10 @@ class FabricEndpoint:
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         """Take whole Ethernet frames.  What is not for this endpoint, or hostile, is counted."""
         self.time.now = now
-        arrive = self._arrivals.receive
+        arrivals = self._arrivals
         for frame in frames:
             try:
-                arrive(frame, now)
+                arrivals.receive(frame, now)
             except SealError:
                 continue  # counted: its answer must not leave without a fresh counter
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from uet.addresses import Neighbours, ip_of
 from uet.carrier_codec import PeerEnvelope, packed_in_reach, reachable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Wrap = Callable[[int, int, bytes, "memoryview | bytes"], Frame]
 
 #: Octets that the congestion sublayer adds to the transport size of a packet (UES 3.6.12).
-NOMINAL_OVERHEAD = 40
+NOMINAL_OVERHEAD: Final = 40
 
 
 def traffic_class(dscp: int, *, ecn_capable: bool) -> int:

@@ -8,9 +8,10 @@ the parts are polled again when that time has come.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 #: Later than any time.
-NEVER = 1 << 62
+NEVER: Final = 1 << 62
 
 
 class Timekeeper:

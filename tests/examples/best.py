@@ -12,7 +12,7 @@ from uet.congestion.spraying.policies import SPRAYING, SprayedPeer, Spraying
 
 @dataclass(frozen=True, kw_only=True)
 class BestParameters(Parameters):
-    tried: int = parameter(2, 1, 64, whole=True, help="random EVs of which a packet takes the best")
+    tried: int = parameter(2, 1, 64, help="random EVs of which a packet takes the best")
 
 
 class Best:

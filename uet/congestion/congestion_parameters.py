@@ -7,32 +7,30 @@ Base RTT, link rate, packet size and whether switches trim decide everything els
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Final
 
 from topologies import registry
 from uet.timekeeper import NEVER
 
 #: The network that the gains were made for: 100 Gb/s and 12 us (UES 3.6.13).
-REFERENCE_BASE_RTT = 12_000
-REFERENCE_BDP = 150_000
+REFERENCE_BASE_RTT: Final = 12_000
+REFERENCE_BDP: Final = 150_000
 #: Delay that counts as none in that network; UES names no number, its public models take this.
-REFERENCE_NEAR_ZERO_DELAY = 1_000
+REFERENCE_NEAR_ZERO_DELAY: Final = 1_000
 
-_NS_PER_SECOND = 10**9
+_NS_PER_SECOND: Final = 10**9
 
 
 class ParameterError(ValueError):
     """A parameter is out of its range; the sentence names it."""
 
 
-def parameter(
-    default: float | None, least: float, most: float, *, help: str, whole: bool = False
-) -> Any:
+def parameter(default: float | None, least: float, most: float, *, help: str) -> Any:
     """A parameter that users set as ``NAME.PARAMETER=N``: a number in ``least`` .. ``most``.
 
     The default None stands for what the class makes of the path.
     """
-    return registry.parameter(default, help=help, least=least, most=most, whole=whole)
+    return registry.parameter(default, help=help, least=least, most=most)
 
 
 def _switch(default: bool, *, help: str) -> Any:
@@ -46,16 +44,22 @@ def bandwidth_delay_product(link_rate: int, rtt: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Numbers that users set; those made by :func:`parameter` are within their limits."""
+    """Numbers that users set; those made by :func:`parameter` are within their limits.
+
+    Each has the type that it is declared with, whatever number the user has written.
+    """
 
     def __post_init__(self) -> None:
         for item in fields(self):
+            if item.type == "bool":
+                object.__setattr__(self, item.name, bool(getattr(self, item.name)))
             value = getattr(self, item.name) if "least" in item.metadata else None
             if value is None:
                 continue
             least, most = item.metadata["least"], item.metadata["most"]
-            if not least <= value <= most or item.metadata["whole"] > isinstance(value, int):
-                whole = " and be whole" if item.metadata["whole"] else ""
+            is_whole = str(item.type).startswith("int")
+            if not least <= value <= most or is_whole > isinstance(value, int):
+                whole = " and be whole" if is_whole else ""
                 raise ParameterError(
                     f"{item.name} is {value}; it must lie in {least}..{most}{whole}"
                 )
@@ -130,9 +134,7 @@ class NsccParameters(PathParameters):
         0.5, 0, 1, help="part of the window that is left at least when it shrinks"
     )
     quick_adapt: bool = _switch(True, help="cut to what has arrived when much was lost at once")
-    qa_gate: int = parameter(
-        3, 0, 30, whole=True, help="quick adapt: below MaxWnd / 2^N octets in a period"
-    )
+    qa_gate: int = parameter(3, 0, 30, help="quick adapt: below MaxWnd / 2^N octets in a period")
     #: in bandwidth-delay products of one plane
     drop_threshold: float = parameter(
         5.0, 1, 1_000, help="BDPs at which queues drop; counts only without trimming"

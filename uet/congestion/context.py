@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from uet.congestion.congestion_parameters import REFERENCE_BASE_RTT
 from uet.congestion.receiver_credit import CreditSource
@@ -18,9 +18,9 @@ from uet.congestion.spraying.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelecti
 from uet.timekeeper import NEVER
 from uet.wire.codes import BYTE_COUNT_UNIT, NackCode
 
-_TRIMMED = int(NackCode.TRIMMED)
+_TRIMMED: Final = int(NackCode.TRIMMED)
 #: By so much rounded counters may be ahead of what was sent.
-_ROUNDING = BYTE_COUNT_UNIT - 1
+_ROUNDING: Final = BYTE_COUNT_UNIT - 1
 
 
 class Window(Protocol):

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from uet.congestion.congestion_parameters import RcccParameters
 from uet.congestion.signals import COUNT_MASK, ahead, units
 from uet.timekeeper import NEVER
 from uet.wire.codes import BYTE_COUNT_UNIT
 
-_UNIT = BYTE_COUNT_UNIT
+_UNIT: Final = BYTE_COUNT_UNIT
 
 #: So many windows may a counter be ahead of the other end's; both may not have the same window.
-_SANE_WINDOWS = 4
+_SANE_WINDOWS: Final = 4
 
 #: Between two CREDIT_REQs lie at most so many RTTs, as a power of two.
-_MOST_DOUBLINGS = 3
+_MOST_DOUBLINGS: Final = 3
 
 #: Who requests credit: its peer and ccc_id.
 K = TypeVar("K", bound=Hashable)

@@ -5,6 +5,8 @@ Counters on the wire wrap and have units; none of it goes further than here.
 
 from __future__ import annotations
 
+from typing import Final
+
 from uet.wire.codes import (
     BYTE_COUNT_UNIT,
     OOO_COUNT_NONE,
@@ -13,12 +15,14 @@ from uet.wire.codes import (
 )
 
 #: ``rcvd_bytes``, ``credit`` and ``credit_target`` have 24 bits, in units of 256 octets.
-COUNT_MASK, COUNT_HALF = 0xFF_FFFF, 0x80_0000
-_UNIT = BYTE_COUNT_UNIT
-_OVERFLOW, _UNIT_NS = SERVICE_TIME_OVERFLOW, SERVICE_TIME_UNIT_NS
+COUNT_MASK: Final = 0xFF_FFFF
+COUNT_HALF: Final = 0x80_0000
+_UNIT: Final = BYTE_COUNT_UNIT
+_OVERFLOW: Final = SERVICE_TIME_OVERFLOW
+_UNIT_NS: Final = SERVICE_TIME_UNIT_NS
 
 #: There is no RTT sample.
-NO_SAMPLE = -1
+NO_SAMPLE: Final = -1
 
 
 def units(octets: int) -> int:

@@ -19,8 +19,9 @@ FILE_SCHEMA: Final = "urn:ietf:params:qlog:file:sequential"
 SERIALIZATION: Final = "application/qlog+json-seq"
 #: The private event schema of :mod:`uet.eventlog.schema`.
 EVENT_SCHEMA: Final = "urn:x-uetemu:qlog:events:uet"
-_SEPARATOR, _END = "\x1e", "\n"
-_NS_PER_MS = 1_000_000
+_SEPARATOR: Final = "\x1e"
+_END: Final = "\n"
+_NS_PER_MS: Final = 1_000_000
 
 
 class TraceError(ValueError):

@@ -10,6 +10,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import ObliviousSpraying
@@ -24,27 +25,30 @@ from uet.tss.secure_domain import SealError
 from uet.wire import headers
 from uet.wire.codes import NackCode, PacketType, RudiFlag
 
-_REQ, _RESP, _UUD = headers.RUDI_REQ, headers.RUDI_RESP, headers.UUD_REQ
-_REQ_WORD = _REQ.word(type=PacketType.RUDI_REQ, next_hdr=0)
-_RESP_WORD = _RESP.word(type=PacketType.RUDI_RESP, next_hdr=0)
-_UUD_WORD = _UUD.word(type=PacketType.UUD_REQ, next_hdr=0)
-_NEXT_SHIFT = _REQ.shift("next_hdr")
-_UUD_SHIFT = _UUD.shift("next_hdr")
-_NOT_RUNNING = -1
-_M, _RETX = int(RudiFlag.M), int(RudiFlag.RETX)
-_TRIMMED = frozenset({int(NackCode.TRIMMED), int(NackCode.TRIMMED_LASTHOP)})
+_REQ: Final = headers.RUDI_REQ
+_RESP: Final = headers.RUDI_RESP
+_UUD: Final = headers.UUD_REQ
+_REQ_WORD: Final = _REQ.word(type=PacketType.RUDI_REQ, next_hdr=0)
+_RESP_WORD: Final = _RESP.word(type=PacketType.RUDI_RESP, next_hdr=0)
+_UUD_WORD: Final = _UUD.word(type=PacketType.UUD_REQ, next_hdr=0)
+_NEXT_SHIFT: Final = _REQ.shift("next_hdr")
+_UUD_SHIFT: Final = _UUD.shift("next_hdr")
+_NOT_RUNNING: Final = -1
+_M: Final = int(RudiFlag.M)
+_RETX: Final = int(RudiFlag.RETX)
+_TRIMMED: Final = frozenset({int(NackCode.TRIMMED), int(NackCode.TRIMMED_LASTHOP)})
 
 #: RUDI requests on their way: RUDI has no window, and its packets must not flood those of RUD and
 #: ROD (UES 3.5.22).  One whose timer has run out is on its way no longer.
-MOST_OUTSTANDING = 256
+MOST_OUTSTANDING: Final = 256
 #: RUDI requests toward one peer that wait for their responses, on their way or not: one that does
 #: not answer leaves room for the others.
-MOST_OUTSTANDING_OF_A_PEER = 128
+MOST_OUTSTANDING_OF_A_PEER: Final = 128
 
 
 #: Times that a request is sent again at once because it was trimmed; later ones wait and count as
 #: any refusal does.
-MOST_TRIMS = 64
+MOST_TRIMS: Final = 64
 
 
 class _Pending:

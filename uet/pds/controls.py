@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from uet.config import FepConfig
 from uet.pds.destination import Reception
@@ -16,7 +16,7 @@ from uet.wire.codes import ControlFlag, ControlType, NackCode
 if TYPE_CHECKING:
     from uet.pds.pdc import Pdc
 
-_CONTROL_FLAGS = 0x7F
+_CONTROL_FLAGS: Final = 0x7F
 
 
 def on_control(pdc: Pdc, reception: Reception, kind: int, payload: int, opaque: int) -> None:

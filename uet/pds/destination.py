@@ -7,7 +7,7 @@ carries, what CLEAR does (UES 3.5.11, 3.5.12, 3.5.20, 3.5.21).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Answer, Response
 from uet.pds.window import HALF, MASK, SACK_BITS, PsnArrival, ReceiveWindow
@@ -27,26 +27,31 @@ if TYPE_CHECKING:
 
 #: (PSN, next header, UET packet, offset of the SES header) -> what SES answers.
 Deliver = Callable[[int, int, memoryview, int], Answer]
-_RESPONSE = headers.SES_RESPONSE
-_RESPONSE_NEXT = int(NextHeader.RESPONSE)
-_DEFAULT = ResponseOpcode.DEFAULT_RESPONSE << _RESPONSE.shift("opcode")
-_DEFAULT_OK, _DEFAULT_NULL = _DEFAULT | ReturnCode.OK, _DEFAULT | ReturnCode.NULL
-_MESSAGE_ID_AT = headers.SES_STD_SOM.field("message_id").offset // 8
-_GENERATION_AT = headers.SES_STD_SOM.field("ri_generation").offset // 8  # JobID behind it
-_LENGTH_AT = headers.SES_STD_SOM.field("request_length").offset // 8
-_MODIFIED_AT = headers.SES_RESPONSE_DATA.field("modified_length").offset // 8
-_JOB_ID = 0xFF_FFFF  # its 24 bits, without the generation in front
-_STANDARD, _DATA = int(NextHeader.REQUEST_STD), int(NextHeader.RESPONSE_DATA)
+_RESPONSE: Final = headers.SES_RESPONSE
+_pack_response: Final = _RESPONSE.pack
+_RESPONSE_NEXT: Final = int(NextHeader.RESPONSE)
+_DEFAULT: Final = ResponseOpcode.DEFAULT_RESPONSE << _RESPONSE.shift("opcode")
+_DEFAULT_OK: Final = _DEFAULT | ReturnCode.OK
+_DEFAULT_NULL: Final = _DEFAULT | ReturnCode.NULL
+_MESSAGE_ID_AT: Final = headers.SES_STD_SOM.field("message_id").offset // 8
+_GENERATION_AT: Final = headers.SES_STD_SOM.field("ri_generation").offset // 8  # JobID behind it
+_LENGTH_AT: Final = headers.SES_STD_SOM.field("request_length").offset // 8
+_MODIFIED_AT: Final = headers.SES_RESPONSE_DATA.field("modified_length").offset // 8
+_JOB_ID: Final = 0xFF_FFFF  # its 24 bits, without the generation in front
+_STANDARD: Final = int(NextHeader.REQUEST_STD)
+_DATA: Final = int(NextHeader.RESPONSE_DATA)
 #: Headers whose bits 16 to 31 are a message id.
-_WITH_ID = frozenset({_STANDARD, _DATA})
+_WITH_ID: Final = frozenset({_STANDARD, _DATA})
 #: On an ordered PDC a packet is lost when one that was sent so many later is here.
-_OVERTAKEN = 5
+_OVERTAKEN: Final = 5
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
-_SYN, _RETX, _AR = int(RequestFlag.SYN), int(RequestFlag.RETX), int(RequestFlag.AR)
+_SYN: Final = int(RequestFlag.SYN)
+_RETX: Final = int(RequestFlag.RETX)
+_AR: Final = int(RequestFlag.AR)
 #: Flags of requests that are acknowledged at once.
-_ANSWERED = _SYN | _RETX | _AR
-_TINY = 12  # octets that every SES header has at least
-_SES_SIZE = headers.SES_STD_SOM.size
+_ANSWERED: Final = _SYN | _RETX | _AR
+_TINY: Final = 12  # octets that every SES header has at least
+_SES_SIZE: Final = headers.SES_STD_SOM.size
 
 
 class Reception:
@@ -102,7 +107,7 @@ class Reception:
 
 def default_response(message_id: int, job_id: int, *, word: int = _DEFAULT_OK) -> bytes:
     """Return the response of PDS where SES gives none: success (UES 3.5.17)."""
-    return _RESPONSE.pack(word, message_id, job_id, 0)
+    return _pack_response(word, message_id, job_id, 0)
 
 
 class Arrived:
@@ -384,7 +389,7 @@ class RequestDestination:
         if self._lengths_in_default and word == _DEFAULT_OK:
             at = ses_at + (_MODIFIED_AT if next_header == _DATA else _LENGTH_AT)
             length = int.from_bytes(packet[at : at + 4], "big")
-        return _RESPONSE.pack(word, message_id, whose, length)
+        return _pack_response(word, message_id, whose, length)
 
     def answer_ack_request(
         self, psn: int, message_id: int, job_id: int, resent: int, entropy: int, marked: bool

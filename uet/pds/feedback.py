@@ -5,7 +5,7 @@ In order: what an ACK does, what the answer to a PROBE does, what a NACK does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from uet.congestion.signals import NO_SAMPLE, out_of_order, rtt_sample
 from uet.pds.nacks import NO_ROOM_FOR_A_PDC, REISSUED, TARGET_IS_GONE, Reaction, reaction
@@ -17,31 +17,42 @@ from uet.wire.codes import AckFlag, NackCode, NackFlag, NextHeader, PacketType
 if TYPE_CHECKING:
     from uet.pds.pdc import Pdc
 
-_ACK, _ACK_CC = headers.ACK, headers.ACK_CC_NSCC
-_unpack_ack_cc = _ACK_CC.unpack_from
-_ACK_CC_SIZE, _ACK_CCX_SIZE = _ACK_CC.size, headers.ACK_CCX.size
-_NEXT_HEADER, _NEXT_SHIFT = _ACK.mask("next_hdr"), _ACK.shift("next_hdr")
-_MPR = _ACK_CC.mask("mpr")
-_TYPE_SHIFT = _ACK.shift("type")
+_ACK: Final = headers.ACK
+_ACK_CC: Final = headers.ACK_CC_NSCC
+_unpack_ack: Final = _ACK.unpack_from
+_ACK_SIZE: Final = _ACK.size
+_unpack_ack_cc: Final = _ACK_CC.unpack_from
+_ACK_CC_SIZE: Final = _ACK_CC.size
+_ACK_CCX_SIZE: Final = headers.ACK_CCX.size
+_NEXT_HEADER: Final = _ACK.mask("next_hdr")
+_NEXT_SHIFT: Final = _ACK.shift("next_hdr")
+_MPR: Final = _ACK_CC.mask("mpr")
+_TYPE_SHIFT: Final = _ACK.shift("type")
 
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
-_ACK_P, _ACK_EPSN = int(AckFlag.P), 0x40
-_ACK_M, _ACK_RETX = int(AckFlag.M), int(AckFlag.RETX)
-_NACK_M, _NACK_RETX = NackFlag.M << 16, NackFlag.RETX << 16  # above code and vendor code
-_ACK_REQ, _ACK_REQ_CLEAR = int(AckFlag.REQ_MASK), int(AckFlag.REQ_CLEAR)
-_ACK_REQ_CLOSE = int(AckFlag.REQ_CLOSE)
-_PLAIN_ACK, _ACK_CCX = int(PacketType.ACK), int(PacketType.ACK_CCX)
-_RESPONSE = int(NextHeader.RESPONSE)
+_ACK_P: Final = int(AckFlag.P)
+_ACK_EPSN: Final = 0x40
+_ACK_M: Final = int(AckFlag.M)
+_ACK_RETX: Final = int(AckFlag.RETX)
+_NACK_M: Final = NackFlag.M << 16  # above code and vendor code
+_NACK_RETX: Final = NackFlag.RETX << 16
+_ACK_REQ: Final = int(AckFlag.REQ_MASK)
+_ACK_REQ_CLEAR: Final = int(AckFlag.REQ_CLEAR)
+_ACK_REQ_CLOSE: Final = int(AckFlag.REQ_CLOSE)
+_PLAIN_ACK: Final = int(PacketType.ACK)
+_ACK_CCX: Final = int(PacketType.ACK_CCX)
+_CLOSING: Final = PdcState.CLOSING
+_RESPONSE: Final = int(NextHeader.RESPONSE)
 #: Octets of the SES responses, by next header.
-_RESPONSE_SIZES = {
+_RESPONSE_SIZES: Final = {
     int(NextHeader.RESPONSE): headers.SES_RESPONSE.size,
     int(NextHeader.RESPONSE_DATA): headers.SES_RESPONSE_DATA.size,
     int(NextHeader.RESPONSE_DATA_SMALL): headers.SES_RESPONSE_DATA_SMALL.size,
 }
 #: First word of a default response of success: list expected, opcode 0, code NULL or OK.
-_PLAIN = frozenset({0, 1})
+_PLAIN: Final = frozenset({0, 1})
 #: A target that names so many other first PSNs, one after the other, will not take any.
-MOST_RENUMBERINGS = 64
+MOST_RENUMBERINGS: Final = 64
 
 
 # -- what an ACK does ---------------------------------------------------------------------
@@ -49,7 +60,7 @@ MOST_RENUMBERINGS = 64
 
 def on_ack(pdc: Pdc, packet: memoryview, at: int, entropy: int, now: int) -> None:  # noqa: C901  the way of a packet, without calls
     """Take an ACK, ACK_CC or ACK_CCX (UES Tables 3-35 to 3-37)."""
-    word, ack_offset, cack, spdcid, _ = _ACK.unpack_from(packet, at)
+    word, ack_offset, cack, spdcid, _ = _unpack_ack(packet, at)
     kind = word >> _TYPE_SHIFT
     source, writer = pdc.source, pdc.writer
     ack_psn = (cack + ack_offset) & MASK
@@ -67,7 +78,7 @@ def on_ack(pdc: Pdc, packet: memoryview, at: int, entropy: int, now: int) -> Non
     if source.is_invalid(cack) or source.is_invalid(ack_psn):
         pdc.counts["rx_drop_ack_of_unsent"] += 1
         return
-    end = at + _ACK.size
+    end = at + _ACK_SIZE
     bitmap = service = state = 0
     counter: int | None = None
     early: int | None = None
@@ -125,7 +136,7 @@ def on_ack(pdc: Pdc, packet: memoryview, at: int, entropy: int, now: int) -> Non
         elif word & _ACK_REQ == _ACK_REQ_CLOSE and pdc.initiator:
             pdc.quiesce()
     pdc.clear.consider(now)
-    if pdc.state is PdcState.CLOSING and (
+    if pdc.state is _CLOSING and (
         source.idle or (ack_psn == source.close_psn and not source.window.is_open(ack_psn))
     ):
         if word & _ACK_EPSN and len(packet) >= end + 4 and pdc.sdi is not None:

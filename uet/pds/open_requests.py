@@ -6,6 +6,8 @@ Sending, acknowledgement and loss recovery share these records.  Window, timer, 
 
 from __future__ import annotations
 
+from typing import Final
+
 from uet.congestion.context import PdcFlow
 from uet.congestion.spraying.paths import TIMEOUT
 from uet.pds.rto import RetransmissionQueue, RetransmissionTimer
@@ -14,10 +16,10 @@ from uet.pds.window import HALF, MASK, SendWindow
 from uet.wire.codes import ControlType
 
 #: Requests in flight that this implementation can remember.
-RING = 1_024
+RING: Final = 1_024
 #: Slots of the rings at first.  They double when more requests are in flight, up to ``RING``: in
 #: an AlltoAll of many GPUs most PDCs send a packet or two.
-FIRST_SLOTS = 16
+FIRST_SLOTS: Final = 16
 
 
 class OpenRequests:

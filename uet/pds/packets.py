@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from uet.pds.pdc import Endpoint, PdcIdentity
 
 #: psn_offset of SYN packets has 12 bits: as many may leave before the first answer.
-MAX_PSN_OFFSET = 4_095
+MAX_PSN_OFFSET: Final = 4_095
 #: Control packets that may open a PDC (UES 3.5.16).
-OPENING = frozenset({ControlType.NOOP, ControlType.NEGOTIATION})
+OPENING: Final = frozenset({ControlType.NOOP, ControlType.NEGOTIATION})
 _FEATURES: Final = Struct(">BBHI")
 FEATURES_OCTETS: Final = _FEATURES.size
 _TYPE_FEATURES: Final = 1
@@ -43,14 +43,20 @@ _WORDS: Final = FEATURES_OCTETS // 4
 #: A packet first sent with SYN may be sent again without, once the target is known (SYN_RETX_
 #: TRANSFER; its meaning is read from its name).
 SYN_RETX_TRANSFER: Final = 1
-_REQUEST = headers.RUD_REQ
-_ACK, _ACK_CC, _ACK_CCX = headers.ACK, headers.ACK_CC_NSCC, headers.ACK_CCX
-_NEXT_HEADER_SHIFT = _REQUEST.shift("next_hdr")
+_REQUEST: Final = headers.RUD_REQ
+_ACK: Final = headers.ACK
+_ACK_CC: Final = headers.ACK_CC_NSCC
+_ACK_CCX: Final = headers.ACK_CCX
+_pack_request: Final = _REQUEST.pack
+_pack_ack: Final = _ACK.pack
+_pack_ack_cc: Final = _ACK_CC.pack
+_NEXT_HEADER_SHIFT: Final = _REQUEST.shift("next_hdr")
 #: restore_cwnd and rcv_cwnd_pend stand above the 24 bits of rcvd_bytes.
-_RESTORE, _PENALTY_SHIFT = 1 << 31, 24
-_CREDIT = Struct(">I")  # UET_REQ_CC_STATE as one word
+_RESTORE: Final = 1 << 31
+_PENALTY_SHIFT: Final = 24
+_pack_credit: Final = Struct(">I").pack  # UET_REQ_CC_STATE as one word
 #: From the type of a request to that with congestion control state, unordered and ordered.
-_WITH_CREDIT = tuple(
+_WITH_CREDIT: Final = tuple(
     (with_state - plain) << _REQUEST.shift("type")
     for plain, with_state in (
         (PacketType.RUD_REQ, PacketType.RUD_CC_REQ),
@@ -58,17 +64,22 @@ _WITH_CREDIT = tuple(
     )
 )
 #: First word of an ACK without flags and without SES header, by the name of its type.
-_ACK_WORDS = {
+_ACK_WORDS: Final = {
     "ack": _ACK.word(type=PacketType.ACK, next_hdr=NextHeader.NONE),
     "ack_cc": _ACK_CC.word(type=PacketType.ACK_CC, next_hdr=NextHeader.NONE),
     "ack_ccx": _ACK_CCX.word(type=PacketType.ACK_CCX, next_hdr=NextHeader.NONE),
 }
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
-_RETX, _AR, _SYN = int(RequestFlag.RETX), int(RequestFlag.AR), int(RequestFlag.SYN)
-_ACK_M, _ACK_RETX, _ACK_P = int(AckFlag.M), int(AckFlag.RETX), int(AckFlag.P)
-_ACK_REQ_CLEAR, _ACK_REQ_CLOSE = int(AckFlag.REQ_CLEAR), int(AckFlag.REQ_CLOSE)
+_RETX: Final = int(RequestFlag.RETX)
+_AR: Final = int(RequestFlag.AR)
+_SYN: Final = int(RequestFlag.SYN)
+_ACK_M: Final = int(AckFlag.M)
+_ACK_RETX: Final = int(AckFlag.RETX)
+_ACK_P: Final = int(AckFlag.P)
+_ACK_REQ_CLEAR: Final = int(AckFlag.REQ_CLEAR)
+_ACK_REQ_CLOSE: Final = int(AckFlag.REQ_CLOSE)
 #: Flag of the UEC reference provider: the Expected_PSN follows the ACK's twelve octets.
-_ACK_EPSN = 0x40
+_ACK_EPSN: Final = 0x40
 
 
 def control_packet(  # noqa: PLR0913  fields of a header
@@ -245,10 +256,10 @@ class PacketWriter:
             target = self.peer_id
         ses, payload = message.packet(index)
         if credit is None:
-            uet = _REQUEST.pack(word, clear_offset, psn, self.id, target) + ses
+            uet = _pack_request(word, clear_offset, psn, self.id, target) + ses
         else:
             word += _WITH_CREDIT[self._ordered]
-            uet = _REQUEST.pack(word, clear_offset, psn, self.id, target) + _CREDIT.pack(credit)
+            uet = _pack_request(word, clear_offset, psn, self.id, target) + _pack_credit(credit)
             uet += ses
         size = len(uet) + len(payload) + self.nominal_overhead
         return self._wrap(self._data_class, ev, uet, payload), size
@@ -305,7 +316,7 @@ class PacketWriter:
     ) -> None:
         if self._ack_type == "ack":
             destination.acknowledged()
-            packet = _ACK.pack(word, offset, cack, self.id, self.peer_id)
+            packet = _pack_ack(word, offset, cack, self.id, self.peer_id)
         else:
             base, bitmap = destination.sack(sack_base)
             sack_offset = ((base - cack + 0x8000) & MASK) - 0x8000
@@ -313,7 +324,7 @@ class PacketWriter:
                 octets = -(-destination.received_octets // BYTE_COUNT_UNIT) & 0xFF_FFFF
                 if self._pressure is not None:
                     octets |= self._congestion_flags(self._pressure())
-                packet = _ACK_CC.pack(
+                packet = _pack_ack_cc(
                     word,
                     offset,
                     cack,
@@ -363,7 +374,7 @@ class PacketWriter:
             return
         base = destination.window.cack if cack is None else cack
         word = _ACK_WORDS["ack"] | _ACK_EPSN
-        packet = _ACK.pack(
+        packet = _pack_ack(
             word, ((psn - base + 0x8000) & MASK) - 0x8000, base, self.id, self.peer_id
         )
         self._counts["tx_acks"] += 1

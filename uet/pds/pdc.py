@@ -16,7 +16,7 @@ import enum
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import PathSelection
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from uet.pds.secure_starts import SecureStarts
 
 # A plain number: arithmetic on enum members is slow, and this is the data path.
-_REQ_RETX = int(RequestFlag.RETX)
-_RETURN_DATA = frozenset({int(NextHeader.RESPONSE_DATA), int(NextHeader.RESPONSE_DATA_SMALL)})
+_REQ_RETX: Final = int(RequestFlag.RETX)
+_RETURN_DATA: Final = frozenset(
+    {int(NextHeader.RESPONSE_DATA), int(NextHeader.RESPONSE_DATA_SMALL)}
+)
 
 
 class PdcState(enum.Enum):
@@ -55,6 +57,11 @@ class PdcState(enum.Enum):
     QUIESCE = enum.auto()
     CLOSING = enum.auto()
     CLOSED = enum.auto()
+
+
+# Bound once, for the data path.
+_CLOSED: Final = PdcState.CLOSED
+_QUIESCE: Final = PdcState.QUIESCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +280,7 @@ class Pdc:
     @locks.setter
     def locks(self, number: int) -> None:
         self._locks = number
-        if self.state is PdcState.QUIESCE:
+        if self.state is _QUIESCE:
             self.endpoint.activate(self)
 
     # -- reports to the endpoint and to SES ----------------------------------------------------
@@ -294,7 +301,7 @@ class Pdc:
 
     def post(self, message: Outbound) -> None:
         """Queue a message: requests of an initiator, return data of a target."""
-        if self.state is PdcState.CLOSED:
+        if self.state is _CLOSED:
             self.message_unsent(message)
             return
         self.source.post(message)
@@ -302,9 +309,9 @@ class Pdc:
 
     def respond(self, psn: int, response: Answer) -> None:
         """Take SES's answer to a request that it had answered LATER."""
-        if self.state is not PdcState.CLOSED:
+        if self.state is not _CLOSED:
             self.destination.respond(psn, response)
-            if self.state is PdcState.QUIESCE:
+            if self.state is _QUIESCE:
                 self.endpoint.activate(self)
 
     def credit(self, granted: int, entropy: int) -> Frame:
@@ -389,7 +396,7 @@ class Pdc:
                 clear.consider(now)
             if self.close_due is not None and self.close_due <= now:
                 self.close_is_missing(now)
-        if self.state is PdcState.CLOSED:
+        if self.state is _CLOSED:
             return
         congestion, peer_id = self.peer.congestion, self.writer.peer_id
         if source.retransmit.members:
@@ -411,7 +418,7 @@ class Pdc:
             if not clear.transmit(out, now):
                 self.fail("RTO_RETRIES_EXHAUSTED", now)
         if (
-            self.state is PdcState.QUIESCE
+            self.state is _QUIESCE
             and source.idle
             and self.locks <= 0  # those of a PDC that failed are taken off twice
             and not self.destination.busy
@@ -490,11 +497,11 @@ class Pdc:
 
     def has_work(self) -> bool:
         """Return whether there may ever be something to do without new input."""
-        return self.state is not PdcState.CLOSED and (
+        return self.state is not _CLOSED and (
             not self.source.idle
             or self.clear.due is not None
             or self.close_due is not None
-            or self.state is PdcState.QUIESCE
+            or self.state is _QUIESCE
         )
 
     def probe(self, now: int, *, with_data: bool = False) -> Frame:
@@ -546,7 +553,7 @@ class Pdc:
             if self.state is PdcState.CREATING and self.source.idle:
                 self.closed()  # the target has no record of it
             else:
-                self.enter(PdcState.QUIESCE)
+                self.enter(_QUIESCE)
 
     def wear_out(self) -> None:
         """Close the PDC before it has used 2^31 PSNs, with Limit_PSN_Range (UES Table 3-28).
@@ -577,7 +584,7 @@ class Pdc:
     def closed(self) -> None:
         """End the PDC: nothing of it is in flight, and nothing more comes."""
         self.source.flow.ended()
-        self.enter(PdcState.CLOSED)
+        self.enter(_CLOSED)
 
     # -- failing -------------------------------------------------------------------------------
 
@@ -602,7 +609,7 @@ class Pdc:
             condemned = Condemned(code, self.source, due, ordered=self.ordered)
             self.condemned = condemned
             if self.takes_messages:
-                self.enter(PdcState.QUIESCE)
+                self.enter(_QUIESCE)
             self.source.requests.discard_all()
             self._give_back()
         condemned.refuse(psn, code)
@@ -642,9 +649,9 @@ class Pdc:
             self.counts["pdc_errors"] += 1
         notify = notify and self.initiator and bool(self.writer.peer_id)
         if notify:
-            self.enter(PdcState.QUIESCE)  # takes no more messages, least of all those that fail
-        elif self.state is not PdcState.CLOSED:
-            self.state = PdcState.QUIESCE
+            self.enter(_QUIESCE)  # takes no more messages, least of all those that fail
+        elif self.state is not _CLOSED:
+            self.state = _QUIESCE
         self.source.abandon(error, now, untouched)
         self.clear.due = None
         self._locks = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from uet.config import FepConfig
 from uet.congestion.signals import rtt_sample
@@ -18,15 +19,15 @@ from uet.pds.packets import PacketWriter
 from uet.pds.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
 from uet.pds.window import HALF, MASK, SACK_BITS, SendWindow
 
-LEAST_PACKETS = 5
-_ALWAYS = 1 << 62
+LEAST_PACKETS: Final = 5
+_ALWAYS: Final = 1 << 62
 #: For so many base RTTs the slowest round trip is remembered, once or twice: longer than path-aware
 #: spraying keeps off a slow path, whose packets would count as lost when it is taken again.
-_REMEMBERED = 64
+_REMEMBERED: Final = 64
 #: Transmissions of one packet after which a switch that trims it once more ends the PDC.  What
 #: congestion does to one packet is far less: with a thousand senders of a window of one packet
 #: each, all but one in 3,000 packets are through by then.
-MOST_COPIES = 4_096
+MOST_COPIES: Final = 4_096
 
 
 class LossInference:

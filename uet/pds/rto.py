@@ -8,17 +8,19 @@ only the few that were sent again need the heap.
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 from uet.pds.window import MASK, SendWindow
 
 #: 15 means unlimited for Max_RTO_Retx_Cnt, 31 for Max_NACK_Retx_Cnt (UES Table 3-28).
-UNLIMITED_RTO, UNLIMITED_NACK = 15, 31
+UNLIMITED_RTO: Final = 15
+UNLIMITED_NACK: Final = 31
 
 #: Where the doubling of NACK_Retx_Time stops, which goes on for as long as the target is busy.
-_MOST_NACK_DOUBLINGS = 5
+_MOST_NACK_DOUBLINGS: Final = 5
 #: Where the doubling stops: the largest count that is a limit.
-_MOST_DOUBLINGS = UNLIMITED_RTO - 1
-_NOT_RUNNING = -1
+_MOST_DOUBLINGS: Final = UNLIMITED_RTO - 1
+_NOT_RUNNING: Final = -1
 
 
 def nack_delay(nack_retx_time: int, refusals: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from typing import Final
 
 from uet.congestion.context import CongestionContext
 from uet.pds.pdc import Pdc, PdcState
@@ -22,11 +23,12 @@ from uet.transport import Frame
 from uet.tss.secure_domain import SealError
 
 #: Full packets that a PDC sends before another one of its context follows.
-QUANTUM_PACKETS = 4
+QUANTUM_PACKETS: Final = 4
 #: So often a call looks at those that others have woken; what is left has a deadline, which is now.
-_MOST_ROUNDS = 8
+_MOST_ROUNDS: Final = 8
+_CLOSED: Final = PdcState.CLOSED  # bound once, for the data path
 #: Stale timers are swept out when there are so many, and twice as many as at the last time.
-_LEAST_SWEPT = 256
+_LEAST_SWEPT: Final = 256
 
 
 class PdcScheduler:
@@ -105,7 +107,7 @@ class PdcScheduler:
             except Exception:
                 self.raised = pdc
                 raise
-            if pdc.state is PdcState.CLOSED:
+            if pdc.state is _CLOSED:
                 continue
             self._served[pdc] = None
             context = pdc.peer.congestion
@@ -140,7 +142,7 @@ class PdcScheduler:
             except Exception:
                 self.raised = pdc
                 raise
-            if pdc.state is PdcState.CLOSED:
+            if pdc.state is _CLOSED:
                 continue
             if not keeps_deadline or stop == FINISHED:
                 self._served[pdc] = None

@@ -15,13 +15,14 @@ one: once in 2^31 times, as with ``"1rtt"``.
 from __future__ import annotations
 
 import random
+from typing import Final
 
 from uet.config import FepConfig
 from uet.pds.window import HALF, MASK, START_END, START_FIRST
 from uet.timekeeper import Timekeeper
 
 #: Half-open PDCs remembered; beyond that, a new one takes the place of the oldest.
-_MOST_PENDING = 1_024
+_MOST_PENDING: Final = 1_024
 _HalfOpen = tuple[bytes, int, int]  # peer, its PDC id, SDI
 
 

@@ -7,20 +7,20 @@ PDS carries :class:`Outbound` messages packet by packet and gives what arrives t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from uet.pds.nacks import REISSUED
 from uet.wire.codes import NextHeader
 
 #: Errors after which a message that may be carried out twice may be sent on another PDC.
-REISSUABLE_ERRORS = frozenset(code.name for code in REISSUED)
+REISSUABLE_ERRORS: Final = frozenset(code.name for code in REISSUED)
 
 #: SES took the request and has nothing to return but the default response, which is not stored.
-ACCEPTED = 0
+ACCEPTED: Final = 0
 #: SES has no room for a message now: the packet is refused (NACK NO_SES_MSG_AVAIL), not taken.
-NO_ROOM = -1
+NO_ROOM: Final = -1
 #: SES answers later, through :meth:`Context.respond`; until then the request counts as busy.
-LATER = -2
+LATER: Final = -2
 
 
 class Response:
@@ -50,8 +50,19 @@ class Response:
 Answer = int | Response
 
 
-class Outbound(Protocol):
+class Outbound:
     """A message on its way out.  PDS reads and writes the counts, and nothing else of it."""
+
+    __slots__ = (
+        "acknowledged",
+        "error",
+        "id",
+        "next_header",
+        "packets",
+        "psn",
+        "ready",
+        "sent",
+    )
 
     #: 1..65535, or 0 where the header has none (small and medium requests)
     id: int
@@ -67,10 +78,22 @@ class Outbound(Protocol):
     next_header: int
     #: name of the error that ended it, or ``None``
     error: str | None
+    #: PSN of the packet of a small or medium request, which has no id: return data names it by
+    #: that.  PDS writes it whenever it numbers the packet.
+    psn: int
+
+    def __init__(self, message_id: int, next_header: int, packets: int) -> None:
+        self.id = message_id
+        self.next_header = next_header
+        self.packets = self.ready = packets
+        self.sent = 0
+        self.acknowledged = 0
+        self.psn = -1
+        self.error = None
 
     def packet(self, index: int) -> tuple[bytes, memoryview | bytes]:
         """SES header and payload of packet ``index``, the same at every transmission."""
-        ...
+        raise NotImplementedError
 
     def answered(self, index: int, next_header: int, response: memoryview) -> None:
         """Packet ``index`` drew a response that is more than the default one.
@@ -78,14 +101,7 @@ class Outbound(Protocol):
         ``response`` begins with the SES header and ends where its data does; it is valid during
         the call only.
         """
-        ...
-
-
-class Numbered(Outbound, Protocol):
-    """A small or medium request: it has no id, so that return data names it by its PSN."""
-
-    #: PSN of its packet; PDS writes it whenever it numbers the packet
-    psn: int
+        raise NotImplementedError
 
 
 class Context(Protocol):

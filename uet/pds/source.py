@@ -9,14 +9,14 @@ are
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final
 
 from uet.congestion.context import PdcFlow
 from uet.congestion.signals import NO_SAMPLE, rtt_sample
 from uet.pds.open_requests import RING, OpenRequests
 from uet.pds.packets import feature_request
 from uet.pds.repair import LossRecovery, TailLoss
-from uet.pds.semantics import Numbered, Outbound
+from uet.pds.semantics import Outbound
 from uet.pds.window import HALF, MASK, after
 from uet.transport import Frame
 from uet.wire.codes import MPR_UNIT, ControlType, NextHeader
@@ -25,20 +25,22 @@ if TYPE_CHECKING:
     from uet.pds.pdc import Pdc
 
 #: Requests below this have no message id: return data names them by their PSN.
-_WITH_ID = int(NextHeader.REQUEST_STD)
+_WITH_ID: Final = int(NextHeader.REQUEST_STD)
 #: Why sending has ended: nothing more can leave before something happens to this PDC, the window
 #: or the credit of its context is used up, or it
 #: has sent what it may.
-FINISHED, HELD, USED_UP = range(3)
+FINISHED: Final = 0
+HELD: Final = 1
+USED_UP: Final = 2
 #: More octets than any window has: no limit.
-EVERYTHING = 1 << 62
+EVERYTHING: Final = 1 << 62
 #: With Limit_PSN_Range a PDC uses no more PSNs than this (UES Table 3-28), and takes no message
 #: that might need them: the largest one has fewer packets than the margin.
-PSN_LIMIT = 1 << 31
-PSN_LIMIT_MARGIN = 1 << 23
+PSN_LIMIT: Final = 1 << 31
+PSN_LIMIT_MARGIN: Final = 1 << 23
 #: So far behind the newest PSN an ACK may lie that others have overtaken: as far as the 16 bits of
 #: its ack_psn_offset reach, and much further than packets are in flight.
-_REACH = 1 << 16
+_REACH: Final = 1 << 16
 
 
 class OutboundMessages:
@@ -323,8 +325,8 @@ class RequestSource:
             if not self._asks(first, now):
                 return FINISHED if room <= 0 else HELD
             credit = before = 1
-        timer, pick = self.timer, flow.paths.pick
-        request, syn = self._writer.request, not self._writer.peer_id
+        timer, paths, writer = self.timer, flow.paths, self._writer
+        syn = not writer.peer_id
         psn, clear_offset, slot_mask = first, -outstanding, requests.slot_mask
         state = context.credit_word() if self.credited else None
         request_ack = self._ack_per_packet or context.wants_ack(self._trigger)
@@ -348,21 +350,23 @@ class RequestSource:
                 stop = FINISHED
                 break
             if message.next_header < _WITH_ID:
-                cast(Numbered, message).psn = psn
+                message.psn = psn
             if clear_offset <= ~slot_mask:
                 slot_mask = requests.grow()
             window.next = (psn + 1) & MASK
             last = index + 1 == message.packets
             room -= 1
             clear_offset -= 1
-            ev = pick()
+            ev = paths.pick()
             # At the end of the range one ACK that is still to come moves it on.
             asks = (
                 last or request_ack or credit <= ask_below or not (room or requests.awaits_answer)
             )
             if asks:
                 requests.asked = psn
-            frame, size = request(psn, message, index, clear_offset, syn, False, asks, ev, state)
+            frame, size = writer.request(
+                psn, message, index, clear_offset, syn, False, asks, ev, state
+            )
             slot = psn & slot_mask
             self._message[slot] = message
             self._index[slot] = index
@@ -711,7 +715,7 @@ class RequestSource:
                 slot = psn & requests.slot_mask
                 message = self._message[slot]
                 if message is not None and message.next_header < _WITH_ID:
-                    cast(Numbered, message).psn = psn
+                    message.psn = psn
                 self._nacks[slot] = 0
                 requests.discard(psn)
                 self._copies[slot] = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from uet.congestion.spraying.paths import SinglePath
 from uet.pds.pdc import Endpoint, Pdc, PdcIdentity, PdcState
@@ -13,9 +14,9 @@ from uet.peer import Peer
 from uet.tss.secure_domain import SealError
 
 #: Start_PSN lies at least 2^16 from the last PSN used under the same id (UES 3.5.8).
-_START_DISTANCE = 1 << 16
+_START_DISTANCE: Final = 1 << 16
 #: Closed targets remembered.
-_MOST_CLOSED = 4_096
+_MOST_CLOSED: Final = 4_096
 
 #: What an initiator's PDC must agree in to carry a message (UES Table 3-26).
 _Way = tuple[bytes, bool, "int | None", bool]  # peer, ordered, SDI, whether it is a second one

@@ -8,11 +8,13 @@ wide the window is.
 from __future__ import annotations
 
 import enum
+from typing import Final
 
-MASK = 0xFFFF_FFFF
-HALF = 0x8000_0000
+MASK: Final = 0xFFFF_FFFF
+HALF: Final = 0x8000_0000
 #: Start_PSN lies in [2^16, 2^31) (UES 3.5.8).
-START_FIRST, START_END = 1 << 16, 1 << 31
+START_FIRST: Final = 1 << 16
+START_END: Final = 1 << 31
 
 
 def add(psn: int, n: int) -> int:
@@ -32,8 +34,8 @@ def after(a: int, b: int) -> bool:
 
 
 #: PSNs covered by the selective acknowledgement bitmap (UES Table 3-36).
-SACK_BITS = 64
-_SACK_MASK = (1 << SACK_BITS) - 1
+SACK_BITS: Final = 64
+_SACK_MASK: Final = (1 << SACK_BITS) - 1
 
 
 def _run(bits: int) -> int:

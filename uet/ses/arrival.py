@@ -26,32 +26,40 @@ SYNC_ATOMIC: Final = int(ProviderOpcode.SYNC_ATOMIC)
 #: Their extension header: group (16), count (16).
 SYNC_EXTENSION: Final = headers.SES_SYNC.size
 
-_SOM, _NOSOM = headers.SES_STD_SOM, headers.SES_STD_NOSOM
-_MEDIUM, _SMALL = headers.SES_MEDIUM, headers.SES_SMALL
-_STD_SIZE = _SOM.size
-_SHORT = 16  # the first word of small and medium requests has the length behind these flags
-_SHORT_LENGTH = _SMALL.mask("request_length")
-_OPCODE_SHIFT = _SOM.shift("opcode")
-_OPCODE = _SOM.mask("opcode") >> _OPCODE_SHIFT
-_SOM_BIT, _EOM_BIT, _HD_BIT = _SOM.mask("som"), _SOM.mask("eom"), _SOM.mask("hd")
-_DC_BIT, _IE_BIT, _REL_BIT = _SOM.mask("dc"), _SOM.mask("ie"), _SOM.mask("rel")
-_VERSION = _SOM.mask("version")
+_SOM: Final = headers.SES_STD_SOM
+_NOSOM: Final = headers.SES_STD_NOSOM
+_MEDIUM: Final = headers.SES_MEDIUM
+_SMALL: Final = headers.SES_SMALL
+_STD_SIZE: Final = _SOM.size
+_SHORT: Final = 16  # the first word of small and medium requests has the length behind these flags
+_SHORT_LENGTH: Final = _SMALL.mask("request_length")
+_OPCODE_SHIFT: Final = _SOM.shift("opcode")
+_OPCODE: Final = _SOM.mask("opcode") >> _OPCODE_SHIFT
+_SOM_BIT: Final = _SOM.mask("som")
+_EOM_BIT: Final = _SOM.mask("eom")
+_HD_BIT: Final = _SOM.mask("hd")
+_DC_BIT: Final = _SOM.mask("dc")
+_IE_BIT: Final = _SOM.mask("ie")
+_REL_BIT: Final = _SOM.mask("rel")
+_VERSION: Final = _SOM.mask("version")
 #: Flags that packets of one message need not share.
 FREE: Final = _SOM_BIT | _EOM_BIT | _HD_BIT | _DC_BIT
-_GENERATION_SHIFT, _JOB_SHIFT = _SOM.shift("ri_generation"), _SOM.shift("job_id")
-_PID_SHIFT, _INDEX_SHIFT = _SOM.shift("pid_on_fep"), _SOM.shift("resource_index")
-_JOB = _SOM.mask("job_id") >> _JOB_SHIFT
-_PID = _SOM.mask("pid_on_fep") >> _PID_SHIFT
-_INDEX = _SOM.mask("resource_index") >> _INDEX_SHIFT
-_PAYLOAD_LENGTH = _NOSOM.mask("payload_length")
+_GENERATION_SHIFT: Final = _SOM.shift("ri_generation")
+_JOB_SHIFT: Final = _SOM.shift("job_id")
+_PID_SHIFT: Final = _SOM.shift("pid_on_fep")
+_INDEX_SHIFT: Final = _SOM.shift("resource_index")
+_JOB: Final = _SOM.mask("job_id") >> _JOB_SHIFT
+_PID: Final = _SOM.mask("pid_on_fep") >> _PID_SHIFT
+_INDEX: Final = _SOM.mask("resource_index") >> _INDEX_SHIFT
+_PAYLOAD_LENGTH: Final = _NOSOM.mask("payload_length")
 
-_RENDEZVOUS = frozenset(map(int, RENDEZVOUS_OPCODES))
-_ATOMIC = frozenset({*map(int, ATOMIC_OPCODES), SYNC_ATOMIC})
-_DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
-_CSWAP = frozenset(map(int, CSWAP_OPCODES))
-_EXTENDED = frozenset({*_RENDEZVOUS, *_ATOMIC, SYNC_WRITE})
+_RENDEZVOUS: Final = frozenset(map(int, RENDEZVOUS_OPCODES))
+_ATOMIC: Final = frozenset({*map(int, ATOMIC_OPCODES), SYNC_ATOMIC})
+_DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
+_CSWAP: Final = frozenset(map(int, CSWAP_OPCODES))
+_EXTENDED: Final = frozenset({*_RENDEZVOUS, *_ATOMIC, SYNC_WRITE})
 #: Opcodes whose payload is part of a message that is put together from packets.
-_PLACED = frozenset(
+_PLACED: Final = frozenset(
     {
         int(Opcode.WRITE),
         SYNC_WRITE,

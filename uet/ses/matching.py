@@ -19,16 +19,16 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from uet.wire.codes import ReturnCode
 
-TAG_BITS = 64
-_TAG_MASK = (1 << TAG_BITS) - 1
-_OK = int(ReturnCode.OK)
-_NO_MATCH = (int(ReturnCode.NO_MATCH), None)
-_BAD_JOB_ID = (int(ReturnCode.BAD_JOB_ID), None)
-_UNSUPPORTED_SIZE = int(ReturnCode.UNSUPPORTED_SIZE)
+TAG_BITS: Final = 64
+_TAG_MASK: Final = (1 << TAG_BITS) - 1
+_OK: Final = int(ReturnCode.OK)
+_NO_MATCH: Final = (int(ReturnCode.NO_MATCH), None)
+_BAD_JOB_ID: Final = (int(ReturnCode.BAD_JOB_ID), None)
+_UNSUPPORTED_SIZE: Final = int(ReturnCode.UNSUPPORTED_SIZE)
 
 #: Match bits, initiator and source address; ``None`` for any
 _Key = tuple[int, int | None, str | None]

@@ -7,6 +7,7 @@ resource index} in absolute addressing. There the JobID authorises but does not 
 from __future__ import annotations
 
 from itertools import chain
+from typing import Final
 
 from uet.ses.address import Address
 from uet.ses.arrival import RequestArrival
@@ -14,9 +15,9 @@ from uet.ses.matching import ReceiveQueue
 from uet.wire import headers
 from uet.wire.codes import ReturnCode
 
-_GENERATIONS = 0xFF
-_SOM = headers.SES_STD_SOM
-_GENERATION_SHIFT = _SOM.shift("ri_generation")
+_GENERATIONS: Final = 0xFF
+_SOM: Final = headers.SES_STD_SOM
+_GENERATION_SHIFT: Final = _SOM.shift("ri_generation")
 
 
 class ResourceError(ValueError):

@@ -6,23 +6,27 @@ A response with more than the default one is guaranteed: PDS keeps it until the 
 
 from __future__ import annotations
 
+from typing import Final
+
 from uet.pds.semantics import Response
 from uet.ses.arrival import RequestArrival
 from uet.wire import headers
 from uet.wire.codes import NextHeader, ResponseOpcode, ReturnCode
 
-_RESPONSE = headers.SES_RESPONSE
-_DATA, _SMALL = headers.SES_RESPONSE_DATA, headers.SES_RESPONSE_DATA_SMALL
-_LIST_SHIFT, _OPCODE_SHIFT = _RESPONSE.shift("list"), _RESPONSE.shift("opcode")
-_GENERATION_SHIFT = _RESPONSE.shift("ri_generation")
-_PLAIN = int(ResponseOpcode.RESPONSE) << _OPCODE_SHIFT
-_OK = int(ReturnCode.OK)
-_DEFAULT_WORD = int(ResponseOpcode.DEFAULT_RESPONSE) << _OPCODE_SHIFT | _OK
-_DATA_WORD = int(ResponseOpcode.RESPONSE_W_DATA) << _OPCODE_SHIFT | _OK
-_SMALL_SHIFT = 48  # the first 16 bits of the optimized response lie in a word of 64
-_SMALL_LENGTH_SHIFT = _SMALL.shift("payload_length")
-_RESPONSE_DATA = int(NextHeader.RESPONSE_DATA)
-_RESPONSE_DATA_SMALL = int(NextHeader.RESPONSE_DATA_SMALL)
+_RESPONSE: Final = headers.SES_RESPONSE
+_DATA: Final = headers.SES_RESPONSE_DATA
+_SMALL: Final = headers.SES_RESPONSE_DATA_SMALL
+_LIST_SHIFT: Final = _RESPONSE.shift("list")
+_OPCODE_SHIFT: Final = _RESPONSE.shift("opcode")
+_GENERATION_SHIFT: Final = _RESPONSE.shift("ri_generation")
+_PLAIN: Final = int(ResponseOpcode.RESPONSE) << _OPCODE_SHIFT
+_OK: Final = int(ReturnCode.OK)
+_DEFAULT_WORD: Final = int(ResponseOpcode.DEFAULT_RESPONSE) << _OPCODE_SHIFT | _OK
+_DATA_WORD: Final = int(ResponseOpcode.RESPONSE_W_DATA) << _OPCODE_SHIFT | _OK
+_SMALL_SHIFT: Final = 48  # the first 16 bits of the optimized response lie in a word of 64
+_SMALL_LENGTH_SHIFT: Final = _SMALL.shift("payload_length")
+_RESPONSE_DATA: Final = int(NextHeader.RESPONSE_DATA)
+_RESPONSE_DATA_SMALL: Final = int(NextHeader.RESPONSE_DATA_SMALL)
 
 
 def response(

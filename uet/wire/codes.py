@@ -220,8 +220,8 @@ class NackCode(IntEnum):
         return ErrorClass.PDC_ERR if self in _PDC_ERR else ErrorClass.NORMAL
 
 
-_PDC_ERR = frozenset({NackCode.PKT_NOT_RCVD, NackCode.ACK_WITH_DATA, NackCode.EXP_NACK_ERR})
-_PDC_FATAL = frozenset(
+_PDC_ERR: Final = frozenset({NackCode.PKT_NOT_RCVD, NackCode.ACK_WITH_DATA, NackCode.EXP_NACK_ERR})
+_PDC_FATAL: Final = frozenset(
     {
         NackCode.INV_DPDCID,
         NackCode.PDC_HDR_MISMATCH,

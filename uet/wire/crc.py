@@ -8,12 +8,14 @@ first.
 
 from __future__ import annotations
 
+from typing import Final
+
 import google_crc32c
 
 from uet.wire.codes import CRC_SIZE
 
 #: Offset of the source address, where the coverage begins, by IP version.
-COVERAGE_START = {4: 12, 6: 8}
+COVERAGE_START: Final = {4: 12, 6: 8}
 
 
 def crc32c(data: bytes | memoryview) -> int:

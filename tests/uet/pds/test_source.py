@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from uet.pds.semantics import Outbound
 from uet.pds.source import OutboundMessages
 
 MOST_SHORT = 2
 
 
-@dataclass(eq=False)
-class Message:
+class Message(Outbound):
     """The counts of a message, which is all that its PDC looks at."""
 
-    name: str
-    packets: int
-    ready: int = 1 << 30
-    sent: int = 0
-    acknowledged: int = 0
-    next_header: int = 3
-    id: int = 1
-    error: str | None = None
-
-    def packet(self, index: int) -> tuple[bytes, bytes]:
-        raise NotImplementedError
-
-    def answered(self, index: int, next_header: int, response: memoryview) -> None:
-        raise NotImplementedError
+    def __init__(self, name: str, packets: int) -> None:
+        super().__init__(1, 3, packets)
+        self.ready = 1 << 30
+        self.name = name
 
 
 class Ends:
@@ -43,11 +32,11 @@ class Ends:
         self.heard.append(("unsent", message.name, message.error))
 
 
-def posted(*packets: int) -> tuple[OutboundMessages, list[Message], Ends]:
+def posted(*packets: int) -> tuple[OutboundMessages, list[Outbound], Ends]:
     """Messages of so many ``packets`` in the queue."""
     ends = Ends()
     messages = OutboundMessages(ends, MOST_SHORT)  # type: ignore[arg-type]  # a stand-in of a Pdc
-    made = [Message(f"m{n}", count) for n, count in enumerate(packets)]
+    made: list[Outbound] = [Message(f"m{n}", count) for n, count in enumerate(packets)]
     for message in made:
         messages.post(message)
     return messages, made, ends

@@ -14,13 +14,16 @@ Every ACK falls into one of four quadrants, by its mark and its queueing delay a
 
 from __future__ import annotations
 
+from typing import Final
+
 from uet.congestion.congestion_parameters import NsccParameters
 from uet.congestion.control_registry import CONTROLS, CongestionControl, Tuning
 from uet.congestion.signals import NO_SAMPLE
 from uet.timekeeper import NEVER
 from uet.wire.codes import NackCode
 
-_TRIMMED, _TRIMMED_LASTHOP = int(NackCode.TRIMMED), int(NackCode.TRIMMED_LASTHOP)
+_TRIMMED: Final = int(NackCode.TRIMMED)
+_TRIMMED_LASTHOP: Final = int(NackCode.TRIMMED_LASTHOP)
 
 
 class Nscc:
@@ -93,8 +96,8 @@ class Nscc:
 
         #: smallest RTT seen; it never rises
         self.base_rtt = parameters.base_rtt
-        self.max_wnd: float = parameters.max_wnd
-        self.cwnd: float = parameters.max_wnd  # there is no slow start
+        self.max_wnd = float(parameters.max_wnd)
+        self.cwnd = float(parameters.max_wnd)  # there is no slow start
         self.inflight = 0
 
         self.average = 0.0  # queueing delay

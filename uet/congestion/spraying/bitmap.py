@@ -8,17 +8,18 @@ themselves: there an EV is no path.
 from __future__ import annotations
 
 import random
+from typing import Final
 
 from uet.congestion.spraying.paths import ECN, LOST, NACK, TIMEOUT, draw_evs
 from uet.timekeeper import NEVER
 
 #: Rounds that an EV is passed over after a mark, a trim and a loss, and at most.
-PENALTIES = {ECN: 1, NACK: 4, TIMEOUT: 15, LOST: 15}
-MOST = 15
+PENALTIES: Final = {ECN: 1, NACK: 4, TIMEOUT: 15, LOST: 15}
+MOST: Final = 15
 #: Up to here a penalty may come from congestion, which passes; beyond, the path may be broken.
-_CONGESTED = PENALTIES[NACK]
+_CONGESTED: Final = PENALTIES[NACK]
 #: After so many rounds they have another order.
-_ROUNDS = 8
+_ROUNDS: Final = 8
 
 
 class PenaltySpraying:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 #: EVs in the set of who learns about each (UES 3.6.16: typically 256 or more).
-EV_SET_SIZE = 256
+EV_SET_SIZE: Final = 256
 #: EVs are drawn from the dynamic ports so that captures do not label frames as other services.
-EV_FIRST, EV_LAST = 49_152, 65_535
-EVS = EV_LAST - EV_FIRST + 1  # a power of two
-_EV_MASK = EVS - 1
+EV_FIRST: Final = 49_152
+EV_LAST: Final = 65_535
+EVS: Final = EV_LAST - EV_FIRST + 1  # a power of two
+_EV_MASK: Final = EVS - 1
 
 
 class ObliviousSpraying:
@@ -90,9 +91,13 @@ class SinglePath:
 #: How a path was: in order, marked CE, trimmed there, lost without a word: by its timer, or as
 #: newer packets reveal.  What was trimmed at the last hop is not held against the path and counts
 #: as ``CLEAN`` (UES 3.6.16).
-CLEAN, ECN, NACK, TIMEOUT, LOST = range(5)
+CLEAN: Final = 0
+ECN: Final = 1
+NACK: Final = 2
+TIMEOUT: Final = 3
+LOST: Final = 4
 #: The smallest set of EVs that is worth spraying over.
-_LEAST_EVS = 8
+_LEAST_EVS: Final = 8
 
 
 class PathSelection(Protocol):

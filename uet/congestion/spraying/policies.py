@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from topologies.registry import Registry
 from uet.congestion.congestion_parameters import Parameters, PathParameters
@@ -61,7 +61,7 @@ class Spraying:
         return made if self.per_port else peer.ports.steer(made)
 
 
-SPRAYING: Registry[Spraying] = Registry("way of spraying")
+SPRAYING: Final[Registry[Spraying]] = Registry("way of spraying")
 
 
 def _reps(peer: SprayedPeer) -> PathSelection:

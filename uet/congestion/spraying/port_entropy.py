@@ -20,12 +20,14 @@ import random
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Final
 
 from uet.congestion.spraying.paths import EV_FIRST, EV_LAST, LOST, TIMEOUT, PathSelection, draw_evs
 
 #: A port that does not answer is tried after so many of its turns, then each time after twice as
 #: many as before, up to the second number: what a try loses holds up the end of its message.
-TRY_AFTER, TRY_AFTER_MOST = 32, 4096
+TRY_AFTER: Final = 32
+TRY_AFTER_MOST: Final = 4096
 
 
 def choices(ports: Sequence[int]) -> bytes:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import random
 from array import array
+from typing import Final
 
 from uet.congestion.spraying.paths import CLEAN, ECN, EV_SET_SIZE, LOST, TIMEOUT, draw_evs
 
 #: Good EVs remembered.
-CACHE_SIZE = 8
-_SLOT = CACHE_SIZE - 1
+CACHE_SIZE: Final = 8
+_SLOT: Final = CACHE_SIZE - 1
 #: While it explores after a freeze, one packet in so many has a random EV.
-_EXPLORE_EVERY = 8
-_EMPTY = -1
+_EXPLORE_EVERY: Final = 8
+_EMPTY: Final = -1
 
 
 class Reps:

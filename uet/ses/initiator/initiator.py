@@ -6,6 +6,8 @@ this endpoint requests, and time. :mod:`uet.ses.initiator.replies` takes respons
 
 from __future__ import annotations
 
+from typing import Final
+
 from uet.pds.rto import UNLIMITED_NACK
 from uet.pds.semantics import ACCEPTED, REISSUABLE_ERRORS, Answer, Context, Outbound
 from uet.ses.address import Address
@@ -34,14 +36,15 @@ from uet.wire.codes import DEFERRABLE_OPCODES, RENDEZVOUS_OPCODES, ReturnCode
 
 __all__ = ["Initiator", "MessageError"]
 
-_BAD_GENERATION, _NO_MATCH = int(ReturnCode.BAD_GENERATION), int(ReturnCode.NO_MATCH)
-_DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
-_RENDEZVOUS = frozenset(map(int, RENDEZVOUS_OPCODES))
+_BAD_GENERATION: Final = int(ReturnCode.BAD_GENERATION)
+_NO_MATCH: Final = int(ReturnCode.NO_MATCH)
+_DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
+_RENDEZVOUS: Final = frozenset(map(int, RENDEZVOUS_OPCODES))
 #: A target has no more generations than these (UES 3.4.1): who has received all of them in turn
 #: will not come up to date by trying on.
-_MOST_GENERATIONS = 256
+_MOST_GENERATIONS: Final = 256
 
-COUNTERS = (
+COUNTERS: Final = (
     "tx_messages",
     "tx_messages_failed",
     "tx_messages_deferred",

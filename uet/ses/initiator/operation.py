@@ -142,7 +142,7 @@ class OutstandingReads:
 #: Called with ``None``, or the error's name, when an operation of the endpoint itself ends.
 Ended = Callable[[str | None], None]
 #: Messages that are distinguished among those that read a rendezvous send; one is enough.
-_MOST_READS = 16
+_MOST_READS: Final = 16
 
 
 class PeerReads:
@@ -372,9 +372,9 @@ class OperationStream:
         heapq.heappop(self._heap(operation))
 
 
-_HIGHEST_ID = 0xFFFF
-_KEY_BITS = 48  # of a memory key, beside its flags (UES Table 2-13)
-_HIGHEST_TOKEN = (1 << 32) - 1
+_HIGHEST_ID: Final = 0xFFFF
+_KEY_BITS: Final = 48  # of a memory key, beside its flags (UES Table 2-13)
+_HIGHEST_TOKEN: Final = (1 << 32) - 1
 
 
 class MessageIds:

@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Final
 
+from uet.pds.semantics import Outbound
 from uet.ses.initiator.requests import MessagePlan
 from uet.wire import headers
 from uet.wire.codes import DEFERRABLE_OPCODES, NextHeader, Opcode
 
-_STD = int(NextHeader.REQUEST_STD)
-_SMALL = int(NextHeader.REQUEST_SMALL)
-_RTR, _MSG_ERROR = int(Opcode.DEFERRABLE_RTR), int(Opcode.MSG_ERROR)
-_DEFERRABLE = frozenset(int(opcode) for opcode in DEFERRABLE_OPCODES)
-_OFFSET_AT = headers.SES_STD_NOSOM.field("message_offset").offset // 8
-_OFFSET = struct.Struct(">I")
-_LENGTH_AT = headers.SES_STD_NOSOM.field("request_length").offset // 8
+_STD: Final = int(NextHeader.REQUEST_STD)
+_SMALL: Final = int(NextHeader.REQUEST_SMALL)
+_RTR: Final = int(Opcode.DEFERRABLE_RTR)
+_MSG_ERROR: Final = int(Opcode.MSG_ERROR)
+_DEFERRABLE: Final = frozenset(int(opcode) for opcode in DEFERRABLE_OPCODES)
+_OFFSET_AT: Final = headers.SES_STD_NOSOM.field("message_offset").offset // 8
+_pack_offset: Final = struct.Struct(">I").pack
+_LENGTH_AT: Final = headers.SES_STD_NOSOM.field("request_length").offset // 8
 #: The resource that a key on a small header stands for (UES Table 2-13).
-_KEY_INDEX = 0xFFF
+_KEY_INDEX: Final = 0xFFF
 
 #: Operations whose first header differs between messages by whole words only, given its kind.
-_PLAIN = frozenset(map(int, (Opcode.WRITE, Opcode.READ, Opcode.SEND, Opcode.TAGGED_SEND)))
+_PLAIN: Final = frozenset(map(int, (Opcode.WRITE, Opcode.READ, Opcode.SEND, Opcode.TAGGED_SEND)))
 #: Words of a header by what else decides it: its flags, and the resource with its generation.
 _templates: dict[tuple[object, ...], tuple[int, int]] = {}
-_MOST_TEMPLATES = 4_096
+_MOST_TEMPLATES: Final = 4_096
 
 #: message, index of the packet, next header and octets of the response
 OnAnswer = Callable[["OutboundMessage", int, int, memoryview], None]
 
 
-class OutboundMessage:
-    """One attempt to carry a request out (:class:`uet.pds.semantics.Outbound`)."""
+class OutboundMessage(Outbound):
+    """One attempt to carry a request out."""
 
     __slots__ = (
         "_after",
@@ -48,16 +51,8 @@ class OutboundMessage:
         "_rest",
         "_tail",
         "_tokens",
-        "acknowledged",
-        "error",
-        "id",
-        "next_header",
         "operation",
-        "packets",
         "plan",
-        "psn",
-        "ready",
-        "sent",
     )
 
     def __init__(
@@ -70,15 +65,8 @@ class OutboundMessage:
         generation: int = 0,
         tokens: tuple[int, int] = (0, 0),
     ) -> None:
+        super().__init__(message_id, plan.next_header, -(-plan.span // mtu) or 1)
         self.plan = plan
-        self.id = message_id
-        self.next_header = plan.next_header
-        self.packets = -(-plan.span // mtu) or 1
-        self.ready = self.packets
-        self.sent = 0
-        self.acknowledged = 0
-        self.psn = -1
-        self.error: str | None = None
         #: whose attempt this is: the initiator's own record
         self.operation: object = None
         self._ended_early = False
@@ -112,7 +100,7 @@ class OutboundMessage:
             return self._tail, self._rest
         mtu = self._mtu
         offset = index * mtu
-        header = self._before + _OFFSET.pack(offset) + self._after
+        header = self._before + _pack_offset(offset) + self._after
         return header, self.plan.payload[offset : offset + mtu]
 
     def answered(self, index: int, next_header: int, response: memoryview) -> None:

@@ -7,6 +7,7 @@ request by its message id, or by its PSN where that had none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from uet.pds.semantics import ACCEPTED, Answer, Context, Response
 from uet.ses.address import Address
@@ -22,18 +23,21 @@ from uet.wire.codes import (
     ReturnCode,
 )
 
-_RESPONSE, _DATA = headers.SES_RESPONSE, headers.SES_RESPONSE_DATA
-_SMALL_DATA = headers.SES_RESPONSE_DATA_SMALL
-_WITH_DATA, _WITH_SMALL_DATA = int(NextHeader.RESPONSE_DATA), int(NextHeader.RESPONSE_DATA_SMALL)
-_OK, _NULL = int(ReturnCode.OK), int(ReturnCode.NULL)
-_BAD_GENERATION = int(ReturnCode.BAD_GENERATION)
+_RESPONSE: Final = headers.SES_RESPONSE
+_DATA: Final = headers.SES_RESPONSE_DATA
+_SMALL_DATA: Final = headers.SES_RESPONSE_DATA_SMALL
+_WITH_DATA: Final = int(NextHeader.RESPONSE_DATA)
+_WITH_SMALL_DATA: Final = int(NextHeader.RESPONSE_DATA_SMALL)
+_OK: Final = int(ReturnCode.OK)
+_NULL: Final = int(ReturnCode.NULL)
+_BAD_GENERATION: Final = int(ReturnCode.BAD_GENERATION)
 #: Refusals that time may mend (UES 3.4.1).
-_TEMPORARY = frozenset({int(ReturnCode.NO_MATCH), int(ReturnCode.DISABLED_GEN)})
-_OVERFLOW = int(ResponseList.OVERFLOW)
-_DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
+_TEMPORARY: Final = frozenset({int(ReturnCode.NO_MATCH), int(ReturnCode.DISABLED_GEN)})
+_OVERFLOW: Final = int(ResponseList.OVERFLOW)
+_DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
 #: Delivery modes that have PDCs.
-RELIABLE = ("rud", "rod")
-MALFORMED = "MALFORMED_RESPONSE"
+RELIABLE: Final = ("rud", "rod")
+MALFORMED: Final = "MALFORMED_RESPONSE"
 
 
 def code_name(code: int) -> str:

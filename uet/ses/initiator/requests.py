@@ -45,11 +45,9 @@ _SHORT_LENGTH: Final = 1 << 14  # small and medium headers have 14 bits for the 
 #: The part of an optimized key that a small header can name (UES Table 2-13): 12 bits.
 _SMALL_KEY: Final = 0xFFF
 _KEY_PROPER: Final = (1 << 62) - 1
-_STD, _MEDIUM, _SMALL = (
-    int(NextHeader.REQUEST_STD),
-    int(NextHeader.REQUEST_MEDIUM),
-    int(NextHeader.REQUEST_SMALL),
-)
+_STD: Final = int(NextHeader.REQUEST_STD)
+_MEDIUM: Final = int(NextHeader.REQUEST_MEDIUM)
+_SMALL: Final = int(NextHeader.REQUEST_SMALL)
 _RMA: Final = frozenset({Opcode.WRITE, Opcode.READ, Opcode.ATOMIC, Opcode.FETCHING_ATOMIC})
 #: Always with a standard header: they need its tokens or its message id.
 _STANDARD_ONLY: Final = frozenset(

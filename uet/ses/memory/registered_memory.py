@@ -7,11 +7,12 @@ A 64-bit key: bit 63 idempotent-safe, bit 62 optimized, 61..56 reserved, 55..48 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-KEY_BITS = 64
-FLAGS_AT = 56
-IDEMPOTENT_SAFE = 1 << 63
-OPTIMIZED = 1 << 62
+KEY_BITS: Final = 64
+FLAGS_AT: Final = 56
+IDEMPOTENT_SAFE: Final = 1 << 63
+OPTIMIZED: Final = 1 << 62
 
 
 class MemoryRegionError(ValueError):

@@ -28,7 +28,7 @@ from uet.ses.target.rma_target import MemoryAccess
 from uet.ses.target.sends import OwnInitiator, Sends, tagged_atomic
 from uet.wire.codes import DEFERRABLE_OPCODES, Opcode, ReturnCode
 
-_NEEDED: dict[int, FepCapability] = {
+_NEEDED: Final[dict[int, FepCapability]] = {
     Opcode.NO_OP: FepCapability.NONE,
     Opcode.WRITE: FepCapability.NONE,
     Opcode.READ: FepCapability.READ,
@@ -45,13 +45,13 @@ _NEEDED: dict[int, FepCapability] = {
     Opcode.TSEND_FETCH_ATOMIC: FepCapability.TSEND_ATOMIC,
     Opcode.MSG_ERROR: FepCapability.NONE,
 }
-_SYNC = {SYNC_WRITE: FepCapability.NONE, SYNC_ATOMIC: FepCapability.ATOMIC}
+_SYNC: Final = {SYNC_WRITE: FepCapability.NONE, SYNC_ATOMIC: FepCapability.ATOMIC}
 #: What a small request may carry: memory named by the resource index.
-SMALL_OPCODES = frozenset(
+SMALL_OPCODES: Final = frozenset(
     {int(Opcode.WRITE), int(Opcode.READ), int(Opcode.ATOMIC), int(Opcode.FETCHING_ATOMIC)}
 )
 #: What a datagram may be: the UEC reference provider sends SEND.
-DATAGRAM_OPCODES = frozenset({int(Opcode.SEND), int(Opcode.DATAGRAM_SEND)})
+DATAGRAM_OPCODES: Final = frozenset({int(Opcode.SEND), int(Opcode.DATAGRAM_SEND)})
 
 
 def supported_opcodes(capabilities: FepCapability, compatibility: Compatibility) -> frozenset[int]:
@@ -124,11 +124,14 @@ class Checks:
         return 0, found
 
 
-_OK = int(ReturnCode.OK)
-_OP_VIOLATION = int(ReturnCode.OP_VIOLATION)
-_INITIATOR_ERR, _DROPPED = int(ReturnCode.INITIATOR_ERR), int(ReturnCode.DROPPED)
-_READ, _NO_OP = int(Opcode.READ), int(Opcode.NO_OP)
-_RTR, _MSG_ERROR = int(Opcode.DEFERRABLE_RTR), int(Opcode.MSG_ERROR)
+_OK: Final = int(ReturnCode.OK)
+_OP_VIOLATION: Final = int(ReturnCode.OP_VIOLATION)
+_INITIATOR_ERR: Final = int(ReturnCode.INITIATOR_ERR)
+_DROPPED: Final = int(ReturnCode.DROPPED)
+_READ: Final = int(Opcode.READ)
+_NO_OP: Final = int(Opcode.NO_OP)
+_RTR: Final = int(Opcode.DEFERRABLE_RTR)
+_MSG_ERROR: Final = int(Opcode.MSG_ERROR)
 _WRITES: Final = frozenset({int(Opcode.WRITE), SYNC_WRITE})
 _ATOMICS: Final = frozenset({int(Opcode.ATOMIC), int(Opcode.FETCHING_ATOMIC), SYNC_ATOMIC})
 _TAGGED_ATOMICS: Final = frozenset({int(Opcode.TSEND_ATOMIC), int(Opcode.TSEND_FETCH_ATOMIC)})

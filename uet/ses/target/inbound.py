@@ -23,10 +23,10 @@ from uet.wire import headers
 from uet.wire.codes import MPR_UNIT, RENDEZVOUS_OPCODES, Opcode, ReturnCode
 
 #: Each gap in a message waits for a packet of the receive window, which has at most so many.
-MOST_GAPS = 255 * MPR_UNIT
+MOST_GAPS: Final = 255 * MPR_UNIT
 #: Octets of packets that may wait for the SOM of their sends.
-MOST_EARLY_OCTETS = 16 * 2**20
-_DROPPED = int(ReturnCode.DROPPED)
+MOST_EARLY_OCTETS: Final = 16 * 2**20
+_DROPPED: Final = int(ReturnCode.DROPPED)
 #: PDC and message identifier.
 MessageKey = tuple[int, int]
 
@@ -364,9 +364,9 @@ TAGGED_OPCODES: Final = frozenset(
         int(Opcode.TSEND_FETCH_ATOMIC),
     }
 )
-_PID_SHIFT = headers.SES_RENDEZVOUS.shift("read_pid_on_fep")
-_PID = headers.SES_RENDEZVOUS.mask("read_pid_on_fep")
-_INDEX = headers.SES_RENDEZVOUS.mask("read_resource_index")
+_PID_SHIFT: Final = headers.SES_RENDEZVOUS.shift("read_pid_on_fep")
+_PID: Final = headers.SES_RENDEZVOUS.mask("read_pid_on_fep")
+_INDEX: Final = headers.SES_RENDEZVOUS.mask("read_resource_index")
 
 
 class Rest:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
+from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Outbound, Response
 from uet.profiles import FepCapability
 from uet.ses.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, RequestArrival
 from uet.ses.facilities import Facilities
@@ -25,12 +25,12 @@ from uet.transport import Completion
 from uet.wire import headers
 from uet.wire.codes import CSWAP_OPCODES, NextHeader, Opcode, ReturnCode
 
-_RESPONSE_DATA = int(NextHeader.RESPONSE_DATA)
-_RESPONSE_DATA_SMALL = int(NextHeader.RESPONSE_DATA_SMALL)
+_RESPONSE_DATA: Final = int(NextHeader.RESPONSE_DATA)
+_RESPONSE_DATA_SMALL: Final = int(NextHeader.RESPONSE_DATA_SMALL)
 
 
-class ReturnData:
-    """The data that one request packet reads: an :class:`uet.pds.semantics.Outbound`.
+class ReturnData(Outbound):
+    """The data that one request packet reads.
 
     A READ of several packets is requested packet by packet, and each draws one of these.
     """
@@ -38,16 +38,9 @@ class ReturnData:
     __slots__ = (
         "_data",
         "_header",
-        "acknowledged",
         "by",
-        "error",
-        "id",
         "key",
-        "next_header",
         "offset",
-        "packets",
-        "ready",
-        "sent",
     )
 
     def __init__(
@@ -59,16 +52,12 @@ class ReturnData:
         offset: int = 0,
         by: object = None,
     ) -> None:
+        next_header = _RESPONSE_DATA if request.has_id else _RESPONSE_DATA_SMALL
+        super().__init__(request.message_id, next_header, 1)
         #: the region that was read, where, and by which message, if one was and has taken the data
         self.key = key
         self.offset = offset
         self.by = by
-        self.id = request.message_id
-        self.packets = self.ready = 1
-        self.sent = 0
-        self.acknowledged = 0
-        self.next_header = _RESPONSE_DATA if request.has_id else _RESPONSE_DATA_SMALL
-        self.error: str | None = None
         self._header = data_header(request, len(data))
         self._data = data
 
@@ -162,7 +151,8 @@ class SyncGroups:
             )
 
 
-_OK, _BAD_ADDR = int(ReturnCode.OK), int(ReturnCode.BAD_ADDR)
+_OK: Final = int(ReturnCode.OK)
+_BAD_ADDR: Final = int(ReturnCode.BAD_ADDR)
 #: Packets of return data that may wait on one PDC; a request that finds so many comes again.
 MOST_READBACKS: Final = 4_096
 _FETCHING: Final = frozenset({int(Opcode.FETCHING_ATOMIC), int(Opcode.TSEND_FETCH_ATOMIC)})
@@ -190,7 +180,7 @@ class MemoryAccess:
         self._complete = facilities.complete
         self._counters = facilities.counters
         self._mtu = config.payload_mtu
-        self._inline = config.max_ack_data_size
+        self._most_in_ack = config.max_ack_data_size
         self._swaps = FepCapability.FETCHING_ATOMIC in config.capabilities
         self._overrun = int(
             ReturnCode.UNSUPPORTED_SIZE
@@ -275,7 +265,7 @@ class MemoryAccess:
             return ACCEPTED
         offset = request.buffer_offset + request.start
         by = (pdc.id, request.message_id)
-        if request.length <= self._inline:
+        if request.length <= self._most_in_ack:
             answer = data_response(request, data)
             answer.known = partial(self._served, region.key, offset, len(data), by)
             return answer
@@ -337,7 +327,7 @@ class MemoryAccess:
         """The answer to an atomic operation: the original value, if it is fetched."""
         if request.opcode not in _FETCHING:
             return ACCEPTED
-        if len(before) <= self._inline:
+        if len(before) <= self._most_in_ack:
             return data_response(request, before)
         pdc.post(ReturnData(request, before))
         return ACCEPTED

@@ -40,10 +40,11 @@ from uet.timekeeper import Timekeeper
 from uet.transport import Completion, ReceiveRequest
 from uet.wire.codes import DEFERRABLE_OPCODES, AtomicOpcode, ReturnCode
 
-_OK = int(ReturnCode.OK)
-_TOKENS = (1 << 32) - 1
-_NO_MATCH, _DROPPED = int(ReturnCode.NO_MATCH), int(ReturnCode.DROPPED)
-_TOO_LONG = int(ReturnCode.UNSUPPORTED_SIZE)
+_OK: Final = int(ReturnCode.OK)
+_TOKENS: Final = (1 << 32) - 1
+_NO_MATCH: Final = int(ReturnCode.NO_MATCH)
+_DROPPED: Final = int(ReturnCode.DROPPED)
+_TOO_LONG: Final = int(ReturnCode.UNSUPPORTED_SIZE)
 _DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
 
 

@@ -30,7 +30,7 @@ from uet.transport import ReceiveRequest
 from uet.wire import headers
 from uet.wire.codes import NextHeader, Opcode, ReturnCode
 
-_OP_VIOLATION = int(ReturnCode.OP_VIOLATION)
+_OP_VIOLATION: Final = int(ReturnCode.OP_VIOLATION)
 
 
 class ConnectionlessTarget:
@@ -114,12 +114,17 @@ class ConnectionlessTarget:
         self._sends.report(request, peer, match, length, None)
 
 
-_SOM, _NOSOM = headers.SES_STD_SOM, headers.SES_STD_NOSOM
-_SIZE = _SOM.size
-_SOM_BIT, _HD_BIT, _DC_BIT = _SOM.mask("som"), _SOM.mask("hd"), _SOM.mask("dc")
-_PAYLOAD_LENGTH = _NOSOM.mask("payload_length")
-_STD = int(NextHeader.REQUEST_STD)
-_OK = int(ReturnCode.OK)
+_SOM: Final = headers.SES_STD_SOM
+_NOSOM: Final = headers.SES_STD_NOSOM
+_unpack_som: Final = _SOM.unpack_from
+_unpack_nosom: Final = _NOSOM.unpack_from
+_SIZE: Final = _SOM.size
+_SOM_BIT: Final = _SOM.mask("som")
+_HD_BIT: Final = _SOM.mask("hd")
+_DC_BIT: Final = _SOM.mask("dc")
+_PAYLOAD_LENGTH: Final = _NOSOM.mask("payload_length")
+_STD: Final = int(NextHeader.REQUEST_STD)
+_OK: Final = int(ReturnCode.OK)
 COUNTERS: Final = (
     "rx_messages",
     "rx_message_octets",
@@ -244,13 +249,11 @@ class Target:
         if next_header != _STD or left < 0:
             return self._execution.judge(pdc, psn, next_header, packet, at)
         if packet[at + 1] & _SOM_BIT:
-            word, number, to, offset, _, bits, data, length = _SOM.unpack_from(packet, at)
+            word, number, to, offset, _, bits, data, length = _unpack_som(packet, at)
             start, octets = 0, left
             header_data = data if word & _HD_BIT else None
         else:
-            word, number, to, offset, _, bits, octets, start, length = _NOSOM.unpack_from(
-                packet, at
-            )
+            word, number, to, offset, _, bits, octets, start, length = _unpack_nosom(packet, at)
             octets &= _PAYLOAD_LENGTH
             header_data = None
         key = (pdc.id, number)
