@@ -25,8 +25,6 @@ from emulator.transports.wire_cost import WireCost
 from emulator.workers.division import Division, JobSchedules
 from emulator.workers.virtual_pool import VirtualPool
 
-#: All ones: in every floating-point type this is not a number, which equals nothing.
-POISON = 0xFF
 #: So many elements are compared at a time: numpy's answer for each takes an octet.
 _COMPARED = 2**20
 #: Counters by rank, layer and name.
@@ -128,9 +126,8 @@ def measure(
             pool.load(schedules)
             for one in own:
                 _begin(memories[one.rank], trial, one)
+        pool.spoil(judged)
         for rank, memory in memories.items():
-            for name in judged[rank]:
-                memory.array(name, np.uint8)[:] = POISON
             _fill(memory, renewed[rank])
         if iteration >= 0 and (start.fresh or faults.deadly):
             pool.renew()
@@ -264,14 +261,10 @@ def _prepare(
     kept: Collection[str],
 ) -> None:
     """Spoil what is going to be compared, but for buffers that are ``kept``; fill the inputs."""
-    for schedule in schedules:
-        memory = pool.memories.get(schedule.rank)
-        if memory is None:  # on another machine
-            continue
-        for name in trial.expected(schedule.rank):
-            if name not in kept:
-                memory.array(name, np.uint8)[:] = POISON
-        _fill(memory, trial.inputs(schedule.rank))
+    own = [schedule.rank for schedule in schedules if schedule.rank in pool.memories]
+    pool.spoil({rank: [one for one in trial.expected(rank) if one not in kept] for rank in own})
+    for rank in own:
+        _fill(pool.memories[rank], trial.inputs(rank))
 
 
 def _record(

@@ -96,6 +96,17 @@ class VirtualPool:
             loads[owner].append((rank, schedule, layouts_for(rank, by_rank)))
         fabric.each_with([call(WorkerPart.load, one) for one in loads])
 
+    def spoil(self, buffers: Mapping[int, Sequence[str]]) -> None:
+        """Overwrite ``buffers`` (names by rank), so that what nobody writes there is found out.
+
+        Each worker does so for its own GPUs: it is the first to touch most of these pages.
+        """
+        fabric = self._fabric
+        parts: list[dict[int, Sequence[str]]] = [{} for _ in fabric.workers]
+        for rank, names in buffers.items():
+            parts[fabric.owner(self.specs[rank].node)][rank] = names
+        fabric.each_with([call(WorkerPart.spoil, one) for one in parts])
+
     def _meeting(self, schedules: Sequence[Schedule]) -> dict[str, frozenset[int]]:
         """Return who meets at each barrier; every MPI rank knows the barriers of its own GPUs."""
         ranks = self._fabric.ranks
@@ -333,7 +344,7 @@ def laid_out(
     if set(by_rank) != set(ranks) or len(schedules) != len(by_rank):
         raise ValueError("there must be exactly one schedule for each rank")
     for rank, memory in memories.items():
-        memory.lay_out(Layout(by_rank[rank].buffers), reserve=True)
+        memory.lay_out(Layout(by_rank[rank].buffers))
     return by_rank
 
 

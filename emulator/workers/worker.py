@@ -24,10 +24,12 @@ from functools import partial
 from heapq import heappush
 from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
+import numpy as np
+
 from emulator.dataplane.dataplane import Account, Dataplane
 from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, Progress
-from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, memory_path
+from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
 from emulator.sim.endpoint.operations.nvlink import CopyNotice
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
@@ -61,6 +63,9 @@ V = TypeVar("V")
 #: A rank's schedule, with the buffers of every rank that it writes to.
 Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
 
+#: An octet of a spoiled buffer, all ones: in every floating-point type, these are not a number,
+#: which equals nothing.
+POISON = 0xFF
 #: PDCs or queue pairs beyond which the memory of an iteration's is worth a full collection.
 MANY_CONNECTIONS = 1_000
 
@@ -249,9 +254,16 @@ class WorkerPart:
         self.events.at(when, order, endpoint.take_copy, notice)
 
     def load(self, loads: Sequence[Load]) -> None:
-        """Give GPUs of this worker their schedules."""
+        """Give GPUs of this worker their schedules, and the machine's memory for their buffers."""
         for rank, schedule, layouts in loads:
+            self._memories[rank].lay_out(Layout(schedule.buffers), reserve=True)
             self._endpoints[rank].load(schedule, layouts)
+
+    def spoil(self, buffers: Mapping[int, Sequence[str]]) -> None:
+        """Overwrite the ``buffers`` of this worker's ranks."""
+        for rank, names in buffers.items():
+            for name in names:
+                self._memories[rank].array(name, np.uint8)[:] = POISON
 
     def renew(self, life: int, lives_before: int) -> None:
         """Give every GPU a new transport, for life number ``life`` of a row."""
