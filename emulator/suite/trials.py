@@ -1,5 +1,7 @@
 """Trials of a suite: one ``uetemu run`` each, as many at once as there are processors.
 
+Those of a machine are forked from one process, which has imported what they need.
+
 A trial is named by the words of its command: two tests with equal words share one.  Each has a
 folder ``trials/KEY`` in the suite's: the run folder, with ``trial.json`` (the words of the command,
 its exit status and duration) written last.  A trial that has such a file is not run again, so that
@@ -10,25 +12,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from signal import SIGINT, Signals
+from signal import Signals
 from typing import Any, Protocol
 
 import emulator
 from emulator import plugins
-from emulator.dataplane.kernel.ending_with_us import ending_with_us
 from emulator.dataplane.kernel.keeper import VARIABLE as KEPT
 from emulator.dataplane.kernel.launcher import without_launcher
+from emulator.errors import UserError
 from emulator.run.environment import version_of
+from emulator.suite.trial_parent import SHOWN
 from emulator.whole_file import write_whole
 
 #: A row of ``result.json``.
@@ -109,8 +115,36 @@ class TrialOutcome:
         yield from places.values()
 
 
+#: What trials load anyway, which takes longer than many a trial.
+PRELOADED = (
+    "emulator.cli.main",
+    "emulator.cli.rank_runs",
+    "emulator.cli.run_options",
+    "emulator.cli.run_terminal",
+    "emulator.cli.run_verb",
+    "emulator.dataplane.kernel.fabric.build",
+    "emulator.dataplane.kernel.fabric.tunnels",
+    "emulator.dataplane.kernel.offloads",
+    "emulator.dataplane.lab",
+    "emulator.dataplane.model.fabric",
+    "emulator.rocev2.hca",
+    "emulator.run.report.outcome_sentence",
+    "emulator.run.runner",
+    "emulator.sim.endpoint.endpoint_fitting",
+    "emulator.transports.rocev2_transport",
+    "emulator.transports.uet_transport",
+    "numpy.ma",
+    "numpy.random",
+    "rich.progress",
+    "scenarios.collectives.collective",
+    "scenarios.workloads.flows",
+    "topologies.mininet_topo",
+    "uet.congestion.controls.nscc",
+)
 #: The program ``uetemu``.
 _START = "import sys; from emulator.cli.main import main; sys.exit(main())"
+#: A program that runs it once for each trial that is asked for.
+_PARENT = "from emulator.suite.trial_parent import next_trial; next_trial()"
 #: Where the packages are that trials import: those of this process.
 _PACKAGES = Path(emulator.__file__).parents[1]
 
@@ -137,6 +171,10 @@ class TrialEnd:
         return (self.error or f"exit status {self.status}").removeprefix("uetemu: ")
 
 
+class ParentDied(UserError):
+    """The process that trials are forked from has ended, and with it all trials."""
+
+
 class TrialRunner(Protocol):
     """A runner of trials, ``at_once`` at the same time."""
 
@@ -156,33 +194,39 @@ class TrialRunner(Protocol):
 
 
 class TrialCommands:
-    """Runs trials on this machine; ``inherited`` are descriptors that each trial holds as well."""
+    """Runs trials on this machine; ``inherited`` are descriptors that each trial holds as well.
+
+    All are forked from one process, their parent, which the first one starts.
+    """
 
     def __init__(self, at_once: int, inherited: Sequence[int] = ()) -> None:
         self.at_once = at_once
         self.ranks: Mapping[str, Mapping[str, object]] = {}
         self._inherited = tuple(inherited)
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._parent: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._lock = threading.Lock()
         self._stopped = False
 
     def run(self, words: Sequence[str], folder: Path) -> TrialEnd:
-        """Run ``uetemu`` with ``words`` into ``folder``, and return its end; from any thread."""
+        """Run ``uetemu`` with ``words`` into ``folder``, and return its end; from any thread.
+
+        Raises ParentDied if the parent of trials has ended, by which all of them have.
+        """
         folder.parent.mkdir(parents=True, exist_ok=True)
         errors = folder.with_suffix(".stderr")
-        trial = [sys.executable, "-c", _START, *words, "--output", str(folder)]
-        # A killed suite leaves no trial behind: the kernel interrupts each, as Ctrl-C would.
-        command = ending_with_us(SIGINT, trial)
         began = time.monotonic()
         with errors.open("wb") as stderr:
-            process = self._started(command, stderr.fileno())
-            try:
-                status = process.wait()
-            finally:
-                with self._lock:
-                    self._running.discard(process)
+            parent, answer = self._asked((*words, "--output", str(folder)), stderr.fileno())
+            with answer:
+                answered = answer.recv(64)
         seconds = time.monotonic() - began
         stated = errors.read_text(errors="replace").strip().splitlines()
+        if not answered:
+            end = TrialEnd(
+                status=parent.wait(), seconds=seconds, error="".join(stated[-1:]) or None
+            )
+            raise ParentDied(f"the process that trials are forked from has ended: {end.why}")
+        status = int(answered)
         if status == 0:
             errors.unlink()
         return TrialEnd(
@@ -192,27 +236,43 @@ class TrialCommands:
         )
 
     def stop(self) -> None:
-        """Interrupt the trials that run, and start none any more."""
+        """Interrupt the trials that run, wait until they have ended, and start none any more."""
         with self._lock:
             self._stopped = True
-            for process in self._running:
-                process.send_signal(SIGINT)
+            if self._parent is None:
+                return
+            process, asker = self._parent
+            asker.close()  # also when this process is killed
+        process.wait()
 
-    def _started(self, command: list[str], stderr: int) -> subprocess.Popen[bytes]:
-        with self._lock:
+    def _asked(
+        self, words: Sequence[str], stderr: int
+    ) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """Have the parent run a trial; return the parent, and a socket that has its answer."""
+        answer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self._lock:
             if self._stopped:
+                answer.close()
                 raise RuntimeError("the suite has been stopped")
+            process, asker = self._parent = self._parent or self._begun(stderr)
+            with suppress(BrokenPipeError):  # there will be no answer either
+                socket.send_fds(asker, [os.fsencode("\0".join(words))], [stderr, theirs.fileno()])
+        return process, answer
+
+    def _begun(self, stderr: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        asker, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = f"{_PARENT}\n{_START}".ljust(SHOWN)  # room for the words of each trial
+        with theirs:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-c", program, *PRELOADED],
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
-                process_group=0,  # Ctrl-C reaches it by us alone
+                process_group=0,  # Ctrl-C reaches trials by us alone
                 pass_fds=self._inherited,
                 env=without_launcher() | {"PYTHONPATH": str(_PACKAGES), KEPT: "1"},
             )
-            self._running.add(process)
-            return process
+        return process, asker
 
 
 RECORD = "trial.json"
@@ -238,10 +298,11 @@ class TrialPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is not None:
-            self._stopped = True
-            self._runner.stop()
-        self._pool.shutdown(cancel_futures=kind is not None)
+        self._stopped = kind is not None
+        if not self._stopped:
+            self._pool.shutdown()
+        self._runner.stop()
+        self._pool.shutdown(cancel_futures=True)
 
     def submit(self, trial: SuiteTrial) -> Future[TrialOutcome]:
         """Return the outcome to come; that of an equal trial if there is one already."""

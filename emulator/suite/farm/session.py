@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+import click
+
 from emulator.dataplane.kernel.launcher import RankPlace
 from emulator.errors import UserError
 from emulator.run.interrupts import Interrupted, interruptible
@@ -33,7 +35,7 @@ from emulator.suite.farm.mpi_world import MpiWorld
 from emulator.suite.farm.rank_facts import facts_of
 from emulator.suite.farm.scratch_folder import remove_abandoned, scratch_folder
 from emulator.suite.farm.trial_farm import PAUSE_S, SILENCE_S, TrialFarm
-from emulator.suite.trials import TrialCommands, TrialEnd
+from emulator.suite.trials import ParentDied, TrialCommands, TrialEnd
 
 #: How a command goes on whose ranks the launcher has ended.
 GOES_ON = "; the same command with --output goes on"
@@ -86,9 +88,20 @@ class _Worker:
                 trial = pool.submit(commands.run, message.words, place)
                 if self._next(trial.done) is not None:  # sent away
                     break
-                self._deliver(place, _end_of(trial))
+                self._deliver(place, self._end_of(trial))
             self._leave()
             commands.stop()
+
+    def _end_of(self, trial: Future[TrialEnd]) -> TrialEnd:
+        try:
+            return trial.result()
+        except ParentDied as error:
+            # Trials that it has left are ending: the keeper of the folder waits for them.
+            click.echo(f"uetemu: rank {self._world.place.number}: {error}", err=True)
+            self._world.abort(1)
+            raise
+        except OSError as error:
+            return TrialEnd(status=1, seconds=0.0, error=f"it could not be started: {error}")
 
     def _next(self, done: Callable[[], bool]) -> object | None:
         """Return the next message, a dismissal at a signal, or None as soon as ``done``."""
@@ -129,13 +142,6 @@ class _Worker:
     def _leave(self) -> None:
         """Take leave of rank 0; nothing may be sent after that."""
         self._world.send(0, Farewell(signalled=self._signalled))
-
-
-def _end_of(trial: Future[TrialEnd]) -> TrialEnd:
-    try:
-        return trial.result()
-    except OSError as error:
-        return TrialEnd(status=1, seconds=0.0, error=f"it could not be started: {error}")
 
 
 @contextmanager

@@ -15,14 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from emulator.errors import UserError
 from emulator.suite import trials
 from emulator.suite.trials import SuiteTrial, TrialCommands, TrialOutcome, TrialPool
 from tests import CHECKOUT
 from tests.harness.lab.traffic import within
 
 #: Writes a result with a row for each seed; the scenario ``broken`` fails, ``forever`` waits.
+#: What an earlier trial has left in the process would fail it, too.
 PROGRAM = """
-import json, pathlib, signal, sys
+import json, os, pathlib, signal, sys
+sys.earlier = sys.exit("uetemu: not as new") if hasattr(sys, "earlier") else True
 words = sys.argv[1:]
 folder = pathlib.Path(words[words.index("--output") + 1])
 if words[1] == "refused":
@@ -30,7 +33,7 @@ if words[1] == "refused":
 folder.mkdir(parents=True)
 if words[1] == "forever":
     try:
-        (folder / "started").touch()
+        (folder / "started").write_text(f"{os.getpid()} {os.getppid()}")
         signal.pause()
     except KeyboardInterrupt:
         (folder / "interrupted").touch()
@@ -49,6 +52,7 @@ if words[1] == "broken":
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "_START", PROGRAM)
+    monkeypatch.setattr(trials, "PRELOADED", ())
 
 
 def trial(scenario: str = "incast", **parameters: str) -> SuiteTrial:
@@ -139,6 +143,43 @@ def test_an_interrupt_ends_what_runs_and_leaves_it_to_be_run_again(tmp_path: Pat
     assert not (folder / trials.RECORD).exists()
 
 
+def started(trial: SuiteTrial, folder: Path) -> tuple[int, int]:
+    """Return the process of a trial that runs for ever, and its parent."""
+    found = folder / "trials" / trial.key / "started"
+    within(120, lambda: found.exists() and found.read_text() != "", "the trial has begun")
+    process, parent = map(int, found.read_text().split())
+    return process, parent
+
+
+def test_a_killed_trial_ends_no_other_one(tmp_path: Path) -> None:
+    killed, other = trial("forever"), trial("forever", number="2")
+    with TrialPool(tmp_path, TrialCommands(2), lambda _: None) as pool:
+        futures = [pool.submit(killed), pool.submit(other)]
+        pids, parents = zip(*(started(one, tmp_path) for one in (killed, other)), strict=True)
+        assert parents[0] == parents[1]
+        os.kill(pids[0], signal.SIGKILL)
+        assert futures[0].result().excluded == "exit status -9"
+        assert pool.submit(trial()).result().excluded is None
+        assert not futures[1].done()
+        os.kill(pids[1], signal.SIGINT)
+        assert futures[1].result().excluded == "exit status 130"
+
+
+def test_a_suite_whose_trials_lose_their_parent_ends_with_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "trials" / trial("forever").key
+
+    def orphaned() -> None:
+        with TrialPool(tmp_path, TrialCommands(1), lambda _: None) as pool:
+            future = pool.submit(trial("forever"))
+            os.kill(started(trial("forever"), tmp_path)[1], signal.SIGKILL)
+            future.result()
+
+    with pytest.raises(UserError, match="trials are forked from has ended: killed by SIGKILL"):
+        orphaned()
+    within(120, (folder / "interrupted").exists, "the trial is interrupted")
+    assert not (folder / trials.RECORD).exists()
+
+
 def test_another_version_runs_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with TrialPool(tmp_path, TrialCommands(1), lambda _: None) as pool:
         pool.submit(trial()).result()
@@ -151,9 +192,10 @@ def test_another_version_runs_it_again(tmp_path: Path, monkeypatch: pytest.Monke
 KILLED = """
 import sys
 from pathlib import Path
+from emulator.errors import UserError
 from emulator.suite import trials
 from tests.emulator.suite.test_trials import PROGRAM, trial
-trials._START = PROGRAM
+trials._START, trials.PRELOADED = PROGRAM, ()
 commands = trials.TrialCommands(1)
 with trials.TrialPool(Path(sys.argv[1]), commands, print) as pool:
     pool.submit(trial("forever")).result()

@@ -16,27 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from emulator.pytest_plugin.runs import RunProcess
-
-#: What a run loads anyway, loaded once for all.
-PRELOADED = (
-    "emulator.cli.main",
-    "emulator.cli.rank_runs",
-    "emulator.cli.run_options",
-    "emulator.cli.run_terminal",
-    "emulator.cli.run_verb",
-    "emulator.dataplane.kernel.fabric.build",
-    "emulator.dataplane.kernel.fabric.tunnels",
-    "emulator.dataplane.kernel.offloads",
-    "emulator.run.report.outcome_sentence",
-    "emulator.run.runner",
-    "emulator.sim.endpoint.endpoint_fitting",
-    "emulator.transports.rocev2_transport",
-    "emulator.transports.uet_transport",
-    "numpy.random",
-    "rich.progress",
-    "scenarios.collectives.collective",
-    "topologies.mininet_topo",
-)
+from emulator.suite.trials import PRELOADED
 
 
 class ForkedCommand:
