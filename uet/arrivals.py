@@ -364,6 +364,11 @@ class FepArrivals:
 
     def _receive_request(self, reception: Reception) -> None:
         packet, at, ses_at = reception.packet, reception.at, reception.ses_at
+        word: int
+        clear_offset: int
+        psn: int
+        spdcid: int
+        dpdcid: int
         word, clear_offset, psn, spdcid, dpdcid = _unpack_request(packet, at)
         next_header = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
         ses_size = _SES_SIZES.get(next_header, 0)

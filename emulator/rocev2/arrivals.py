@@ -7,7 +7,7 @@ dropped from another peer than the queue pair's, of another partition or of anot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.rocev2.connection.queue_pair import QueuePair
 from emulator.rocev2.connection.requester import Requester
@@ -26,8 +26,8 @@ from uet.wire.codes import ECN_CE
 if TYPE_CHECKING:
     from emulator.rocev2.hca import HostChannelAdapter
 
-_ACKREQ = 0x80
-_RESPONSES = frozenset(
+_ACKREQ: Final = 0x80
+_RESPONSES: Final = frozenset(
     {
         BthOperation.READ_RESPONSE_FIRST,
         BthOperation.READ_RESPONSE_MIDDLE,
@@ -36,8 +36,8 @@ _RESPONSES = frozenset(
         BthOperation.ATOMIC_ACKNOWLEDGE,
     }
 )
-_ACKNOWLEDGE = int(BthOperation.ACKNOWLEDGE)
-_ACKNOWLEDGEMENTS = frozenset({BthOperation.ACKNOWLEDGE, BthOperation.ATOMIC_ACKNOWLEDGE})
+_ACKNOWLEDGE: Final = int(BthOperation.ACKNOWLEDGE)
+_ACKNOWLEDGEMENTS: Final = frozenset({BthOperation.ACKNOWLEDGE, BthOperation.ATOMIC_ACKNOWLEDGE})
 
 
 class HcaArrivals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.connection.work import WorkError, encoded, message_length
@@ -14,11 +15,11 @@ from emulator.rocev2.wire.packets import Frames, HcaPeer
 from uet.peer import traffic_class
 from uet.transport import Completion, Frame, ReceiveRequest, SendRequest
 
-_IP_AT = 14
-_IPV4_SIZE = 20
-_MIGREQ = headers.BTH.mask("migreq")
-_OPCODE_SHIFT = headers.BTH.shift("opcode")
-_FROM_QP = 1 << 31  # in a Q_Key that is requested
+_IP_AT: Final = 14
+_IPV4_SIZE: Final = 20
+_MIGREQ: Final = headers.BTH.mask("migreq")
+_OPCODE_SHIFT: Final = headers.BTH.shift("opcode")
+_FROM_QP: Final = 1 << 31  # in a Q_Key that is requested
 _ORDINARY, _WITH_IMMEDIATE = (
     int(Service.UD) | int(BthOperation.SEND_ONLY),
     int(Service.UD) | int(BthOperation.SEND_ONLY_IMM),

@@ -11,6 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from emulator.rocev2.arrivals import HcaArrivals
 from emulator.rocev2.config import HcaConfig
@@ -28,10 +29,10 @@ from uet.addresses import ip_of
 from uet.peer import Peers, traffic_class
 from uet.transport import Completion, Frame, ReceiveRequest, Request, SendRequest
 
-_SERVICES = {"rc": Service.RC, "uc": Service.UC}
-_CNP_DATA = bytes(CNP_RESERVED)
+_SERVICES: Final = {"rc": Service.RC, "uc": Service.UC}
+_CNP_DATA: Final = bytes(CNP_RESERVED)
 #: Frames that a queue pair sends before the next one has its turn.
-_TURN = 16
+_TURN: Final = 16
 
 
 class HostChannelAdapter:

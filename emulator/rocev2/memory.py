@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-KEY_BITS, ADDRESS_BITS = 32, 64
+KEY_BITS: Final = 32
+ADDRESS_BITS: Final = 64
 
 
 class HcaMemoryRegionError(ValueError):

@@ -25,8 +25,8 @@ from uet.wire.codes import (
 if TYPE_CHECKING:
     from uet.pds.pdc import Pdc
 
-#: (PSN, next header, UET packet, offset of the SES header) -> what SES answers.
-Deliver = Callable[[int, int, memoryview, int], Answer]
+#: (PDC, PSN, next header, UET packet, offset of the SES header) -> what SES answers.
+Deliver = Callable[["Pdc", int, int, memoryview, int], Answer]
 _RESPONSE: Final = headers.SES_RESPONSE
 _pack_response: Final = _RESPONSE.pack
 _RESPONSE_NEXT: Final = int(NextHeader.RESPONSE)
@@ -156,6 +156,7 @@ class RequestDestination:
         self._ordered = pdc.ordered
         self._reorder = config.rod_reorder
         self._infers = config.infer_loss
+        self._pdc = pdc
         self._deliver = deliver
         self._trigger = config.ack_gen_trigger
         self._min_add = config.ack_gen_min_pkt_add
@@ -208,7 +209,7 @@ class RequestDestination:
             self._in_order(psn, Arrived(reception))
             return
         packet, ses_at, next_header = reception.packet, reception.ses_at, reception.next_header
-        answer = self._deliver(psn, next_header, packet, ses_at)
+        answer = self._deliver(self._pdc, psn, next_header, packet, ses_at)
         if answer is NO_ROOM:
             self._writer.nack(
                 NackCode.NO_SES_MSG_AVAIL, psn, resent, reception.entropy, reception.marked
@@ -298,7 +299,7 @@ class RequestDestination:
         answers = []
         while turn is not None:
             window.drop(psn)  # until SES has taken it
-            answer = self._deliver(psn, turn.next_header, turn.packet, turn.ses_at)
+            answer = self._deliver(self._pdc, psn, turn.next_header, turn.packet, turn.ses_at)
             if answer is NO_ROOM:
                 self._writer.nack(
                     NackCode.NO_SES_MSG_AVAIL, psn, turn.resent, turn.entropy, turn.marked

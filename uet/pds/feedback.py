@@ -60,6 +60,16 @@ MOST_RENUMBERINGS: Final = 64
 
 def on_ack(pdc: Pdc, packet: memoryview, at: int, entropy: int, now: int) -> None:  # noqa: C901  the way of a packet, without calls
     """Take an ACK, ACK_CC or ACK_CCX (UES Tables 3-35 to 3-37)."""
+    word: int
+    ack_offset: int
+    cack: int
+    spdcid: int
+    cc: int
+    sack_offset: int
+    bitmap: int
+    service: int
+    state: int
+    held: int
     word, ack_offset, cack, spdcid, _ = _unpack_ack(packet, at)
     kind = word >> _TYPE_SHIFT
     source, writer = pdc.source, pdc.writer

@@ -15,7 +15,6 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from uet.config import FepConfig
@@ -247,7 +246,7 @@ class Pdc:
         self.writer = PacketWriter(endpoint, identity, peer, entropy)
         self.source = RequestSource(self, peer.congestion.flow(entropy))
         self.destination = RequestDestination(
-            self, partial(semantics.deliver_data if self.initiator else semantics.deliver, self)
+            self, semantics.deliver_data if self.initiator else semantics.deliver
         )
         self.clear = ClearDuty(self.source, self.config)
         self.event("created")

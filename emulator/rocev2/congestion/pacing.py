@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from topologies.ethernet import FRAMING_OCTETS
 
-_BITS_TIMES_NS = 8 * 10**9
+_BITS_TIMES_NS: Final = 8 * 10**9
 
 
 class RateLimiter(Protocol):

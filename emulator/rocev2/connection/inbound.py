@@ -6,7 +6,7 @@ lengths, then the memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.rocev2.wire import headers
 from emulator.rocev2.wire.codes import MAX_MESSAGE, Shape, Syndrome
@@ -15,13 +15,13 @@ from uet.transport import Completion, ReceiveRequest
 if TYPE_CHECKING:
     from emulator.rocev2.connection.queue_pair import QueuePair
 
-_INVALID = int(Syndrome.NAK_INVALID_REQUEST)
-_ACCESS = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
-_NOT_READY = int(Syndrome.RNR_NAK)
-_NOWHERE = memoryview(bytearray())
+_INVALID: Final = int(Syndrome.NAK_INVALID_REQUEST)
+_ACCESS: Final = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
+_NOT_READY: Final = int(Syndrome.RNR_NAK)
+_NOWHERE: Final = memoryview(bytearray())
 #: Local error of a receive that was too short.
-TOO_LONG = "LOC_LEN_ERR"
-_WITHDRAWN = -1  # octets left: no packet fits
+TOO_LONG: Final = "LOC_LEN_ERR"
+_WITHDRAWN: Final = -1  # octets left: no packet fits
 
 
 class Inbound:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
 from emulator.rocev2.connection.requester import Requester
@@ -37,7 +37,7 @@ class QpState(Enum):
     ERR = "ERR"
 
 
-_NEXT: dict[QpState, frozenset[QpState]] = {
+_NEXT: Final[dict[QpState, frozenset[QpState]]] = {
     QpState.RESET: frozenset({QpState.INIT}),
     QpState.INIT: frozenset({QpState.INIT, QpState.RTR, QpState.ERR}),
     QpState.RTR: frozenset({QpState.RTS, QpState.ERR}),
@@ -45,7 +45,7 @@ _NEXT: dict[QpState, frozenset[QpState]] = {
     QpState.SQE: frozenset({QpState.RTS, QpState.ERR}),
     QpState.ERR: frozenset({QpState.ERR}),
 }
-_RECEIVING = frozenset({QpState.RTR, QpState.RTS, QpState.SQE})
+_RECEIVING: Final = frozenset({QpState.RTR, QpState.RTS, QpState.SQE})
 
 
 class QueuePairError(ValueError):

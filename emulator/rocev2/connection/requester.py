@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.rocev2.connection.work import FLUSHED, WorkRequest, packet_extension, read_extension
 from emulator.rocev2.wire import headers
@@ -289,15 +289,16 @@ class SendQueue:
 
 
 #: Completion errors, as verbs name them.
-RETRY_EXCEEDED, RNR_RETRY_EXCEEDED = "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR"
-BAD_RESPONSE = "BAD_RESP_ERR"
-_FATAL = {
+RETRY_EXCEEDED: Final = "RETRY_EXC_ERR"
+RNR_RETRY_EXCEEDED: Final = "RNR_RETRY_EXC_ERR"
+BAD_RESPONSE: Final = "BAD_RESP_ERR"
+_FATAL: Final = {
     Syndrome.NAK_INVALID_REQUEST: "REM_INV_REQ_ERR",
     Syndrome.NAK_REMOTE_ACCESS_ERROR: "REM_ACCESS_ERR",
     Syndrome.NAK_REMOTE_OPERATIONAL_ERROR: "REM_OP_ERR",
 }
-_MICROSECOND = 1_000
-_MSN_BITS = 24
+_MICROSECOND: Final = 1_000
+_MSN_BITS: Final = 24
 
 
 class Requester:

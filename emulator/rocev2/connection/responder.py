@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.rocev2.connection.inbound import Inbound
 from emulator.rocev2.connection.work import FLUSHED
@@ -29,13 +29,13 @@ from uet.transport import Frame
 if TYPE_CHECKING:
     from emulator.rocev2.connection.queue_pair import QueuePair
 
-_O = BthOperation
-_MSN_SHIFT = headers.AETH.shift("syndrome")
-_OPCODE_SHIFT = headers.BTH.shift("opcode")
-_MIGREQ = headers.BTH.mask("migreq")
+_O: Final = BthOperation
+_MSN_SHIFT: Final = headers.AETH.shift("syndrome")
+_OPCODE_SHIFT: Final = headers.BTH.shift("opcode")
+_MIGREQ: Final = headers.BTH.mask("migreq")
 #: Answers that may wait behind the data of a READ, all a selectively repeating responder's window
 #: can draw; one more is as if it had got lost.
-_MOST_WAITING = 4_096
+_MOST_WAITING: Final = 4_096
 
 
 @dataclass(slots=True)
@@ -291,13 +291,13 @@ class Early:
         return self._kept.pop(psn, None)
 
 
-_ATOMICS = frozenset({_O.COMPARE_SWAP, _O.FETCH_ADD})
-_ATOMIC_OCTETS = 8
-_UINT64 = (1 << 64) - 1
-_INVALID = int(Syndrome.NAK_INVALID_REQUEST)
-_ACCESS = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
-_NOTHING = memoryview(b"")
-_ONLY = frozenset({_O.WRITE_ONLY, _O.WRITE_ONLY_IMM})
+_ATOMICS: Final = frozenset({_O.COMPARE_SWAP, _O.FETCH_ADD})
+_ATOMIC_OCTETS: Final = 8
+_UINT64: Final = (1 << 64) - 1
+_INVALID: Final = int(Syndrome.NAK_INVALID_REQUEST)
+_ACCESS: Final = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
+_NOTHING: Final = memoryview(b"")
+_ONLY: Final = frozenset({_O.WRITE_ONLY, _O.WRITE_ONLY_IMM})
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.rocev2.connection.inbound import Inbound
 from emulator.rocev2.connection.work import FLUSHED, WorkRequest
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from emulator.rocev2.connection.queue_pair import QueuePair
 
 #: There is no SEND with Invalidate on an unreliable connection.
-_SHAPES = {operation: shape for operation, shape in SHAPES.items() if not shape.invalidate}
+_SHAPES: Final = {operation: shape for operation, shape in SHAPES.items() if not shape.invalidate}
 
 
 class UnreliableRequester:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import Final
 
+from emulator.rocev2.connection.send_invalidate import SendInvalidate
 from emulator.rocev2.memory import ADDRESS_BITS
 from emulator.rocev2.wire import headers
 from emulator.rocev2.wire.codes import MAX_MESSAGE, BthOperation, Service
@@ -24,32 +25,25 @@ from uet.transport import (
 )
 from uet.wire.codec import Header
 
-_O = BthOperation
-_OPCODE_SHIFT = headers.BTH.shift("opcode")
-_SOLICITED = headers.BTH.mask("solicited")
-_MIGREQ = headers.BTH.mask("migreq")
-_UINT64 = 8
-_IMMEDIATE_BITS = 32
+_O: Final = BthOperation
+_OPCODE_SHIFT: Final = headers.BTH.shift("opcode")
+_SOLICITED: Final = headers.BTH.mask("solicited")
+_MIGREQ: Final = headers.BTH.mask("migreq")
+_UINT64: Final = 8
+_IMMEDIATE_BITS: Final = 32
 #: The completion error, as verbs name it, of work that ends without being carried out.
-FLUSHED = "WR_FLUSH_ERR"
+FLUSHED: Final = "WR_FLUSH_ERR"
 #: Operations of the only, first, middle and last packet; with immediate, with invalidate.
-_WRITE = (_O.WRITE_ONLY, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST)
-_WRITE_IMM = (_O.WRITE_ONLY_IMM, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST_IMM)
-_SEND = (_O.SEND_ONLY, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST)
-_SEND_IMM = (_O.SEND_ONLY_IMM, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_IMM)
-_SEND_INV = (_O.SEND_ONLY_INVALIDATE, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_INVALIDATE)
+_WRITE: Final = (_O.WRITE_ONLY, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST)
+_WRITE_IMM: Final = (_O.WRITE_ONLY_IMM, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST_IMM)
+_SEND: Final = (_O.SEND_ONLY, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST)
+_SEND_IMM: Final = (_O.SEND_ONLY_IMM, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_IMM)
+_SEND_INV: Final = (_O.SEND_ONLY_INVALIDATE, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_INVALIDATE)
 #: Atomics by the number that a request names them with.
-ATOMICS: Mapping[int, BthOperation] = {
+ATOMICS: Final[Mapping[int, BthOperation]] = {
     int(_O.COMPARE_SWAP): _O.COMPARE_SWAP,
     int(_O.FETCH_ADD): _O.FETCH_ADD,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendInvalidate(SendRequest):
-    """A send that takes the region ``invalidate`` away from the peer that owns it."""
-
-    invalidate: int
 
 
 class WorkError(ValueError):

@@ -8,32 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
-UDP_PORT = 4791
+UDP_PORT: Final = 4791
 #: Source ports that RoCEv2 senders use: 14 bits of entropy below two ones.
-FIRST_SOURCE_PORT, SOURCE_PORT_BITS = 0xC000, 14
-ICRC_SIZE = 4
-PSN_MASK = 0xFF_FFFF
-QPN_MASK = 0xFF_FFFF
+FIRST_SOURCE_PORT: Final = 0xC000
+SOURCE_PORT_BITS: Final = 14
+ICRC_SIZE: Final = 4
+PSN_MASK: Final = 0xFF_FFFF
+QPN_MASK: Final = 0xFF_FFFF
 #: QP number of the general service interface, and the Q_Key its packets carry.
-GSI_QPN, GSI_QKEY = 1, 0x8001_0000
-DEFAULT_PKEY = 0xFFFF
+GSI_QPN: Final = 1
+GSI_QKEY: Final = 0x8001_0000
+DEFAULT_PKEY: Final = 0xFFFF
 #: P_Key of a full member rather than a limited one.
-FULL_MEMBER = 0x8000
+FULL_MEMBER: Final = 0x8000
 #: What a path MTU can be; it counts payload only.
-PATH_MTUS = (256, 512, 1024, 2048, 4096)
+PATH_MTUS: Final = (256, 512, 1024, 2048, 4096)
 #: RETH DMALen has 32 bits, but no message is longer than this.
-MAX_MESSAGE = 1 << 31
+MAX_MESSAGE: Final = 1 << 31
 #: PSNs that may be unacknowledged: half of the space separates new from old.
-MAX_OUTSTANDING = 1 << 23
+MAX_OUTSTANDING: Final = 1 << 23
 #: Octets in front of a datagram in its receive buffer: room for a GRH.
-GRH_SIZE = 40
-CNP_RESERVED = 16
+GRH_SIZE: Final = 40
+CNP_RESERVED: Final = 16
 #: What ``TIMEOUT_UNIT * 2^exponent`` ns a requester waits for an answer; exponent 0: forever.
-TIMEOUT_UNIT = 4_096
-MAX_TIMEOUT_EXPONENT = 31
+TIMEOUT_UNIT: Final = 4_096
+MAX_TIMEOUT_EXPONENT: Final = 31
 #: rnr_retry of a requester that never gives up.
-RNR_RETRY_FOREVER = 7
+RNR_RETRY_FOREVER: Final = 7
 
 
 class Service(IntEnum):
@@ -47,7 +50,8 @@ class Service(IntEnum):
     XRC = 0xA0
 
 
-SERVICE_MASK, OPERATION_MASK = 0xE0, 0x1F
+SERVICE_MASK: Final = 0xE0
+OPERATION_MASK: Final = 0x1F
 
 
 class BthOperation(IntEnum):
@@ -78,7 +82,7 @@ class BthOperation(IntEnum):
     SEND_ONLY_INVALIDATE = 0x17
 
 
-CNP_OPCODE = 0x81
+CNP_OPCODE: Final = 0x81
 
 
 class Extension(IntEnum):
@@ -94,9 +98,10 @@ class Extension(IntEnum):
     CNP_PADDING = 7
 
 
-_O, _X = BthOperation, Extension
+_O: Final = BthOperation
+_X: Final = Extension
 #: Extension headers of an operation of RC and UC, in wire order; operations not here have none.
-_EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
+_EXTENSIONS: Final[Mapping[int, tuple[Extension, ...]]] = {
     _O.SEND_LAST_IMM: (_X.IMM_DT,),
     _O.SEND_ONLY_IMM: (_X.IMM_DT,),
     _O.WRITE_FIRST: (_X.RETH,),
@@ -114,12 +119,12 @@ _EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
     _O.SEND_LAST_INVALIDATE: (_X.IETH,),
     _O.SEND_ONLY_INVALIDATE: (_X.IETH,),
 }
-_UD_EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
+_UD_EXTENSIONS: Final[Mapping[int, tuple[Extension, ...]]] = {
     _O.SEND_ONLY: (_X.DETH,),
     _O.SEND_ONLY_IMM: (_X.DETH, _X.IMM_DT),
 }
 #: Extension headers by opcode, of every opcode that this stack supports.
-EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
+EXTENSIONS: Final[Mapping[int, tuple[Extension, ...]]] = {
     **{Service.RC | o: _EXTENSIONS.get(o, ()) for o in BthOperation},
     **{Service.UC | o: _EXTENSIONS.get(o, ()) for o in BthOperation if o <= _O.WRITE_ONLY_IMM},
     **{Service.UD | o: headers for o, headers in _UD_EXTENSIONS.items()},
@@ -142,7 +147,7 @@ class Shape:
 
 
 #: Of the operations that carry a message's data.
-SHAPES: Mapping[int, Shape] = {
+SHAPES: Final[Mapping[int, Shape]] = {
     _O.SEND_FIRST: Shape(True, True, False),
     _O.SEND_MIDDLE: Shape(True, False, False),
     _O.SEND_LAST: Shape(True, False, True),
@@ -172,11 +177,12 @@ class Syndrome(IntEnum):
     NAK_INVALID_RD_REQUEST = 0x64
 
 
-SYNDROME_KIND, SYNDROME_VALUE = 0xE0, 0x1F
+SYNDROME_KIND: Final = 0xE0
+SYNDROME_VALUE: Final = 0x1F
 #: An ACK without end-to-end credits: the requester may send as it likes.
-ACK_UNLIMITED = Syndrome.ACK | 0x1F
+ACK_UNLIMITED: Final = Syndrome.ACK | 0x1F
 #: RNR timer codes in microseconds (IBA table 45).
-RNR_MICROSECONDS = (
+RNR_MICROSECONDS: Final = (
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920,
     2_560, 3_840, 5_120, 7_680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920,
     122_880, 163_840, 245_760, 327_680, 491_520,
@@ -210,8 +216,8 @@ def timeout_ns(exponent: int) -> int:
     return TIMEOUT_UNIT << exponent if exponent else 0
 
 
-_HALF = 0x80_0000
-_SPACE = PSN_MASK + 1
+_HALF: Final = 0x80_0000
+_SPACE: Final = PSN_MASK + 1
 
 
 def add(psn: int, n: int) -> int:

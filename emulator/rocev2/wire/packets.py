@@ -14,7 +14,7 @@ ICRC of the next packet then costs its own octets only.
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from emulator.rocev2.wire import headers
@@ -23,29 +23,29 @@ from uet.carrier_codec import Decapsulator, PeerEnvelope
 from uet.encapsulation_choice import Encapsulation
 from uet.transport import Frame
 
-_UDP_SIZE = 8
-_LOCAL_ROUTE = b"\xff" * 8
-_VARIANT_IN_BTH = 4
+_UDP_SIZE: Final = 8
+_LOCAL_ROUTE: Final = b"\xff" * 8
+_VARIANT_IN_BTH: Final = 4
 #: CRC-32 of any octets and their own CRC behind them.
-RESIDUE = 0x2144_DF1C
-_FIRST_HALF = 8  # octets of the BTH before AckReq and PSN
-_BECN = headers.BTH.mask("becn")
-_KEPT_PREFIXES = 64
+RESIDUE: Final = 0x2144_DF1C
+_FIRST_HALF: Final = 8  # octets of the BTH before AckReq and PSN
+_BECN: Final = headers.BTH.mask("becn")
+_KEPT_PREFIXES: Final = 64
 #: Where a packet requests an answer: in the word of its PSN.
-ACK_REQUEST = headers.BTH.mask("ackreq")
-_SEED_OCTETS = 8  # of the BTH: what stands before AckReq and PSN
-_ETHERTYPE_AT = 12
-_IP_AT = 14
-_SOURCE_IN_IP = {4: 12, 6: 8}
-_IP_SIZE = {4: 20, 6: 40}
+ACK_REQUEST: Final = headers.BTH.mask("ackreq")
+_SEED_OCTETS: Final = 8  # of the BTH: what stands before AckReq and PSN
+_ETHERTYPE_AT: Final = 12
+_IP_AT: Final = 14
+_SOURCE_IN_IP: Final = {4: 12, 6: 8}
+_IP_SIZE: Final = {4: 20, 6: 40}
 #: Flows are distinguished by these octets; a hostile sender may make up as many as it likes.
-_KEPT_FLOWS = 4_096
-_PAD_SHIFT = headers.BTH.shift("padcount")
-_VERSION = headers.BTH.mask("version")
-_DQPN_SHIFT = headers.BTH.shift("dqpn")
-_DQPN = (1 << 24) - 1
+_KEPT_FLOWS: Final = 4_096
+_PAD_SHIFT: Final = headers.BTH.shift("padcount")
+_VERSION: Final = headers.BTH.mask("version")
+_DQPN_SHIFT: Final = headers.BTH.shift("dqpn")
+_DQPN: Final = (1 << 24) - 1
 #: What the opener of encapsulations calls packets of another kind.
-_REASONS = {"rx_drop_not_uet": "rx_drop_not_rocev2"}
+_REASONS: Final = {"rx_drop_not_uet": "rx_drop_not_rocev2"}
 
 
 def seed(headers: bytes | memoryview, bth: bytes | memoryview) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from emulator.rocev2.connection.work import SendInvalidate
+from emulator.rocev2.connection.send_invalidate import SendInvalidate
 from emulator.rocev2.wire.codes import BthOperation
 from tests.harness.rocev2.ends import HERE, HERE6, KEY, THERE, THERE6, done, ends, pair
 from tests.harness.uet.network import Impairment

@@ -10,34 +10,26 @@ from uet.pds.source import OutboundMessages
 MOST_SHORT = 2
 
 
-class Message(Outbound):
-    """The counts of a message, which is all that its PDC looks at."""
-
-    def __init__(self, name: str, packets: int) -> None:
-        super().__init__(1, 3, packets)
-        self.ready = 1 << 30
-        self.name = name
-
-
 class Ends:
     """Notes how messages end."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, str, str | None]] = []
+        self.heard: list[tuple[str, int, str | None]] = []
 
     def message_end(self, message: Any, now: int) -> None:
-        self.heard.append(("end", message.name, message.error))
+        self.heard.append(("end", message.id, message.error))
 
     def message_unsent(self, message: Any) -> None:
-        self.heard.append(("unsent", message.name, message.error))
+        self.heard.append(("unsent", message.id, message.error))
 
 
 def posted(*packets: int) -> tuple[OutboundMessages, list[Outbound], Ends]:
     """Messages of so many ``packets`` in the queue."""
     ends = Ends()
     messages = OutboundMessages(ends, MOST_SHORT)  # type: ignore[arg-type]  # a stand-in of a Pdc
-    made: list[Outbound] = [Message(f"m{n}", count) for n, count in enumerate(packets)]
+    made = [Outbound(n, 3, count) for n, count in enumerate(packets)]
     for message in made:
+        message.ready = 1 << 30
         messages.post(message)
     return messages, made, ends
 
@@ -88,7 +80,7 @@ def test_a_message_that_is_cancelled_under_way_is_not_continued() -> None:
     messages.finish(made[0], 7)
     assert messages.current is None
     assert messages.open == {}
-    assert ends.heard == [("end", "m0", None)]
+    assert ends.heard == [("end", 0, None)]
 
 
 def test_messages_that_may_go_elsewhere_are_given_back_at_the_end() -> None:
@@ -99,10 +91,10 @@ def test_messages_that_may_go_elsewhere_are_given_back_at_the_end() -> None:
     made[1].error = "CANCELLED"
     messages.abandon("GONE", 7, frozenset({id(made[2])}))
     assert ends.heard == [
-        ("unsent", "m3", None),
-        ("end", "m0", "GONE"),
-        ("end", "m1", "CANCELLED"),
-        ("unsent", "m2", "GONE"),
+        ("unsent", 3, None),
+        ("end", 0, "GONE"),
+        ("end", 1, "CANCELLED"),
+        ("unsent", 2, "GONE"),
     ]
     assert messages.current is None
     assert messages.open == {}

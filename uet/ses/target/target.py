@@ -245,6 +245,14 @@ class Target:
         self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
     ) -> Answer:
         """Carry out the request whose SES header begins at ``at`` (see :class:`Semantics`)."""
+        word: int
+        number: int
+        to: int
+        offset: int
+        bits: int
+        length: int
+        octets: int
+        start: int
         left = len(packet) - at - _SIZE
         if next_header != _STD or left < 0:
             return self._execution.judge(pdc, psn, next_header, packet, at)

@@ -13,14 +13,14 @@ Times are ns, rates bits/s, sizes octets.  A call's ``now`` never runs backwards
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS, RateControl
 
 #: Part of the line rate that a recovering rate, which halves its way to it, may lack and be there.
-_NEGLIGIBLE = 2**-30
+_NEGLIGIBLE: Final = 2**-30
 
 
 class NotificationPoint:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.rocev2.connection.work import SendInvalidate, WorkError
+from emulator.rocev2.connection.send_invalidate import SendInvalidate
+from emulator.rocev2.connection.work import WorkError
 from emulator.rocev2.datagrams import UdAddress
 from emulator.rocev2.wire import codes as psn
 from emulator.rocev2.wire.codes import (

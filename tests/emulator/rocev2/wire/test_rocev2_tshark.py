@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.rocev2.connection.work import SendInvalidate
+from emulator.rocev2.connection.send_invalidate import SendInvalidate
 from emulator.rocev2.datagrams import UdAddress
 from emulator.rocev2.wire.codes import CNP_OPCODE, BthOperation, Extension
 from tests.harness.rocev2.ends import HERE, HERE6, KEY, THERE, THERE6, ends, pair
