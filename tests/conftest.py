@@ -14,6 +14,9 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 from xdist.remote import Producer
 
+import tests.harness.sources_run  # noqa: F401
+
+# isort: split
 from emulator.pytest_plugin.runs import RunFactory, RunProcess
 from tests import CHECKOUT
 from tests.harness.beside import beside_others

@@ -41,6 +41,9 @@ packages=(
     wireshark-common # dumpcap and mergecap: captures of many ports in one pcapng
     tshark          # dissection of captures
     bpftool         # loads the switch ASIC program
+    gcc             # compiled modules
+    libc6-dev       # C's own headers
+    libpython3-dev  # and Python's, which these need
 )
 
 # What `--with NAME` adds, and what commands add that need it (see `implied`).
@@ -51,7 +54,6 @@ readonly packages_for_drawings=(
 readonly packages_for_compiler=(
     clang           # a switch ASIC program that was changed, and what zebra preloads with homing=esi
     libbpf-dev      # the headers of that program
-    libc6-dev       # those of that library
 )
 readonly packages_for_cluster=(
     curl            # an HTTP client of its users
@@ -86,8 +88,6 @@ packages_for_tests=(
     shellcheck      # reads this script
     lua5.4          # luac: the dissector's syntax
     debootstrap     # a bare root, on which README's commands are tried
-    gcc             # compiled modules
-    python3-dev     # whose headers of Python these need
 )
 [[ $HOSTTYPE != x86_64 ]] || packages_for_tests+=(
     qemu-system-x86 # the machine, emulated in software
@@ -108,9 +108,9 @@ packages_for_tests=(
 )
 readonly packages_for_tests
 # MB of Python packages, by extra, and of the kernel; MB that a slow machine installs in a minute.
-readonly -A python_fetched=([uetemu]=62 [s3]=20 [test]=45)
-readonly -A python_taken=([uetemu]=250 [s3]=90 [test]=190)
-readonly kernel_fetched=70 kernel_taken=110 mb_a_minute=500
+readonly -A python_fetched=([uetemu]=62 [compiled]=18 [s3]=20 [test]=30)
+readonly -A python_taken=([uetemu]=250 [compiled]=45 [s3]=90 [test]=150)
+readonly kernel_fetched=70 kernel_taken=110 mb_a_minute=500 compiling_minutes=2
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
 
 usage() {
@@ -130,7 +130,8 @@ place already, the check takes a fraction of a second.  It needs root: it calls 
 pytest that is called from outside the checkout, and not on files found there, runs in the checkout.
 
 What is installed: Debian packages (${packages[*]})
-and a Python environment in $venv.  No service is enabled or started.
+and a Python environment in $venv, and modules that it compiles, once for each version.
+No service is enabled or started.
 With NAME also these, which the commands beside it bring by themselves:
   drawings     ${packages_for_drawings[*]} (uetemu graph, report, top, run --report)
   compiler     ${packages_for_compiler[*]} (homing=esi)
@@ -232,8 +233,18 @@ stock_kernel_in_place() {
     }
 }
 
+# Modules are compiled as they are committed: whoever is changing them is not kept waiting.
+modules_in_place() {
+    local status=0
+    [[ ${UETEMU_PURE:-0} != 1 ]] || return 0
+    "$venv/bin/python" -I -m emulator.compiled --check >>"$log" 2>&1 && return
+    git -c safe.directory="$checkout" -C "$checkout" diff --quiet HEAD -- '*.py' \
+        >>"$log" 2>&1 || status=$?
+    ((status == 1))
+}
+
 in_place() {
-    [[ -z $(missing_packages) ]] && environment_in_place && stock_kernel_in_place
+    [[ -z $(missing_packages) ]] && environment_in_place && modules_in_place && stock_kernel_in_place
 }
 
 # --- the steps --------------------------------------------------------------------------------
@@ -386,7 +397,7 @@ debian_sizes() {
 
 # announce PACKAGE...: what is missing, how large that is, and how long it takes.
 announce() {
-    local parts=() what=() list number fetched=0 taken=0 part
+    local parts=() what=() list number fetched=0 taken=0 minutes part
     if (($#)); then
         read -r number fetched taken < <(debian_sizes "$@")
         what+=("$number Debian packages")
@@ -402,9 +413,14 @@ announce() {
         what+=("Debian's kernel")
         ((fetched += kernel_fetched, taken += kernel_taken))
     fi
+    minutes=$(((taken + mb_a_minute - 1) / mb_a_minute))
+    if ! modules_in_place; then
+        what+=("compiled modules")
+        ((minutes += compiling_minutes, taken += 10))
+    fi
     printf -v list '%s, ' "${what[@]}"
     say "to be installed: ${list%, } ($fetched MB to fetch, $taken MB on disk);" \
-        "that takes about $(((taken + mb_a_minute - 1) / mb_a_minute)) min beside fetching"
+        "that takes about $minutes min beside fetching"
 }
 
 install_missing_packages() {
@@ -471,6 +487,12 @@ make_environment() {
     { fingerprint | sha256sum && printf '%s\n' "${all[@]}"; } >"$stamp"
 }
 
+# Runs without compiled modules come to the same results.
+compile_modules() {
+    "$venv/bin/python" -I -m emulator.compiled || return 0
+    chown -R --reference "$checkout" "$checkout/emulator/compiled/build"
+}
+
 prepare() {
     umask 022
     export PATH # it may not have been in the environment at all
@@ -502,6 +524,10 @@ provision() {
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
             fail "$python is older than Python 3.11, which $debian has: use that, or vagrant/Vagrantfile"
         environment_in_place || make_environment
+        if ! modules_in_place; then
+            step "compiling the modules that runs spend most of their time in" compile_modules
+            modules_in_place || say "$(tail -n 1 "$log")"
+        fi
         if ! stock_kernel_in_place; then
             step "unpacking Debian's kernel for the tests" unpack_stock_kernel
         fi
@@ -559,7 +585,7 @@ checkout=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly checkout
 readonly constraints=$checkout/vagrant/constraints.txt # the versions that were tested
 
-extras=(tensorboard)
+extras=(tensorboard compiled)
 for_machine=
 declare -A asked=()
 for name in ${with//,/ } $(implied "$@"); do

@@ -90,3 +90,16 @@ def engine() -> str:
     if _found.problem is not None:
         return f"sources: {_found.problem}"
     return f"compiled: {_found.count} modules"
+
+
+def run_sources(why: str) -> None:
+    """Have the sources run in this process, whatever is compiled, and in its forks.
+
+    Nothing compiled may have been imported yet.
+    """
+    global _found
+    install()
+    assert LIBRARY not in sys.modules, "compiled modules run already"
+    if isinstance(_found, CompiledFinder):
+        sys.meta_path.remove(_found)
+    _found = f" ({why})"

@@ -18,6 +18,7 @@ from types import CodeType
 
 import pytest
 
+from emulator.compiled.finder import run_sources
 from tests.mutation.operators import Mutant
 
 #: What a trial past its limit comes to, beside pytest's exit statuses.
@@ -85,6 +86,7 @@ class Trial:
 
 
 def _run(mutant: Mutant | None, rounds: Sequence[Sequence[str]]) -> int:
+    run_sources("mutants are sources")
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)

@@ -52,9 +52,7 @@ def home_of_nobody() -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="uetemu-installed-") as made:
         home = Path(made)
-        without = shutil.ignore_patterns(
-            ".git", "__pycache__", ".*_cache", "build", "*.egg-info", "runs"
-        )
+        without = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "*.egg-info", "runs")
         shutil.copytree(CHECKOUT, home / "tree", ignore=without)
         if os.geteuid() == 0:
             for each in (home, *home.rglob("*")):

@@ -243,7 +243,8 @@ def test_size_and_time_are_said_before_anything_is_installed() -> None:
         + functions("say", "debian_sizes", "announce")
         + (
             "environment_in_place() { false; }\npython_packages_in_place() { [[ $1 == s3 ]]; }\n"
-            "stock_kernel_in_place() { false; }\nextras=(tensorboard s3 test)\nmb_a_minute=500\n"
+            "stock_kernel_in_place() { false; }\nmodules_in_place() { false; }\n"
+            "compiling_minutes=2\nextras=(tensorboard s3 test)\nmb_a_minute=500\n"
             "declare -A python_fetched=([uetemu]=60 [s3]=9 [test]=30)\n"
             "declare -A python_taken=([uetemu]=250 [test]=90)\n"
             "kernel_fetched=70 kernel_taken=110\nannounce frr clang\n"
@@ -252,8 +253,9 @@ def test_size_and_time_are_said_before_anything_is_installed() -> None:
     done = run(["bash", "-c", script])
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
-        "provision: to be installed: 42 Debian packages, Python packages, Debian's kernel "
-        "(219 MB to fetch, 1699 MB on disk); that takes about 4 min beside fetching\n"
+        "provision: to be installed: 42 Debian packages, Python packages, Debian's kernel, "
+        "compiled modules (219 MB to fetch, 1709 MB on disk); that takes about 6 min beside "
+        "fetching\n"
     )
 
 
