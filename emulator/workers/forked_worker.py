@@ -93,7 +93,7 @@ class ForkedWorker:
     def _answer(self, time_limit_s: float | None) -> Any:
         """Return the answer to the oldest call that has none yet."""
         try:
-            if not self._connection.poll(time_limit_s):
+            if time_limit_s is not None and not self._connection.poll(time_limit_s):
                 self._bury()
             failure, there, value = pickle.loads(self._connection.recv_bytes())
         except (OSError, EOFError):

@@ -70,7 +70,9 @@ class VirtualFabric:
         #: from the first time on that the switches pause
         self.pauses: PauseWatch | None = None
         self._looks: set[int] = set()
-        self._inboxes: dict[int, list[Crossing]] = {number: [] for number in range(wires.workers)}
+        self._inboxes: list[list[Crossing]] = [[] for _ in range(wires.workers)]
+        #: when the first thing in each inbox arrives (ps)
+        self._arriving = [NEVER] * wires.workers
         #: news that a worker which is behind may still precede
         self._held: list[News] = []
         #: exchanges between the workers so far, in each of which all report once
@@ -281,7 +283,7 @@ class VirtualFabric:
     def _taken(self, number: int) -> list[Crossing]:
         """Take what has come for worker ``number`` since its last call."""
         inbox = self._inboxes[number]
-        self._inboxes[number] = []
+        self._inboxes[number], self._arriving[number] = [], NEVER
         return inbox
 
     # Time
@@ -295,12 +297,11 @@ class VirtualFabric:
 
     def _next_of(self, number: int) -> int:
         """Return when worker ``number`` has something to do, as far as is known here (ps)."""
-        waiting = min((one[0] for one in self._inboxes[number]), default=NEVER)
-        return min(waiting, self._following[number])
+        return min(self._arriving[number], self._following[number])
 
     def _all_over(self) -> int:
         """Return the time (ps) up to which every worker has done all."""
-        return min(map(self._next_of, self._inboxes))
+        return min(*self._arriving, *self._following)
 
     def run(self, until: int = NEVER) -> bool:
         """Let time pass up to and with ``until`` (ps); return whether the run's events stopped it.
@@ -368,6 +369,8 @@ class VirtualFabric:
             self.events.now = max(self.events.now, report.now)
             for owner, crossings in report.crossings.items():
                 self._inboxes[owner] += crossings
+                first = min(one[0] for one in crossings)
+                self._arriving[owner] = min(self._arriving[owner], first)
             self._held += report.news
             if self._capture is not None:
                 self._capture.add(report.blocks)
@@ -488,8 +491,8 @@ class VirtualFabric:
                     for answer in [one.give(retire, END_SECONDS) for one in self._forked]:
                         answer()
         self.part.retire()
-        for inbox in self._inboxes.values():
-            inbox.clear()
+        for number in range(len(self._inboxes)):
+            self._taken(number)
         self._held.clear()
 
     def close(self) -> None:
