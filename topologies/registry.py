@@ -63,6 +63,7 @@ class Registry(Mapping[str, E], Generic[E]):
         self._one = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
         self._entries: dict[str, E] = {}
         self._places: dict[str, str] = {}
+        self._added: set[str] = set()
         self._loaded = not package
 
     def register(self, entry: E, level: int = 1) -> E:
@@ -79,7 +80,8 @@ class Registry(Mapping[str, E], Generic[E]):
             raise RegistryError(
                 f"{place}: {name!r} is no name of {self._one}; take letters, digits and _"
             )
-        if not self._comes_along(file):
+        added = not self._comes_along(file)
+        if added:
             self._load()
         if name in self._entries:
             raise RegistryError(
@@ -109,11 +111,14 @@ class Registry(Mapping[str, E], Generic[E]):
                 )
         self._entries[name] = entry
         self._places[name] = place
+        if added:
+            self._added.add(name)
         return entry
 
     def remove(self, name: str) -> None:
         """Forget the entry ``name``, as a test does with its own."""
         del self._entries[name], self._places[name]
+        self._added.discard(name)
 
     def place(self, name: str) -> str:
         """Return the file and line at which the entry ``name`` was registered."""
@@ -123,11 +128,7 @@ class Registry(Mapping[str, E], Generic[E]):
     def added(self) -> list[E]:
         """Return the entries that did not come with uetemu."""
         self._load()
-        return [
-            entry
-            for name, entry in self._entries.items()
-            if not self._comes_along(self._places[name].rpartition(", line ")[0])
-        ]
+        return [entry for name, entry in self._entries.items() if name in self._added]
 
     def names(self, first: str = "") -> tuple[str, ...]:
         """Return all names, with ``first``, the default, before the others."""
