@@ -48,19 +48,23 @@ class ResponderAnswer:
     again: bool = False
 
 
-@dataclass(slots=True)
 class ReadJob:
     """Responses of a READ, from PSN ``psn`` up to ``end``, that are still to be sent.
 
     ``again`` if all of them have left before.
     """
 
-    psn: int
-    first: int
-    end: int
-    data: memoryview
-    msn: int
-    again: bool = False
+    __slots__ = ("again", "data", "end", "first", "msn", "psn")
+
+    def __init__(
+        self, psn: int, first: int, end: int, data: memoryview, msn: int, again: bool = False
+    ) -> None:
+        self.psn = psn
+        self.first = first
+        self.end = end
+        self.data = data
+        self.msn = msn
+        self.again = again
 
 
 def _is_atomic(answer: ResponderAnswer | ReadJob) -> bool:
