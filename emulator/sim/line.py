@@ -368,7 +368,8 @@ class Line:
     def _left(self, item: tuple[int, int, int]) -> None:
         self.busy = False
         if self.leaves is not None:
-            self.leaves(*item)
+            queue, octets, origin = item
+            self.leaves(queue, octets, origin)
         if self.queued:
             self.serve()
         if not self.busy and self.idle is not None:
@@ -389,6 +390,8 @@ class Line:
     def _next(self) -> int | None:
         queues = self.queues
         low = bool(queues[LOW]) and not self.low_stopped
+        if len(queues[LOW]) == self.queued:
+            return LOW if low else None
         for queue in (MAC_CONTROL, HIGH, MEDIUM):
             if queues[queue]:
                 if low and queue != MAC_CONTROL and self._owed(queues[queue][0][1]):

@@ -12,6 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -44,16 +45,19 @@ from uet.transport import Completion, Transport
 from uet.transport import WriteRequest as RmaWrite
 
 #: Key under which every rank registers all of its GPU's memory.
-MEMORY_KEY = 1
+MEMORY_KEY: Final = 1
 
 # Header data of a write: a label of execution number (8 bits) and tag (24), and the CRC32C of the
 # region (32).  Where the transport carries 32 bits they are label XOR CRC32C: the receiver sees
 # where the data went, reckons their CRC32C, and gets a label that it waits for, or the data are
 # wrong.
-WIDE, NARROW = 64, 32
-_TAG_MASK = (1 << TAG_BITS) - 1
-_EXECUTION_MASK = 0xFF
-_STARTING_COST = 4096  # of one operation, in octets of work, when sharing the loop with the NIC
+WIDE: Final = 64
+NARROW: Final = 32
+_TAG_MASK: Final = (1 << TAG_BITS) - 1
+_EXECUTION_MASK: Final = 0xFF
+_STARTING_COST: Final = (
+    4096  # of one operation, in octets of work, when sharing the loop with the NIC
+)
 
 
 class Executor:
@@ -338,7 +342,12 @@ class Executor:
             self._verified(index, crc32c(self._region(index)), arrival.crc)
 
     def _verify(self, index: int, sent: int) -> Generator[int, None, None]:
-        crc = yield from sliced_crc32c(self._region(index))
+        region = self._region(index)
+        if 0 < len(region) <= SLICE_OCTETS:
+            crc = crc32c(region)
+            yield len(region)
+        else:
+            crc = yield from sliced_crc32c(region)
         self._verified(index, crc, sent)
 
     def _verified(self, index: int, crc: int, sent: int) -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Generator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import google_crc32c
 import numpy as np
@@ -26,7 +26,7 @@ from emulator.sim.endpoint.operations.schedule import Region
 _ALIGNMENT = 4096
 #: Work on longer regions is done in slices of this many octets, between which the endpoint looks at
 #: its NIC (a slice takes some tens of microseconds).
-SLICE_OCTETS = 256 * 1024
+SLICE_OCTETS: Final = 256 * 1024
 #: Lengths whose slices are remembered: a schedule has a few.
 _LENGTHS = 64
 DIRECTORY = Path("/dev/shm")

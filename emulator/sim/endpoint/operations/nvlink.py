@@ -9,13 +9,13 @@ ingress. Without a switch every peer has a link of its own.  A latency is added 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 #: Modelled times are kept in picoseconds: many short copies must not be rounded to nothing.
-_PS = 1000
-_BITS_PS = 8 * 10**9 * _PS
+_PS: Final = 1000
+_BITS_PS: Final = 8 * 10**9 * _PS
 #: Separate times at which an ingress was busy that it remembers.
-_KEPT = 256
+_KEPT: Final = 256
 
 
 class CopyNotice(NamedTuple):

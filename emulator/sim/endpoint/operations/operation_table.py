@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,13 @@ from emulator.sim.endpoint.operations.schedule import (
     Write,
 )
 
-WRITE, COPY, RECEIVE, REDUCE, COMPUTE, BARRIER, APPLY = range(7)
+WRITE: Final = 0
+COPY: Final = 1
+RECEIVE: Final = 2
+REDUCE: Final = 3
+COMPUTE: Final = 4
+BARRIER: Final = 5
+APPLY: Final = 6
 #: The columns, and what an operation has where its kind sets nothing.
 COLUMNS = (
     "kind",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from emulator.sim.endpoint.operations.schedule import (
 )
 
 #: A tag travels in this many bits of a write's header data.
-TAG_BITS = 24
+TAG_BITS: Final = 24
 
 _FUNCTIONS = tuple(ELEMENT_FUNCTIONS.values())
 _NO_RECEIVES = 0, memoryview(b"")
@@ -73,6 +73,8 @@ class ScheduleProgram:
         self._fabric, self._scale_up = fabric, scale_up
         self._tags: set[tuple[str, int, int]] = set()
         self._types: dict[int, np.dtype[np.generic]] = {}
+        #: made when somebody asks for one
+        self._receives: Mapping[int, tuple[int, memoryview]] | None = None
         self.operations = table = self._table(schedule)
         columns = table.columns
         self._wrong = np.zeros(len(table), bool)
@@ -108,6 +110,8 @@ class ScheduleProgram:
 
     def receive_of(self, peer: int, tag: int) -> int | None:
         """The operation that waits for what ``peer`` sends with ``tag``."""
+        if self._receives is None:
+            self._receives = self._receives_by_peer()
         first, indices = self._receives.get(peer, _NO_RECEIVES)
         place = tag - first
         if not 0 <= place < len(indices):
@@ -115,8 +119,7 @@ class ScheduleProgram:
         index: int = indices[place]
         return None if index < 0 else index
 
-    @cached_property
-    def _receives(self) -> Mapping[int, tuple[int, memoryview]]:
+    def _receives_by_peer(self) -> Mapping[int, tuple[int, memoryview]]:
         """Return for each peer its lowest tag and the receive of each tag from there on (-1: none).
 
         Tags are numbers that begin with 0 at each pair; who leaves gaps pays for them.
