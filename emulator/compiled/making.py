@@ -6,6 +6,7 @@ import ast
 import contextlib
 import fcntl
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -39,6 +40,7 @@ from emulator.compiled.builds import (
     module_of,
     mypy_version,
 )
+from emulator.compiled.finder import PURE, CompiledFinder
 from emulator.compiled.hot_modules import HOT
 from emulator.errors import UserError
 
@@ -123,6 +125,7 @@ def _made() -> Build:
         work, result = Path(made, "work"), Path(made, "result")
         result.mkdir()
         _compile(work, result)
+        _try_out(result)
         if {source: described(source) for source in sources()} != known:
             raise UserError("sources changed while they were compiled; compile them again")
         record = {"mypy": mypy_version(), "modules": [*map(module_of, HOT)], "sources": known}
@@ -162,6 +165,35 @@ def _compile(work: Path, result: Path) -> None:
         finally:
             pool.shutdown(cancel_futures=True)
     _call(_compiler(library, *objects.values(), "-shared", "-o", f"{result}/{LIBRARY}{SUFFIX}"))
+
+
+def _try_out(result: Path) -> None:
+    """Import all that was compiled into ``result``, as only that shows whether it can be."""
+    code = f"from emulator.compiled import making; making.import_all({str(result)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {PURE: "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        problem = (done.stderr.splitlines() or ["no reason given"])[-1]
+        raise UserError(f"the modules are compiled, but cannot be imported ({problem})")
+
+
+def import_all(result: str) -> None:
+    """Import the modules that were compiled into ``result``, where none of them is."""
+    modules = tuple(map(module_of, HOT))
+    sys.meta_path.insert(0, CompiledFinder(Build(Path(result), modules, "")))
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] in {name.partition(".")[0] for name in modules}:
+                raise
+            return  # pip builds without the packages that modules need
 
 
 def _written_c(work: Path) -> list[Extension]:

@@ -1,75 +1,63 @@
-"""Compiled hot modules come to the digests of their sources: built in a copy of the checkout."""
+"""Compiled modules and their sources come to the same digests, in the kernel and on the model."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import shutil
 import subprocess
-import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from emulator.compiled import builds
 from emulator.compiled.hot_modules import HOT
-from tests import CHECKOUT, DATA
+from emulator.pytest_plugin.runs import UETEMU, environment
+from tests import DATA
 
 LISTED = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
-#: Both transports, two workers, an event log, queues that overflow, faults, frames that overtake.
-CHOSEN = (
-    "uet",
-    "two workers",
-    "event log",
-    "rocev2 lossless",
-    "trimming",
-    "faults",
-    "two ports",
-    "a GPU dies",
-)
-FLOORS = ("emulator", "scenarios", "topologies", "uet")
-CODE = "from emulator.cli.main import main; main()"
-
-Call = Callable[..., "subprocess.CompletedProcess[str]"]
+#: Both transports, an event log, queues that overflow, faults, frames that overtake.
+CHOSEN = ("event log", "rocev2 lossless", "trimming", "faults", "two ports", "a GPU dies")
+MODEL = ("--fabric", "model")
+COMPILED = f"compiled: {len(HOT)} modules"
 
 
-@pytest.fixture(scope="module")
-def compiled_copy(tmp_path_factory: pytest.TempPathFactory) -> Call:
-    """Call Python in a copy of the checkout whose hot modules are compiled."""
-    copy = tmp_path_factory.mktemp("compiled")
-    for floor in FLOORS:
-        shutil.copytree(
-            CHECKOUT / floor, copy / floor, ignore=shutil.ignore_patterns("build", "__pycache__")
-        )
-
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    done = call("-m", "emulator.compiled")
+def engine_of(name: str, *more: str, folder: Path, pure: bool = False) -> object:
+    """Make the run called ``name``, have its digest checked, and return what ran."""
+    listed = LISTED[name]
+    check = ("--check-digest", listed["digest"], "--capture", "none", "--output", str(folder))
+    done = subprocess.run(
+        [*UETEMU, "run", *shlex.split(listed["command"]), *check, *more],
+        env={**environment(), "UETEMU_PURE": "1" if pure else ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{len(HOT)} modules are compiled in {copy}/")
-    return call
+    engine = json.loads((folder / "environment.json").read_text())["engine"]
+    assert f"# Engine               : {engine}" in done.stdout
+    return engine
+
+
+@pytest.fixture(autouse=True)
+def built() -> None:
+    """A build of this checkout; installing makes it."""
+    found = builds.fitting()
+    if isinstance(found, str):
+        pytest.skip(f"{found}: run python -m emulator.compiled")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("pure", [False, True], ids=["compiled", "sources"])
+def test_the_model_has_the_listed_digest(tmp_path: Path, workers: str, pure: bool) -> None:
+    ran = engine_of("uet", *MODEL, "--workers", workers, folder=tmp_path / "run", pure=pure)
+    assert ran == ("sources (UETEMU_PURE=1)" if pure else COMPILED)
 
 
 @pytest.mark.root
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", CHOSEN)
-def test_compiled_runs_have_the_listed_digests(
-    compiled_copy: Call, name: str, tmp_path: Path
-) -> None:
-    listed = LISTED[name]
-    folder = tmp_path / "run"
-    more = ("--check-digest", listed["digest"], "--capture", "none", "--output", str(folder))
-    done = compiled_copy("-c", CODE, "run", *shlex.split(listed["command"]), *more)
-    assert done.returncode == 0, done.stderr
-    environment = json.loads((folder / "environment.json").read_text())
-    assert environment["engine"] == f"compiled: {len(HOT)} modules"
+@pytest.mark.parametrize(
+    "name",
+    ["uet", "two workers", *(pytest.param(name, marks=pytest.mark.nightly) for name in CHOSEN)],
+)
+def test_the_kernel_has_the_listed_digest(tmp_path: Path, name: str) -> None:
+    assert engine_of(name, folder=tmp_path / "run") == COMPILED
