@@ -236,6 +236,12 @@ def gather_files(processes: Processes, folder: Path) -> None:
             ) from error
 
 
+class JsonText(str):
+    """A member of a list as its JSON text, which :meth:`RunFolder.write` writes as it is."""
+
+    __slots__ = ()
+
+
 def _json_lines(content: object) -> Iterator[str]:
     """JSON text in pieces: each member of the outermost object, and of its members, has a line.
 
@@ -261,7 +267,8 @@ def _members(value: object) -> Iterator[str]:
         yield "\n }"
     elif isinstance(value, Iterator) or (isinstance(value, list | tuple) and value):
         for member in value:
-            yield f"{start or '['}\n  {_dumped(member)}"
+            text = member if isinstance(member, JsonText) else _dumped(member)
+            yield f"{start or '['}\n  {text}"
             start = ","
         yield "\n ]" if start else "[]"
     else:

@@ -17,6 +17,7 @@ idle ones; and names of threads are by thread id alone, so that no two threads h
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
@@ -25,32 +26,33 @@ import numpy as np
 
 from emulator.run.measures.queue_depths import QueueSeries
 from emulator.run.report import switch_tracks
-from emulator.run.report.trace_events import Event, Tracks, named, slice_event
-from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.sim.endpoint.operations.rank_result import RankResult
-from emulator.sim.endpoint.operations.schedule import (
-    Apply,
-    Barrier,
-    Compute,
-    Copy,
-    Operation,
-    Receive,
-    Reduce,
-    Schedule,
-    Write,
+from emulator.run.report.trace_events import Event, Tracks, named, slice_event, slice_text
+from emulator.run.results import JsonText
+from emulator.sim.endpoint.operations.elementwise import FUNCTION_NAMES
+from emulator.sim.endpoint.operations.operation_table import (
+    APPLY,
+    BARRIER,
+    COMPUTE,
+    COPY,
+    RECEIVE,
+    REDUCE,
+    WRITE,
+    OperationTable,
 )
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.workers.division import JobSchedules
 
 #: Operations beyond which GPUs are left out: what a viewer still opens.
 SHOWN = 250_000
 
-_TRACKS: Mapping[type[Operation], str] = {
-    Write: "NIC out",
-    Copy: "NVLink out",
-    Reduce: "compute",
-    Compute: "compute",
-    Apply: "compute",
-    Barrier: "barrier",
+_TRACKS: Mapping[int, str] = {
+    WRITE: "NIC out",
+    COPY: "NVLink out",
+    REDUCE: "compute",
+    COMPUTE: "compute",
+    APPLY: "compute",
+    BARRIER: "barrier",
 }
 _ORDER = ("steps", "compute", "NVLink out", "NVLink in", "NIC out", "NIC in", "barrier")
 
@@ -173,8 +175,8 @@ def _events(
     ports: Mapping[str, QueueSeries],
     faults: Sequence[tuple[int, str]],
     span_ns: tuple[int, int],
-) -> Iterator[Event]:
-    """Yield the events of all processes, made one by one."""
+) -> Iterator[Event | JsonText]:
+    """Yield the events of all processes, made one by one; those of operations are texts."""
     yield from trace.events()
     tids = trace.tids
     processes = count(len(trace.names) + 1)
@@ -191,7 +193,11 @@ class _Trace:
     """The events of the GPUs that are ``shown``."""
 
     def __init__(self, names: Sequence[str], shown: _Shown, collective: str, origin: int) -> None:
-        self.names, self._schedules, self._fabric = names, shown.schedules, shown.fabric
+        self.names, self._fabric = names, shown.fabric
+        self._spans = {rank: one.spans for rank, one in shown.schedules.items()}
+        self._tables = {
+            rank: OperationTable.of(one.operations) for rank, one in shown.schedules.items()
+        }
         self._results = tuple(shown.results.values())
         self._collective, self._origin = collective, origin
         #: not those of processes, which would be their main threads
@@ -200,7 +206,7 @@ class _Trace:
         #: flow of each message that was sent, until it is received
         self._sent: dict[_Message, int] = {}
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Event | JsonText]:
         """Yield the events: all sends before all receives, as a flow has to begin first."""
         tracks = {
             result.rank: Tracks(result.rank + 1, self.tids, _ORDER) for result in self._results
@@ -216,58 +222,82 @@ class _Trace:
             yield from self._receives(result, tracks[result.rank])
             yield from tracks[result.rank].names()
 
-    def _operations(self, result: RankResult, tracks: Tracks) -> Iterator[Event]:
-        rank, schedule = result.rank, self._schedules[result.rank]
-        labels = self._labels(schedule)
-        operations = list(schedule.operations)
+    def _operations(self, result: RankResult, tracks: Tracks) -> Iterator[JsonText]:
+        rank, table, origin = result.rank, self._tables[result.rank], self._origin
+        kinds, peers, tags, buffers, offsets, octets = _columns(table)
+        numbers = table.columns["number"].tolist()
+        starts, ends = result.operation_start.tolist(), result.operation_end.tolist()
+        labels, names = self._labels(rank), [json.dumps(name)[:-1] for name in table.names]
+        quoted: dict[str, str] = {}
         for index in np.argsort(result.operation_start, kind="stable").tolist():
-            operation = operations[index]
-            begin, end = int(result.operation_start[index]), int(result.operation_end[index])
-            if begin < 0 or end < 0 or isinstance(operation, Receive):
+            kind, begin, end = kinds[index], starts[index], ends[index]
+            if begin < 0 or end < 0 or kind == RECEIVE:
                 continue  # or never reached: the iteration was cut short
-            track = _TRACKS[type(operation)]
-            span = (begin - self._origin, end - self._origin)
-            event = slice_event(
-                self._title(operation, labels[index]),
+            more = where = ""
+            if kind in (WRITE, COPY):
+                peer, tag = peers[index], tags[index]
+                words = f"to {self.names[peer]}"
+                flow = self._sent[rank, peer, tag] = next(self._flows)
+                more = f', "bind_id": "{flow:#x}", "flow_out": true'
+                near = f'{names[buffers[index]]}+{offsets[index]}"'
+                where = f'"bytes": {octets[index]}, "tag": {tag}, "from": {near}'
+            elif kind == REDUCE:
+                words = FUNCTION_NAMES[tags[index]]
+                near = f'{names[buffers[index]]}+{offsets[index]}"'
+                where = f'"bytes": {octets[index]}, "into": {near}'
+            elif kind == BARRIER:
+                words = f"barrier {table.names[numbers[index]]}"
+            elif kind == APPLY:
+                words = table.calls[tags[index]].function.rpartition(":")[2]
+            else:
+                words = "compute"
+            title = f"{labels[index]} {words}".strip()
+            span = (begin - origin, end - origin)
+            track = _TRACKS[kind]
+            yield slice_text(
+                quoted.get(title) or quoted.setdefault(title, json.dumps(title)),
                 track.split()[0],
                 tracks.take(track, span),
                 span,
-                _details(operation),
+                f', "args": {{{where}}}{more}' if where else "",
             )
-            if isinstance(operation, Write | Copy):
-                flow = self._sent[rank, operation.peer, operation.tag] = next(self._flows)
-                event |= {"bind_id": f"{flow:#x}", "flow_out": True}
-            yield event
 
-    def _receives(self, result: RankResult, tracks: Tracks) -> Iterator[Event]:
-        rank, schedule = result.rank, self._schedules[result.rank]
-        labels = self._labels(schedule)
-        for index, operation in enumerate(schedule.operations):
-            end = int(result.operation_end[index])
-            if not isinstance(operation, Receive) or end < 0:
+    def _receives(self, result: RankResult, tracks: Tracks) -> Iterator[JsonText]:
+        rank, table = result.rank, self._tables[result.rank]
+        _, peers, tags, buffers, offsets, octets = _columns(table)
+        ends, labels = result.operation_end.tolist(), self._labels(rank)
+        names = [json.dumps(name)[:-1] for name in table.names]
+        quoted: dict[str, str] = {}
+        for index in table.where(RECEIVE).tolist():
+            end, peer, tag = ends[index], peers[index], tags[index]
+            if end < 0:
                 continue
-            track = "NIC in" if (operation.peer, rank) in self._fabric else "NVLink in"
+            track = "NIC in" if (peer, rank) in self._fabric else "NVLink in"
             at = end - self._origin
-            title = f"{labels[index]} from {self.names[operation.peer]}".strip()
-            place = tracks.one(track)
-            event = slice_event(title, track.split()[0], place, (at, at), _details(operation))
-            flow = self._sent.pop((operation.peer, rank, operation.tag), None)
-            if flow is not None:
-                event |= {"bind_id": f"{flow:#x}", "flow_in": True}
-            yield event
+            title = f"{labels[index]} from {self.names[peer]}".strip()
+            flow = self._sent.pop((peer, rank, tag), None)
+            near = f'{names[buffers[index]]}+{offsets[index]}"'
+            more = "" if flow is None else f', "bind_id": "{flow:#x}", "flow_in": true'
+            yield slice_text(
+                quoted.get(title) or quoted.setdefault(title, json.dumps(title)),
+                track.split()[0],
+                tracks.one(track),
+                (at, at),
+                f', "args": {{"bytes": {octets[index]}, "tag": {tag}, "into": {near}}}{more}',
+            )
 
     def _steps(self, result: RankResult, tracks: Tracks) -> Iterator[Event]:
         """Yield what has a name as a whole: from its first operation to the end of its last.
 
         A receive waits from the start of the iteration on, and counts from when it ended.
         """
-        schedule = self._schedules[result.rank]
-        if not schedule.spans:
+        spans = self._spans[result.rank]
+        if not spans:
             return
-        receives = np.fromiter((isinstance(one, Receive) for one in schedule.operations), bool)
+        receives = self._tables[result.rank].columns["kind"] == RECEIVE
         all_begins = np.where(receives, result.operation_end, result.operation_start)
         found = []
-        for span in schedule.spans:
+        for span in spans:
             begins = all_begins[span.first : span.end]
             ends = result.operation_end[span.first : span.end]
             reached = (begins >= 0) & (ends >= 0)
@@ -278,35 +308,15 @@ class _Trace:
             span_ns = begin, end
             yield slice_event(name, "step", tracks.nest("steps", span_ns), span_ns)
 
-    def _labels(self, schedule: Schedule) -> Sequence[str]:
+    def _labels(self, rank: int) -> Sequence[str]:
         """Return the name of each operation: that of the shortest span around it."""
-        labels = [self._collective] * len(schedule.operations)
-        for span in sorted(schedule.spans, key=lambda span: span.first - span.end):
+        labels = [self._collective] * len(self._tables[rank])
+        for span in sorted(self._spans[rank], key=lambda span: span.first - span.end):
             labels[span.first : span.end] = [span.name] * (span.end - span.first)
         return labels
 
-    def _title(self, operation: Operation, label: str) -> str:
-        match operation:
-            case Write(peer=peer) | Copy(peer=peer):
-                words = f"to {self.names[peer]}"
-            case Barrier(name=name):
-                words = f"barrier {name}"
-            case Apply(function=function):
-                words = function.rpartition(":")[2]
-            case Reduce(function=function):
-                words = function
-            case _:
-                words = type(operation).__name__.lower()
-        return f"{label} {words}".strip()
 
-
-def _details(operation: Operation) -> dict[str, object]:
-    match operation:
-        case Write(tag=tag, local=region) | Copy(tag=tag, local=region):
-            return {"bytes": region.length, "tag": tag, "from": f"{region.buffer}+{region.offset}"}
-        case Receive(tag=tag, into=region):
-            return {"bytes": region.length, "tag": tag, "into": f"{region.buffer}+{region.offset}"}
-        case Reduce(into=region):
-            return {"bytes": region.length, "into": f"{region.buffer}+{region.offset}"}
-        case _:
-            return {}
+def _columns(table: OperationTable) -> tuple[list[int], ...]:
+    """Return kinds, peers and tags of all operations, and their near regions in three columns."""
+    columns = ("kind", "peer", "tag", "near_buffer", "near_at", "near_octets")
+    return tuple(table.columns[name].tolist() for name in columns)

@@ -101,7 +101,7 @@ def result(rank: int, times: list[tuple[int, int]], start: int = 1000) -> RankRe
     )
 
 
-def drawn(around: timeline.Surroundings | None = None) -> Imported:
+def drawn(folder: Path, around: timeline.Surroundings | None = None) -> Imported:
     """Two writes at once, a copy, a sum, and an Apply of three ranks, as Perfetto imports them."""
     schedules = [
         Schedule(
@@ -139,14 +139,14 @@ def drawn(around: timeline.Surroundings | None = None) -> Imported:
         result(2, [(1000, 1290), (1290, 1400)]),
     ]
     names = ["h0g0", "h1g0", "h0g1"]
-    content = timeline.timeline(names, schedules, results, around)
-    assert content is not None
-    events: Any = content["traceEvents"]
-    return imported(json.loads(json.dumps({**content, "traceEvents": list(events)})))
+    run = RunFolder.create("timeline", folder / "run")
+    path = run.write("timeline.json", timeline.timeline(names, schedules, results, around))
+    run.close()
+    return imported(json.loads(path.read_text()))
 
 
-def test_gpus_have_tracks_for_computing_nvlink_and_nic() -> None:
-    found = drawn()
+def test_gpus_have_tracks_for_computing_nvlink_and_nic(tmp_path: Path) -> None:
+    found = drawn(tmp_path)
     assert found.troubles == []
     assert sorted(found.track(one) for one in found.slices) == [
         "h0g0 NIC out", "h0g0 NIC out 2", "h0g0 NVLink out", "h0g0 steps", "h0g0 steps",
@@ -155,10 +155,18 @@ def test_gpus_have_tracks_for_computing_nvlink_and_nic() -> None:
     ]  # fmt: skip
 
 
-def test_flows_join_what_is_sent_to_what_is_received() -> None:
+def test_an_event_is_a_line_as_json_makes_it(tmp_path: Path) -> None:
+    drawn(tmp_path, timeline.Surroundings(collective='a "ring" é'))
+    lines = (tmp_path / "run" / "timeline.json").read_text().splitlines()
+    events = [line.strip().removesuffix(",") for line in lines if line.startswith("  {")]
+    assert [json.dumps(json.loads(event)) for event in events] == events
+    assert sum('"ph": "X"' in event for event in events) == 11
+
+
+def test_flows_join_what_is_sent_to_what_is_received(tmp_path: Path) -> None:
     flows = [
         (found.track(out), out.begin, found.track(there), there.begin)
-        for found in [drawn()]
+        for found in [drawn(tmp_path)]
         for out, there in found.flows
     ]
     assert sorted(flows) == [
@@ -168,8 +176,8 @@ def test_flows_join_what_is_sent_to_what_is_received() -> None:
     ]
 
 
-def test_slices_have_the_names_of_the_scenario_or_of_the_collective() -> None:
-    found = drawn(timeline.Surroundings(collective="all_reduce"))
+def test_slices_have_the_names_of_the_scenario_or_of_the_collective(tmp_path: Path) -> None:
+    found = drawn(tmp_path, timeline.Surroundings(collective="all_reduce"))
     titles = {one.name for one in found.slices}
     assert titles == {
         "micro-batch 0", "micro-batch 0 to h1g0", "micro-batch 0 to h0g1",
@@ -211,9 +219,9 @@ def queue(**changes: list[float]) -> QueueSeries:
     return QueueSeries(**{name: np.array(one) for name, one in {**values, **changes}.items()})
 
 
-def test_counters_and_marks_of_switch_ports() -> None:
+def test_counters_and_marks_of_switch_ports(tmp_path: Path) -> None:
     idle = queue(admitted=[0.0] * 4)
-    found = drawn(timeline.Surroundings(queues={"rail0:up0": queue(), "rail0:up1": idle}))
+    found = drawn(tmp_path, timeline.Surroundings(queues={"rail0:up0": queue(), "rail0:up1": idle}))
     assert found.troubles == []
     ((pid, switch),) = [one for one in found.processes.items() if one[1] == "rail0"]
     assert switch == "rail0"
@@ -250,8 +258,10 @@ def test_of_too_many_samples_those_of_the_deepest_queues(monkeypatch: pytest.Mon
     assert list(switch_tracks.shown_ports(ports, 1000, 1800)) == ["a:1", "a:0"]
 
 
-def test_faults_stand_at_their_times() -> None:
-    found = drawn(timeline.Surroundings(faults=[(300, "link rail0:up0 down"), (100, "nic h0g0")]))
+def test_faults_stand_at_their_times(tmp_path: Path) -> None:
+    found = drawn(
+        tmp_path, timeline.Surroundings(faults=[(300, "link rail0:up0 down"), (100, "nic h0g0")])
+    )
     assert found.troubles == []
     faults = [(one.begin, one.name) for one in found.slices if found.track(one) == "faults faults"]
     assert faults == [(100, "nic h0g0"), (300, "link rail0:up0 down")]

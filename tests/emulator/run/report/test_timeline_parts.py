@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from emulator.run.report import timeline
+from emulator.run.results import JsonText
 from emulator.sim.endpoint.operations.operation_table import OperationTable
 from emulator.sim.endpoint.operations.rank_result import RankResult, joined
 from emulator.sim.endpoint.operations.schedule import (
@@ -122,8 +124,13 @@ def trace_of(execution: Execution, division: Division) -> Content | None:
     content = timeline.timeline(NAMES, job, results, around)
     if content is None:
         return None
+    return {**content, "traceEvents": list(events_of(content))}
+
+
+def events_of(content: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+    """The events of a trace, which may be texts, made one by one."""
     events: Any = content["traceEvents"]
-    return {**content, "traceEvents": list(events)}
+    return (json.loads(one) if isinstance(one, JsonText) else one for one in events)
 
 
 def traces_of(
@@ -222,7 +229,7 @@ def test_one_process_has_events_made_of_the_results_it_has() -> None:
     schedules, results = everybody_to_everybody(1, tables=True)
     content = timeline.timeline(NAMES, schedules, results)
     assert content is not None
-    events: Any = content["traceEvents"]
+    events = events_of(content)
     next(events)
     results[0].operation_start[:] = -1  # before the events of its operations are made
     senders = {one["pid"] for one in events if one.get("flow_out")}
