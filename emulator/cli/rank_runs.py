@@ -37,7 +37,6 @@ from emulator.workers.ranks.exchange import (
     PATIENCE_VARIABLE,
     Ranks,
 )
-from emulator.workers.ranks.guardian import Aftermath, guarded
 
 #: The verbs that several ranks carry out together.
 RANKED_VERBS = ("run",)
@@ -60,6 +59,8 @@ def carry_out(place: RankPlace, work: Callable[[Ranks], int]) -> int:
     That is done in a child of this process, which guards it.  Where a rank does not come to its
     end, the launcher is to end all, and this never returns.
     """
+    from emulator.workers.ranks.guardian import Aftermath, guarded
+
     watch = guarded(place, Aftermath(remove=cleanup.remove_left, note=note_end), _patience_s())
     os.environ.setdefault(*_ROUNDS)  # a user's --mca is there already
     try:

@@ -99,10 +99,11 @@ class Attempt:
 
     def _limits(self) -> FaultExpectation:
         """Return what the user's faults leave possible."""
+        _, schedules = self.load.schedules or self._context.compiled(self.trial)
         return FaultExpectation.of(
             self.moments,
             self.stage.topology,
-            self.plan.pxn.relayed(self.division.compiled(self.trial.compile, self.trial.name)),
+            schedules,
             self.stage.transport.wire,
             link_changes(self.trial.faults, self.stage.topology),
         )
@@ -210,6 +211,7 @@ class Attempt:
             cut=self._cut,
             progress=self.progress,
             begun=self._begun,
+            weighed=self.load.schedules,
         )
 
     def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:

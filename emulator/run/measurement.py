@@ -87,6 +87,8 @@ class RunContext:
     progress: Callable[[], None]
     #: called with the recorder of the messages before anything runs
     begun: Callable[[Recorder], None]
+    #: what the trial was weighed by, as :meth:`compiled` would return it; None: it was not kept
+    weighed: tuple[JobSchedules, JobSchedules] | None = None
 
     def compiled(self, trial: Trial) -> tuple[JobSchedules, JobSchedules]:
         """Return the schedules of ``trial`` as they are compiled, and with relayed writes."""
@@ -105,7 +107,7 @@ def measure(
     """
     pool, ports, start, division = context.pool, context.ports, context.start, context.division
     memories = pool.memories
-    compiled, schedules = context.compiled(trial)
+    compiled, schedules = context.weighed or context.compiled(trial)
     messages = Recorder(compiled)  # takes much for a moment, which the endpoints take next
     context.begun(messages)
     pool.load(schedules)

@@ -53,6 +53,7 @@ from emulator.sim.endpoint.operations.operation_table import (
     WRITE,
     Names,
     OperationTable,
+    distinct,
 )
 from emulator.sim.endpoint.operations.schedule import Operation, Schedule, Write
 from emulator.workers.division import Division, JobSchedules
@@ -226,7 +227,7 @@ class RelayedWrites:
         # No GPU relays its own writes: those of one pair and source are all copies, or all writes.
         order = np.argsort(np.concatenate([own["source"], here["source"]]), kind="stable")
         taken_pairs, taken = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for rank in np.unique(sender).tolist():
+        for rank in distinct(sender).tolist():
             table = self._tables[rank]
             sends = table.where(WRITE, COPY)
             peer = table.columns["peer"][sends]
@@ -299,7 +300,7 @@ def free_tags(asked: Numbers, pairs: Numbers, tags: Numbers) -> Numbers:
     turn = np.empty(len(asked), np.int64)  # among those of its pair
     turn[np.argsort(group, kind="stable")] = _counted(counts)
     taken = np.isin(pairs, groups) & (tags >= 0) & (tags < 1 << _LOW_BITS - 1)
-    keys = np.unique(np.searchsorted(groups, pairs[taken]) << _LOW_BITS | tags[taken])
+    keys = distinct(np.searchsorted(groups, pairs[taken]) << _LOW_BITS | tags[taken])
     of = keys >> _LOW_BITS
     first = np.searchsorted(of, np.arange(len(groups)))
     # free tags below each that is taken: whose turn is not below them comes behind it

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from emulator.run.plan.run_plan import RunPlan
+from emulator.sim.endpoint.operations.operation_table import distinct
 from emulator.workers.partition import ExpectedTraffic
 from topologies.model import Topology
 from topologies.routing.paths import spans_from
@@ -52,7 +51,7 @@ def mean_hops(topology: Topology, traffic: ExpectedTraffic) -> float:
     """Return the cables that a packet of ``traffic`` passes, by the paths of a few senders."""
     names = [gpu.name for gpu in topology.gpus]
     sending = traffic.written > 0
-    senders = np.unique(traffic.sender[sending])
+    senders = distinct(traffic.sender[sending])
     weighed = list(_lengths(topology, names, traffic, senders[:: len(senders) // SAMPLE + 1]))
     octets = sum(written for _, written in weighed)
     return sum(length * written for length, written in weighed) / octets if octets else 0.0

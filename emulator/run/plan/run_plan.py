@@ -43,6 +43,8 @@ from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
 
 _log = plain_logger(__name__)
+#: Operations of a stage whose schedules stay from planning on: 3 MB in tables, 50 as objects.
+KEPT_OPERATIONS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +358,15 @@ def _planned(
 
 def _weighed(planned: PlannedStage, relays: Pxn, division: Division) -> PlannedStage:
     topology, wire = planned.topology, planned.transport.wire
-    loads = [TrialLoad.of(trial, topology, wire, relays, division) for trial in planned.trials]
+    loads: list[TrialLoad] = []
+    room = KEPT_OPERATIONS
+    for trial in planned.trials:
+        load = TrialLoad.of(trial, topology, wire, relays, division)
+        if load.operations > room:
+            load = replace(load, schedules=None)
+        else:
+            room -= load.operations
+        loads.append(load)
     return replace(planned, loads=loads)
 
 

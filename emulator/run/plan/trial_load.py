@@ -18,7 +18,7 @@ from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import WRITE
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.transports.wire_cost import WireCost
-from emulator.workers.division import Division
+from emulator.workers.division import Division, JobSchedules
 from emulator.workers.partition import ExpectedTraffic
 from topologies.model import Topology
 
@@ -31,7 +31,8 @@ class TrialLoad:
     schedules. ``memory_octets`` is what each GPU's buffers take. ``relayed`` are the writes that
     another GPU of the server sends on (:mod:`emulator.run.pxn`).
     ``pairs`` are those of a GPU and one that it writes to over
-    the fabric.  ``traffic`` is who sends how much to whom.
+    the fabric.  ``traffic`` is who sends how much to whom.  ``schedules`` are those that were
+    weighed, as they are compiled and with relayed writes, unless they are to be compiled again.
     """
 
     size_bytes: int
@@ -42,6 +43,9 @@ class TrialLoad:
     relayed: int = 0
     pairs: int = 0
     traffic: ExpectedTraffic | None = field(default=None, compare=False, repr=False)
+    schedules: tuple[JobSchedules, JobSchedules] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @classmethod
     def of(
@@ -68,7 +72,8 @@ class TrialLoad:
                 f"{wrong}; mend the scenario's compile"
             ) from wrong
         relayed = division.processes.gather("relayed", changed(compiled, schedules))
-        return replace(load, relayed=sum(relayed))
+        kept = (compiled, schedules) if division.count == 1 else None  # GPUs are divided anew
+        return replace(load, relayed=sum(relayed), schedules=kept)
 
     @classmethod
     def weigh(

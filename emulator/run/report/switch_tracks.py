@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from emulator.run.measures.queue_depths import QueueSeries
 from emulator.run.report.trace_events import Event, counter_event, named, slice_event
+from emulator.sim.endpoint.operations.operation_table import distinct
 
 #: Samples beyond which ports are left out: what a viewer still opens.
 SAMPLES_SHOWN = 100_000
@@ -48,7 +49,7 @@ def events(
     span_ns: tuple[int, int],
 ) -> Iterator[Event]:
     """Yield the events of ``ports``, a process for each switch, from ``span_ns[0]`` on."""
-    ticks = np.unique(np.concatenate([series.t_ns for series in ports.values()] or [np.zeros(0)]))
+    ticks = distinct(np.concatenate([series.t_ns for series in ports.values()] or [np.zeros(0)]))
     for switch, names in groupby(sorted(ports), key=lambda name: name.partition(":")[0]):
         pid = next(pids)
         yield named("process_name", switch, pid)

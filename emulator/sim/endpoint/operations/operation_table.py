@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import Any, Final, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,7 @@ COLUMNS = (
 )
 _SMALL = np.iinfo(np.int32)
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 Column = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
 
 
@@ -231,13 +232,21 @@ class OperationTable(Sequence[Operation]):
 
     def peers(self, *kinds: int) -> list[int]:
         """The peers of all operations of ``kinds``, each once, in order."""
-        found: list[int] = np.unique(self.columns["peer"][self.where(*kinds)]).tolist()
+        found: list[int] = distinct(self.columns["peer"][self.where(*kinds)]).tolist()
         return found
 
     def barriers(self) -> list[str]:
         """The names of all barriers, each once."""
-        numbers = np.unique(self.columns["number"][self.where(BARRIER)]).tolist()
+        numbers = distinct(self.columns["number"][self.where(BARRIER)]).tolist()
         return [self.names[number] for number in numbers]
+
+
+def distinct(values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+    """Each of ``values`` once, in order: ``np.unique``, which would load masked arrays for it."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
 
 
 def _fitting(values: npt.ArrayLike) -> Column:

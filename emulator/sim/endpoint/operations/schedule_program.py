@@ -23,6 +23,7 @@ from emulator.sim.endpoint.operations.operation_table import (
     REDUCE,
     WRITE,
     OperationTable,
+    distinct,
 )
 from emulator.sim.endpoint.operations.schedule import (
     Apply,
@@ -199,7 +200,7 @@ class ScheduleProgram:
         sums = np.flatnonzero(kind == REDUCE)
         if len(sums):
             sizes = np.ones(len(names), np.int64)
-            for number in np.unique(columns["number"][sums]).tolist():
+            for number in distinct(columns["number"][sums]).tolist():
                 try:
                     self._types[number] = element_type(names[number])
                 except ValueError:
@@ -238,7 +239,7 @@ class ScheduleProgram:
         if bad.any():
             return np.zeros((2, 0), np.int64)
         count = max(1, len(table))
-        pairs = np.unique(earlier * count + later)
+        pairs = distinct(earlier * count + later)
         return np.stack([pairs // count, pairs % count])
 
     # -- one by one, to name what is wrong -----------------------------------------------------
