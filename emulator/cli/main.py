@@ -173,7 +173,9 @@ def main() -> None:
     os.environ["PATH"] = os.pathsep.join(dict.fromkeys((*path, *SYSTEM_COMMANDS)))
     given = place()
     if given is None or is_farmed(sys.argv[1:]):
-        sys.exit(_flushed(_carry_out()))
+        status = _flushed(_carry_out())
+        gc.freeze()  # else Python's end would look for garbage among everything, twice
+        sys.exit(status)
     rank_runs = importlib.import_module(RANK_RUNS)
     sys.exit(rank_runs.carry_out(given, lambda ranks: _flushed(_carry_out(ranks))))
 
