@@ -28,7 +28,7 @@ from topologies.units import format_size
 ENDPOINT_BYTES = 2**20
 #: And for each GPU that another one writes to: the PDCs or queue pairs at both ends.
 PAIR_BYTES = 28 * 2**10
-RUNNER_BYTES = 112 * 2**20
+RUNNER_BYTES = 88 * 2**20
 #: And for each operation of a schedule.
 RUNNER_OPERATION_BYTES = 220
 #: Operations beyond which a refusal speaks of them.
