@@ -250,15 +250,14 @@ class Walk:
         """Give the operations of ``rank`` their indices and tags."""
         both = [*received, *sent]
         _, order, lengths = _in_turn(both)
-        each = np.concatenate(
-            [np.full(len(one.step), 2 if self._summed(one, received) else 1) for one in both]
-        )[order]
+        sums = [2 if self._summed(one, received) else 1 for one in both]
+        each = np.repeat(sums, [len(one.step) for one in both])[order]
         index = np.empty(len(order), np.int64)
         index[order] = self._program.operations(rank) + np.cumsum(each) - each
         for one, own in zip(both, np.split(index, lengths), strict=True):
             one.index = own
         for way, parts in ((1, received), (0, sent)):
-            peers = np.concatenate([np.full(len(one.step), one.peer) for one in parts])
+            peers = np.repeat([one.peer for one in parts], [len(one.step) for one in parts])
             _, order, lengths = _in_turn(parts)
             tags = np.empty(len(order), np.int64)
             for peer in {one.peer for one in parts}:
@@ -339,11 +338,11 @@ _FILLED = (
 def _in_turn(parts: Sequence[_Pieces]) -> tuple[Integers, Integers, Integers]:
     """Return the octets of all pieces, their order in the program, and the ends of ``parts``."""
     step = np.concatenate([one.step for one in parts])
-    channel = np.concatenate([np.full(len(one.step), one.channel) for one in parts])
-    later = np.concatenate([np.full(len(one.step), not one.first_of_step) for one in parts])
+    counts = [len(one.step) for one in parts]
+    channel = np.repeat([one.channel for one in parts], counts)
+    later = np.repeat([not one.first_of_step for one in parts], counts)
     octets = np.concatenate([one.octets for one in parts])
-    ends = np.cumsum([len(one.step) for one in parts])[:-1]
-    return octets, np.lexsort((later, channel, step)), ends
+    return octets, np.lexsort((later, channel, step)), np.cumsum(counts)[:-1]
 
 
 def _put(

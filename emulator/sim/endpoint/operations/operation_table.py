@@ -62,7 +62,7 @@ COLUMNS = (
     "far_octets",
     "number",
 )
-_SMALL = np.iinfo(np.int32)
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1  # of four octets
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 Column = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
@@ -255,7 +255,7 @@ def _fitting(values: npt.ArrayLike) -> Column:
     if array.dtype == np.int32:
         return array
     array = array.astype(np.int64, copy=False)
-    if not len(array) or (array.min() >= _SMALL.min and array.max() <= _SMALL.max):
+    if not len(array) or (array.min() >= _LEAST and array.max() <= _MOST):
         return array.astype(np.int32)
     return array
 
