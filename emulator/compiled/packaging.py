@@ -1,4 +1,7 @@
-"""What setup.cfg cannot say: where a C compiler is, the wheel has compiled modules."""
+"""What pip does besides: where a C compiler is, the wheel has compiled modules.
+
+setuptools loads this file by its path from ``setup.cfg``, without the packages around it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-CHECKOUT = Path(__file__).parent
-sys.path.insert(0, str(CHECKOUT))  # pip imports this file from elsewhere
+CHECKOUT = Path(__file__).parents[2]
+sys.path.insert(0, str(CHECKOUT))
 
 from emulator.compiled.builds import BUILDS, Build, fitting  # noqa: E402
 
@@ -31,11 +34,9 @@ class BuildWithCompiledModules(build_py):
             shutil.copytree(build.folder, place / build.folder.name)
 
 
-class DistributionForOnePython(Distribution):
-    """A wheel of this is one for this Python and this kind of machine."""
+class WheelForOnePython(bdist_wheel):
+    """A wheel with compiled modules is one for this Python and this kind of machine."""
 
-    def has_ext_modules(self) -> bool:
-        return True
-
-
-setup(distclass=DistributionForOnePython, cmdclass={"build_py": BuildWithCompiledModules})
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.root_is_pure = False
