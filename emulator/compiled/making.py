@@ -47,7 +47,7 @@ from emulator.errors import UserError
 #: More than -O1 takes several times as long to compile; -g0: no debugger reads generated C.
 OPTIMISATION, DEBUGGING = "1", "0"
 #: What Debian calls what compiles.
-PACKAGES = "gcc and python3-dev have what it takes"
+PACKAGES = "Debian has it in gcc, and Python's headers in libpython3-dev"
 #: How many builds stay: whoever changes branches finds that of the other one.
 KEPT = 3
 #: mypy reads what it finds of these two, which have no types, and it takes long.
