@@ -196,6 +196,6 @@ def next_hop(frame: bytes, macs: bytes) -> bytes:
             macs,
             frame[12:22],
             bytes((frame[22] - 1, frame[23], checksum >> 8, checksum & 0xFF)),
-            frame[26:] if end >= len(frame) else frame[26:end],
+            frame[26:] if end >= len(frame) else frame[26 : max(end, 26)],
         )
     )

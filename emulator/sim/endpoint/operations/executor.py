@@ -185,7 +185,8 @@ class Executor:
 
     def advance(self, now: int) -> bool:
         """Do a bounded share of the work that is ready; true when there was any."""
-        if not self.running or self._error is not None:
+        error = self._error  # mypy takes an attribute that was None for None, whatever is called
+        if not self.running or error is not None:
             return False
         self._now = now
         if now >= self._deadline:

@@ -30,7 +30,7 @@ class CopyNotice(NamedTuple):
     deliver_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # a frozen one that is compiled does not come out of a pickle
 class ScaleUpLink:
     """The scale-up ports of a GPU: rate each way, and latency, in fabric units.
 
