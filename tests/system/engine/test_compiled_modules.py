@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,13 +14,31 @@ import pytest
 from emulator.compiled import builds
 from emulator.compiled.hot_modules import HOT
 from emulator.pytest_plugin.runs import UETEMU, environment
-from tests import DATA
+from tests import CHECKOUT, DATA
 
 LISTED = {run["name"]: run for run in tomllib.loads((DATA / "run_digests.toml").read_text())["run"]}
 #: Both transports, an event log, queues that overflow, faults, frames that overtake.
 CHOSEN = ("event log", "rocev2 lossless", "trimming", "faults", "two ports", "a GPU dies")
 MODEL = ("--fabric", "model")
 COMPILED = f"compiled: {len(HOT)} modules"
+#: Tests of frames that no honest peer sends.
+HOSTILE = (
+    "tests/uet/test_fuzz.py",
+    "tests/uet/test_envelopes.py",
+    "tests/uet/test_known_headers.py",
+    "tests/uet/ses/test_ses_target.py",
+    "tests/uet/wire/test_frame.py",
+    "tests/emulator/rocev2/test_hca_fuzz.py",
+)
+#: Runs them as a process that keeps its compiled modules, and says whether it did.
+COMPILED_TESTS = """
+import sys, pytest
+every = ("-m", "nightly or not nightly")
+status = pytest.main([*sys.argv[1:], *every, "-q", "-p", "no:cacheprovider"])
+from emulator.rocev2.connection import queue_pair
+from uet.pds import pdc
+sys.exit(status or not all(module.__file__.endswith(".so") for module in (queue_pair, pdc)))
+"""
 
 
 def engine_of(name: str, *more: str, folder: Path, pure: bool = False) -> object:
@@ -61,3 +80,16 @@ def test_the_model_has_the_listed_digest(tmp_path: Path, workers: str, pure: boo
 )
 def test_the_kernel_has_the_listed_digest(tmp_path: Path, name: str) -> None:
     assert engine_of(name, folder=tmp_path / "run") == COMPILED
+
+
+@pytest.mark.nightly
+def test_hostile_frames_do_not_end_compiled_code(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED_TESTS, *HOSTILE, f"--basetemp={tmp_path / 'tests'}"],
+        cwd=CHECKOUT,
+        env={**environment(), "UETEMU_TESTS_COMPILED": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
