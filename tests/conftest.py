@@ -58,6 +58,17 @@ def start(uetemu_run: RunFactory) -> Callable[..., RunProcess]:
     return begin
 
 
+@pytest.fixture(autouse=True)
+def garbage_collection() -> Iterator[None]:
+    """Verbs that a test calls in its process would leave the thresholds of a program of their own.
+
+    Mappings of GPUs' memory, terabytes of addresses, wait for the collector.
+    """
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Have a test that is to be ``alone`` wait for others, outside of its time limit.

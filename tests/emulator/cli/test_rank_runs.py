@@ -19,6 +19,7 @@ from emulator.cli.rank_runs import RankMachine, check_alike
 from emulator.dataplane.kernel.launcher import RankPlace
 from emulator.errors import UserError
 from emulator.run.plan.run_plan import RunPlan, RunRequest
+from emulator.workers.ranks import guardian
 from emulator.workers.ranks.exchange import Ranks
 from tests.harness.engine.memory_channel import MemoryChannel, ranks_of
 from topologies import catalogue
@@ -118,7 +119,7 @@ class NoGuardian:
 def watch(monkeypatch: pytest.MonkeyPatch) -> NoGuardian:
     """The watch of a rank that is this process."""
     made = NoGuardian()
-    monkeypatch.setattr(rank_runs, "guarded", lambda *_: made)
+    monkeypatch.setattr(guardian, "guarded", lambda *_: made)
     return made
 
 
