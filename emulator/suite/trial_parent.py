@@ -32,7 +32,7 @@ class _Trial(NamedTuple):
     handle: int  # a pidfd
     answer: socket.socket
 
-    def bury(self) -> None:
+    def report(self) -> None:
         """Send the exit status, as soon as there is one."""
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         with suppress(OSError):  # whoever asked has ended
@@ -54,14 +54,15 @@ def next_trial() -> None:
     are interrupted, and this process ends after the last of them.
     """
     for module in sys.argv[1:]:
-        importlib.import_module(module)
+        with suppress(ModuleNotFoundError):  # Mininet, say: a trial that needs it says so
+            importlib.import_module(module)
     gc.freeze()  # else the first collection in a child would copy every page that is shared
     asker, parent = socket.socket(fileno=os.dup(0)), os.getpid()
     running: dict[int, _Trial] = {}
     while True:
         ready, _, _ = select.select([asker.fileno(), *running], [], [])
         for handle in running.keys() & set(ready):
-            running.pop(handle).bury()
+            running.pop(handle).report()
         if asker.fileno() not in ready:
             continue
         words, descriptors, _, _ = socket.recv_fds(asker, _LONGEST, 2)
@@ -89,7 +90,7 @@ def next_trial() -> None:
     for trial in running.values():
         os.kill(trial.pid, signal.SIGINT)
     for trial in running.values():
-        trial.bury()
+        trial.report()
     os._exit(0)
 
 

@@ -52,7 +52,7 @@ if words[1] == "broken":
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "_START", PROGRAM)
-    monkeypatch.setattr(trials, "PRELOADED", ())
+    monkeypatch.setattr(trials, "PRELOADED", ("not_installed_here",))
 
 
 def trial(scenario: str = "incast", **parameters: str) -> SuiteTrial:
