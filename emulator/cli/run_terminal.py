@@ -25,7 +25,7 @@ from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 #: What the table says of a fabric that is a model.
 MODELLED = "model: switches are computed in this process, no frame passes a kernel"
@@ -97,7 +97,6 @@ class Bar:
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._shown: Progress | None = None
-        self._task: TaskID | None = None
         self._requested = sys.stderr.isatty()
         self._now: tuple[str, float | None] = ("", None)
         place = launcher.place()
@@ -115,11 +114,11 @@ class Bar:
                 return
             self._shown = _drawn_bar()
             self._shown.start()
-            self._task = self._shown.add_task(what, total=1.0)
-        assert self._task is not None
-        self._shown.update(self._task, description=what)
+            self._shown.add_task(what, total=1.0)
+        (task,) = self._shown.task_ids
+        self._shown.update(task, description=what)
         if share is not None:
-            self._shown.update(self._task, completed=share)
+            self._shown.update(task, completed=share)
 
     def _show_line(self) -> None:
         """Write what is under way; called by a timer, as an iteration may take minutes."""

@@ -55,9 +55,8 @@ WIDE: Final = 64
 NARROW: Final = 32
 _TAG_MASK: Final = (1 << TAG_BITS) - 1
 _EXECUTION_MASK: Final = 0xFF
-_STARTING_COST: Final = (
-    4096  # of one operation, in octets of work, when sharing the loop with the NIC
-)
+#: Of one operation, in octets of work, when sharing the loop with the NIC.
+_STARTING_COST: Final = 4096
 
 
 class Executor:
