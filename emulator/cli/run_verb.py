@@ -308,11 +308,11 @@ def _run(context: click.Context, farm: TrialFarm | None, options: _Options) -> N
     from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
     from emulator.metrics import added_columns
     from emulator.result_rows import NCCL_COLUMNS, TableColumn, short_names
-    from emulator.run.interrupts import Interrupted
     from emulator.run.report import comparison, spread
     from emulator.run.report import result_table as table
     from emulator.run.runner import execute
     from emulator.workers.division import ALONE
+    from emulator.workers.interrupts import Interrupted
 
     request, ranks = options.request(), rank_runs.current()
     with progress_bar() as bar:

@@ -37,7 +37,6 @@ from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.run.attempt import Attempt
 from emulator.run.endpoint_specs import endpoint_specs
 from emulator.run.faults.fault_injector import FaultInjector, check_rates
-from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.measurement import Measured
 from emulator.run.measures.ideal import violation
 from emulator.run.observation import PortObserver
@@ -63,6 +62,7 @@ from emulator.sim.endpoint.counting import add
 from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.transports.one_time_keys import KEY_FILE
 from emulator.workers.division import ALONE, Division, Processes
+from emulator.workers.interrupts import Interrupted, interruptible
 from emulator.workers.virtual_pool import VirtualPool
 from topologies.exports import mermaid as export
 

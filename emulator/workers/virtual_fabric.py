@@ -37,6 +37,7 @@ from emulator.sim.port_capture import PortCapture, PortTaps
 from emulator.sim.port_settings import LineChange
 from emulator.workers.division import ALONE, Processes
 from emulator.workers.forked_worker import ForkedWorker
+from emulator.workers.interrupts import held
 from emulator.workers.partition import lookahead_ps
 from emulator.workers.ranks.exchange import Ranks
 from emulator.workers.ranks.worker import OtherRank, OwnRank, RankedPorts
@@ -310,7 +311,7 @@ class VirtualFabric:
         given.
         """
         if self.alone:
-            with uncollected():
+            with uncollected(), held(self.events.stop):
                 return self.events.run(until)
         events, sampler = self.events, self.events.sampler
         events.stopped = False

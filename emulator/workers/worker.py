@@ -45,6 +45,7 @@ from emulator.sim.network import Network
 from emulator.sim.pfc import PriorityFlowControl
 from emulator.sim.port_capture import PortTaps
 from emulator.sim.port_settings import LineChange, Settings
+from emulator.workers.interrupts import held
 from emulator.workers.windows import (
     Crossing,
     FarCopy,
@@ -406,7 +407,7 @@ class WorkerPart:
         began, spent = time.perf_counter(), time.thread_time()
         self.accept(crossings)
         events = self.events
-        with uncollected():
+        with uncollected(), held(lambda: None):  # it is short
             while limit and not self._to_tell():
                 following = events.heap[0][0] if events.heap else NEVER
                 self._limit = min(limit, following + lookahead_ps)

@@ -36,11 +36,11 @@ from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
 from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import COLLECTIVES
-from emulator.run.interrupts import Interrupted
 from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.run.report import result_table as table
 from emulator.run.results import FabricKind, Result
 from emulator.run.runner import RunPlan, RunRequest, execute, prepare
+from emulator.workers.interrupts import Interrupted
 from topologies.units import UnitError, parse_size
 
 

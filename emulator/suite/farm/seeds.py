@@ -31,7 +31,6 @@ from emulator.dataplane.switch.cable_counters import LARGEST, LARGEST_OF_LINKS
 from emulator.errors import UserError
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.run.environment import version_of
-from emulator.run.interrupts import Interrupted
 from emulator.run.plan.run_plan import RunPlan
 from emulator.run.report.spread import SeedRows
 from emulator.run.results import Result, RunFolder
@@ -41,6 +40,7 @@ from emulator.sim.endpoint.counting import is_extreme
 from emulator.sim.frame_digest import PARTS_FILE, DigestParts, digest_of_parts
 from emulator.suite.farm.trial_farm import TrialFarm
 from emulator.suite.trials import TrialEnd, read_record, write_record
+from emulator.workers.interrupts import Interrupted
 from topologies.exports import mermaid as export
 
 SEEDS = "seeds"

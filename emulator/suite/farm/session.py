@@ -20,7 +20,6 @@ import click
 
 from emulator.dataplane.kernel.launcher import RankPlace
 from emulator.errors import UserError
-from emulator.run.interrupts import Interrupted, interruptible
 from emulator.suite.farm.messages import (
     PIECE_OCTETS,
     Alive,
@@ -36,6 +35,7 @@ from emulator.suite.farm.rank_facts import facts_of
 from emulator.suite.farm.scratch_folder import remove_abandoned, scratch_folder
 from emulator.suite.farm.trial_farm import PAUSE_S, SILENCE_S, TrialFarm
 from emulator.suite.trials import ParentDied, TrialCommands, TrialEnd
+from emulator.workers.interrupts import Interrupted, interruptible
 
 #: How a command goes on whose ranks the launcher has ended.
 GOES_ON = "; the same command with --output goes on"

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.run.interrupts import Interrupted
 from emulator.suite.farm.messages import (
     Alive,
     Dismissal,
@@ -38,6 +37,7 @@ from emulator.suite.farm.messages import (
 from emulator.suite.farm.mpi_world import MpiWorld
 from emulator.suite.farm.rank_facts import difference, facts_of
 from emulator.suite.trials import TrialEnd
+from emulator.workers.interrupts import Interrupted
 
 #: A rank gets no trials any more when so many failed there that ran elsewhere.
 STRIKES = 2

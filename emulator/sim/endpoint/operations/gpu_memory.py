@@ -90,6 +90,14 @@ class GpuMemory:
         try:
             os.ftruncate(descriptor, capacity)
             return cls(path, mmap.mmap(descriptor, capacity))
+        except OSError as failure:
+            path.unlink()
+            if failure.errno != errno.ENOMEM:
+                raise
+            raise UserError(
+                f"this process has no room to map the {capacity} octets of {path.name};"
+                " use smaller messages or fewer ranks"
+            ) from None
         finally:
             os.close(descriptor)
 

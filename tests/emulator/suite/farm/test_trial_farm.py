@@ -18,12 +18,12 @@ import pytest
 
 from emulator.dataplane.kernel.launcher import RankPlace
 from emulator.errors import UserError
-from emulator.run.interrupts import Interrupted
 from emulator.suite.farm.messages import Alive, Farewell, FarmTask
 from emulator.suite.farm.mpi_world import MpiWorld
 from emulator.suite.farm.rank_facts import facts_of
 from emulator.suite.farm.trial_farm import STRIKES, TrialDesk, TrialFarm, TrialOrder
 from emulator.suite.trials import TrialEnd
+from emulator.workers.interrupts import Interrupted
 from tests.harness.lab.traffic import within
 
 STOP = Interrupted(signal.SIGTERM)

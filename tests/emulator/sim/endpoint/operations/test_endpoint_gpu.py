@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,12 @@ import numpy as np
 import pytest
 
 from emulator.errors import UserError
-from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
+from emulator.sim.endpoint.operations.gpu_memory import (
+    DIRECTORY,
+    GpuMemory,
+    Layout,
+    memory_path,
+)
 from emulator.sim.endpoint.operations.schedule import Region
 
 
@@ -86,6 +92,13 @@ def test_layout_beyond_capacity_is_refused(path: Path) -> None:
 
 
 def test_more_than_the_machine_has_is_refused_before_the_run(path: Path) -> None:
-    memory = GpuMemory.create(path, 1 << 46)
+    whole = 2 * shutil.disk_usage(DIRECTORY).total
+    memory = GpuMemory.create(path, whole)
     with pytest.raises(UserError, match="no room"):
-        memory.lay_out(Layout({"in": 1 << 46}), reserve=True)
+        memory.lay_out(Layout({"in": whole}), reserve=True)
+
+
+def test_more_than_a_process_can_map_is_refused_and_leaves_nothing(path: Path) -> None:
+    with pytest.raises(UserError, match="no room"):
+        GpuMemory.create(path, 1 << 47)
+    assert not path.exists()

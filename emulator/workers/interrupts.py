@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: After so long (s) an exception that nobody is handling has been swallowed, and is raised again.
 AGAIN_S = 0.1
+#: What :func:`held` has asked to stop gets so long (s), then the exception is raised in its midst.
+STOP_S = 1.0
+
+#: What a signal does instead while the block of :func:`held` runs, and the one that has come there.
+_stop: Callable[[], object] | None = None
+_came: int | None = None
 
 
 class Interrupted(BaseException):
@@ -47,16 +53,22 @@ def interruptible() -> Iterator[None]:
     rest: tuple[float, float] | None = None
 
     def interrupt(number: int, _: FrameType | None) -> None:
+        global _came
         nonlocal first, rest
-        if _unwinding():
+        if _unwinding() or _came is not None:
             return
         first = first or number
         signal.signal(signal.SIGALRM, again)
-        before_ours = signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        before_ours = signal.setitimer(signal.ITIMER_REAL, AGAIN_S if _stop is None else STOP_S)
         rest = rest or before_ours
-        raise Interrupted(first)
+        if _stop is None:
+            raise Interrupted(first)
+        _came = first
+        _stop()
 
     def again(_: int, __: FrameType | None) -> None:
+        global _stop, _came
+        _stop = _came = None
         if not _unwinding():
             signal.raise_signal(first)  # to whoever handles it at this moment
 
@@ -69,6 +81,25 @@ def interruptible() -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, *rest)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def held(stop: Callable[[], object]) -> Iterator[None]:
+    """Have a signal call ``stop`` in the block, and interrupt the run where the block ends.
+
+    Compiled code does not bear an exception everywhere: where Python looks for signals within the
+    arithmetic of long integers, mypyc's runtime takes it for a lack of memory and aborts.  A block
+    that does not end for :data:`STOP_S` after ``stop`` is interrupted in its midst: what hangs is a
+    plug-in, and that is no compiled code.
+    """
+    global _stop, _came
+    _stop = stop
+    try:
+        yield
+    finally:
+        came, _stop, _came = _came, None, None
+        if came is not None:
+            signal.raise_signal(came)
 
 
 def _unwinding() -> bool:

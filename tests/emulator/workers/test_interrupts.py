@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from emulator.dataplane.cleanup import uninterrupted
-from emulator.run.interrupts import Interrupted, interruptible
+from emulator.workers import interrupts
+from emulator.workers.interrupts import Interrupted, held, interruptible
 
 BUDGET_S = 60.0
 
@@ -122,3 +123,48 @@ def test_an_alarm_of_somebody_else_goes_on() -> None:
         signal.signal(signal.SIGALRM, handler)
     assert alarms == ["theirs", "theirs"]
     assert BUDGET_S / 2 < left <= BUDGET_S
+
+
+def test_a_block_that_holds_signals_is_asked_to_stop_and_interrupted_at_its_end() -> None:
+    steps = []
+
+    def work() -> None:
+        with held(lambda: steps.append("asked")):
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            steps.append("went on")
+        pytest.fail("never interrupted")
+
+    assert interrupted(work).number == signal.SIGTERM
+    assert steps == ["asked", "went on"]
+
+
+def test_a_block_that_fails_after_a_signal_was_interrupted() -> None:
+    def work() -> None:
+        with held(lambda: None):
+            signal.raise_signal(signal.SIGTERM)
+            raise OSError("what a stopped block comes to")
+
+    assert interrupted(work).number == signal.SIGTERM
+
+
+def test_a_block_that_does_not_stop_is_interrupted_in_its_midst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interrupts, "STOP_S", 0.01)
+
+    def work() -> None:
+        with held(lambda: None):
+            signal.raise_signal(signal.SIGTERM)
+            idle()
+
+    assert interrupted(work).number == signal.SIGTERM
+
+
+def test_signals_are_exceptions_again_after_a_block_that_held_them() -> None:
+    def work() -> None:
+        with held(lambda: pytest.fail("it is over")):
+            pass
+        signal.raise_signal(signal.SIGHUP)
+
+    assert interrupted(work).number == signal.SIGHUP
