@@ -11,12 +11,12 @@
            victim   senders       hot    victim's
            sends                  spot   receiver
 
-Traffic: N GPUs on the first rail send to one GPU on the second, whose NIC is the bottleneck. The
-victim sends from the same rail to another GPU on the second, whose NIC is free. The two uplinks of
-the rail carry two NICs' worth: enough for the incast at the rate that its receiver takes (one
-NIC's) and for the victim at full rate. The first row has the victim alone, one more for each N.
-Sizes are such that all flows would end together if rates were max-min fair. Every octet is compared
-with what was sent.
+Traffic: N GPUs on the first rail (and on the third and further, where it has fewer) send to one GPU
+on the second, whose NIC is the bottleneck. The victim sends from the same rail to another GPU on
+the second, whose NIC is free. The two uplinks of the rail carry two NICs' worth: enough for the
+incast at the rate that its receiver takes (one NIC's) and for the victim at full rate. The first
+row has the victim alone, one more for each N. Sizes are such that all flows would end together if
+rates were max-min fair. Every octet is compared with what was sent.
 
 Measured: the victim's rate while the incast lasts and its share of what is fair (``victim_share``:
 its rate over its max-min fair rate), the incast's goodput and its share likewise, and the columns
@@ -120,6 +120,8 @@ def cast(topology: Topology, senders: int) -> tuple[tuple[int, int], list[tuple[
             f"{topology.name} has only one there; take more hosts"
         )
     able = [r for r in first if r != victim and domains[r] != domains[hot]]
+    beyond = (rank for rail in list(rails.values())[2:] for rank in rail)
+    able += [r for r in beyond if domains[r] not in {*apart, domains[target]}]
     if senders > len(able):
         raise UserError(
             f"an incast of {senders} senders beside the victim needs {senders + 1} hosts, and "

@@ -39,6 +39,7 @@ CASES: list[tuple[str, str | None, dict[str, str]]] = [
     ("permutation", "rail_clos:hosts=3,gpus_per_host=5", {"sizes": "5000"}),
     ("victim", None, {"senders": "2,3"}),
     ("victim", "rail_clos:hosts=5,gpus_per_host=3", {"senders": "4"}),
+    ("victim", "fat_tree:radix=4,leaves=4,gpus_per_host=1", {"senders": "5"}),
     ("outcast", None, {"senders": "1,2", "receivers": "3"}),
     ("outcast", "rail_clos:hosts=4,gpus_per_host=4", {"senders": "3", "receivers": "1"}),
     ("pairs", None, {"direction": "both", "probes": "2"}),

@@ -1,0 +1,1 @@
+"""Measurements of hardware that others have published, and what uetemu gives for them."""
