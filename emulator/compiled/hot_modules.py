@@ -37,6 +37,7 @@ HOT = (
     "emulator/sim/network.py",
     "emulator/sim/outlets.py",
     "emulator/sim/scale_up_copies.py",
+    "emulator/words.py",
     "uet/arrivals.py",
     "uet/carrier_codec.py",
     "uet/congestion/context.py",

@@ -18,8 +18,13 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
+from mypy_extensions import i64
+
+from emulator.words import word_of, wrapped
+
 PS: Final = 1000  # in a nanosecond
-NEVER: Final = 1 << 62
+#: The largest int that compiled code keeps in a register.
+NEVER: Final = (1 << 62) - 1
 #: Kinds of events in the high bits of their order.
 _KIND_BITS: Final = 50
 LEAVING: Final = 1 << _KIND_BITS
@@ -33,9 +38,10 @@ _NUMBER_BITS: Final = 18
 _COUNTER_BITS: Final = 32
 #: Added to the number of a port for what leaves the pipeline behind it.
 PIPELINE: Final = 1 << _NUMBER_BITS - 1
-_WORD: Final = (1 << 64) - 1
+_DRAWN: Final = (1 << _KIND_BITS - _NUMBER_BITS) - 1
 _NOT_DRAWN: Final = 64 - (_KIND_BITS - _NUMBER_BITS)
-_MULTIPLIERS = 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9
+_FIRST: Final = word_of(0x9E37_79B9_7F4A_7C15)
+_SECOND: Final = word_of(0xBF58_476D_1CE4_E5B9)
 
 Act = Callable[[Any], object]
 Event = tuple[int, int, Act, Any]
@@ -148,20 +154,20 @@ class Source:
         return self.order
 
 
-def salt_of(seed: int, number: int) -> int:
+def salt_of(seed: int, number: i64) -> i64:
     """The number that draws of port ``number`` begin with."""
-    first, second = _MULTIPLIERS
-    return ((seed + 1) * first ^ (number + 1) * second) & (1 << 62) - 1
+    of_seed = wrapped(word_of(seed + 1) * _FIRST)
+    return (of_seed ^ wrapped((number + 1) * _SECOND)) & (1 << 62) - 1
 
 
-def arriving(salt: int, number: int, when: int) -> int:
+def arriving(salt: i64, number: i64, when: i64) -> i64:
     """The order of a frame's arrival by port ``number`` at ``when``.
 
     The draw is the finalizer of SplitMix64: who came first before does not decide who does now.
     """
-    mixed = (when ^ salt) * 0x9E37_79B9_7F4A_7C15 & _WORD
-    mixed = (mixed ^ mixed >> 32) * 0xBF58_476D_1CE4_E5B9 & _WORD
-    return ARRIVING | mixed >> _NOT_DRAWN << _NUMBER_BITS | number
+    mixed = wrapped((when ^ salt) * _FIRST)
+    mixed = wrapped((mixed ^ mixed >> 32 & 0xFFFF_FFFF) * _SECOND)
+    return ARRIVING | (mixed >> _NOT_DRAWN & _DRAWN) << _NUMBER_BITS | number
 
 
 def number_of(order: int) -> int:

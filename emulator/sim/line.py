@@ -21,6 +21,7 @@ from heapq import heappush
 from typing import Final, NamedTuple, Protocol
 
 from google_crc32c import extend
+from mypy_extensions import i64
 
 from emulator.sim.event_queue import (
     LEAVING,
@@ -182,7 +183,7 @@ class Line:
     ) -> None:
         self._events = events
         self._number, self._leaving = number, LEAVING | number
-        self._salt = salt_of(seed, number)
+        self._salt: i64 = salt_of(seed, number)
         #: when the row began, from which draws and the CRC count time
         self._origin = self._rows = 0
         #: CRCs of the rows that are over

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from emulator.dataplane.model.packet import (
     ETHERNET,
     ModelPacket,
@@ -45,25 +47,18 @@ from emulator.dataplane.switch.bpf.layout import (
     Queue,
     TrafficClass,
 )
+from emulator.words import mixed, unsigned
 from topologies.ethernet import FCS_OCTETS, FRAMING_OCTETS, SHORTEST_OCTETS
 
 STREAM_MARK: Final = 1
 STREAM_FAULT: Final = 2
 STREAM_HASH: Final = 3
-_MASK: Final = 2**64 - 1
+_HALF: Final = 0xFFFF_FFFF
 
 
-def mixed(number: int) -> int:
-    """Return 64 bits of which each depends on every bit of ``number`` (SplitMix64's finalizer)."""
-    number = (number + 0x9E3779B97F4A7C15) & _MASK
-    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    number = (number ^ number >> 27) * 0x94D049BB133111EB & _MASK
-    return number ^ number >> 31
-
-
-def draw(seed: int, stream: int, number: int) -> int:
+def draw(seed: i64, stream: i64, number: i64) -> i64:
     """Return draw ``number`` of ``stream``, 32 bits: a function of these alone (``random.h``)."""
-    return mixed((mixed((seed + stream) & _MASK) + number) & _MASK) >> 32
+    return mixed(mixed(seed + stream) + number) >> 32 & _HALF
 
 
 _WORD: Final = 8
@@ -152,7 +147,7 @@ class ModelPort:
             return None
         return struck
 
-    def hash_of(self, frame: bytes) -> int:
+    def hash_of(self, frame: bytes) -> i64:
         """Return the hash, 32 bits, by which routes spread ``frame``; counts as one arrival.
 
         Methods that draw or take turns do so for each packet that arrives, routed or not.
@@ -161,7 +156,7 @@ class ModelPort:
         flow = _flow_hash(frame, rules)
         method = rules.balancing
         if method == _FLOW:
-            return flow >> 32
+            return flow >> 32 & _HALF
         if method == Balancing.FLOWLET:
             return self._flowlet_hash(rules, flow)
         if method == Balancing.PACKET:
@@ -183,8 +178,9 @@ class ModelPort:
             number = self._state[at]
             self._state[at] = number + 1
             now = self._switches[self._switch_at + _NOW]
-            return chosen_in_python(method, Arrival(flow, number, rules.seed, now))
-        return flow >> 32
+            arrival = Arrival(unsigned(flow), number, unsigned(rules.seed), now)
+            return chosen_in_python(method, arrival)
+        return flow >> 32 & _HALF
 
     @property
     def origin(self) -> int:
@@ -196,17 +192,17 @@ class ModelPort:
         tables = self._tables
         return tables.limits if tables.limits_known else self._program.pausing(self.index)
 
-    def _flowlet_hash(self, rules: ModelRules, flow: int) -> int:
+    def _flowlet_hash(self, rules: ModelRules, flow: i64) -> i64:
         place = rules.switch * FLOWLETS + (flow & FLOWLETS - 1)
         at, words = place * _FLOWLET_WORDS, self._flowlets
         now = self._switches[self._switch_at + _NOW]
-        if now - words[at] & _MASK > rules.flowlet_gap:
+        if now - words[at] > rules.flowlet_gap:
             words[at + 1] += 1
         words[at] = now
-        return mixed(flow + words[at + 1] & _MASK) >> 32
+        return mixed(flow + words[at + 1]) >> 32 & _HALF
 
     def _least_loaded(self, ports: tuple[int, ...], first: int) -> int:
-        best, chosen = _MASK, first
+        best, chosen = (1 << 62) - 1, first
         for place in range(len(ports)):
             hop = (first + place) % len(ports)
             at = ports[hop] * _VIRTUAL_WORDS
@@ -309,11 +305,11 @@ class ModelPort:
 
     def _draws_mark(self, rules: ModelRules, depth: int, number: int) -> bool:
         of_class = rules.classes[number]
-        chance = ((depth - of_class.mark_from) * of_class.mark_slope & _MASK) >> SLOPE_SHIFT
+        steep = (depth - of_class.mark_from) * of_class.mark_slope
         at = self._at + _MARK_DRAWS
         drawn = self._state[at]
         self._state[at] = drawn + 1
-        return draw(rules.seed, STREAM_MARK, drawn) < chance
+        return draw(rules.seed, STREAM_MARK, drawn) < steep >> SLOPE_SHIFT
 
     # ------------------------------------------------------------------ faults
 
@@ -406,30 +402,40 @@ class ModelPort:
             self._holds[origin * _PAUSE_WORDS + _HELD] -= octets
 
 
-def _flow_hash(frame: bytes, rules: ModelRules) -> int:
+def _half(frame: bytes, at: i64) -> i64:
+    """Return the 32 bits at ``at``, as a little-endian machine loads them."""
+    first: i64 = frame[at]
+    second: i64 = frame[at + 1]
+    third: i64 = frame[at + 2]
+    fourth: i64 = frame[at + 3]
+    return first | second << 8 | third << 16 | fourth << 24
+
+
+def _flow_hash(frame: bytes, rules: ModelRules) -> i64:
     """64 bits of addresses, protocol and the first four octets of payload (``flow_of``)."""
     payload = plain_payload(frame)
-    number, ports = rules.switch_seed, 0
+    number = rules.switch_seed
+    ports: i64 = 0
     if payload >= 0:
-        number = mixed(number ^ int.from_bytes(frame[26:34], "little"))
-        protocol = frame[23]
+        number = mixed(number ^ _half(frame, 26) ^ _half(frame, 30) << 32)
+        protocol: i64 = frame[23]
         if (
             payload >= 4
             and not (frame[20] << 8 | frame[21]) & _FRAGMENT
             and protocol in (_UDP, _TCP, rules.native_protocol)
         ):
-            ports = int.from_bytes(frame[34:38], "little")
+            ports = _half(frame, 34)
         return mixed(number ^ (protocol << 32 | ports))
     packet = parse(frame)
     if packet.version == 4:
-        number = mixed(number ^ int.from_bytes(frame[26:34], "little"))
+        number = mixed(number ^ _half(frame, 26) ^ _half(frame, 30) << 32)
         protocol = frame[23]
         has_ports = not (frame[20] << 8 | frame[21]) & _FRAGMENT
     else:
         for at in range(ETHERNET + 8, ETHERNET + 40, 8):
-            number = mixed(number ^ int.from_bytes(frame[at : at + 8], "little"))
+            number = mixed(number ^ _half(frame, at) ^ _half(frame, at + 4) << 32)
         protocol, has_ports = frame[20], True
     if has_ports and packet.payload >= 4 and protocol in (_UDP, _TCP, rules.native_protocol):
         at = ETHERNET + packet.header
-        ports = int.from_bytes(frame[at : at + 4], "little")
+        ports = _half(frame, at)
     return mixed(number ^ (protocol << 32 | ports))

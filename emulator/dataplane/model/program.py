@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from ipaddress import IPv4Network
 
+from mypy_extensions import i64
+
 from emulator.dataplane.switch.balancing import Balancing
 from emulator.dataplane.switch.bpf.layout import (
     CLASS,
@@ -39,6 +41,7 @@ from emulator.dataplane.switch.bpf.layout import (
     unpack,
 )
 from emulator.dataplane.switch.bpf.switch_program import Size
+from emulator.words import word_of
 
 
 class ArrayTable:
@@ -190,7 +193,7 @@ class ModelRules:
     """
 
     rate: int
-    seed: int
+    seed: i64
     classes: tuple[ModelClass, ...]
     faults: ModelFaults
     #: traffic class by the octet of DSCP and ECN
@@ -201,7 +204,7 @@ class ModelRules:
     balancing: int
     switch: int
     native_protocol: int
-    switch_seed: int
+    switch_seed: i64
     flowlet_gap: int
     hashes_at_once: bool
     gives_hashes: bool
@@ -224,7 +227,7 @@ class ModelRules:
         balancing = tail["balancing"]
         return cls(
             rate=rate,
-            seed=seed,
+            seed=word_of(seed),
             classes=tuple(classes),
             faults=faults,
             class_of=bytes(point if point <= untrimmed + 1 else untrimmed for point in points),
@@ -234,7 +237,7 @@ class ModelRules:
             balancing=balancing,
             switch=tail["switch_number"],
             native_protocol=tail["native_protocol"],
-            switch_seed=tail["switch_seed"],
+            switch_seed=word_of(tail["switch_seed"]),
             flowlet_gap=tail["flowlet_gap"],
             hashes_at_once=balancing not in (Balancing.KERNEL, Balancing.FLOW),
             gives_hashes=balancing != Balancing.KERNEL,
