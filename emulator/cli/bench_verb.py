@@ -1,4 +1,4 @@
-"""``uetemu bench``: the tests of a benchmark draft, from the command to ``suite.json``."""
+"""``uetemu bench``: the tests of a suite, from the command to ``suite.json``."""
 
 from __future__ import annotations
 
@@ -105,7 +105,11 @@ def _long_settings(table: SuiteTable) -> dict[str, str]:
 def _table(table: SuiteTable, long: Mapping[str, str]) -> Table:
     columns = table.filled
     numbers = next(
-        (place for place, column in enumerate(columns) if column.point is not Point.INPUT),
+        (
+            place
+            for place, column in enumerate(columns)
+            if column.point not in (Point.INPUT, Point.PUBLISHED)
+        ),
         len(columns),
     )
     heads = [headed(one) for one in columns]
@@ -123,7 +127,7 @@ def _points(columns: Sequence[SuiteColumn]) -> str:
     return "Observed at: " + "; ".join(
         f"{point.value}: {', '.join(names)}"
         for point, names in by_point.items()
-        if point is not Point.INPUT
+        if point not in (Point.INPUT, Point.PUBLISHED)
     )
 
 
@@ -131,6 +135,7 @@ def _points(columns: Sequence[SuiteColumn]) -> str:
 SUITES: Mapping[str, str] = {
     "training": "scenarios.bmwg.training_suite",
     "inference": "scenarios.bmwg.inference.inference_suite",
+    "hardware": "scenarios.hardware.hardware_suite",
 }
 
 
@@ -189,8 +194,9 @@ SUITES: Mapping[str, str] = {
 def command(plan: bool, **given: Any) -> None:
     """Run the tests of SUITE, each with the procedure of its section.
 
-    Nothing passes or fails: values stand with their observation points, and each test says where
-    it deviates from the draft.
+    Values stand with their observation points, and each test says where it deviates from its
+    document.  In the drafts nothing passes or fails.  The suite hardware has published measurements
+    beside what uetemu gives; its tests name their fabrics, transports and seeds.
     """
     place = launcher.place()
     if place is not None and place.number:

@@ -35,7 +35,8 @@ VERBS = {
         "run what nccl-tests measured on a cluster, and put both beside each other",
     ),
     "bench": Verb(
-        "emulator.cli.bench_verb", "run the tests of a benchmark draft, by their numbers"
+        "emulator.cli.bench_verb",
+        "run the tests of a benchmark draft, or published measurements of hardware",
     ),
     "report": Verb("emulator.cli.reports.report_verb", "write the HTML report of run folders"),
     "compare": Verb(

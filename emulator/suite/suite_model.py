@@ -35,6 +35,7 @@ class Point(enum.StrEnum):
     ENDPOINT = "endpoint"
     DERIVED = "computed"
     INPUT = "setting"
+    PUBLISHED = "published by others"
 
 
 @dataclass(frozen=True)
@@ -200,12 +201,14 @@ class SuiteTest:
 class Suite:
     """Tests in the order of their numbers, and the document that they come from.
 
-    ``estimate_s`` returns about how many seconds a trial takes.
+    ``estimate_s`` returns about how many seconds a trial takes.  ``criterion`` says how values are
+    judged.
     """
 
     name: str
     document: str
     terminology: str
+    criterion: str = "The drafts set no criterion, so nothing passes or fails."
     tests: Sequence[SuiteTest] = field(default_factory=tuple)
     estimate_s: Callable[[SuiteTrial], float] = lambda trial: 0.0
 

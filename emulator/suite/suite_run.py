@@ -151,6 +151,7 @@ class SuiteRun:
             **self._settings(),
             "document": self._suite.document,
             "terminology": self._suite.terminology,
+            "criterion": self._suite.criterion,
             "machine": describe_machine(),
             "ranks": self._runner.ranks,
             "accounting": accounting(self.records),

@@ -41,6 +41,7 @@ POINTS: Mapping[Point, str] = {
     Point.LINK: "at both ends of each cable: what their link layers count",
     Point.ENDPOINT: MEANINGS[ENDPOINT],
     Point.DERIVED: f"{MEANINGS[MODEL]}, or a ratio of values in the same row",
+    Point.PUBLISHED: "by others on hardware, as the source says",
 }
 
 
@@ -171,6 +172,7 @@ def point_table(suite: SuiteFolder) -> ReportTable:
         rows=[
             [point.value, meaning, joined(sorted(set(columns[point])))]
             for point, meaning in POINTS.items()
+            if columns[point]
         ],
         note="A column has values of one point only. The drafts' points are (a) the fabric "
         "boundary, (b) device-reported, here the switch, and (c) endpoint software.",

@@ -25,6 +25,7 @@ from emulator.suite.suite_model import (
 #: The order of the observation points in a table.
 ORDER = (
     Point.INPUT,
+    Point.PUBLISHED,
     Point.FABRIC,
     Point.SWITCH,
     Point.LINK,
@@ -66,7 +67,8 @@ def _whole(name: str, table: SuiteTable) -> ReportTable:
 
 
 def _point(point: Point) -> str:
-    return "settings" if point is Point.INPUT else f"observed at: {point.value}"
+    names = {Point.INPUT: "settings", Point.PUBLISHED: point.value}
+    return names.get(point, f"observed at: {point.value}")
 
 
 def _beside(name: str, table: SuiteTable) -> list[ReportTable]:
