@@ -43,7 +43,7 @@ class CollectiveParameters(SizeSweep):
 
     algorithm: str = parameter("ring", choices=("ring",), help="how the data travel")
     ranks: str = parameter(
-        ALL, TEXT, help="GPUs that take part: all, host or rail (side by side), or such as 0-3,8"
+        ALL, TEXT, help="GPUs that take part: all, host, rail or /64 (side by side), or 0-3,8"
     )
     check: int = parameter(1, FLAG, help="1: compare every element; 0: compare none")
 

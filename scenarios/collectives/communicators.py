@@ -13,6 +13,8 @@ from topologies.model import Topology
 
 #: Words that stand for one communicator, or for several side by side.
 ALL, HOST, RAIL = "all", "host", "rail"
+#: Stands before the number of ranks of each communicator.
+_EACH = "/"
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,11 @@ class Communicator:
 def communicators(
     topology: Topology, text: str, collective: str, *, shuffled_by: int | None = None
 ) -> list[Communicator]:
-    """Return the communicators that ``text`` names: all, host, rail, or ranks such as 0-3,8.
+    """Return the communicators that ``text`` names: all, host, rail, /N, or ranks such as 0-3,8.
 
-    ``host`` makes one of the GPUs of each host, and ``rail`` one of those of each rail; these work
-    side by side.  Raises UserError for what does not exist and for a communicator of one GPU.
+    ``host`` makes one of the GPUs of each host, ``rail`` one of those of each rail, and ``/N`` one
+    of each N ranks in a row, as ``NCCL_TESTS_SPLIT`` does; these work side by side.  Raises
+    UserError for what does not exist and for a communicator of one GPU.
     """
     gpus = topology.gpus
     groups: dict[object, list[int]] = {}
@@ -85,6 +88,12 @@ def communicators(
     elif text in (HOST, RAIL):
         for rank, gpu in enumerate(gpus):
             groups.setdefault(gpu.server if text == HOST else gpu.rail, []).append(rank)
+    elif text.startswith(_EACH):
+        each = _number(text.removeprefix(_EACH))
+        if not each:
+            raise UserError(_unknown(text))
+        for rank in range(len(gpus)):
+            groups.setdefault(rank // each, []).append(rank)
     else:
         groups[text] = _listed(text, len(gpus))
     for members in groups.values():
@@ -111,11 +120,9 @@ def _listed(text: str, count: int) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         digits = (first, last) if dash else (first,)
-        if not all(one.isascii() and one.isdecimal() and len(one) <= 6 for one in digits):
-            raise UserError(
-                f"ranks is {text!r}; write all, host, rail, or ranks such as 0-3,8 or 0,4,8"
-            )
-        ends = [int(one) for one in digits]
+        ends = [number for one in digits if (number := _number(one)) is not None]
+        if len(ends) < len(digits):
+            raise UserError(_unknown(text))
         if max(ends) >= count:
             raise UserError(
                 f"ranks is {text!r}, and rank {max(ends)} does not exist: the topology has ranks "
@@ -128,3 +135,12 @@ def _listed(text: str, count: int) -> list[int]:
     if twice is not None:
         raise UserError(f"ranks is {text!r}, which names rank {twice} twice; name it once")
     return listed
+
+
+def _number(digits: str) -> int | None:
+    """Return the number that ``digits`` are, or None."""
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 6 else None
+
+
+def _unknown(text: str) -> str:
+    return f"ranks is {text!r}; write all, host, rail, /64, or ranks such as 0-3,8 or 0,4,8"

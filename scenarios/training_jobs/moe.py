@@ -118,7 +118,7 @@ class Parameters:
         (0, 2), NUMBER, many=True, help="nodes that a token goes to at most; 0: no limit"
     )
     ranks: str = parameter(
-        ALL, TEXT, help="the expert-parallel group: all, host or rail (side by side), or 0-3,8"
+        ALL, TEXT, help="expert-parallel groups: all, host, rail or /64 (side by side), or 0-3,8"
     )
     layers: int = parameter(1, COUNT, help="layers of experts")
     micro_batches: int = parameter(1, COUNT, help="micro-batches, one after the other")

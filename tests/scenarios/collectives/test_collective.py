@@ -10,6 +10,7 @@ import pytest
 from emulator import scenario
 from emulator.errors import UserError
 from emulator.scenario import Outcome, Trial
+from emulator.sim.endpoint.operations.schedule import Copy, Write
 from scenarios.collectives.collective import fabric_octets
 from tests.harness.runs.observed_messages import iteration_of, observed_in
 from topologies.catalogue import load
@@ -114,6 +115,14 @@ def test_alltoall_is_a_transposition() -> None:
         np.testing.assert_array_equal(trial.expected(rank)["output"].reshape(3, -1), sent[:, rank])
 
 
+def test_ranks_in_a_row_exchange_among_themselves() -> None:
+    (trial,) = trials("alltoall", "rail_clos:hosts=3,gpus_per_host=2", sizes="96", ranks="/3")
+    for schedule in trial.compile():
+        sends = [one for one in schedule.operations if isinstance(one, Write | Copy)]
+        assert len(sends) == 2
+        assert {one.peer // 3 for one in sends} == {schedule.rank // 3}
+
+
 @pytest.mark.parametrize("peers", [1, 2, 3, 100])
 @pytest.mark.parametrize("algorithm", ["shift", "xor", "nccl"])
 def test_alltoall_has_so_many_rounds_under_way(peers: int, algorithm: str) -> None:
@@ -149,13 +158,16 @@ def test_without_a_check_nothing_is_compared() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
+        ({"ranks": "/x"}, "write all, host, rail, /64, or ranks such as 0-3,8"),
+        ({"ranks": "/0"}, "write all, host, rail, /64, or ranks such as 0-3,8"),
+        ({"ranks": "/3"}, "one of rank 3 alone"),
         ({"ranks": "0-9"}, "rank 9 does not exist: the topology has ranks 0 to 3"),
-        ({"ranks": "two"}, "write all, host, rail, or ranks such as 0-3,8"),
+        ({"ranks": "two"}, "write all, host, rail, /64, or ranks such as 0-3,8"),
         ({"ranks": "2-1"}, "2-1 runs backwards"),
         ({"ranks": "0,1,0"}, "names rank 0 twice"),
         ({"ranks": "3"}, "one of rank 3 alone"),
-        ({"ranks": ""}, "write all, host, rail, or ranks such as 0-3,8"),
-        ({"ranks": "²"}, "write all, host, rail, or ranks such as 0-3,8"),
+        ({"ranks": ""}, "write all, host, rail, /64, or ranks such as 0-3,8"),
+        ({"ranks": "²"}, "write all, host, rail, /64, or ranks such as 0-3,8"),
         ({"root": "4"}, "root is 4, and the communicator has positions 0 to 3"),
         ({"algorithm": "bush"}, "algorithm is 'bush'; choose one of ring, binomial"),
         ({"datatype": "int32", "data": "random"}, "data=random is for floats"),
