@@ -134,24 +134,49 @@ def draw_evs(
     return array("H", rng.sample(among, size))
 
 
+#: So many EVs are drawn first where they are drawn as packets need them, then as many again.
+_DRAWN_FIRST: Final = 8
+
+
+def draw_more_evs(rng: random.Random, evs: array[int], size: int) -> None:
+    """Append to ``evs``, which are all so far, some more of the ``size`` of :func:`draw_evs`.
+
+    Most peers take a few packets, and a whole set takes longer to draw than they do.  So long as
+    nothing else is drawn from ``rng``, and ``size`` is a small part of all EVs, it is the same set.
+    """
+    taken = set(evs)
+    bits = EVS.bit_length()
+    size = min(size, max(_DRAWN_FIRST, 2 * len(evs)))
+    while len(evs) < size:
+        value = rng.getrandbits(bits)
+        ev = EV_FIRST + value
+        if value < EVS and ev not in taken:
+            taken.add(ev)
+            evs.append(ev)
+
+
 class RoundRobin:
     """The EVs of a random set in turn, always in the same order (UES 3.6.16).
 
     It takes no notice of what the paths are like.
     """
 
-    __slots__ = ("_evs", "_next")
+    __slots__ = ("_evs", "_next", "_rng", "_size")
 
     def __init__(self, rng: random.Random, size: int = EV_SET_SIZE) -> None:
-        self._evs = draw_evs(rng, size)
+        self._rng = rng
+        self._size = size
+        self._evs = array("H")
         self._next = 0
 
     def pick(self) -> int:
         """The EV of the next packet."""
         position = self._next
+        if position == len(self._evs):
+            draw_more_evs(self._rng, self._evs, self._size)
         ev = self._evs[position]
         position += 1
-        self._next = position if position < len(self._evs) else 0
+        self._next = position if position < self._size else 0
         return ev
 
     def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:

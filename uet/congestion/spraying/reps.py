@@ -13,7 +13,7 @@ import random
 from array import array
 from typing import Final
 
-from uet.congestion.spraying.paths import CLEAN, ECN, EV_SET_SIZE, LOST, TIMEOUT, draw_evs
+from uet.congestion.spraying.paths import CLEAN, ECN, EV_SET_SIZE, LOST, TIMEOUT, draw_more_evs
 
 #: Good EVs remembered.
 CACHE_SIZE: Final = 8
@@ -26,7 +26,7 @@ _EMPTY: Final = -1
 class Reps:
     """``window_packets``: packets in one bandwidth-delay product, ``freeze_time`` in ns.
 
-    ``evs`` are those to choose from, if not ``size`` of all.
+    ``evs`` are those to choose from, if not :data:`EV_SET_SIZE` of all.
     """
 
     __slots__ = (
@@ -39,6 +39,7 @@ class Reps:
         "_replay",
         "_ring",
         "_rng",
+        "_size",
         "_thaw_at",
         "_turn",
         "_warm_up",
@@ -53,11 +54,11 @@ class Reps:
         *,
         window_packets: int,
         freeze_time: int,
-        size: int = EV_SET_SIZE,
         evs: array[int] | None = None,
     ) -> None:
         self._rng = rng
-        self._evs = draw_evs(rng, size) if evs is None else evs
+        self._evs = array("H") if evs is None else evs
+        self._size = len(evs) if evs is not None else EV_SET_SIZE
         self._turn = 0
         self._window = window_packets
         self._freeze_time = freeze_time
@@ -126,9 +127,11 @@ class Reps:
     def _random(self) -> int:
         """Every EV of the set once, then all again in another order."""
         turn = self._turn
-        if turn == len(self._evs):
+        if turn == self._size:
             self._rng.shuffle(self._evs)
             turn = 0
+        elif turn == len(self._evs):
+            draw_more_evs(self._rng, self._evs, self._size)
         self._turn = turn + 1
         return self._evs[turn]
 

@@ -22,6 +22,7 @@ from uet.congestion.spraying.paths import (
     TIMEOUT,
     PathSelection,
     RoundRobin,
+    draw_evs,
     ev_set_size,
 )
 from uet.congestion.spraying.reps import CACHE_SIZE, Reps
@@ -61,6 +62,13 @@ def test_round_robin_uses_all_before_any_again() -> None:
         assert all(EV_FIRST <= ev <= EV_LAST for ev in rounds[0])
         policy.on_feedback(rounds[0][1], TIMEOUT, 0)
         assert [policy.pick() for _ in range(64)] == rounds[0]
+
+
+@pytest.mark.parametrize("size", [8, 73, 256])
+def test_a_set_drawn_as_it_is_needed_is_that_drawn_at_once(size: int) -> None:
+    for seed in range(20):
+        policy = RoundRobin(random.Random(seed), size)
+        assert [policy.pick() for _ in range(size)] == list(draw_evs(random.Random(seed), size))
 
 
 # -- REPS --------------------------------------------------------------------------------------
