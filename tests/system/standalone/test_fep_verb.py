@@ -184,7 +184,7 @@ def test_control_packets_that_nobody_answers_fail(wire: Wire) -> None:
     with target(wire):
         wire.policy = lambda frame, number, forward: () if forward and number else (frame,)
         here = initiate(
-            wire, "--rto", "10ms", "--retries", "1", "--set", "close_req_time=50ms",
+            wire, "--rto", "100ms", "--retries", "1", "--set", "close_req_time=500ms",
             "open", "probe,wait=50ms,error=TIMEOUT", "open", "--no-close", "--linger", "0",
         )  # fmt: skip
     assert [item["error"] for item in here.completions() if "error" in item] == [
