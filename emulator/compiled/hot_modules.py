@@ -3,6 +3,7 @@
 #: Where the processor time of a frame goes, or that of an operation of a schedule.  A compiled
 #: class has no derived class in a module that is not compiled.
 HOT = (
+    "emulator/dataplane/account.py",
     "emulator/dataplane/kernel/frames/kernel_switch.py",
     "emulator/dataplane/kernel/frames/packet_ring.py",
     "emulator/dataplane/model/fabric.py",

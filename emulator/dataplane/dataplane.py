@@ -12,13 +12,13 @@ has the lines between nodes, and the time (:mod:`emulator.sim.network`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from emulator.dataplane.account import Account
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.switch.virtual_state import SWITCH_WORDS
@@ -42,23 +42,6 @@ FILTERED = "filtered in its namespace"
 
 class Astray(Exception):
     """A frame went into a node and neither came out nor was counted as dropped."""
-
-
-@dataclass
-class Account:
-    """The account of every frame that went into a node."""
-
-    injected: int = 0
-    delivered: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the account for a result file."""
-        return {
-            "injected": self.injected,
-            "delivered": self.delivered,
-            "dropped": dict(sorted(self.dropped.items())),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

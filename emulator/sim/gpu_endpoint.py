@@ -201,9 +201,9 @@ class GpuEndpoint:
         #: a lane has several lines, and looks at them whenever something happens
         self._watches_ports = any(lane.line is None for lane in self._lanes)
         transport.register(self._memory.view(), key=MEMORY_KEY)
-        self._by_port = {
-            id(port): lane.endpoint.receive for lane in self._lanes for port in lane.ports
-        }
+        for lane in self._lanes:
+            for port in lane.ports:
+                port.receive = lane.endpoint.receive
         self._notify_ports(transport)
         return transport
 
@@ -294,10 +294,10 @@ class GpuEndpoint:
         counts = port.counts
         counts.frames_in += 1
         counts.octets_in += len(frame)
-        if self._dead:
+        if self._dead or port.receive is None:
             counts.gpu_dead += 1
             return
-        self._by_port[id(port)]((frame,), self._events.now // PS)
+        port.receive((frame,), self._events.now // PS)
         self.settle()
 
     def line_idle(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -52,6 +52,8 @@ class GpuPort:
     interface: HostPort
     lines: Sequence[Line]
     counts: NicCounts = field(default_factory=NicCounts)
+    #: takes frames that have come, with the time (ns): the endpoint's
+    receive: Callable[[Sequence[memoryview], int], None] | None = None
 
     @property
     def carrier(self) -> bool:

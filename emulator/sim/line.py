@@ -48,6 +48,9 @@ _CONTROL_AT: Final = 14
 _MAC_CONTROL_TYPE: Final = b"\x88\x08"
 #: What a line's CRC takes before each frame: when it began (ps of the row), and its length.
 _stamp: Final = struct.Struct("<QI").pack
+#: Compiled code looks names of other modules up in a dictionary.
+_crc32c: Final = extend
+_push: Final = heappush
 
 #: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none),
 #: and whether it was put ahead of others.
@@ -133,12 +136,18 @@ class Line:
     """
 
     __slots__ = (
-        "_by_queue",
+        "_counts",
         "_doomed",
         "_events",
         "_far",
+        "_item",
+        "_item_octets",
+        "_item_origin",
+        "_item_queue",
         "_leaving",
         "_low_credit",
+        "_low_frames",
+        "_low_octets",
         "_number",
         "_on_arrival",
         "_on_left",
@@ -147,13 +156,14 @@ class Line:
         "_pipeline_ps",
         "_rows",
         "_salt",
+        "_time",
+        "_time_octets",
         "_times",
         "_waiting",
         "arrivals",
         "arriving",
         "before",
         "busy",
-        "counts",
         "crc",
         "cut",
         "delay_ps",
@@ -210,20 +220,37 @@ class Line:
         self._waiting = 0
         self._doomed = 0  # frames on the cable that were there when it was pulled
         self._times: dict[int, int] = {}
-        self.counts = LineCounts()
+        #: the last time that was asked for, and of how many octets
+        self._time, self._time_octets = 0, -1
+        #: what :attr:`leaves` was told, or will be, of the last frame
+        self._item: object = None
+        self._item_queue = self._item_octets = self._item_origin = -1
+        self._counts = LineCounts()
+        #: frames of the last queue, and their octets, that its counts do not have yet
+        self._low_frames = self._low_octets = 0
         #: the counts when the row began
-        self.before = self.counts.tally()
-        self._by_queue = self.counts.by_queue
+        self.before = self._counts.tally()
         self.departing: PortWatch | None = None
         self.arriving: PortWatch | None = None
         self.crc = 0
 
+    @property
+    def counts(self) -> LineCounts:
+        """The line's counters."""
+        of_low = self._counts.by_queue[LOW]
+        of_low[0] += self._low_frames
+        of_low[1] += self._low_octets
+        self._low_frames = self._low_octets = 0
+        return self._counts
+
     def time_of(self, octets: int) -> int:
         """Return how long the line takes for ``octets`` (ps, rounded up)."""
-        known = self._times.get(octets)
-        if known is None:
-            known = self._times[octets] = -(-octets * _BITS_PS // self.rate_bps)
-        return known
+        if octets != self._time_octets:
+            known = self._times.get(octets)
+            if known is None:
+                known = self._times[octets] = -(-octets * _BITS_PS // self.rate_bps)
+            self._time, self._time_octets = known, octets
+        return self._time
 
     @property
     def far(self) -> Callable[[bytes], None]:
@@ -255,10 +282,10 @@ class Line:
         """Send what is no frame of a queue, and have ``then`` called as soon as it has left."""
         self.busy = True
         end = self._events.now + self.time_of(octets)
-        heappush(self._events.heap, (end, self._leaving, then, None))
+        _push(self._events.heap, (end, self._leaving, then, None))
         end += self.delay_ps
         order = arriving(self._salt, self._number, end - self._origin)
-        heappush(arrivals, (end, order, self._on_arrival, unit))
+        _push(arrivals, (end, order, self._on_arrival, unit))
 
     def accept(self, frame: bytes) -> None:
         """Let ``frame`` have arrived now: the link layer has taken it."""
@@ -289,6 +316,7 @@ class Line:
     def change_rate(self, rate_bps: int) -> None:
         """Serve at ``rate_bps`` from the next frame on."""
         self.rate_bps = rate_bps
+        self._time_octets = -1
         self._times.clear()
 
     def enqueue(self, frame: bytes, queue: int, origin: int = 0, *, ahead: bool = False) -> None:
@@ -336,22 +364,25 @@ class Line:
         events = self._events
         now = events.now
         self.busy = True
-        took = self._times.get(octets)
-        if took is None:
-            took = self.time_of(octets)
-        end = now + took
+        end = now + self.time_of(octets)
         length = len(frame)
-        of_queue = self._by_queue[queue]
-        of_queue[0] += 1
-        of_queue[1] += length
-        self.crc = extend(extend(self.crc, _stamp(now - self._origin, length)), frame)
+        if queue == LOW:
+            self._low_frames += 1
+            self._low_octets += length
+        else:
+            of_queue = self._counts.by_queue[queue]
+            of_queue[0] += 1
+            of_queue[1] += length
+        self.crc = _crc32c(_crc32c(self.crc, _stamp(now - self._origin, length)), frame)
         if self.departing is not None:
             self.departing.frame(now, frame)
-        heap = events.heap
-        heappush(heap, (end, self._leaving, self._on_left, (queue, octets, origin)))
+        if origin != self._item_origin or octets != self._item_octets or queue != self._item_queue:
+            self._item = queue, octets, origin
+            self._item_queue, self._item_octets, self._item_origin = queue, octets, origin
+        _push(events.heap, (end, self._leaving, self._on_left, self._item))
         end += self.delay_ps
         order = arriving(self._salt, self._number, end - self._origin)
-        heappush(self.arrivals, (end, order, self._on_arrival, frame))
+        _push(self.arrivals, (end, order, self._on_arrival, frame))
 
     def expect(self, when: int, order: int, frame: object, *, counts: bool = True) -> None:
         """Let ``frame``, which the line of another worker has begun to send, arrive at ``when``.
@@ -359,7 +390,7 @@ class Line:
         It ``counts`` unless it is none, or was counted before.
         """
         self.counts.of_other += counts
-        heappush(self._events.heap, (when, order, self._on_arrival, frame))
+        _push(self._events.heap, (when, order, self._on_arrival, frame))
 
     @property
     def number(self) -> int:
@@ -414,8 +445,9 @@ class Line:
             self._doomed -= 1
             self.counts.in_flight += 1
             return
-        self.counts.arrived += 1
-        self.counts.arrived_octets += len(frame)
+        counts = self._counts
+        counts.arrived += 1
+        counts.arrived_octets += len(frame)
         if self.arriving is not None:
             self.arriving.frame(self._events.now, frame)
         self._onward(frame)

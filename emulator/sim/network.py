@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from emulator.dataplane.dataplane import Account, Dataplane, Enter, Frames, Host
+from emulator.dataplane.account import Account
+from emulator.dataplane.dataplane import Dataplane, Enter, Frames, Host
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
 from emulator.dataplane.switch.fabric_asic import FabricAsic
@@ -77,16 +78,16 @@ class Ends:
 class _Inlet:
     """Takes frames through a switch, in no time, from the port whose index is ``index``."""
 
-    __slots__ = ("_enqueue", "_enter", "_events", "_index")
+    __slots__ = ("_enter", "_events", "_index", "_outlets")
 
     def __init__(self, enter: Enter, events: EventQueue, outlets: Outlets, index: int) -> None:
         self._enter, self._events = enter, events
-        self._enqueue, self._index = outlets.enqueue, index
+        self._outlets, self._index = outlets, index
 
     def arrive(self, frame: bytes) -> None:
         out = self._enter(frame, self._events.now // PS)
         if out:
-            self._enqueue(out, self._index)
+            self._outlets.enqueue(out, self._index)
 
 
 class _Depths:

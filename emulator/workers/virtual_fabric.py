@@ -24,7 +24,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
-from emulator.dataplane.dataplane import Account, Dataplane
+from emulator.dataplane.account import Account
+from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.sim.endpoint.endpoint_spec import EndpointError

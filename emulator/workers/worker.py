@@ -26,7 +26,8 @@ from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVa
 
 import numpy as np
 
-from emulator.dataplane.dataplane import Account, Dataplane
+from emulator.dataplane.account import Account
+from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, Progress
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path

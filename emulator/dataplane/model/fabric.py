@@ -12,14 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, Self
 
+from mypy_extensions import i64
+
 from emulator.dataplane import homing
+from emulator.dataplane.account import Account
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.control_plane.advertised_members import AdvertisedMembers
 from emulator.dataplane.control_plane.computed_routing import ComputedRouting
 from emulator.dataplane.dataplane import (
     FILTERED,
     NO_CARRIER,
-    Account,
     Astray,
     Enter,
     Host,
@@ -140,7 +142,6 @@ class ModelFabric:
     """The nodes of ``topology``; switches work by ``program``, None without a switch ASIC.
 
     Of nodes of other processes, by ``wires``, it makes nothing.
-    ``left`` has what has come out of switches and nobody has taken yet, in order.
     """
 
     def __init__(self, topology: Topology, wires: Wires, program: ModelProgram | None) -> None:
@@ -149,7 +150,6 @@ class ModelFabric:
         self._followers: list[list[NodeChange]] = []
         if program is not None:
             program.changed = self._note_of_program
-        self.left: list[Taken] = []
         self._interfaces = {
             end: ModelInterface(
                 end.port,
@@ -186,7 +186,6 @@ class ModelFabric:
                     if port.bridge is not None
                 },
                 (routes[node.name], rules[node.name], neighbours[node.name]),
-                self.left,
                 vlans=topology.profile.vlans == "on" and node.is_switch,
             )
             for node in topology.nodes
@@ -308,12 +307,14 @@ class ModelFabric:
                     self.switches[end.node].carrier_changed()
 
 
+_IPV4_TYPE: Final = 0x0800
+_IPV6_TYPE: Final = 0x86DD
 _UDP: Final = 17
 _LATER_FRAGMENT: Final = 0x1FFF
 
 
 class ModelEntrance:
-    """Port ``interface`` of ``switch``, for what arrives there; ``left`` gets what leaves.
+    """Port ``interface`` of ``switch``, for what arrives there.
 
     ``words`` are those that the switch program shares, with the place of its switch in them; None:
     there is no program.  ``without_carrier`` are the ports of the switch that have none now.
@@ -323,7 +324,6 @@ class ModelEntrance:
         "_account",
         "_dropped_at",
         "_interface",
-        "_left",
         "_now_at",
         "_switch",
         "_without_carrier",
@@ -334,29 +334,26 @@ class ModelEntrance:
         self,
         interface: ModelInterface,
         switch: ModelSwitch,
-        left: list[Taken],
         account: Account,
         words: tuple[memoryview, int] | None,
         without_carrier: Collection[CableEnd],
     ) -> None:
         self._interface, self._switch = interface, switch
-        self._left, self._account, self._without_carrier = left, account, without_carrier
+        self._account, self._without_carrier = account, without_carrier
         self._words, at = (memoryview(bytearray(24)).cast("Q"), 0) if words is None else words
         self._now_at, self._dropped_at = at + NOW, at + DROPPED
 
     def enter(self, frame: bytes, now_ns: int) -> Sequence[Taken]:
         """Bring ``frame`` into the switch; return what comes out at its ports."""
-        account, words, left = self._account, self._words, self._left
+        account, words = self._account, self._words
         account.injected += 1
         words[self._now_at] = now_ns
         dropped = words[self._dropped_at]
-        self._switch.arrive(self._interface, frame)
-        if not left:
+        out = self._switch.arrive(self._interface, frame)
+        if out:
+            account.delivered += 1
+        else:
             self._count_lost(dropped)
-            return ()
-        account.delivered += 1
-        out = left[:]
-        left.clear()
         return out
 
     def _count_lost(self, dropped: int) -> None:
@@ -384,7 +381,6 @@ class ModelFrames:
         return ModelEntrance(
             self._fabric.interface(end),
             self._fabric.switches[end.node],
-            self._fabric.left,
             self.account,
             switch_words(self._asic, end),
             without_carrier,
@@ -419,7 +415,10 @@ class ModelHostPort:
     def __init__(
         self, fabric: ModelFabric, end: CableEnd, frames: TransportFrames, account: Account
     ) -> None:
-        self._fabric, self.node, self.frames, self.account = fabric, end.node, frames, account
+        self._fabric, self.node, self.account = fabric, end.node, account
+        self._udp_ports = frames.udp_ports
+        #: whether an IP protocol is the transport's, by its number
+        self._protocols = bytes(number in frames.ip_protocols for number in range(256))
         self._bond = fabric.bond(end)
         self._port = fabric.interface(end) if self._bond is None else None
         self.listens = True
@@ -446,22 +445,24 @@ class ModelHostPort:
         """Return the function that brings a frame from the cable to ``end`` in, to ``deliver``."""
         return _Receiver(self, self._fabric.interface(end), deliver).arrive
 
-
-def is_for(frames: TransportFrames, frame: bytes) -> bool:
-    """Return whether ``frame`` is one of ``frames``; see :meth:`TransportFrames.program`."""
-    kind = frame[12:14]
-    if kind == _IPV4:
-        if (frame[20] << 8 | frame[21]) & _LATER_FRAGMENT:
+    def takes(self, frame: bytes) -> bool:
+        """Return whether ``frame`` is the transport's; see :meth:`TransportFrames.program`."""
+        kind: i64 = frame[12]
+        kind = kind << 8 | frame[13]
+        ports_at: i64
+        if kind == _IPV4_TYPE:
+            if (frame[20] << 8 | frame[21]) & _LATER_FRAGMENT:
+                return False
+            protocol, ports_at = frame[23], _ETHERNET + (frame[14] & 0xF) * 4
+        elif kind == _IPV6_TYPE:
+            protocol, ports_at = frame[20], _ETHERNET + 40
+        else:
             return False
-        protocol, ports_at = frame[23], _ETHERNET + (frame[14] & 0xF) * 4
-    elif kind == b"\x86\xdd":
-        protocol, ports_at = frame[20], _ETHERNET + 40
-    else:
-        return False
-    if protocol in frames.ip_protocols:
-        return True
-    port = int.from_bytes(frame[ports_at + 2 : ports_at + 4])
-    return protocol == _UDP and len(frame) >= ports_at + 4 and port in frames.udp_ports
+        if self._protocols[protocol]:
+            return True
+        if protocol != _UDP or len(frame) < ports_at + 4:
+            return False
+        return (frame[ports_at + 2] << 8 | frame[ports_at + 3]) in self._udp_ports
 
 
 class _Receiver:
@@ -480,7 +481,7 @@ class _Receiver:
         account.injected += 1
         words[at + FRAMES_IN] += 1
         words[at + OCTETS_IN] += len(frame)
-        if host.listens and frame[:6] == port.mac and is_for(host.frames, frame):
+        if host.listens and frame[:6] == port.mac and host.takes(frame):
             account.delivered += 1
             self._deliver(memoryview(frame))
         else:

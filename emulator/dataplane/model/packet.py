@@ -21,6 +21,7 @@ _IPV6: Final = b"\x86\xdd"
 _IP_IN_IP, _UDP, _PORTS, _VXLAN = 4, 17, 4, 8 + 8
 _IPV4_WITHOUT_OPTIONS: Final = 0x45
 _LATER_FRAGMENT: Final = 0x1FFF
+_OCTETS: Final = [bytes((number,)) for number in range(256)]
 _TRANSPORT_PORTS = frozenset({UET_UDP_PORT, 4791})  # that of RoCEv2, as IANA has it
 
 
@@ -192,10 +193,13 @@ def next_hop(frame: bytes, macs: bytes) -> bytes:
         checksum = 0
     end = ETHERNET + (frame[16] << 8 | frame[17])
     return b"".join(
-        (
+        [
             macs,
             frame[12:22],
-            bytes((frame[22] - 1, frame[23], checksum >> 8, checksum & 0xFF)),
+            _OCTETS[frame[22] - 1],
+            frame[23:24],
+            _OCTETS[checksum >> 8],
+            _OCTETS[checksum & 0xFF],
             frame[26:] if end >= len(frame) else frame[26 : max(end, 26)],
-        )
+        ]
     )

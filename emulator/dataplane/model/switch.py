@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 
+from mypy_extensions import i64
+
 from emulator.dataplane.kernel.kernel_objects import VXLAN_UDP_PORT
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.kernel.sysctls import kernel_seed
@@ -108,6 +110,11 @@ class ForwardingTable:
         """Look everything up anew: a route, or the carrier of an interface, has changed."""
         self._known.clear()
         self._divided.clear()
+
+    @property
+    def ruled(self) -> bool:
+        """Return whether a route depends on more than the destination."""
+        return bool(self._rules)
 
     @property
     def known(self) -> int:
@@ -363,12 +370,31 @@ class Way:
         self.macs, self.out, self.bridge = macs, out, bridge
 
 
+class Ways:
+    """The ways to a destination; None: by a hop that has no neighbour.
+
+    ``shares`` has the largest hash (31 bits) that selects each, and nothing if there is one way.
+    """
+
+    __slots__ = ("shares", "ways")
+
+    def __init__(self, shares: list[int], ways: list[Way | None]) -> None:
+        self.shares, self.ways = shares if len(ways) > 1 else [], ways
+
+    def place(self, hash_: i64) -> int:
+        """Return the number of the first way whose share has the 32-bit ``hash_``."""
+        shortened, last = hash_ >> 1, len(self.shares) - 1
+        for place in range(last):
+            if shortened <= self.shares[place]:
+                return place
+        return last
+
+
 class ModelSwitch:
     """The switch ``node`` with ``interfaces``; ``behind`` are the MACs beyond each port.
 
-    ``left`` gets what leaves: the inner end of the cable, and the frame.  ``reason`` is why the
-    last frame was dropped, None if the switch program has it in its count, or nothing was.  With
-    ``vlans`` its bridges are VLANs of one, and have carrier together.
+    ``reason`` is why the last frame was dropped, None if the switch program has it in its count, or
+    nothing was.  With ``vlans`` its bridges are VLANs of one, and have carrier together.
     """
 
     def __init__(
@@ -377,12 +403,13 @@ class ModelSwitch:
         interfaces: Sequence[ModelInterface],
         behind: Mapping[str, Iterable[str]],
         routing: tuple[Iterable[Route], Iterable[Rule], Iterable[Neighbour]],
-        left: list[tuple[int, bytes]],
         *,
         vlans: bool = False,
     ) -> None:
         routes, rules, neighbours = routing
-        self.node, self._left, self._vlans = node, left, vlans
+        self.node, self._vlans = node, vlans
+        #: what the frame that has come in has become, so far
+        self._left: list[tuple[int, bytes]] = []
         self.interfaces = {one.name: one for one in interfaces}
         self.bridges = {bridge.name: ModelBridge(octets_of(bridge.mac)) for bridge in node.bridges}
         for one in interfaces:
@@ -406,6 +433,8 @@ class ModelSwitch:
         self._learned: dict[tuple[str, bytes], bytes] = {}
         #: by interface and address of the neighbour, as far as they were looked for
         self._ways: dict[tuple[str, bytes], Way] = {}
+        #: by destination, where the interface that a frame came in by does not matter
+        self._known: dict[bytes, Ways] = {}
         self._seed = kernel_seed(node)
         self._hashes: dict[tuple[bytes, int], int] = {}
         #: the frame's port and, if it has one already, hash
@@ -423,10 +452,12 @@ class ModelSwitch:
     def carrier_changed(self) -> None:
         """Route anew, as the carrier of an interface has changed."""
         self._table.forget()
+        self._known.clear()
 
     def learn(self, routes: Iterable[Route]) -> None:
         """Have ``routes`` in place of those that the switch has had."""
         self._table.replace(routes)
+        self._known.clear()
 
     def learn_members(
         self, vni: int, table: TunnelTable, neighbours: Mapping[bytes, bytes]
@@ -437,10 +468,13 @@ class ModelSwitch:
         kept = {key: mac for key, mac in self._learned.items() if key[0] != tunnel.bridge}
         self._learned = kept | {(tunnel.bridge, one): mac for one, mac in neighbours.items()}
         self._ways.clear()
+        self._known.clear()
 
-    def arrive(self, port: ModelInterface, frame: bytes) -> None:
-        """Bring ``frame`` in by ``port``; what comes of it leaves before this returns."""
+    def arrive(self, port: ModelInterface, frame: bytes) -> list[tuple[int, bytes]]:
+        """Bring ``frame`` in by ``port``; return what leaves: the inner end of a cable, a frame."""
         self.reason = None
+        left: list[tuple[int, bytes]] = []
+        self._left = left
         words, at = port.words, port.at
         words[at] += 1
         words[at + OCTETS_IN] += len(frame)
@@ -451,7 +485,7 @@ class ModelSwitch:
             if rules.strikes_arrivals:
                 taken = program.arrive(frame)
                 if taken is None:
-                    return
+                    return left
                 frame = taken
             origin = program.origin
             if rules.hashes_at_once:
@@ -463,12 +497,13 @@ class ModelSwitch:
                 self._route(port, port.name, frame, origin, hash_)
             else:
                 self.reason = NOT_FOR_IT
-            return
+            return left
         bridge = self.bridges[port.bridge]
         if destination == bridge.mac:
             self._route(port, port.bridge, frame, origin, hash_)
         else:
             self._bridge(bridge, frame, origin, port)
+        return left
 
     def _bridge(
         self,
@@ -564,31 +599,44 @@ class ModelSwitch:
         if frame[12:14] != _IPV4:
             self.reason = NOT_FOR_IT
             return
-        if destination in self._local:
+        known = self._known.get(destination)
+        if known is None and destination in self._local:
             self._open(frame, origin)
             return
         if source in self._local:
             self.reason = CAME_BACK
             return
-        choices = self._table.choices(interface, source, destination)
-        if not choices:
+        if known is None:
+            known = self._look_up(interface, source, destination)
+        if not known.ways:
             self.reason = NO_ROUTE
             return
         if frame[22] <= 1:
             self.reason = TTL_EXCEEDED
             return
-        if len(choices) == 1 or came.program is None:  # emulator.dataplane.kinds: then it is one
-            hop = choices[0][1]
-        else:
-            hop = selected(choices, came.program.hash_of(frame) if hash_ is None else hash_)
-        at = hop.interface, destination if hop.via is None else hop.via
-        way = self._ways.get(at) or self._find(at)
+        place = 0
+        if known.shares and came.program is not None:  # emulator.dataplane.kinds: else it is one
+            place = known.place(came.program.hash_of(frame) if hash_ is None else hash_)
+        way = known.ways[place]
         if way is None:
             self.reason = NO_NEIGHBOUR
         elif way.out is not None:
             self._leave(way.out, next_hop(frame, way.macs), origin)
         elif way.bridge is not None:
             self._bridge(way.bridge, next_hop(frame, way.macs), origin, None)
+
+    def _look_up(self, interface: str, source: bytes, destination: bytes) -> Ways:
+        """Return the ways of a packet to ``destination``, which is no address of the switch."""
+        choices = self._table.choices(interface, source, destination)
+        ends = [(hop.interface, destination if hop.via is None else hop.via) for _, hop in choices]
+        found = Ways(
+            [most for most, _ in choices], [self._ways.get(at) or self._find(at) for at in ends]
+        )
+        if not self._table.ruled:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[destination] = found
+        return found
 
     def _find(self, at: tuple[str, bytes]) -> Way | None:
         """Return the way to the neighbour ``at`` an interface, None if nobody is known there."""

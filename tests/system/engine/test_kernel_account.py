@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from emulator.dataplane.dataplane import Account
+from emulator.dataplane.account import Account
 from emulator.run.faults.condition import SOUND
 from emulator.sim.event_queue import PS
 from emulator.sim.line import LOW, Line

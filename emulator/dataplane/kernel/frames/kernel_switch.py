@@ -11,7 +11,8 @@ import errno
 import socket
 from collections.abc import Callable, Collection, Sequence
 
-from emulator.dataplane.dataplane import FILTERED, NO_CARRIER, Account, Astray, Taken
+from emulator.dataplane.account import Account
+from emulator.dataplane.dataplane import FILTERED, NO_CARRIER, Astray, Taken
 from emulator.dataplane.kernel.frames.packet_ring import PacketRing
 from emulator.dataplane.kernel.frames.softirq_barrier import SoftirqBarrier
 from emulator.dataplane.switch.virtual_state import DROPPED, NOW, PASSED

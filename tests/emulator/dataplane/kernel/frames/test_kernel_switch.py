@@ -13,7 +13,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.layers.vxlan import VXLAN
 
-from emulator.dataplane.dataplane import Account, Astray, Taken
+from emulator.dataplane.account import Account
+from emulator.dataplane.dataplane import Astray, Taken
 from emulator.dataplane.kernel.frames.kernel_switch import Outlets, SwitchEntrance, unnumbered
 from topologies.model import CableEnd
 
