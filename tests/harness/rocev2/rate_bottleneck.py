@@ -1,7 +1,7 @@
 """One bottleneck in virtual time: many DCQCN senders, one port that marks, one receiver.
 
     sender 0 --+
-    sender 1 --+--> [ queue | RED on what remains ] --link--> receiver
+    sender 1 --+--> [ queue | RED by its depth ] --link--> receiver
        ...   --+                                                | CNP
          ^----------------------------------------------------- +
 
@@ -52,7 +52,8 @@ class Measured:
 class RateBottleneck:
     """``starts``: when each sender begins (ns); ``one_way`` is the delay of a path without queue.
 
-    Departures fall on multiples of ``grain`` ns.
+    Departures fall on multiples of ``grain`` ns.  Packets are marked as they leave the queue, as by
+    the ns-3 models of DCQCN, or with ``on_arrival`` as they enter it, as by Zhu et al. and here.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class RateBottleneck:
         mtu: int = 4_096,
         seed: int = 1,
         grain: int = 1,
+        on_arrival: bool = False,
     ) -> None:
         self.grain = grain
+        self.on_arrival = on_arrival
         self.rng = random.Random(seed)
         self.marking = marking
         self.line_rate = line_rate
@@ -77,7 +80,8 @@ class RateBottleneck:
         self.starts = starts
         self.senders = [ReactionPoint(parameters, line_rate, at) for at in starts]
         self.receivers = [NotificationPoint(parameters.cnp_interval) for _ in starts]
-        self.queue: deque[int] = deque()
+        #: whose packets wait, and which were marked as they came
+        self.queue: deque[tuple[int, bool]] = deque()
         self.events: list[tuple[int, int, int, int, bool]] = []
         self.armed: list[int | None] = [None] * len(starts)
         #: when each sender's last packet left, and when its next one will
@@ -106,18 +110,19 @@ class RateBottleneck:
                 self._space(sender, now)
                 self._arm(sender)
             elif kind == _ARRIVE:
-                self.queue.append(sender)
+                self.queue.append((sender, self.on_arrival and self._mark()))
                 if now >= warm_up:
                     measured.longest = max(measured.longest, len(self.queue) * self.mtu)
                 if len(self.queue) == 1:
                     self._at(now + self.serial, _DEPART, sender)
             elif kind == _DEPART:
-                whose = self.queue.popleft()
+                whose, marked = self.queue.popleft()
+                marked = marked if self.on_arrival else self._mark()
                 if now >= warm_up:
                     measured.delivered[whose] += self.mtu
-                self._at(now + self.one_way, _DELIVER, whose, self._mark())
+                self._at(now + self.one_way, _DELIVER, whose, marked)
                 if self.queue:
-                    self._at(now + self.serial, _DEPART, self.queue[0])
+                    self._at(now + self.serial, _DEPART, self.queue[0][0])
             elif kind == _DELIVER:
                 if marked and self.receivers[sender].on_marked(now):
                     self._at(now + 2 * self.one_way, _CNP, sender)
@@ -148,7 +153,7 @@ class RateBottleneck:
             self._at(due, _READY, sender)
 
     def _mark(self) -> bool:
-        """By the queue that remains, as the ns-3 models of DCQCN do."""
+        """By the queue without the packet itself."""
         held, m = len(self.queue) * self.mtu, self.marking
         if held <= m.k_min:
             return False
