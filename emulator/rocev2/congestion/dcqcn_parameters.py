@@ -22,7 +22,7 @@ _GBPS = 10**9
 #: What a unit of the byte counter can be.  NVIDIA's manuals, mlxconfig and Linux's dcbnl count
 #: octets; other texts take the same number, 32767, for units of 64 octets, or 2 MB.
 BYTE_UNITS = (1, 64)
-_FLAGS = ("clamp_target", "clamp_after_time")
+_FLAGS = ("clamp_target", "clamp_after_time", "cnp_per_port")
 #: "paper": a CNP cuts the rate at once and restarts all timers.  "periodic": ticks look for it.
 VARIANTS = ("paper", "periodic")
 #: Parameters of the variant "periodic" alone.
@@ -39,8 +39,9 @@ class DcqcnParameters:
     variant: str
     #: weight of one look at the CNPs in alpha
     g: float
-    #: least time between two CNPs of a queue pair [N]
+    #: least time between two CNPs of a queue pair [N], or of all of a port
     cnp_interval: int
+    cnp_per_port: bool = False
     #: alpha's timer [K]
     alpha_interval: int
     #: between two looks for a CNP that cuts the rate
@@ -140,14 +141,14 @@ class DcqcnParameters:
     def scaled(self, factor: float) -> DcqcnParameters:
         """Return parameters for a line ``factor`` times as fast with the same round trip.
 
-        Octets and rates grow with it, so that the steps stay the same part of the line rate.
+        Octets and increases grow with it, so that the steps stay the same part of the line rate.
+        The least rate does not: the models have one for all lines.
         """
         return replace(
             self,
             byte_counter=round(self.byte_counter * factor),
             additive_rate=self.additive_rate * factor,
             hyper_rate=self.hyper_rate * factor,
-            least_rate=self.least_rate * factor,
         )
 
     def stretched(self, factor: int) -> DcqcnParameters:
@@ -211,14 +212,19 @@ _HPCC = DcqcnParameters(
 
 #: name -> the line rate that a set was made for (None: it is used as it is on any), and the set.
 #: "paper": Zhu et al., table of section 5, at 40 Gb/s.  "mlx": the firmware defaults that NVIDIA
-#: documents for ConnectX.  "hpcc": the scripts of the HPCC ns-3 model, whose increases are per
-#: 25 Gb/s of line rate.  "simai": the configuration that SimAI ships.  The models have no byte
-#: counter; the firmware has (RPG_BYTE_RESET).
+#: documents for ConnectX ("DCQCN CC Parameters" of its DOCA manual), which mlxconfig shows on
+#: ConnectX-4 to 7; there MIN_TIME_BETWEEN_CNPS is 0, 2 or 4 us.  "hpcc": the scripts of the HPCC
+#: ns-3 model (run.py), whose increases are per 25 Gb/s of line rate.  "simai": the configuration
+#: that SimAI ships, and astra-network-ns3.  The models have no byte counter; the firmware has
+#: (RPG_BYTE_RESET).
 #:
 #: Unknown of the firmware, and modelled so: its increases by octets are judged as IEEE 802.1Qau
 #: does (both counters beyond the threshold: hyper increase), a hyper increase adds R_HAI once
-#: whatever the stage, and neither interval shrinks in later stages, as 802.1Qau halves them.  What
-#: newer NICs do instead of DCQCN by default is not published at all.
+#: whatever the stage, and neither interval shrinks in later stages, as 802.1Qau halves them.  CNPs
+#: are spaced for each queue pair, as the paper has it; NVIDIA's texts say "from the port"
+#: (``cnp_per_port``), and Lumina (SIGCOMM 2023) looks for ports, pairs and destinations.  Broadcom
+#: names its parameters (Linux, bnxt_re) but not their algorithm.  What newer NICs do instead of
+#: DCQCN by default is not published at all.
 NAMED: Mapping[str, tuple[int | None, DcqcnParameters]] = MappingProxyType(
     {
         "paper": (40 * _GBPS, _PAPER),

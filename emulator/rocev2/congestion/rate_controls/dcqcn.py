@@ -6,7 +6,7 @@ The rules are those of Zhu et al., "Congestion Control for Large-Scale RDMA Depl
 2015), sections 3.1 to 3.3. As ``variant`` "periodic" they are those of NICs, which look for CNPs at
 fixed ticks instead of acting on each. That is the ``mlx`` mode of the ns-3 model of Li et al.,
 "HPCC" (SIGCOMM 2019). It has the byte counter of their firmware (as in IEEE 802.1Qau).  One
-notification and one reaction point belong to one queue pair.
+reaction point belongs to one queue pair, and one notification point, unless the port has one.
 
 Times are ns, rates bits/s, sizes octets.  A call's ``now`` never runs backwards.
 """
@@ -24,7 +24,7 @@ _NEGLIGIBLE: Final = 2**-30
 
 
 class NotificationPoint:
-    """The receiver's side of one queue pair: which marked packets are answered with a CNP."""
+    """The receiver's side: which marked packets are answered with a CNP."""
 
     __slots__ = ("_interval", "_next", "marked", "sent")
 
@@ -246,20 +246,29 @@ class ReactionPoint:
             self._rate_at = None
 
 
-def _parameters(config: Any) -> DcqcnParameters:
-    return DcqcnParameters.named(config.dcqcn_set, config.line_rate, **config.dcqcn)
+def _tuned(config: Any) -> tuple[DcqcnParameters, NotificationPoint | None]:
+    """The parameters of an adapter, and the notification point that its queue pairs share."""
+    parameters = DcqcnParameters.named(config.dcqcn_set, config.line_rate, **config.dcqcn)
+    shared = NotificationPoint(parameters.cnp_interval) if parameters.cnp_per_port else None
+    return parameters, shared
 
 
-def _open(parameters: DcqcnParameters, config: Any, now: int) -> tuple[Pacer, Notifier]:
+def _open(
+    tuned: tuple[DcqcnParameters, NotificationPoint | None], config: Any, now: int
+) -> tuple[Pacer, Notifier]:
+    parameters, shared = tuned
     limiter = ReactionPoint(parameters, config.line_rate, now)
-    return Pacer(limiter, config.pacing_burst), NotificationPoint(parameters.cnp_interval)
+    return (
+        Pacer(limiter, config.pacing_burst),
+        shared or NotificationPoint(parameters.cnp_interval),
+    )
 
 
 RATE_CONTROLS.register(
     RateControl(
         name="dcqcn",
         meaning="a rate by congestion notifications",
-        tune=_parameters,
+        tune=_tuned,
         open=_open,
         notifies=True,
     )

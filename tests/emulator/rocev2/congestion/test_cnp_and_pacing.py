@@ -67,6 +67,19 @@ def test_cnps_of_queue_pairs_are_apart_and_independent() -> None:
     assert times[qpn(1, 0)] == times[qpn(1, 1)]
 
 
+def test_queue_pairs_of_a_port_can_share_the_spacing_of_cnps() -> None:
+    end = dcqcn(qps=2, dcqcn={"cnp_per_port": 1})
+    interval = DcqcnParameters.named("mlx", LINE).cnp_interval
+    answered = []
+    for number in range(10):
+        end.now = number * interval // 2
+        for qp in (number % 2, 1 - number % 2):
+            answered += [(number, cnp.dqpn) for cnp in end.ask(marked(end, number, qp=qp))]
+    assert answered == [(number, qpn(1, 0)) for number in range(0, 10, 2)]
+    other = dcqcn(dcqcn={"cnp_per_port": 1})
+    assert len(other.ask(marked(other, 0))) == 1
+
+
 def test_marks_on_what_is_out_of_sequence_count_too() -> None:
     end = dcqcn()
     answers = end.ask(marked(end, 5))

@@ -61,7 +61,7 @@ CASES = {
 def parameters(name: str) -> tuple[DcqcnParameters, Marking, int, int]:
     """The set, the port, its rate and the delay from one end of a path to the other."""
     if name == "hpcc":
-        equal = DcqcnParameters.named("hpcc", 100 * G, cnp_interval=0, least_rate=1 * G)
+        equal = DcqcnParameters.named("hpcc", 100 * G, cnp_interval=0)
         return equal, Marking(k_min=400_000, k_max=1_600_000, p_max=0.2), 100 * G, 1 * US
     mlx = DcqcnParameters.named("mlx", 400 * G)
     return mlx, Marking(k_min=800_000, k_max=3_200_000, p_max=0.2), 400 * G, US // 2
