@@ -102,6 +102,15 @@ SWITCH_QUEUE: Mapping[str, str] = {
     "bin_bytes": "width of a bin of the histogram (octets)",
 }
 
+#: What all ports of a switch use of their pool, under ``asic.pool`` of each (:class:`PoolUse`).
+SWITCH_POOL: Mapping[str, str] = {
+    "size_bytes": "octets that the switch's ports share",
+    "bytes": "those in use now",
+    "max_bytes": "the most that were",
+    "headroom_bytes": "octets of headroom in use now",
+    "headroom_max_bytes": "the most that were",
+}
+
 #: Counters of priority flow control under ``pfc`` of a port (:class:`PauseCounters`).
 PAUSE: Mapping[str, str] = {
     "xoff_sent": "frames sent that ask for a pause",

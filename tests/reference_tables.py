@@ -103,6 +103,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "port_counters": _explained(result_keys.PORT),
     "switch_class_counters": _explained(result_keys.SWITCH_CLASS),
     "switch_queue_counters": _explained(result_keys.SWITCH_QUEUE),
+    "switch_pool_counters": _explained(result_keys.SWITCH_POOL),
     "pause_counters": _explained(result_keys.PAUSE),
     "link_counters": _explained(result_keys.LINK),
     "scenarios": scenarios,

@@ -32,6 +32,7 @@ def places() -> Sequence[tuple[str, Mapping[str, str]]]:
         ("counter of a port", result_keys.PORT),
         ("counter of a traffic class", result_keys.SWITCH_CLASS),
         ("depth of a queue", result_keys.SWITCH_QUEUE),
+        ("pool of a switch", result_keys.SWITCH_POOL),
         ("counter of PFC", result_keys.PAUSE),
         ("counter of the link layer", result_keys.LINK),
     )

@@ -17,6 +17,7 @@ from emulator.dataplane.switch.virtual_state import (
     DEPTH,
     OVERTAKES,
     PORT_WORDS,
+    SharedPool,
 )
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, PortSpec
 from emulator.sim.event_queue import PS, Event, EventQueue
@@ -100,6 +101,20 @@ class _Depths:
 
     def leaves(self, queue: int, octets: int, origin: int) -> None:
         self._depths[self._at + queue] -= octets
+
+
+class _PooledDepths:
+    """The same at a switch whose ports share ``pool``."""
+
+    __slots__ = ("_at", "_depths", "_pool")
+
+    def __init__(self, depths: memoryview, at: int, pool: SharedPool) -> None:
+        self._depths, self._at, self._pool = depths, at - HIGH, pool
+
+    def leaves(self, queue: int, octets: int, origin: int) -> None:
+        at = self._at + queue
+        self._pool.leave_queue(self._depths[at], octets)
+        self._depths[at] -= octets
 
 
 #: The queues of all lines that other workers serve; what would wait there cannot be taken out.
@@ -244,8 +259,12 @@ class Network:
         if self.links is not None and self.links.credited(end):
             line.leaves = self.links.leaves(end)
             return
-        at = asic.ports[str(end)].index * PORT_WORDS + DEPTH
-        line.leaves = _Depths(asic.state.ports, at).leaves
+        port = asic.ports[str(end)]
+        at, pool = port.index * PORT_WORDS + DEPTH, asic.state.pool(port.switch)
+        if pool is None:
+            line.leaves = _Depths(asic.state.ports, at).leaves
+        else:
+            line.leaves = _PooledDepths(asic.state.ports, at, pool).leaves
 
     def reconfigure(self, seed: int | None = None, settings: Settings | None = None) -> None:
         """Take the switches' new settings; draws follow from ``seed``, if given.

@@ -17,6 +17,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from emulator.dataplane.switch import cable_counters
@@ -29,7 +30,9 @@ from emulator.dataplane.switch.virtual_state import (
     DEPTH,
     FREED,
     HELD,
+    HELD_IN_HEADROOM,
     PORT_WORDS,
+    SharedPool,
 )
 from emulator.sim.event_queue import NEVER, PS, EventQueue, Source
 from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line
@@ -64,6 +67,8 @@ class PfcEnd:
         "_held_at",
         "_last_held",
         "_mac",
+        "_pool",
+        "_pool_of",
         "_priority",
         "_source",
         "_words",
@@ -86,10 +91,14 @@ class PfcEnd:
         source: Source,
         buffer: tuple[memoryview[int], int],
         around: PriorityFlowControl,
+        pool: Callable[[], SharedPool | None],
     ) -> None:
         self.line, self.name = line, str(line.end)
         self.deliver: Callable[[bytes], None] = _nowhere
         self._mac, self._events, self._source, self._around = mac, events, source, around
+        self._pool_of = pool
+        #: what XOFF and XON go by; None: by what the port holds alone
+        self._pool: SharedPool | None = None
         self._words, at = buffer
         self._held_at, self._freed_at = at + HELD, at + FREED
         self._deepest_at, self._asserted_at = at + DEEPEST, at + ASSERTED
@@ -118,6 +127,7 @@ class PfcEnd:
         if self.gate is not None:
             self.gate.settle(self._now)
         self.rules = rules
+        self._pool = self._pool_of() if rules is not None and rules.alpha else None
         self.gate = None
         if rules is not None:
             self.gate, self._priority = Gate(rules, self.counters), rules.priority
@@ -146,15 +156,48 @@ class PfcEnd:
             self._handle(frame)
             return
         self.deliver(frame)
-        if self._words[self._held_at] > self._ask_above:
+        if self._words[self._held_at] > self._ask_above and (self._pool is None or self._is_over()):
             self._ask()
 
     def give_back(self, octets: int) -> None:
         """A frame that came in here has left the switch."""
-        held = self._words[self._held_at] - octets
-        self._words[self._held_at] = held
-        if held <= self._go_on_at:
+        words, at = self._words, self._held_at
+        if self._pool is not None:
+            self._pool.leave_buffer(words, at - HELD, self._own, octets)
+        held = words[at] - octets
+        words[at] = held
+        if held <= self._go_on_at and (self._pool is None or self._may_go_on()):
             self._let_go()
+
+    # The thresholds of a port whose switch has a pool are looked at when a frame that came in by it
+    # has come or gone, whatever else has changed the pool.
+
+    @property
+    def _own(self) -> int:
+        return 0 if self.rules is None else self.rules.xoff_bytes
+
+    @property
+    def xon_bytes(self) -> int:
+        """Octets down to which the other end may go on, as things are now."""
+        rules = self.rules
+        if rules is None:
+            return 0
+        if self._pool is None:
+            return rules.xon_bytes
+        return max(0, self._pool.threshold(rules.xon_bytes, rules.alpha))
+
+    def _in_headroom(self) -> bool:
+        return self._words[self._held_at - HELD + HELD_IN_HEADROOM] > 0
+
+    def _is_over(self) -> bool:
+        pool, rules = self._pool, self.rules
+        if pool is None or rules is None:
+            return False
+        over = self._words[self._held_at] > pool.threshold(rules.xoff_bytes, rules.alpha)
+        return over or self._in_headroom()
+
+    def _may_go_on(self) -> bool:
+        return self._words[self._held_at] <= self.xon_bytes and not self._in_headroom()
 
     def free(self, octets: int) -> None:
         """A frame that came in here is lost where it waited to leave."""
@@ -177,7 +220,9 @@ class PfcEnd:
         rules, asserted = self.rules, self.pauser.asserted
         self._ask_above = NEVER if rules is None or asserted else rules.xoff_bytes
         waited_for = rules is not None and asserted and not self.storming
-        self._go_on_at = rules.xon_bytes if rules is not None and waited_for else -NEVER
+        self._go_on_at = -NEVER
+        if rules is not None and waited_for:
+            self._go_on_at = rules.xon_bytes if self._pool is None else NEVER
 
     def _ask(self) -> None:
         times = self.pauser.ask(self._now)
@@ -277,7 +322,10 @@ class PfcEnd:
             if held == self._last_held and not self.storming:
                 self._around.unmoved()
             self._last_held = held
-            self._ask()
+            if self._pool is not None and not self.storming and self._may_go_on():
+                self._let_go()  # the pool is emptier than when one of its frames went
+            else:
+                self._ask()
         self._advance()
 
     # For readers
@@ -302,6 +350,10 @@ class PfcEnd:
 
 def _nowhere(frame: bytes) -> None:
     """Nobody takes frames yet."""
+
+
+def _no_pool() -> None:
+    """A NIC has none."""
 
 
 _DRAWN_OCTETS = 8
@@ -389,7 +441,13 @@ class PriorityFlowControl:
             buffer = state.lossless_buffer(None if port is None else port.index)
             mac = bytes.fromhex(topology.node(end.node).port(end.port).mac.replace(":", ""))
             made = PfcEnd(
-                lines[end], mac, events, Source(first_source + number), buffer, around=self
+                lines[end],
+                mac,
+                events,
+                Source(first_source + number),
+                buffer,
+                around=self,
+                pool=_no_pool if port is None else partial(state.pool, port.switch),
             )
             if record is not None:
                 made.on_stop = record.stop(end, events)
@@ -435,11 +493,14 @@ class PriorityFlowControl:
         frame came in; a pulled cable frees it.
         """
         depths, by_index, line = self._depths, self._by_index, self._lines[end]
-        at = self._asic.ports[str(end)].index * PORT_WORDS + DEPTH - HIGH
+        port = self._asic.ports[str(end)]
+        at, pool = port.index * PORT_WORDS + DEPTH - HIGH, self._asic.state.pool(port.switch)
 
         def left(queue: int, octets: int, origin: int) -> None:
             if queue == MAC_CONTROL:
                 return
+            if pool is not None and queue != LOW:
+                pool.leave_queue(depths[at + queue], octets)
             depths[at + queue] -= octets
             if queue == LOW and origin:
                 one = by_index[origin]
@@ -485,7 +546,7 @@ class PriorityFlowControl:
         return PauseSnapshot(
             self._waiting(),
             {
-                one.line.end: one.rules.xon_bytes
+                one.line.end: one.xon_bytes
                 for one in self._by_index.values()
                 if one.pauser.asserted and one.rules is not None
             },

@@ -12,7 +12,7 @@ import pytest
 from emulator import result_keys
 from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
 from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters
-from emulator.dataplane.switch.switch_counters import ClassCounters, QueueDepth
+from emulator.dataplane.switch.switch_counters import ClassCounters, PoolUse, QueueDepth
 from emulator.metrics import METRICS
 from emulator.rocev2 import counters
 from emulator.run.results import ROW_KEYS, Result
@@ -40,6 +40,7 @@ def names(kind: type) -> set[str]:
     [
         (ClassCounters, result_keys.SWITCH_CLASS),
         (QueueDepth, result_keys.SWITCH_QUEUE),
+        (PoolUse, result_keys.SWITCH_POOL),
         (PauseCounters, result_keys.PAUSE),
         (LinkCounters, result_keys.LINK),
     ],

@@ -29,6 +29,7 @@ from emulator.dataplane.switch.balancing import (
     chosen_in_python,
 )
 from emulator.dataplane.switch.bpf.layout import (
+    ALPHA_SHIFT,
     BINS,
     CLASS_COUNTERS,
     FAULTS_ARRIVALS,
@@ -36,6 +37,7 @@ from emulator.dataplane.switch.bpf.layout import (
     FLOWLET,
     FLOWLETS,
     PAUSE_STATE,
+    POOL,
     PORT_STATE_BYTES,
     QUEUE_STATE,
     SLOPE_SHIFT,
@@ -47,6 +49,7 @@ from emulator.dataplane.switch.bpf.layout import (
     Queue,
     TrafficClass,
 )
+from emulator.dataplane.switch.virtual_state import SharedPool
 from emulator.words import mixed, unsigned
 from topologies.ethernet import FCS_OCTETS, FRAMING_OCTETS, SHORTEST_OCTETS
 
@@ -91,6 +94,16 @@ _DROPPED: Final = 2
 _PAUSE_WORDS: Final = PAUSE_STATE.size // _WORD
 _HELD: Final = 0
 _DEEPEST: Final = 1
+_HELD_IN_HEADROOM: Final = 5
+_POOL_WORDS: Final = POOL.size // _WORD
+_SIZE: Final = 0
+_RESERVED: Final = 1
+_HEADROOM: Final = 2
+_USED: Final = 3
+_MOST: Final = 4
+_IN_HEADROOM: Final = 5
+_MOST_IN_HEADROOM: Final = 6
+_ALPHA_SHIFT: Final = int(ALPHA_SHIFT)
 _FLOWLET_WORDS: Final = FLOWLET.size // _WORD
 #: ``enum fault_stream`` of faults.h
 _F_LOSS, _F_STATE, _F_BURST, _F_CORRUPTION, _F_DUPLICATION, _F_BIT, _F_REORDERING = range(7)
@@ -121,6 +134,8 @@ class ModelPort:
         self._switch_at = switch * _SWITCH_WORDS
         self._flowlets = program.flowlets.mapped().cast("Q")
         self._holds = program.pause_states.mapped().cast("q")
+        self._pools = program.virtual_pools.mapped().cast("Q")
+        self._pool_at = switch * _POOL_WORDS
 
     @property
     def rules(self) -> ModelRules:
@@ -252,9 +267,10 @@ class ModelPort:
         bin_ = depth >> rules.bin_shift
         state[queue_at + 2 + (bin_ if bin_ < _BINS else _BINS - 1)] += 1
         deeper = depth + octets
+        shared = self._shared(of_class.alpha, depth, deeper) if of_class.alpha else 0
         if (
             of_class.trim_above
-            and deeper > of_class.trim_above
+            and (deeper > of_class.trim_above or shared < 0)
             and turn != _TRIMMED_PASS
             and (packet := parse(frame)).payload > rules.trim_payload
         ):
@@ -266,6 +282,11 @@ class ModelPort:
         if of_class.limit and deeper > of_class.limit:
             state[queue_at] = depth
             state[counters + _DROPS + DropReason.TAIL] += 1
+            self._swallow()
+            return
+        if shared < 0:
+            state[queue_at] = depth
+            state[counters + _DROPS + DropReason.POOL] += 1
             self._swallow()
             return
         if (
@@ -284,6 +305,8 @@ class ModelPort:
             state[queue_at + 1] = deeper
         state[counters + _PACKETS] += 1
         state[counters + _OCTETS] += octets
+        if shared:
+            self._take(shared)
         if limits is not None:
             self._hold(origin, octets)
         if faults.enabled and turn != _DUPLICATE_PASS:
@@ -293,6 +316,8 @@ class ModelPort:
             if lost:
                 state[counters + _LOST] += octets
                 virtual[depth_at] -= octets
+                if of_class.alpha:
+                    self._pools[self._pool_at + _USED] -= self._beyond(deeper, depth)
                 if limits is not None:
                     self._give_back(origin, octets)
                 self._swallow()
@@ -385,21 +410,86 @@ class ModelPort:
         unplugged = rules.faults.black_hole & WITHOUT_CARRIER
         self._count_drop(number, DropReason.LINK_DOWN if unplugged else DropReason.BLACK_HOLE)
 
+    # ------------------------------------------------------------------ the pool (pool.h)
+
+    def _beyond(self, deeper: int, depth: int) -> int:
+        """Return how many octets more of the pool a queue takes if it is ``deeper``."""
+        own: int = self._pools[self._pool_at + _RESERVED]
+        return (deeper - own if deeper > own else 0) - (depth - own if depth > own else 0)
+
+    def _shared(self, alpha: int, depth: int, deeper: int) -> int:
+        """Return what the pool gives a queue to be ``deeper``, -1 if it has no room."""
+        pools, at = self._pools, self._pool_at
+        own: int = pools[at + _RESERVED]
+        free: int = max(0, pools[at + _SIZE] - pools[at + _USED])
+        more = self._beyond(deeper, depth)
+        return -1 if more > free or deeper > own + (free * alpha >> _ALPHA_SHIFT) else more
+
+    def _take(self, octets: int) -> None:
+        pools, at = self._pools, self._pool_at
+        pools[at + _USED] += octets
+        if pools[at + _USED] > pools[at + _MOST]:
+            pools[at + _MOST] = pools[at + _USED]
+
+    def _below_xoff(self, limits: PauseLimits, at: int, octets: int) -> int:
+        """Return what the pool gives the buffer at ``at`` for ``octets``; -1: they are above XOFF.
+
+        What is above goes into the headroom.
+        """
+        pools, of = self._pools, self._pool_at
+        held: int = self._holds[at + _HELD] - self._holds[at + _HELD_IN_HEADROOM]
+        free: int = max(0, pools[of + _SIZE] - pools[of + _USED])
+        more = max(0, held + octets - limits.xoff) - max(0, held - limits.xoff)
+        above = held + octets > limits.xoff + (free * limits.alpha >> _ALPHA_SHIFT)
+        return -1 if more > free or above else more
+
     def _fits(self, origin: int, octets: int) -> bool:
         limits = self._program.pausing(origin) if origin else None
-        return limits is None or self._holds[origin * _PAUSE_WORDS] + octets <= limits.ceiling
+        if limits is None:
+            return True
+        at = origin * _PAUSE_WORDS
+        if not limits.alpha:
+            return self._holds[at + _HELD] + octets <= limits.ceiling
+        if self._below_xoff(limits, at, octets) >= 0:
+            return True
+        pools, of = self._pools, self._pool_at
+        return (
+            self._holds[at + _HELD_IN_HEADROOM] + octets <= limits.ceiling - limits.xoff
+            and pools[of + _IN_HEADROOM] + octets <= pools[of + _HEADROOM]
+        )
 
     def _hold(self, origin: int, octets: int) -> None:
-        if not origin or self._program.pausing(origin) is None:
+        limits = self._program.pausing(origin) if origin else None
+        if limits is None:
             return
         at = origin * _PAUSE_WORDS
+        if limits.alpha:
+            self._hold_in_pool(limits, at, octets)
         self._holds[at + _HELD] += octets
         if self._holds[at + _HELD] > self._holds[at + _DEEPEST]:
             self._holds[at + _DEEPEST] = self._holds[at + _HELD]
 
+    def _hold_in_pool(self, limits: PauseLimits, at: int, octets: int) -> None:
+        more = self._below_xoff(limits, at, octets)
+        if more >= 0:
+            self._take(more)
+            return
+        pools, of = self._pools, self._pool_at
+        self._holds[at + _HELD_IN_HEADROOM] += octets
+        pools[of + _IN_HEADROOM] += octets
+        if pools[of + _IN_HEADROOM] > pools[of + _MOST_IN_HEADROOM]:
+            pools[of + _MOST_IN_HEADROOM] = pools[of + _IN_HEADROOM]
+
     def _give_back(self, origin: int, octets: int) -> None:
-        if origin and self._program.pausing(origin) is not None:
-            self._holds[origin * _PAUSE_WORDS + _HELD] -= octets
+        limits = self._program.pausing(origin) if origin else None
+        if limits is None:
+            return
+        at = origin * _PAUSE_WORDS
+        if limits.alpha:
+            SharedPool(self._pools, self._pool_at).leave_buffer(
+                self._holds, at, limits.xoff, octets
+            )
+        self._holds[at + _HELD] -= octets
 
 
 def _half(frame: bytes, at: i64) -> i64:

@@ -26,6 +26,7 @@ from emulator.dataplane.switch.bpf.layout import (
     PAUSE_COUNTS,
     PAUSE_RULES,
     PAUSE_STATE,
+    POOL,
     PORT_HEAD,
     PORT_KEY,
     PORT_SETTINGS_BYTES,
@@ -163,6 +164,7 @@ class ModelClass:
     mark_slope: int
     trim_above: int
     limit: int
+    alpha: int
     priority: int
     queue: int
 
@@ -249,14 +251,18 @@ class ModelRules:
 class PauseLimits:
     """``pause_rules`` of ``pfc.h``, of a port that pauses."""
 
+    xoff: int
     ceiling: int
+    alpha: int
     dropping: bool
 
     @classmethod
     def of(cls, packed: bytes) -> PauseLimits | None:
         """Decode ``packed``; None of a port that does not pause."""
         rules = unpack(PAUSE, packed)
-        return cls(rules["ceiling"], bool(rules["dropping"])) if rules["enabled"] else None
+        if not rules["enabled"]:
+            return None
+        return cls(rules["xoff"], rules["ceiling"], rules["alpha"], bool(rules["dropping"]))
 
 
 class PortTables:
@@ -315,6 +321,7 @@ class ModelProgram:
         self.pause_states = ArrayTable(ports, PAUSE_STATE.size)
         self.pause_counts = ArrayTable(ports, PAUSE_COUNTS.size)
         self.waiting_octets = HashTable(0)
+        self.virtual_pools = ArrayTable(size.switches, POOL.size)
         self.virtual_switches = ArrayTable(size.switches, VIRTUAL_SWITCH.size)
         self.virtual_ports = ArrayTable(ports, VIRTUAL_PORT.size)
 

@@ -39,7 +39,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
-from emulator.dataplane.switch.parameters import DEEPEST, XOFF, CbfcChoice, LlrChoice, in_octets
+from emulator.dataplane.switch.bpf.layout import ALPHA_SHIFT
+from emulator.dataplane.switch.parameters import (
+    DEEPEST,
+    LOSSLESS_CLASSES,
+    XOFF,
+    CbfcChoice,
+    LlrChoice,
+    in_octets,
+)
 from emulator.dataplane.switch.pause import WIRE_OCTETS, PauseRules
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.dataplane.switch.switch_profile import CodePoints, Profile
@@ -108,8 +116,6 @@ def _time_ns(bounds: tuple[tuple[int, int], ...], rate_bps: int) -> float:
     return bit_times * 1e9 / rate
 
 
-#: What shares the queue that a pause stops.
-LOSSLESS_CLASSES = ("data", "retransmission", "untrimmed")
 #: Between XOFF and XON, so that a port does not pause and resume for each frame.
 HYSTERESIS_FRAMES = 2
 
@@ -171,9 +177,15 @@ def _rules(
         headroom = needed
     frame = mtu + PACKET_OVERHEAD_OCTETS
     room = kind.buffer_bytes - headroom
-    if xoff is None:
+    pooled = 0  # of what is free in a pool
+    offset = in_octets(requested.xon_offset, bdp_bytes)
+    if choice.pool is not None and xoff is None:
+        pooled = round((requested.pfc_alpha or 1) * (1 << ALPHA_SHIFT))
+        xoff = choice.pool.reserved_bytes
+        xon = xoff - (HYSTERESIS_FRAMES * frame if offset is None else offset)
+    elif xoff is None:
         xoff = min(XOFF.octets(bdp_bytes), room)
-    if xoff < frame or xoff > room:
+    if not pooled and (xoff < frame or (choice.pool is None and xoff > room)):
         raise Misfit(
             f"PFC needs xoff ({format_size(max(xoff, 0))}, at least a frame of {frame} octets) and "
             f"a headroom of {format_size(headroom)} in the port's buffer of "
@@ -182,7 +194,7 @@ def _rules(
             *("xoff", "headroom", "buffer", "uplink_delay", "nic_delay", "pfc"),
         )
     if xon is None:
-        xon = max(0, xoff - HYSTERESIS_FRAMES * frame)
+        xon = max(0, xoff - (HYSTERESIS_FRAMES * frame if offset is None else offset))
     if xon > xoff:
         raise Misfit(
             f"xon of the switch is {format_size(xon)}, above xoff of {format_size(xoff)}: "
@@ -199,6 +211,7 @@ def _rules(
         reaction_ns=reaction_ns(kind.delay_ns, response_ns=response),
         watchdog_ns=requested.pfc_watchdog_ns,
         drops=requested.pfc_watchdog_action == "drop",
+        alpha=pooled,
     )
 
 

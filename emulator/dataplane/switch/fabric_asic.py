@@ -36,7 +36,7 @@ from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.dataplane.switch.balancing import PRELOADED_METHODS, check_kernel
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program
-from emulator.dataplane.switch.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
+from emulator.dataplane.switch.bpf.layout import POOL, PORT_HEAD, PORT_KEY, TrafficClass
 from emulator.dataplane.switch.bpf.switch_program import SwitchProgram
 from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
 from emulator.dataplane.switch.cable_counters import LinkReadings
@@ -206,6 +206,8 @@ class FabricAsic:
         """
         for port in self._own:
             counting.reset(self.program, port.index)
+        for number in {port.switch for port in self._own}:
+            counting.reset_pool(self.program, number)
 
     def counters(self) -> dict[str, AsicCounters]:
         """Return the counters of every switch port by ``node:port``, since the last reset."""
@@ -374,6 +376,7 @@ class FabricAsic:
             settings = arrival_settings(peer=self._indices[switch_port])
             ports.configure(self.program, self._indices[end], settings)
         self.pauses.configure(fitted)
+        self._set_pools(fitted)
         self.reset()
         self._fitted = fitted
 
@@ -435,6 +438,21 @@ class FabricAsic:
                 alive = [end for end in ends if end not in self._dead] or ends
                 hops = [self._indices[end] for end in alive]
                 ports.set_route(self.program, numbers[name], route.destination, hops)
+
+    def _set_pools(self, fitted: FittedSwitch) -> None:
+        """Write what the ports of each switch share; what is in use of a pool stays."""
+        table = self.program.virtual_pools
+        if table is None:
+            return
+        for number in {port.switch for port in self._own}:
+            key, packed = PORT_KEY.pack(number), bytes(POOL.size)
+            rules = fitted.pools.get(self.topology.switches[number].name)
+            if rules is not None:
+                before, _, _, *state = POOL.unpack(table.get(key))
+                state = state if before else [0] * len(state)
+                head = rules.size_bytes, rules.reserved_bytes, rules.headroom_bytes
+                packed = POOL.pack(*head, *state)
+            table.put(key, packed)
 
     def _reshape(self, fitted: FittedSwitch) -> None:
         """Give the kernel's queues below the sizes and shares that ``fitted`` needs."""

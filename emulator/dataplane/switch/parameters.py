@@ -35,7 +35,10 @@ NONE = "none"
 LATENCY = "latency"
 #: Mechanisms; the words turn them on.
 ECN, TRIM, PFC, LLR, CBFC = "ecn", "trim", "pfc", "llr", "cbfc"
+POOL, ALPHA = "pool", "alpha"
 CLASS_NAMES = ("data", "retransmission", "untrimmed", "trimmed", "control")
+#: What shares the queue that a pause stops.
+LOSSLESS_CLASSES = ("data", "retransmission", "untrimmed")
 #: Where packets of a code point can be made to wait; the parameters for it begin so.
 CLASS_QUEUES = ("high", "low")
 DSCP = "dscp."
@@ -45,6 +48,8 @@ LONGEST_LATENCY_NS = 1_000_000
 MOST_OUTSTANDING = 524_288
 #: The deepest queue: the kernel counts its octets in 32 bits, and its queue is twice the model's.
 DEEPEST = 2**31 - 1
+#: The largest pool: times the largest alpha it still fits the program's 64 bits.
+LARGEST_POOL = 2**36
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,11 @@ ON_OFF = Kind("on|off", lambda text: bool(("off", "on").index(text)),
     f"{IS}a switch takes {{key}}=on or {{key}}=off", error=UserError)
 #: The name of a load balancing, which the choice looks up.
 METHOD = Kind("METHOD", str)
+#: More is no bound: a queue so deep does not fit what is free.
+LARGEST_ALPHA = 128
+ALPHAS = Kind(f"0..{LARGEST_ALPHA}", float,
+    f"{IS}alpha, times what is free in the pool, is above 0, at most {LARGEST_ALPHA}",
+    lambda x: x is None or 0 < x <= LARGEST_ALPHA, UserError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +228,8 @@ class ClassRules:
     ECN-capable packets are marked with a probability that grows from 0 at ``kmin_bytes`` to
     ``pmax`` at ``kmax_bytes`` and is 1 from there on; None never marks.  A packet that would make
     the queue deeper than ``trim_bytes`` is trimmed, deeper than ``limit_bytes`` dropped; None
-    never does.
+    never does.  Of the pool that ports share, the queue takes ``alpha`` times what is free; None:
+    there is no pool, or the port that packets came in by accounts for them.
     """
 
     kmin_bytes: int = parameter(0, DEPTH,
@@ -232,6 +243,9 @@ class ClassRules:
         "queue from which packets are trimmed", "", member=("trim_above", "Q"))
     limit_bytes: int | None = parameter(None, DEPTH_OR_NONE,
         "queue from which packets are dropped", "", member=("limit", "Q"))
+    alpha: float | None = parameter(None, ALPHAS,
+        "pool: their queue takes so many times what is free of it", "1", of=POOL,
+        member=("alpha", "Q"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +291,11 @@ class PauseChoice:
         "and down to which it lets go on", "two frames below xoff", member=("xon", "Q"))
     headroom: int | OfBdp | None = parameter(None, DEPTH,  # noqa: RUF009  it makes a field
         "kept free beyond xoff", "what rate, cable and MTU ask for", member=("ceiling", "Q"))
+    pfc_alpha: float | None = parameter(None, ALPHAS,
+        "pool: a port pauses from so many times what is free of it, in place of xoff", "1",
+        member=("alpha", "Q"))
+    xon_offset: int | OfBdp | None = parameter(None, DEPTH,  # noqa: RUF009  it makes a field
+        "a port lets go on so far below where it pauses, in place of xon", "two frames")
     pfc_priority: int | None = parameter(None, Kind(
         "0..7", [*map(str, range(8))].index, f"{IS}give one of 0 to 7"),  # IEEE 802.1Q
         "that PAUSE frames name; default: the class selector of data's DSCP", "")
@@ -289,6 +308,24 @@ class PauseChoice:
         "that devices take to obey, beside cables and frames")
     pfc_deadlock: str = parameter("refuse", _words("a switch takes", "refuse", "allow"),
         "fabrics whose routes have a cyclic buffer dependency")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolChoice:
+    """Packet memory that all ports of a switch share, in place of a buffer for each.
+
+    ``reserved_bytes`` are those of each queue of a port, and of each port for what PFC accounts for
+    where it came in.  ``headroom_pool_bytes`` None: as much as all ports need together.
+    """
+
+    pool_bytes: int = parameter(0, Kind("SIZE|none", _or(NONE, None, parse_size),
+        f"{IS}a pool has more than 0 and at most {LARGEST_POOL} octets",
+        lambda size: size is None or 0 < size <= LARGEST_POOL),
+        "packet memory of a switch that its ports share; runs alone", "a buffer for each port")
+    reserved_bytes: int = parameter(0, SIZE,
+        "pool: octets of it that each queue of a port has for itself", "0")
+    headroom_pool_bytes: int | None = parameter(None, SIZE,
+        "pool: headroom of all ports together", "the sum of what they need")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +378,7 @@ class SwitchParameters:
     pipeline, from a frame's last octet to its admission.  ``changes`` are overrides of
     :func:`emulator.dataplane.switch.switch_profile.named`: by parameter, where a depth may be an
     :class:`OfBdp`. ``pausing`` is priority flow control, ``llr`` and ``cbfc`` the link layer of the
-    cables; None without.
+    cables, ``pool`` the memory that ports share; None without.
     """
 
     name: str
@@ -359,6 +396,7 @@ class SwitchParameters:
     pausing: PauseChoice | None = None
     llr: LlrChoice | None = field(default=None, repr=False)  # the same as latency_ns
     cbfc: CbfcChoice | None = field(default=None, repr=False)
+    pool: PoolChoice | None = field(default=None, repr=False)
 
 
 # fmt: on
@@ -369,6 +407,7 @@ OF_DSCP = Parameter(
     member=("class_of", f"{CODE_POINTS}s"),
 )
 OF_PFC, OF_LLR, OF_CBFC = _of(PauseChoice), _of(LlrChoice, "llr_"), _of(CbfcChoice, "cbfc_")
+OF_POOL = _of(PoolChoice)
 #: What can be changed in a profile.
 CHANGES: Mapping[str, Parameter] = {
     **OF_PROFILE,
@@ -389,6 +428,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     **OF_LLR,
     CBFC: Parameter(ON_OFF, "lossless: credits in place of pauses (UES 5.2); virtual clock only"),
     **OF_CBFC,
+    **OF_POOL,
     **CHANGES,
 }
 

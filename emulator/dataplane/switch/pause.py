@@ -66,9 +66,11 @@ class PauseRules:
 
     A port requests a pause when more than ``xoff_bytes`` of frames that came in by it wait in the
     switch. It ends the pause at ``xon_bytes``; ``headroom_bytes`` beyond XOFF are there for what
-    comes until then, ``needed_bytes`` is what that should be.  A pause takes effect ``reaction_ns``
-    after its request.  ``watchdog_ns`` is how long a queue may be paused on end, 0 for ever;
-    ``drops``: the watchdog's action is to drop what is to leave, not to send it.
+    comes until then, ``needed_bytes`` is what that should be.  With ``alpha`` (2^-16) both XOFF and
+    XON are higher by ``alpha`` times what is free in the switch's pool, and XON alone may be below
+    0.  A pause takes effect ``reaction_ns`` after its request.  ``watchdog_ns`` is how long a queue
+    may be paused on end, 0 for ever; ``drops``: the watchdog's action is to drop what is to leave,
+    not to send it.
     """
 
     priority: int
@@ -80,6 +82,7 @@ class PauseRules:
     reaction_ns: int
     watchdog_ns: int = 0
     drops: bool = True
+    alpha: int = 0
 
     @property
     def ceiling_bytes(self) -> int:

@@ -211,8 +211,9 @@ class Pauses:
                 packed = pack(
                     PAUSE,
                     xoff=rules.xoff_bytes,
-                    xon=rules.xon_bytes,
+                    xon=max(0, rules.xon_bytes),
                     ceiling=rules.ceiling_bytes,
+                    alpha=rules.alpha,
                     enabled=True,
                 )
             key = PORT_KEY.pack(self.indices[str(end)])

@@ -450,7 +450,7 @@ class PauseAgent:
             forget(self._program, origin=index)
             state = self._program.pause_states.get(PORT_KEY.pack(index))
             octets, deepest, missed, freed, *_ = PAUSE_STATE.unpack(state)
-            empty = PAUSE_STATE.pack(0, deepest, missed, freed + max(0, octets), 0, 0)
+            empty = PAUSE_STATE.pack(0, deepest, missed, freed + max(0, octets), 0, 0, 0)
             self._program.pause_states.put(PORT_KEY.pack(index), empty)
             self.ports[index].let_go()
 

@@ -18,19 +18,21 @@ from emulator.dataplane.switch.parameters import (
     CBFC,
     CHANGES,
     LLR,
+    LOSSLESS_CLASSES,
     PARAMETERS,
     PFC,
+    POOL,
     TRIM,
     Parameter,
 )
-from emulator.dataplane.switch.switch_profile import PROFILES
+from emulator.dataplane.switch.switch_profile import PAUSING, POOLS, PROFILES
 from emulator.errors import UserError
 from topologies.advice import meant
 from uet.wire.codes import MIN_TRIM_SIZE
 
 DEFAULT = "shallow"
 NONE = "none"
-#: The profile whose data class is not to lose anything: PFC is for it.
+#: The profile whose data class is not to lose anything, with a buffer for each port.
 LOSSLESS = "lossless"
 #: What ``trim=on`` sets where the profile does not trim (UES 4.1, in units of the BDP).
 TRIMMING = {
@@ -46,6 +48,9 @@ MEANINGS: Mapping[str, str] = {
     "shallow": "trims beyond one BDP, drops beyond two",
     "deep": "drops beyond five BDP",
     "lossless": "marks, pauses who sends too much (PFC), never drops data",
+    "th5": "lossless, 167 MB shared by all ports, as Broadcom's Tomahawk 5",
+    "spectrum": "lossless, 158 MB shared by all ports, as NVIDIA's Spectrum-4",
+    "jericho": "drops, 8 GB shared by all ports, as Broadcom's Jericho 2",
     NONE: "no ASIC: plain queues of the kernel, no marks",
 }
 
@@ -58,6 +63,19 @@ def _parts(choice: object, parameters: Mapping[str, Parameter]) -> dict[str, str
         key: table.written(getattr(choice, one.field), "ns" if one.field.endswith("_ns") else "")
         for key, one in parameters.items()
         if (one.beside or one.field) in said
+    }
+
+
+def _pool_parts(profile: str, pool: table.PoolChoice | None) -> dict[str, str]:
+    """Return what ``pool`` has beside that of the switch ``profile``, as users write it."""
+    usual = POOLS.get(profile)
+    if pool is None:
+        return {} if usual is None else {POOL: NONE}
+    return {
+        key: table.written(getattr(pool, one.field))
+        for key, one in table.OF_POOL.items()
+        if usual is None or getattr(pool, one.field) != getattr(usual, one.field)
+        if (key, getattr(pool, one.field)) != ("headroom_pool", None)
     }
 
 
@@ -88,12 +106,12 @@ class SwitchChoice(table.SwitchParameters):
                 f"flowlet_gap says nothing with balance={self.balance}: "
                 "say balance=flowlet, or leave it out"
             )
-        if self.pausing is not None and self.profile != LOSSLESS:
+        if self.pausing is not None and self.profile not in PAUSING:
             raise UserError(
                 f"pfc=on pauses a lossless class, and the switch {self.profile} has none: "
                 f"take {LOSSLESS}"
             )
-        if self.cbfc is not None and self.profile != LOSSLESS:
+        if self.cbfc is not None and self.profile not in PAUSING:
             raise UserError(
                 f"cbfc=on gives credits to a lossless class, and the switch {self.profile} has "
                 f"none: take {LOSSLESS}"
@@ -111,7 +129,43 @@ class SwitchChoice(table.SwitchParameters):
                     f"{key} says nothing of the switch {self.profile} without trimming: "
                     "say trim=on, or leave it out"
                 )
+        self._check_pool()
         object.__setattr__(self, "changes", MappingProxyType(dict(self.changes)))
+
+    def _check_pool(self) -> None:
+        """Refuse what is said of a pool that is not there, and of one twice."""
+        alphas = [key for key, one in CHANGES.items() if one.of == POOL and key in self.changes]
+        pausing = self.pausing
+        if pausing is not None:
+            if pausing.pfc_alpha is not None:
+                alphas.append("pfc_alpha")
+                if pausing.xoff is not None:
+                    raise UserError(
+                        "xoff and pfc_alpha both say where a port pauses: keep one of them"
+                    )
+            if pausing.xon is not None and (
+                pausing.xon_offset is not None or (self.pool is not None and pausing.xoff is None)
+            ):
+                raise UserError(
+                    "xon is a depth, and below an XOFF that follows the pool, or beside "
+                    "xon_offset, it says nothing: leave it out, or set xoff"
+                )
+        kept = self.pool is not None and self.pool.headroom_pool_bytes is not None
+        if kept and (pausing is None or pausing.xoff is not None):
+            raise UserError(
+                "headroom_pool says nothing where no port's XOFF follows the pool: leave it out"
+            )
+        if self.pool is None and alphas:
+            raise UserError(
+                f"{alphas[0]} says nothing without a pool: add pool=SIZE, or leave it out"
+            )
+        if self.pausing is not None or self.cbfc is not None:
+            for key in alphas:
+                if key.partition(".")[0] in LOSSLESS_CLASSES:
+                    raise UserError(
+                        f"{key} says nothing of packets that are never dropped: set pfc_alpha, or "
+                        "take pfc=off"
+                    )
 
     @property
     def method(self) -> int:
@@ -120,7 +174,8 @@ class SwitchChoice(table.SwitchParameters):
     @property
     def virtual_only(self) -> bool:
         """Return whether the switch takes the virtual clock of a run."""
-        return bool(self.latency_ns) or self.llr is not None or self.cbfc is not None
+        parts = (self.llr, self.cbfc, self.pool)
+        return bool(self.latency_ns) or any(part is not None for part in parts)
 
     @property
     def trims(self) -> bool:
@@ -142,7 +197,7 @@ class SwitchChoice(table.SwitchParameters):
     def spec(self) -> str:
         """The choice as :func:`parse` reads it, complete whoever made it."""
         parts = {"balance": self.balance} | _parts(self, table.OWN)
-        if self.profile == LOSSLESS:
+        if self.profile in PAUSING:
             parts[PFC] = table.written(self.pausing is not None)
         for name, choice, parameters in (
             (PFC, self.pausing, table.OF_PFC),
@@ -151,6 +206,7 @@ class SwitchChoice(table.SwitchParameters):
         ):
             if choice is not None:
                 parts |= {name: "on"} | _parts(choice, parameters)
+        parts |= _pool_parts(self.profile, self.pool)
         parts |= {key: table.written(value) for key, value in self.changes.items()}
         return f"{self.profile}:{','.join(f'{key}={value}' for key, value in parts.items())}"
 
@@ -179,13 +235,15 @@ def parse(text: str) -> SwitchChoice:
         stated[key] = value
     llr = _link_layer(LLR, table.LlrChoice, table.OF_LLR, stated)
     cbfc = _link_layer(CBFC, table.CbfcChoice, table.OF_CBFC, stated)
+    pausing = _pausing(profile, stated, credited=cbfc is not None)
     return SwitchChoice(
         name=text.strip(),
         profile=profile,
         **_fields(table.OWN, stated),
         llr=llr,
         cbfc=cbfc,
-        pausing=_pausing(profile, stated, credited=cbfc is not None),
+        pool=_pool(profile, stated, pausing),
+        pausing=pausing,
         changes=_changes(profile, stated),
     )
 
@@ -201,9 +259,30 @@ def _link_layer(
     return choice(**_fields(parameters, stated)) if on else None
 
 
+def _pool(
+    profile: str, stated: dict[str, str], pausing: table.PauseChoice | None
+) -> table.PoolChoice | None:
+    """Take what is about the pool out of ``stated``, and return it; None: there is none."""
+    usual = POOLS.get(profile)
+    given = _fields(table.OF_POOL, stated)
+    if given.get("pool_bytes", usual) is None:
+        given.pop("pool_bytes", None)
+        for key, one in table.OF_POOL.items():
+            if one.field in given:
+                raise UserError(
+                    f"{key} says nothing without a pool: add pool=SIZE, or leave it out"
+                )
+        return None
+    if usual is None:
+        return table.PoolChoice(**given)
+    if pausing is None or pausing.xoff is not None:
+        usual = replace(usual, headroom_pool_bytes=None)
+    return replace(usual, **given)
+
+
 def _pausing(profile: str, stated: dict[str, str], *, credited: bool) -> table.PauseChoice | None:
     """Takes what is about PFC out of ``stated``: on by default where it keeps data from loss."""
-    default = "on" if profile == LOSSLESS and not credited else "off"
+    default = "on" if profile in PAUSING and not credited else "off"
     if table.ON_OFF.read(PFC, stated.pop(PFC, default)):
         return table.PauseChoice(**_fields(table.OF_PFC, stated))
     for key in table.OF_PFC:
@@ -213,7 +292,7 @@ def _pausing(profile: str, stated: dict[str, str], *, credited: bool) -> table.P
             raise UserError(f"{key} is PFC's, and cbfc=on takes its place: keep one of them")
         raise UserError(
             f"{key} says nothing without priority flow control: "
-            + ("say pfc=on" if profile == LOSSLESS else f"take the switch {LOSSLESS}")
+            + ("say pfc=on" if profile in PAUSING else f"take the switch {LOSSLESS}")
             + ", or leave it out"
         )
     return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from emulator.dataplane.kernel.programs.bpf_syscall import LOCKED
 from emulator.dataplane.switch.bpf.layout import (
     CLASS_COUNTERS,
+    POOL,
     PORT_HEAD,
     PORT_KEY,
     PORT_SETTINGS_BYTES,
@@ -79,11 +80,24 @@ class QueueDepth:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolUse:
+    """What all ports of a switch use of their pool, now and at most, and of its headroom."""
+
+    size_bytes: int
+    bytes: int
+    max_bytes: int
+    headroom_bytes: int
+    headroom_max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class AsicCounters:
     """One port since the program was loaded, or since :func:`reset`."""
 
     classes: Mapping[TrafficClass, ClassCounters]
     queues: Mapping[Queue, QueueDepth]
+    #: of its switch; None where ports share nothing
+    pool: PoolUse | None = None
 
     def as_dict(self) -> dict[str, object]:
         """Return the counters for a result file: names in lower case instead of numbers."""
@@ -92,13 +106,18 @@ class AsicCounters:
             drops = {reason.name.lower(): count for reason, count in row.drops.items()}
             classes[traffic_class.name.lower()] = _by_name(row) | {"drops": drops}
         queues = {queue.name.lower(): _by_name(depth) for queue, depth in self.queues.items()}
-        return {"classes": classes, "queues": queues}
+        found: dict[str, object] = {"classes": classes, "queues": queues}
+        if self.pool is not None:
+            found["pool"] = _by_name(self.pool)
+        return found
 
 
-_NAMES = {kind: tuple(one.name for one in fields(kind)) for kind in (ClassCounters, QueueDepth)}
+_NAMES: Mapping[type, tuple[str, ...]] = {
+    kind: tuple(one.name for one in fields(kind)) for kind in (ClassCounters, QueueDepth, PoolUse)
+}
 
 
-def _by_name(counters: ClassCounters | QueueDepth) -> dict[str, object]:
+def _by_name(counters: ClassCounters | QueueDepth | PoolUse) -> dict[str, object]:
     return {name: getattr(counters, name) for name in _NAMES[type(counters)]}
 
 
@@ -108,7 +127,9 @@ def read(program: SwitchTables, index: int) -> AsicCounters:
     key = PORT_KEY.pack(index)
     virtual = program.virtual_ports
     depths = None if virtual is None else virtual.get(key)
-    return _counted(program.settings.get(key), program.ports.get(key, flags=LOCKED), depths)
+    return _counted(
+        program.settings.get(key), program.ports.get(key, flags=LOCKED), depths, _pools(program)
+    )
 
 
 def read_all(program: SwitchTables, indices: Sequence[int]) -> list[AsicCounters]:
@@ -120,18 +141,48 @@ def read_all(program: SwitchTables, indices: Sequence[int]) -> list[AsicCounters
     states = memoryview(program.ports.first(count, flags=LOCKED))
     virtual = program.virtual_ports
     depths = None if virtual is None else memoryview(virtual.first(count))
+    pools = _pools(program)
     return [
         _counted(
             settings[index * PORT_SETTINGS_BYTES :],
             states[index * PORT_STATE_BYTES :],
             None if depths is None else depths[index * VIRTUAL_PORT.size :],
+            pools,
         )
         for index in indices
     ]
 
 
+def _pools(program: SwitchTables) -> bytes | bytearray:
+    """Return the pools of all switches, one after the other; empty with the host's clock."""
+    table = program.virtual_pools
+    return b"" if table is None else table.first(table.entries)
+
+
+def _use(pools: bytes | bytearray, switch: int) -> PoolUse | None:
+    if len(pools) < (switch + 1) * POOL.size:
+        return None
+    size, _, _, *state = POOL.unpack_from(pools, switch * POOL.size)
+    used, most, in_headroom, most_in_headroom, _ = state
+    return PoolUse(size, used, most, in_headroom, most_in_headroom) if size else None
+
+
+def reset_pool(program: SwitchTables, switch: int) -> None:
+    """Measure anew the most that is used of the pool of a switch."""
+    table = program.virtual_pools
+    if table is None:
+        return
+    key = PORT_KEY.pack(switch)
+    size, reserved, headroom, used, _, in_headroom, _, unused = POOL.unpack(table.get(key))
+    state = used, used, in_headroom, in_headroom, unused
+    table.put(key, POOL.pack(size, reserved, headroom, *state))
+
+
 def _counted(
-    settings: bytes | memoryview, state: bytes | memoryview, depths: bytes | memoryview | None
+    settings: bytes | memoryview,
+    state: bytes | memoryview,
+    depths: bytes | memoryview | None,
+    pools: bytes | bytearray,
 ) -> AsicCounters:
     """``depths`` is what a virtual clock's engine keeps of the port; None with the host's clock."""
     rate, _ = PORT_HEAD.unpack_from(settings)
@@ -164,7 +215,7 @@ def _counted(
         classes[traffic_class] = ClassCounters(
             packets, octets, marked, trimmed, corrupted, duplicated, reordered, lost, drops
         )
-    return AsicCounters(classes, queues)
+    return AsicCounters(classes, queues, _use(pools, tail["switch_number"]))
 
 
 def _drained(depths: Mapping[Queue, int], served: int, owned: int) -> dict[Queue, int]:

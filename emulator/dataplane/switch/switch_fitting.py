@@ -8,6 +8,10 @@ there.  Where PFC keeps them from it, the buffer bounds what came in by a port
 (:mod:`emulator.dataplane.switch.cable_fitting`). ``deep`` is a switch with packet memory
 outside of the chip, and holds its own limits.
 
+Where ports share a pool, the topology's ``buffer`` says nothing.  What a port has for itself comes
+off the pool: octets reserved for queues, headroom, and lossless buffers of a fixed size (an
+``xoff`` that a user set, credits).
+
 The kernel's own queues below, which hold the frames, are more than twice as large: a frame that
 the model has let in is not to be dropped.
 """
@@ -27,7 +31,6 @@ from emulator.dataplane.switch.balancing import PRELOADED_METHODS, LoadBalancing
 from emulator.dataplane.switch.bpf.layout import HOPS, Queue, TrafficClass
 from emulator.dataplane.switch.bpf.switch_program import Size
 from emulator.dataplane.switch.cable_fitting import (
-    LOSSLESS_CLASSES,
     CableKind,
     LinkRules,
     fit_link,
@@ -42,8 +45,10 @@ from emulator.dataplane.switch.parameters import (
     DEEPEST,
     LATENCY,
     LLR,
+    LOSSLESS_CLASSES,
     OF_CLASS,
     PFC,
+    POOL,
     ClassRules,
     in_octets,
 )
@@ -76,6 +81,15 @@ LONGEST_GAP_NS = 86_400 * 10**9  # of host time: a day; the program counts in 64
 SHOWN_CHANNELS = 3  # of a cyclic buffer dependency, in a refusal
 
 
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """The pool of one switch (``virtual.h``); octets are those on the wire."""
+
+    size_bytes: int
+    reserved_bytes: int
+    headroom_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class FittedSwitch:
     """``choice`` in one fabric.  Times are fabric time; profiles go by the buffer of a cable."""
@@ -89,6 +103,8 @@ class FittedSwitch:
     pauses: Mapping[CableKind, PauseRules] = field(default_factory=dict)
     #: the link layer by the kind of cable; empty without
     links: Mapping[CableKind, LinkRules] = field(default_factory=dict)
+    #: what ports share, by the name of the switch; empty where they share nothing
+    pools: Mapping[str, PoolRules] = field(default_factory=dict)
     #: cables over which packets go in tunnels, where nothing is trimmed
     tunnelled: frozenset[Link] = frozenset()
     #: sentences about what will not do what its name implies
@@ -194,7 +210,11 @@ def fit(
     cables = [link for link in topology.links if switches & {link.a.node, link.b.node}]
     pauses = pausing.fit_pauses(choice, topology, cables, bdp, code_points)
     links = _fit_links(choice, topology, cables, clock)
-    rules = pausing.unlimited(rules, choice, topology, _held(pauses, links))
+    if choice.pool is None:
+        rules = pausing.unlimited(rules, choice, topology, _held(pauses, links))
+    else:
+        rules = _pooled(rules, choice)
+    pools = _fit_pools(choice, rules, topology, pauses, links, clock)
     tunnelled = (
         [cable for cable in cables if {cable.a.node, cable.b.node} <= switches]
         if stretch_of(topology) is not None
@@ -211,6 +231,7 @@ def fit(
         },
         pauses=pauses,
         links=links,
+        pools=pools,
         tunnelled=frozenset(tunnelled),
         warnings=(
             *pausing.warnings(pauses),
@@ -276,6 +297,61 @@ def _fit_links(
     }
 
 
+def _pooled(rules: Profile, choice: SwitchChoice) -> Profile:
+    """Return ``rules`` where queues share a pool, but for those that ports of arrival count."""
+    lossless = choice.pausing is not None or choice.cbfc is not None
+    shared = [name for name in CLASS_NAMES if not (lossless and name in LOSSLESS_CLASSES)]
+    alphas = {name: getattr(rules, name).alpha or 1.0 for name in shared}
+    kept = {name: replace(getattr(rules, name), alpha=alpha) for name, alpha in alphas.items()}
+    return replace(rules, **kept)
+
+
+def _fit_pools(
+    choice: SwitchChoice,
+    rules: Profile,
+    topology: Topology,
+    pauses: Mapping[CableKind, PauseRules],
+    links: Mapping[CableKind, LinkRules],
+    clock: Clock,
+) -> dict[str, PoolRules]:
+    """Return the pool of each switch.  Raises UserError if its ports leave nothing to share."""
+    pool = choice.pool
+    if pool is None:
+        return {}
+    if clock != "virtual":
+        raise Misfit(
+            f"pool={format_size(pool.pool_bytes)} of the switch takes the virtual clock of a run; "
+            "by the host's each port has a buffer, so say pool=none",
+            POOL,
+        )
+    queues = {rules.queue(kind) for kind in TrafficClass} | {Queue.LOW}
+    made = {}
+    for switch in topology.switches:
+        own = headroom = 0
+        for cable, _, _ in topology.neighbours(switch.name):
+            pause, link = pauses.get(kind_of(cable)), links.get(kind_of(cable))
+            own += len(queues) * pool.reserved_bytes
+            if pause is not None and pause.alpha:
+                headroom += pause.headroom_bytes
+            elif pause is not None:
+                own += pause.ceiling_bytes
+            elif link is not None and link.cbfc is not None:
+                own += link.cbfc.buffer_bytes
+        if pool.headroom_pool_bytes is not None:
+            headroom = min(headroom, pool.headroom_pool_bytes)
+        size = pool.pool_bytes - own - headroom
+        if size < rules.mtu + PACKET_OVERHEAD_OCTETS:
+            raise Misfit(
+                f"the pool of {format_size(pool.pool_bytes)} leaves {format_size(max(size, 0))} to "
+                f"share at {switch.name}: its ports keep {format_size(own)}, and "
+                f"{format_size(headroom)} of headroom; take a larger one, or a smaller "
+                "headroom_pool",
+                *(POOL, "reserved", "headroom_pool", "headroom", "xoff", "cbfc_buffer"),
+            )
+        made[switch.name] = PoolRules(size, pool.reserved_bytes, headroom)
+    return made
+
+
 def _held(
     pauses: Mapping[CableKind, PauseRules], links: Mapping[CableKind, LinkRules]
 ) -> dict[CableKind, int]:
@@ -307,11 +383,13 @@ def _within(
     limited = {}
     for name in CLASS_NAMES:
         before: ClassRules = getattr(rules, name)
-        if before.limit_bytes is None:
+        if choice.pool is not None:
+            after = before
+        elif before.limit_bytes is None:
             after = replace(before, limit_bytes=max(buffer, before.trim_bytes or 0))
         else:
             after = before
-        if choice.profile in ON_CHIP and not _paused(choice, name, changes):
+        if choice.profile in ON_CHIP and choice.pool is None and not _paused(choice, name, changes):
             for what in ("trim_bytes", "limit_bytes"):
                 depth = getattr(after, what)
                 if depth is None or depth <= buffer:
@@ -357,7 +435,8 @@ def _check_marks(name: str, rules: ClassRules, changes: Mapping[str, Any]) -> No
                     *(key, kmax),
                 )
         return
-    full = min(depth for depth in (rules.trim_bytes, rules.limit_bytes) if depth is not None)
+    limits = [depth for depth in (rules.trim_bytes, rules.limit_bytes) if depth is not None]
+    full = min(limits, default=DEEPEST)
     if {kmin, kmax} & changes.keys() and rules.kmin_bytes >= full:
         raise Misfit(
             f"{kmin} of the switch is {format_size(rules.kmin_bytes)}, and its queue is full at "

@@ -15,6 +15,7 @@ from emulator.dataplane.clock import Dilation
 from emulator.dataplane.kernel.shaping import CONTROL_CLASS, DATA_CLASS, DSCP_ROUTING
 from emulator.dataplane.switch.balancing import KERNEL, Balancing, LoadBalancing
 from emulator.dataplane.switch.bpf.layout import (
+    ALPHA_SHIFT,
     BINS,
     CLASS,
     CODE_POINTS,
@@ -38,6 +39,7 @@ from emulator.dataplane.switch.parameters import (
     OF_CLASS,
     OF_PROFILE,
     ClassRules,
+    PoolChoice,
     PortRules,
     check_whole,
     numbers_of,
@@ -263,6 +265,8 @@ def named(
         (:mod:`emulator.dataplane.switch.cable_fitting`).  Without, unless congestion control
         keeps queues short, the port's buffer (:mod:`emulator.dataplane.switch.switch_fitting`) is
         full, and drops.
+    ``th5``, ``spectrum``, ``jericho``
+        mark alike and have no limit of their own: their ports share :data:`POOLS`.
     """
     if name not in PROFILES:
         raise UserError(f"there is no switch profile {name!r}: choose {', '.join(PROFILES)}")
@@ -327,6 +331,17 @@ PROFILES: Mapping[str, Callable[[int], dict[str, ClassRules]]] = {
     "shallow": _shallow,
     "deep": _deep,
     "lossless": _lossless,
+    "th5": _lossless,
+    "spectrum": _lossless,
+    "jericho": _lossless,
+}
+#: Those whose data class is not to lose anything, by PFC or credits, unless a user turns it off.
+PAUSING = frozenset({"lossless", "th5", "spectrum"})
+#: Packet memory that all ports share; README.md has the source of each number.
+POOLS: Mapping[str, PoolChoice] = {
+    "th5": PoolChoice(pool_bytes=167_546_528, reserved_bytes=1778, headroom_pool_bytes=29_423_360),
+    "spectrum": PoolChoice(pool_bytes=158_229_504, reserved_bytes=0),
+    "jericho": PoolChoice(pool_bytes=8 * 2**30, reserved_bytes=0),
 }
 
 
@@ -401,6 +416,9 @@ def _packed_class(profile: Profile, traffic_class: TrafficClass, marks: bool) ->
     slope = round(rules.pmax * WHOLE * 2**SLOPE_SHIFT / span) if span > 0 else 0
     numbers = numbers_of(rules, OF_CLASS)
     numbers |= {"mark_slope": slope, "priority": profile.htb_classes[queue], "queue": queue}
+    if traffic_class is TrafficClass.OTHER:  # its queue is accounted for as a whole
+        numbers["alpha"] = profile.untrimmed.alpha or 0
+    numbers["alpha"] = round(numbers["alpha"] * (1 << ALPHA_SHIFT))
     if not marks:
         numbers |= {"mark_all": 0, "mark_slope": 0}
     return pack(CLASS, **numbers)

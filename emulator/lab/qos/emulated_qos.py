@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.dataplane.switch.bpf.layout import CODE_POINTS, Queue, TrafficClass
-from emulator.dataplane.switch.cable_fitting import LOSSLESS_CLASSES
-from emulator.dataplane.switch.parameters import ClassRules
+from emulator.dataplane.switch.parameters import LOSSLESS_CLASSES, ClassRules
 from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.switch_fitting import FittedSwitch
 from emulator.dataplane.switch.switch_profile import Profile

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,7 +17,12 @@ from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
 from emulator.dataplane.switch import cable_counters
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue
 from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters, link_change
-from emulator.dataplane.switch.switch_counters import AsicCounters, ClassCounters, QueueDepth
+from emulator.dataplane.switch.switch_counters import (
+    AsicCounters,
+    ClassCounters,
+    PoolUse,
+    QueueDepth,
+)
 from emulator.run.measures.arithmetic import jain, max_mean
 from topologies.analysis.capacity import HEIGHT
 from topologies.model import Topology
@@ -135,6 +140,17 @@ def total(earlier: AsicCounters | None, later: AsicCounters) -> AsicCounters:
     return AsicCounters(
         {kind: _combined(row, earlier.classes[kind], 1) for kind, row in later.classes.items()},
         {queue: _deeper(depth, earlier.queues[queue]) for queue, depth in later.queues.items()},
+        _fuller(later.pool, earlier.pool),
+    )
+
+
+def _fuller(pool: PoolUse | None, earlier: PoolUse | None) -> PoolUse | None:
+    if pool is None or earlier is None:
+        return pool or earlier
+    return replace(
+        pool,
+        max_bytes=max(pool.max_bytes, earlier.max_bytes),
+        headroom_max_bytes=max(pool.headroom_max_bytes, earlier.headroom_max_bytes),
     )
 
 
@@ -161,7 +177,7 @@ def _asic_change(before: AsicCounters | None, after: AsicCounters | None) -> Asi
     classes = {
         kind: _combined(row, before.classes[kind], -1) for kind, row in after.classes.items()
     }
-    return AsicCounters(classes, queues)
+    return AsicCounters(classes, queues, after.pool)
 
 
 def _combined(one: Counts, other: Counts, sign: int) -> Counts:

@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters
+from emulator.dataplane.switch.switch_counters import PoolUse
 from emulator.metrics import BOUNDARY, ENDPOINT, computed
 from emulator.run.measures.arithmetic import (
     jain,
@@ -174,6 +175,12 @@ class MeasuredTraffic:
         """The most that a port held of what it keeps."""
         held = [port.pause.max_held_bytes for port in self.outcome.ports.values() if port.pause]
         return max([*held, *(link.max_held_bytes for link in self.links.values())], default=0)
+
+    @cached_property
+    def pools(self) -> list[PoolUse]:
+        """What is used of the pool of each port's switch; empty where ports share none."""
+        models = [port.asic for port in self.outcome.ports.values() if port.asic is not None]
+        return [model.pool for model in models if model.pool is not None]
 
     @cached_property
     def _durations(self) -> list[int]:

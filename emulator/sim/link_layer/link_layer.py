@@ -651,11 +651,14 @@ class LinkLayer:
         The cells are those of the port by which the frame came in.
         """
         depths, by_index = self._depths, self._by_index
-        at = self._asic.ports[str(end)].index * PORT_WORDS + DEPTH - HIGH
+        port = self._asic.ports[str(end)]
+        at, pool = port.index * PORT_WORDS + DEPTH - HIGH, self._asic.state.pool(port.switch)
 
         def left(queue: int, octets: int, origin: int) -> None:
             if queue == MAC_CONTROL:
                 return
+            if pool is not None and queue != LOW:
+                pool.leave_queue(depths[at + queue], octets)
             depths[at + queue] -= octets
             if queue == LOW and origin:
                 by_index[origin].give_back(octets)

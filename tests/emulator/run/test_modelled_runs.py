@@ -44,6 +44,11 @@ MODELLED = (
         "VLANs, a rail without carrier",
         "stretched rails",
         "Ethernet segments, a cable pulled",
+        "pool, pauses",
+        "pool, headroom of all ports",
+        "pool, trims",
+        "pool, drops and faults",
+        "pool, credits and retry",
     ),
 )
 #: Those that need the most different parts of the emulator.

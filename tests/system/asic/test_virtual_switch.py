@@ -13,7 +13,7 @@ from emulator.dataplane.switch import switch_counters as asic_counters
 from emulator.dataplane.switch.balancing import Balancing, LoadBalancing
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf import switch_program as asic_program
-from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, DropReason, Queue
+from emulator.dataplane.switch.bpf.layout import PAUSE, PORT_KEY, DropReason, Queue, pack
 from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
 from emulator.dataplane.switch.cable_counters import read as read_pauses
 from emulator.dataplane.switch.pauses import set_dropping
@@ -136,7 +136,7 @@ def test_frames_in_the_kernel_do_not_take_turns(router: Router, state: VirtualSt
 
 def pause(program: SwitchProgram, *, xoff: int, ceiling: int) -> None:
     for index in (ARRIVAL, *DEPARTURES):
-        rules = PAUSE_RULES.pack(xoff, xoff // 2, ceiling, True, False)
+        rules = pack(PAUSE, xoff=xoff, xon=xoff // 2, ceiling=ceiling, enabled=True)
         program.pause_rules.put(PORT_KEY.pack(index), rules)
 
 

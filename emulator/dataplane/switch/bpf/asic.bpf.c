@@ -6,7 +6,7 @@
  *      |
  *   the kernel's bridge or routing
  *      |
- *   departure  asic_egress    buffers of the port of arrival (pfc.h),
+ *   departure  asic_egress    buffers of the port of arrival (pfc.h, pool.h),
  *      |                      queues: admission, ECN, trimming (queue.h, packet.h),
  *      |                      faults of the cable (faults.h), priority
  *      v
@@ -106,6 +106,7 @@ int asic_egress(struct __sk_buff *skb)
 	struct port_settings *rules = bpf_map_lookup_elem(&settings, &index);
 	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
 	struct virtual_port *mapped = virtual_port_of(index);
+	struct virtual_pool *pool;
 	struct packet packet;
 	__u32 origin = skb->tc_index, lossless;
 	__u64 octets, now;
@@ -128,19 +129,20 @@ int asic_egress(struct __sk_buff *skb)
 	can_trim = packet.payload > rules->trim_payload && pass != MARK_TRIMMED;
 	octets = octets_on_wire(skb);
 	lossless = is_lossless(index, rules, class_number);
+	pool = pool_of(rules);
 	if (lossless == DROPPING) {
 		count_drop(port, class_number, DROP_WATCHDOG);
 		return swallowed(rules);
 	}
-	if (lossless && !fits(origin, octets)) {
+	if (lossless && !fits(origin, pool, octets)) {
 		count_drop(port, class_number, DROP_HEADROOM);
 		return swallowed(rules);
 	}
 	if (!lossless)
 		skb->tc_index = 0; /* nothing to be given back */
 	now = now_at(rules);
-	switch (admit(port, mapped, rules, class_number, octets, can_mark(&packet), can_trim,
-		      now)) {
+	switch (admit(port, mapped, pool, rules, class_number, octets, can_mark(&packet),
+		      can_trim, now)) {
 	case TO_TRIM:
 		return trim_and_return(skb, &packet, port, rules, class_number);
 	case REFUSED:
@@ -154,7 +156,7 @@ int asic_egress(struct __sk_buff *skb)
 		break;
 	}
 	if (lossless)
-		hold(index, origin, octets);
+		hold(index, origin, pool, octets);
 	skb->priority = rules->classes[class_number].priority;
 	if (!rules->faults.enabled || pass == MARK_DUPLICATE)
 		return passed(rules);
@@ -162,9 +164,9 @@ int asic_egress(struct __sk_buff *skb)
 	case LOST:
 	case LOST_IN_BURST:
 		__sync_fetch_and_add(&port->classes[class_number].lost, octets);
-		take_back(port, mapped, rules, class_number, octets, now);
+		take_back(port, mapped, pool, rules, class_number, octets, now);
 		if (lossless)
-			leave(index, origin, octets);
+			leave(index, origin, pool, octets);
 		return swallowed(rules);
 	case DUPLICATED:
 		skb->mark = MARK_DUPLICATE; /* the copy waits in the queue like any other frame */
@@ -246,7 +248,7 @@ int asic_ingress(struct __sk_buff *skb)
 			return swallowed(rules);
 		}
 		if (origin && !VIRTUAL)
-			leave(rules->peer, origin, octets_on_wire(skb));
+			leave(rules->peer, origin, 0, octets_on_wire(skb));
 		skb->tc_index = index;
 	}
 	if (rules->balancing == BALANCE_KERNEL && !rules->peer)

@@ -32,6 +32,7 @@
 #define SLOPE_SHIFT 16
 #define SHARE_SHIFT 16
 #define BIT_ERROR_SHIFT 24
+#define ALPHA_SHIFT 16
 #define BINS 32
 #define HOPS 64
 #define FLOWLETS 1024 /* per switch */
@@ -59,6 +60,7 @@ enum drop_reason {
 	DROP_HEADROOM,
 	DROP_WATCHDOG,
 	DROP_LINK_DOWN,
+	DROP_POOL,
 	DROP_REASONS
 };
 
@@ -78,6 +80,7 @@ struct class_settings {
 	__u64 mark_slope; /* probability per octet between them, 2^-32 / 2^SLOPE_SHIFT */
 	__u64 trim_above; /* a packet that would make the queue deeper is trimmed; 0 never trims */
 	__u64 limit;	  /* one that would make it deeper is dropped; 0 has no limit */
+	__u64 alpha;	  /* of what is free in the pool it takes so much, 2^-ALPHA_SHIFT; 0: no pool */
 	__u32 priority;	  /* skb->priority, which is the class of the HTB below */
 	__u32 queue;
 };

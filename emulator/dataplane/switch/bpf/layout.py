@@ -12,6 +12,7 @@ from emulator.dataplane.switch.parameters import OF_CLASS, OF_DSCP, OF_PFC, OF_P
 RATE_SHIFT = 24
 SLOPE_SHIFT = 16
 SHARE_SHIFT = 16
+ALPHA_SHIFT = 16
 BINS = 32
 HOPS = 64
 FLOWLETS = 1024  # of each switch
@@ -49,6 +50,7 @@ class DropReason(IntEnum):
     HEADROOM = 5  # PFC: the lossless buffer of the port that it came in by was full
     WATCHDOG = 6  # PFC: its queue was paused for so long that the watchdog stepped in
     LINK_DOWN = 7  # fault: the cable has no carrier
+    POOL = 8  # the pool that the switch's ports share had no room for it
 
 
 # What of a port faults act on, and one more bit of a black hole.
@@ -142,6 +144,7 @@ STRUCTS: dict[str, Mapping[str, str | Array]] = {
         "freed": "Q",
         "asserted": "I",
         "unused": "I",
+        "in_headroom": "q",
     },
     # Frames that wait: the port that they are to leave by, and the one that they came in by.
     "waiting_key": {"egress": "I", "origin": "I"},
@@ -155,6 +158,16 @@ STRUCTS: dict[str, Mapping[str, str | Array]] = {
         "source": "6s",
         "destination": "6s",
         "control": "20s",
+    },
+    "virtual_pool": {
+        "size": "Q",
+        "reserved": "Q",
+        "headroom": "Q",
+        "used": "Q",
+        "most": "Q",
+        "in_headroom": "Q",
+        "most_in_headroom": "Q",
+        "unused": "Q",
     },
     "virtual_switch": {"now": "Q", "passed": "Q", "dropped": "Q", "unused": "Q"},
     "virtual_port": {
@@ -239,6 +252,7 @@ WAITING_KEY = _packed("waiting_key")
 PAUSE_COUNTS = _packed("pause_counts")
 PAUSE_EVENT = _packed("pause_event")
 
+POOL = _packed("virtual_pool")
 VIRTUAL_SWITCH = _packed("virtual_switch")
 VIRTUAL_PORT = _packed("virtual_port")
 
@@ -255,6 +269,7 @@ VALUE_BYTES = {
 }
 #: Those of the maps that only the program for a virtual clock has.
 VIRTUAL_VALUE_BYTES = {
+    "virtual_pools": POOL.size,
     "virtual_switches": VIRTUAL_SWITCH.size,
     "virtual_ports": VIRTUAL_PORT.size,
 }

@@ -15,6 +15,7 @@
 #define UETEMU_PFC_H
 
 #include "packet.h"
+#include "pool.h"
 #include "virtual.h"
 
 #define ETH_P_MAC_CONTROL 0x8808
@@ -29,6 +30,7 @@ struct pause_rules {
 	__u64 xoff;    /* held octets above which the other end is to be paused */
 	__u64 xon;     /* and down to which it may go on */
 	__u64 ceiling; /* XOFF and headroom: nothing is taken beyond */
+	__u64 alpha;   /* XOFF is so much of what is free in the pool higher, 2^-ALPHA_SHIFT */
 	__u32 enabled;
 	__u32 dropping; /* the watchdog: what wants to leave here is dropped */
 };
@@ -42,6 +44,7 @@ struct pause_state {
 	__u64 freed;  /* octets of frames that were lost on their way out */
 	__u32 asserted;
 	__u32 unused;
+	__s64 in_headroom; /* of `held`, where XOFF goes by the pool */
 };
 
 struct pause_event {
@@ -121,17 +124,68 @@ static __always_inline void tell(struct pause_state *state, __u32 index, __u32 k
 	bpf_ringbuf_submit(event, 0);
 }
 
+/* Octets of the pool that a port takes which holds `held` of it, its reserved ones included. */
+static __always_inline __u64 pooled(const struct pause_rules *rules, __s64 held)
+{
+	return beyond(held < 0 ? 0 : held, rules->xoff);
+}
+
+/* Whether `octets` more are below the threshold of the port that they came in by. */
+static __always_inline int below_xoff(const struct pause_rules *rules,
+				      const struct pause_state *state, const struct virtual_pool *pool,
+				      __u64 octets)
+{
+	__s64 held = state->held - state->in_headroom;
+
+	return pooled(rules, held + octets) - pooled(rules, held) <= free_in(pool) &&
+	       held + (__s64)octets <= (__s64)threshold(pool, rules->xoff, rules->alpha);
+}
+
 /* Whether `octets` more still fit the buffer of the port that they came in by. */
-static __always_inline int fits(__u32 origin, __u64 octets)
+static __always_inline int fits(__u32 origin, struct virtual_pool *pool, __u64 octets)
 {
 	struct pause_rules *rules = pausing(origin);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
 
-	return !rules || !state || state->held + (__s64)octets <= (__s64)rules->ceiling;
+	if (!rules || !state)
+		return 1;
+	if (!pool || !rules->alpha)
+		return state->held + (__s64)octets <= (__s64)rules->ceiling;
+	return below_xoff(rules, state, pool, octets) ||
+	       (state->in_headroom + octets <= rules->ceiling - rules->xoff &&
+		pool->in_headroom + octets <= pool->headroom);
+}
+
+/* Take `octets`, which fit, from the pool, or above the threshold from the headroom. */
+static __always_inline void hold_in_pool(const struct pause_rules *rules,
+					 struct pause_state *state, struct virtual_pool *pool,
+					 __u64 octets)
+{
+	__s64 held = state->held - state->in_headroom;
+
+	if (below_xoff(rules, state, pool, octets)) {
+		take(pool, pooled(rules, held + octets) - pooled(rules, held));
+		return;
+	}
+	state->in_headroom += octets;
+	take_headroom(pool, octets);
+}
+
+/* Give `octets` back, those of the headroom first; the caller takes them off what is held. */
+static __always_inline void leave_pool(const struct pause_rules *rules, struct pause_state *state,
+				       struct virtual_pool *pool, __u64 octets)
+{
+	__s64 held = state->held - state->in_headroom;
+	__u64 above = state->in_headroom < octets ? state->in_headroom : octets;
+
+	state->in_headroom -= above;
+	pool->in_headroom -= above;
+	pool->used -= pooled(rules, held) - pooled(rules, held - (octets - above));
 }
 
 /* A frame that came in by port `origin` waits at port `egress`. */
-static __always_inline void hold(__u32 egress, __u32 origin, __u64 octets)
+static __always_inline void hold(__u32 egress, __u32 origin, struct virtual_pool *pool,
+				 __u64 octets)
 {
 	struct pause_rules *rules = pausing(origin);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
@@ -141,6 +195,8 @@ static __always_inline void hold(__u32 egress, __u32 origin, __u64 octets)
 	if (!rules || !state)
 		return;
 	if (VIRTUAL) {
+		if (pool && rules->alpha)
+			hold_in_pool(rules, state, pool, octets);
 		state->held += octets;
 		if (state->held > state->deepest)
 			state->deepest = state->held;
@@ -161,7 +217,7 @@ static __always_inline void hold(__u32 egress, __u32 origin, __u64 octets)
 		tell(state, origin, PAUSE_XOFF);
 }
 
-static __always_inline void give_back(__u32 origin, __u64 octets)
+static __always_inline void give_back(__u32 origin, struct virtual_pool *pool, __u64 octets)
 {
 	struct pause_rules *rules = pausing(origin);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
@@ -169,6 +225,8 @@ static __always_inline void give_back(__u32 origin, __u64 octets)
 
 	if (!rules || !state)
 		return;
+	if (pool && rules->alpha)
+		leave_pool(rules, state, pool, octets);
 	held = __sync_fetch_and_add(&state->held, -octets) - octets;
 	if (VIRTUAL)
 		return;
@@ -179,7 +237,8 @@ static __always_inline void give_back(__u32 origin, __u64 octets)
 
 /* A frame has left port `egress`, for the other end of the cable or for nowhere.  If it was taken
  * for lost already, its octets are free. */
-static __always_inline void leave(__u32 egress, __u32 origin, __u64 octets)
+static __always_inline void leave(__u32 egress, __u32 origin, struct virtual_pool *pool,
+				  __u64 octets)
 {
 	struct waiting_key key = {egress, origin};
 	__s64 *waiting = VIRTUAL ? 0 : bpf_map_lookup_elem(&waiting_octets, &key);
@@ -188,7 +247,7 @@ static __always_inline void leave(__u32 egress, __u32 origin, __u64 octets)
 		__sync_fetch_and_add(waiting, octets);
 		return;
 	}
-	give_back(origin, octets);
+	give_back(origin, pool, octets);
 }
 
 /* Nothing that came in by port `origin` and waits at port `egress` will arrive anywhere.  How many
@@ -206,7 +265,7 @@ static __always_inline __u32 forget(__u32 egress, __u32 origin)
 	if (octets <= 0)
 		return 0;
 	__sync_fetch_and_add(&state->freed, octets);
-	give_back(origin, octets);
+	give_back(origin, 0, octets);
 	return octets;
 }
 

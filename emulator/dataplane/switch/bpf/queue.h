@@ -15,6 +15,7 @@
 #define UETEMU_QUEUE_H
 
 #include "asic.h"
+#include "pool.h"
 #include "random.h"
 #include "virtual.h"
 
@@ -134,25 +135,43 @@ static __always_inline void depart(struct port_state *port, const struct port_se
 
 /* Measured queues, and those of a virtual clock: a frame admitted just now is not there after all. */
 static __always_inline void take_back(struct port_state *port, struct virtual_port *mapped,
-				      const struct port_settings *rules, __u32 class_number,
-				      __u64 octets, __u64 now)
+				      struct virtual_pool *pool, const struct port_settings *rules,
+				      __u32 class_number, __u64 octets, __u64 now)
 {
-	if (mapped)
-		mapped->depth[queue_number(rules, class_number)] -= octets;
+	__u32 number = queue_number(rules, class_number);
+	__u64 depth;
+
+	if (mapped) {
+		depth = mapped->depth[number];
+		if (pool && rules->classes[class_number].alpha)
+			pool->used -= beyond(depth, pool->reserved) -
+				      beyond(depth - octets, pool->reserved);
+		mapped->depth[number] = depth - octets;
+	}
 	if (rules->measured)
 		depart(port, rules, class_number, octets, now);
 }
 
+/* Whether the pool has no room for `shared` octets more of a queue, which is then `deeper`. */
+static __always_inline int is_full(const struct virtual_pool *pool,
+				   const struct class_settings *class, __u64 shared,
+				   __u64 deeper)
+{
+	return shared > free_in(pool) || deeper > threshold(pool, pool->reserved, class->alpha);
+}
+
 static __always_inline enum verdict admit(struct port_state *port, struct virtual_port *mapped,
-					  const struct port_settings *rules, __u32 class_number,
-					  __u64 octets, int can_mark, int can_trim, __u64 now)
+					  struct virtual_pool *pool, const struct port_settings *rules,
+					  __u32 class_number, __u64 octets, int can_mark,
+					  int can_trim, __u64 now)
 {
 	const struct class_settings *class = &rules->classes[class_number];
 	struct class_counters *counters = &port->classes[class_number];
 	__u32 number = queue_number(rules, class_number);
 	struct queue *queue = &port->queues[number];
 	enum verdict verdict = ADMITTED;
-	__u64 bin, depth;
+	__u64 bin, depth, shared = 0;
+	int full = 0;
 
 	bpf_spin_lock(&port->lock);
 	if (mapped)
@@ -166,13 +185,22 @@ static __always_inline enum verdict admit(struct port_state *port, struct virtua
 	if (bin > BINS - 1)
 		bin = BINS - 1;
 	queue->histogram[bin]++;
-	if (can_trim && class->trim_above && depth + octets > class->trim_above) {
+	if (pool && class->alpha) {
+		shared = beyond(depth + octets, pool->reserved) - beyond(depth, pool->reserved);
+		full = is_full(pool, class, shared, depth + octets);
+	}
+	if (can_trim && class->trim_above && (full || depth + octets > class->trim_above)) {
 		counters->trimmed++;
 		verdict = TO_TRIM;
 	} else if (class->limit && depth + octets > class->limit) {
 		counters->drops[DROP_TAIL]++;
 		verdict = REFUSED;
+	} else if (full) {
+		counters->drops[DROP_POOL]++;
+		verdict = REFUSED;
 	} else {
+		if (shared)
+			take(pool, shared);
 		depth += octets;
 		if (can_mark && to_mark(class, queue->depth, rules->seed, &port->mark_draws)) {
 			counters->marked++;

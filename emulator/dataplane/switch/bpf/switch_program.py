@@ -86,7 +86,7 @@ class Size:
 class SwitchProgram:
     """The loaded program of one lab, through its pins.  Close it, or use ``with``.
 
-    ``virtual_switches`` and ``virtual_ports`` are None in the program for the host's clock.
+    Tables named ``virtual_`` are None in the program for the host's clock.
     """
 
     in_kernel = True
@@ -108,6 +108,7 @@ class SwitchProgram:
             self.pause_states = self._map(directory / "maps" / "pause_states")
             self.pause_counts = self._map(directory / "maps" / "pause_counts")
             self.waiting_octets = self._map(directory / "maps" / "waiting_octets")
+            self.virtual_pools = self._map_if_there(directory / "maps" / "virtual_pools")
             self.virtual_switches = self._map_if_there(directory / "maps" / "virtual_switches")
             self.virtual_ports = self._map_if_there(directory / "maps" / "virtual_ports")
         except OSError as error:

@@ -41,7 +41,7 @@ class SwitchTables(Protocol):
     """The tables of the switch program of ``lab``.
 
     ``egress``, ``ingress`` and ``forget`` are file descriptors of programs, -1 where the kernel has
-    none.  ``virtual_switches`` and ``virtual_ports`` are None with the host's clock.
+    none.  Those named ``virtual_`` are None with the host's clock.
     ``in_kernel``: other processes can open them by the lab's name.
     """
 
@@ -71,6 +71,8 @@ class SwitchTables(Protocol):
     def pause_counts(self) -> Table: ...
     @property
     def waiting_octets(self) -> Table: ...
+    @property
+    def virtual_pools(self) -> Table | None: ...
     @property
     def virtual_switches(self) -> Table | None: ...
     @property

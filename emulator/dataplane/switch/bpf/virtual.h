@@ -30,7 +30,27 @@ struct virtual_port {
 	__u64 unused;
 };
 
+/* The memory that all ports of a switch share (pool.h).  Octets are those on the wire. */
+struct virtual_pool {
+	__u64 size;	   /* beside what is reserved and headroom; 0: ports share nothing */
+	__u64 reserved;	   /* of each queue, beside `size` */
+	__u64 headroom;	   /* of all ports together, beside `size` */
+	__u64 used;	   /* of `size`; the engine takes away what has left */
+	__u64 most;	   /* that was used */
+	__u64 in_headroom; /* of `headroom`; the engine's, too */
+	__u64 most_in_headroom;
+	__u64 unused;
+};
+
 #if VIRTUAL
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, MAPPED);
+	__uint(max_entries, SWITCHES);
+	__type(key, __u32);
+	__type(value, struct virtual_pool);
+} virtual_pools SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -55,6 +75,14 @@ static __always_inline struct virtual_switch *virtual_switch_of(const struct por
 	return bpf_map_lookup_elem(&virtual_switches, &number);
 }
 
+static __always_inline struct virtual_pool *pool_of(const struct port_settings *rules)
+{
+	__u32 number = rules->switch_number;
+	struct virtual_pool *pool = bpf_map_lookup_elem(&virtual_pools, &number);
+
+	return pool && pool->size ? pool : 0;
+}
+
 static __always_inline struct virtual_port *virtual_port_of(__u32 index)
 {
 	return bpf_map_lookup_elem(&virtual_ports, &index);
@@ -63,6 +91,11 @@ static __always_inline struct virtual_port *virtual_port_of(__u32 index)
 #else
 
 static __always_inline struct virtual_switch *virtual_switch_of(const struct port_settings *rules)
+{
+	return 0;
+}
+
+static __always_inline struct virtual_pool *pool_of(const struct port_settings *rules)
 {
 	return 0;
 }

@@ -81,6 +81,7 @@ def drawing_figure(record: RunRecord) -> Figure:
 REASONS: Mapping[str, str] = {
     "tail": "the queue was at its limit",
     "headroom": "the lossless buffer of the incoming port was full (PFC)",
+    "pool": "the pool that the switch's ports share had no room for it",
     "watchdog": "the PFC watchdog emptied a queue that was paused too long",
     "link_down": "fault: the cable had no carrier",
     "black_hole": "fault: the port swallowed everything",
