@@ -36,7 +36,7 @@ from topologies.model import Topology
 from topologies.stretch import stretch_of
 
 #: Frames that a port refused: they were not admitted.
-REFUSED = ("tail", "black_hole", "link_down", "failure", "headroom", "watchdog")
+REFUSED = ("tail", "black_hole", "link_down", "failure", "headroom", "watchdog", "pool")
 #: Frames that were lost on the cable: admitted before, or arriving from a NIC.
 LOST = ("loss", "burst")
 
