@@ -34,7 +34,8 @@ Came out (N = 8, NSCC with REPS, median of seeds 1 to 4): 82 % of fair where the
 counts (``warmups=0``: 634 trimmed), 99 % alone.
 
 RoCEv2 beside it (likewise, lossless, DCQCN): 21 %, which is 84 Gb/s.  The incast pauses the uplinks
-that its hash shares with the victim, and DCQCN brings the victim's rate back in milliseconds.
+that its hash shares with the victim, and DCQCN brings the victim's rate back in milliseconds: in
+longer runs it has most of what its uplink leaves (``emulator/rocev2/README.md``).
 """
 
 from __future__ import annotations
