@@ -25,6 +25,8 @@ from scenarios.bmwg.trial_estimate import estimated_s
 from scenarios.hardware.points import AGREES, NEAR, OFF, HardwarePoint, HardwareSource, load
 
 NOT_RUN, FAILED = "not run", "failed"
+#: What a row says of a point that a constant was fitted on.
+FITTED = "no: fitted"
 BAND, SOURCES = load()
 #: Of the points that count, so many (0..1) are to agree.
 GOAL = 0.8
@@ -35,6 +37,8 @@ COLUMNS = (
     SuiteColumn("published", "published", "", Point.PUBLISHED),
     SuiteColumn("unit", "unit", "", Point.PUBLISHED),
     SuiteColumn("value", "uetemu", "", Point.ENDPOINT),
+    SuiteColumn("least", "least seed", "", Point.ENDPOINT),
+    SuiteColumn("most", "most", "", Point.ENDPOINT),
     SuiteColumn("ratio", "ratio", "", Point.DERIVED),
     SuiteColumn("verdict", "verdict", "", Point.DERIVED),
     SuiteColumn("counts", "counts", "", Point.DERIVED),
@@ -87,7 +91,7 @@ def line(point: HardwarePoint, outcomes: Sequence[TrialOutcome]) -> dict[str, An
         "published": point.published,
         "unit": point.unit,
         "verdict": NOT_RUN,
-        "counts": "no: not run" if point.reason else "no: fitted" if point.fitted else "yes",
+        "counts": "no: not run" if point.reason else FITTED if point.fitted else "yes",
         "why": point.reason or point.explained,
     }
     if point.reason:
@@ -98,7 +102,9 @@ def line(point: HardwarePoint, outcomes: Sequence[TrialOutcome]) -> dict[str, An
     value = median(values)
     ratio = point.ratio(value)
     row |= {"value": value, "ratio": ratio, "verdict": BAND.verdict(ratio)}
-    return row | ({SAMPLES: {"value": values}} if len(values) > 1 else {})
+    if len(values) > 1:
+        row |= {"least": min(values), "most": max(values), SAMPLES: {"value": values}}
+    return row
 
 
 def _rows(
@@ -150,7 +156,7 @@ def _summary(choice: SuiteChoice) -> Procedure:
 
 def _counted(source: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how many points have each verdict; fitted ones are in no number."""
-    verdicts = Counter(row["verdict"] for row in rows if row["counts"] != "no: fitted")
+    verdicts = Counter(row["verdict"] for row in rows if row["counts"] != FITTED)
     counts = {column.key: verdicts[column.heading] for column in COUNTS[1:-1]}
     judged = sum(verdicts.values()) - verdicts[NOT_RUN]
     return {"source": source, **counts, "share": 100 * verdicts[AGREES] / judged if judged else 0.0}

@@ -14,8 +14,7 @@ from typing import Any
 from emulator.errors import UserError
 from emulator.report.suite.folder import SuiteFolder
 from emulator.suite.suite_model import shown_value
-from scenarios.hardware.hardware_suite import SUITE
-from scenarios.hardware.points import AGREES
+from scenarios.hardware.hardware_suite import FITTED, SUITE
 
 MANUAL = Path(__file__).with_name("README.md")
 _BLOCK = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -47,24 +46,26 @@ def _lines(suite: SuiteFolder) -> Iterator[str]:
         ([shown_value(row.get(column.key)) for column in counts.columns] for row in counts.rows),
     )
     yield ""
-    yield from summary.notes
+    yield from (f"- {note}" for note in summary.notes)
     for test in sources:
         rows = test.tables[0].rows
         yield from ("", f"**{test.number} {test.title}** ({test.objective})", "")
         yield from _table(_HEADINGS, map(_cells, rows))
-        reasons = [row for row in rows if row["verdict"] != AGREES and row.get("why")]
+        reasons = [row for row in rows if row.get("why")]
         if reasons:
             yield ""
             yield from (f"- {row['number']}: {row['why']}" for row in reasons)
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    fitted = "" if row["counts"] == "yes" or row.get("value") is None else f" ({row['counts']})"
+    fitted = " (fitted)" if row["counts"] == FITTED else ""
+    least, most = shown_value(row.get("least")), shown_value(row.get("most"))
+    spread = "" if least == most else f" [{least} .. {most}]"
     return [
         row["number"],
         row["title"],
         f"{row['published']} {row['unit']}",
-        shown_value(row.get("value")),
+        f"{shown_value(row.get('value'))}{spread}",
         shown_value(row.get("ratio")),
         f"{row['verdict']}{fitted}",
     ]
