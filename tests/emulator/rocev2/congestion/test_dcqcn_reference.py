@@ -1,10 +1,11 @@
 """DCQCN beside an independent simulator with equal parameters: rates and queue over time.
 
 The figures are those of the ns-3 model of Li et al., "HPCC" (SIGCOMM 2019), as
-``astra-network-ns3`` keeps it: a star of N + 1 hosts, frames of 4140 octets, no PFC.  It marks as packets leave.  For the
-other rows it was changed to mark as they come; for those of "mlx" to space CNPs by 4 us for each
-queue pair, to have IEEE 802.1Qau's byte counter, and to let a rate that changes move the frame that
-waits, as the pacer here does.  Each range is that of five seeds, from 0 to 1 ms, and 1 to 3 ms.
+``astra-network-ns3`` keeps it: a star of N + 1 hosts, frames of 4140 octets, no PFC. It marks as
+packets leave. For the other rows it was changed to mark as they come; for those of "mlx" to space
+CNPs by 4 us for each queue pair, to have IEEE 802.1Qau's byte counter, and to let a rate that
+changes move the frame that waits, as the pacer here does. Each range is that of five seeds, from 0
+to 1 ms, and 1 to 3 ms.
 """
 
 from __future__ import annotations
