@@ -35,7 +35,7 @@ from emulator.dataplane.switch.virtual_state import (
     SharedPool,
 )
 from emulator.sim.event_queue import NEVER, PS, EventQueue, Source
-from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line
+from emulator.sim.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.sim.line_record import LineRecord
 from topologies.analysis.deadlock import SwitchChannel
 from topologies.ethernet import GAP_OCTETS, PREAMBLE_OCTETS, SHORTEST_OCTETS
@@ -499,8 +499,6 @@ class PriorityFlowControl:
         def left(queue: int, octets: int, origin: int) -> None:
             if queue == MAC_CONTROL:
                 return
-            if pool is not None and queue != LOW:
-                pool.leave_queue(depths[at + queue], octets)
             depths[at + queue] -= octets
             if queue == LOW and origin:
                 one = by_index[origin]
@@ -509,7 +507,12 @@ class PriorityFlowControl:
                 else:
                     one.give_back(octets)
 
-        return left
+        def left_pool(queue: int, octets: int, origin: int) -> None:
+            if pool is not None and queue in (HIGH, MEDIUM):
+                pool.leave_queue(depths[at + queue], octets)
+            left(queue, octets, origin)
+
+        return left if pool is None else left_pool
 
     # What the ends call
 
