@@ -23,6 +23,8 @@ HOT = (
     "emulator/rocev2/connection/work.py",
     "emulator/rocev2/datagrams.py",
     "emulator/rocev2/hca.py",
+    "emulator/rocev2/memory.py",
+    "emulator/rocev2/wire/codes.py",
     "emulator/rocev2/wire/packets.py",
     "emulator/sim/endpoint/operations/data_arrival.py",
     "emulator/sim/endpoint/operations/elementwise.py",

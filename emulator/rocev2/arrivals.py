@@ -7,6 +7,7 @@ dropped from another peer than the queue pair's, of another partition or of anot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from emulator.rocev2.connection.queue_pair import QueuePair
@@ -15,27 +16,23 @@ from emulator.rocev2.datagrams import Datagrams
 from emulator.rocev2.wire.codes import (
     CNP_OPCODE,
     OPERATION_MASK,
+    PSN_MASK,
     SERVICE_MASK,
     BthOperation,
     pkeys_match,
 )
-from emulator.rocev2.wire.packets import PacketDecapsulator
+from emulator.rocev2.wire.packets import ACK_REQUEST, PacketDecapsulator, PacketFlow
 from uet.encapsulation_choice import Encapsulation
 from uet.wire.codes import ECN_CE
 
 if TYPE_CHECKING:
     from emulator.rocev2.hca import HostChannelAdapter
 
-_ACKREQ: Final = 0x80
-_RESPONSES: Final = frozenset(
-    {
-        BthOperation.READ_RESPONSE_FIRST,
-        BthOperation.READ_RESPONSE_MIDDLE,
-        BthOperation.READ_RESPONSE_LAST,
-        BthOperation.READ_RESPONSE_ONLY,
-        BthOperation.ATOMIC_ACKNOWLEDGE,
-    }
-)
+#: What a requester takes: responses to READs, acknowledgements, and those of atomics.
+_FIRST_RESPONSE: Final = int(BthOperation.READ_RESPONSE_FIRST)
+_LAST_RESPONSE: Final = int(BthOperation.ATOMIC_ACKNOWLEDGE)
+#: The last word of a BTH: AckReq, and the PSN.
+_LAST_WORD: Final = Struct(">I").unpack_from
 _ACKNOWLEDGE: Final = int(BthOperation.ACKNOWLEDGE)
 _ACKNOWLEDGEMENTS: Final = frozenset({BthOperation.ACKNOWLEDGE, BthOperation.ATOMIC_ACKNOWLEDGE})
 
@@ -56,26 +53,24 @@ class HcaArrivals:
 
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         """Take whole Ethernet frames."""
-        opening, counts, queue_pair = self._opener.open, self._counts, self._hca.queue_pair
+        opener, counts, hca = self._opener, self._counts, self._hca
         for frame in frames:
             self.queue_pair = None
-            flow = opening(frame)
+            flow = opener.open(frame)
             if isinstance(flow, str):
                 counts[flow] += 1
                 continue
-            (
-                _, crc_at, extensions_at, at, end, _, opcode, pkey, dqpn, source, _,
-                traffic_class, _,
-            ) = flow  # fmt: skip
-            self.queue_pair = qp = queue_pair(dqpn)
+            opcode = flow.opcode
+            extensions_at, at, end = flow.extensions_at, flow.payload_at, flow.payload_end
+            self.queue_pair = qp = hca.queue_pair(flow.dqpn)
             if qp is None:
-                self._other(opcode, dqpn, pkey, source, frame, extensions_at, at, end)
+                self._other(flow, frame)
                 continue
             if not qp.receives:
                 counts["rx_drop_qp_state"] += 1
-            elif source != qp.peer_key:
+            elif flow.source != qp.peer_key:
                 counts["rx_drop_other_peer"] += 1
-            elif pkey != qp.pkey and not qp.takes(pkey):
+            elif flow.pkey != qp.pkey and not qp.takes(flow.pkey):
                 counts["rx_drop_bad_pkey"] += 1
             elif opcode == CNP_OPCODE:
                 self._receive_cnp(qp, now)
@@ -83,13 +78,14 @@ class HcaArrivals:
                 counts["rx_drop_other_service"] += 1
             else:
                 operation = opcode & OPERATION_MASK
-                if traffic_class & 3 == ECN_CE:
+                if flow.traffic_class & 3 == ECN_CE:
                     self._marked(qp, operation, now)
-                psn = int.from_bytes(frame[crc_at + 1 : crc_at + 4], "big")
-                if operation == _ACKNOWLEDGE or operation in _RESPONSES:
+                word: int = _LAST_WORD(frame, flow.crc_at)[0]
+                psn = word & PSN_MASK
+                if _FIRST_RESPONSE <= operation <= _LAST_RESPONSE:
                     self._receive_response(qp, operation, psn, frame, extensions_at, at, end, now)
                 elif qp.responder is not None:
-                    asks = frame[crc_at] & _ACKREQ != 0
+                    asks = word & ACK_REQUEST != 0
                     qp.responder.on_request(operation, psn, asks, frame, extensions_at, at, end)
 
     def _receive_response(
@@ -113,27 +109,19 @@ class HcaArrivals:
             requester.on_response(operation, psn, frame, at, end, now)
         self._hca.activate(qp)
 
-    def _other(
-        self,
-        opcode: int,
-        dqpn: int,
-        pkey: int,
-        source: bytes,
-        frame: memoryview,
-        extensions_at: int,
-        at: int,
-        end: int,
-    ) -> None:
+    def _other(self, flow: PacketFlow, frame: memoryview) -> None:
         """A packet for no connected queue pair."""
-        peer = self._hca.peers.meet(source)
-        if dqpn != self._config.ud_qpn:
+        peer = self._hca.peers.meet(flow.source)
+        if flow.dqpn != self._config.ud_qpn:
             self._counts["rx_drop_unknown_qp"] += 1
         elif peer is None:
             self._counts["rx_drop_other_peer"] += 1
-        elif not pkeys_match(pkey, self._config.pkey):
+        elif not pkeys_match(flow.pkey, self._config.pkey):
             self._counts["rx_drop_bad_pkey"] += 1
         else:
-            self._datagrams.receive(opcode, peer, frame, extensions_at, at, end)
+            self._datagrams.receive(
+                flow.opcode, peer, frame, flow.extensions_at, flow.payload_at, flow.payload_end
+            )
 
     def _marked(self, qp: QueuePair, operation: int, now: int) -> None:
         """A switch has marked a packet (RFC 3168): notify its sender, not too often.

@@ -238,8 +238,8 @@ class HostChannelAdapter:
             self.counts["tx_data_packets"] += 1
         ready = self._ready
         while ready and len(out) < limit:
-            qpn, qp = next(iter(ready.items()))
-            del ready[qpn]
+            qpn = next(iter(ready))
+            qp = ready.pop(qpn)
             self._sending = qp
             stop = min(limit, len(out) + _TURN)
             qp.transmit(out, now, stop)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 KEY_BITS: Final = 32
@@ -13,7 +12,6 @@ class HcaMemoryRegionError(ValueError):
     """A region cannot be registered as requested."""
 
 
-@dataclass(frozen=True, slots=True)
 class HcaMemoryRegion:
     """Registered memory, and what peers may do with it.
 
@@ -21,11 +19,21 @@ class HcaMemoryRegion:
     (a zero-based region).  Atomic operations need a region that may be written and read.
     """
 
-    memory: memoryview
-    key: int
-    writable: bool = True
-    readable: bool = True
-    address: int = 0
+    __slots__ = ("address", "key", "memory", "readable", "writable")
+
+    def __init__(
+        self,
+        memory: memoryview,
+        key: int,
+        writable: bool = True,
+        readable: bool = True,
+        address: int = 0,
+    ) -> None:
+        self.memory = memory
+        self.key = key
+        self.writable = writable
+        self.readable = readable
+        self.address = address
 
 
 class RKeyTable:

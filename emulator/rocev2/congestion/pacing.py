@@ -48,10 +48,13 @@ class Pacer:
     Nothing is spaced while nothing limits: the port sends no faster than it can.
     """
 
-    __slots__ = ("_bits", "_burst", "_limiter", "_start", "next")
+    __slots__ = ("_bits", "_burst", "_due", "_limited", "_limiter", "_start", "next")
 
     def __init__(self, limiter: RateLimiter, burst: int) -> None:
         self._limiter = limiter
+        # kept from call to call, since only calls change a limiter, and these come from here
+        self._limited = limiter.limited
+        self._due = limiter.next_deadline()
         self._burst = burst * _BITS_TIMES_NS
         #: the earliest moment for the next frame (ns)
         self.next = 0
@@ -65,19 +68,22 @@ class Pacer:
 
     def sent(self, octets: int, now: int) -> None:
         """A frame of ``octets`` leaves now."""
-        limiter = self._limiter
         octets += FRAMING_OCTETS
         self._bits = octets * _BITS_TIMES_NS
-        if not limiter.limited:
+        if not self._limited:
             self._start = now
             return
+        limiter = self._limiter
         earliest = now - int(self._burst / limiter.rate_bps)
         self._start = self.next if self.next > earliest else earliest
         limiter.on_sent(octets, now)
         self._again()
 
     def _again(self) -> None:
-        self.next = self._start + int(self._bits / self._limiter.rate_bps)
+        limiter = self._limiter
+        self.next = self._start + int(self._bits / limiter.rate_bps)
+        self._limited = limiter.limited
+        self._due = limiter.next_deadline()
 
     def on_cnp(self, now: int) -> None:
         """The receiver has seen marked packets."""
@@ -86,7 +92,7 @@ class Pacer:
 
     def next_deadline(self) -> int | None:
         """Return when the rate changes by itself (ns), or ``None``."""
-        return self._limiter.next_deadline()
+        return self._due
 
     def advance(self, now: int) -> None:
         """Let the rate change that was to."""

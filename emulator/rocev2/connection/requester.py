@@ -297,6 +297,8 @@ _FATAL: Final = {
     Syndrome.NAK_REMOTE_ACCESS_ERROR: "REM_ACCESS_ERR",
     Syndrome.NAK_REMOTE_OPERATIONAL_ERROR: "REM_OP_ERR",
 }
+_ACK: Final = int(Syndrome.ACK)
+_AETH: Final = headers.AETH.unpack_from
 _MICROSECOND: Final = 1_000
 _MSN_BITS: Final = 24
 
@@ -307,9 +309,7 @@ class Requester:
     def __init__(self, qp: QueuePair, first_psn: int) -> None:
         config = qp.host.config
         self._qp = qp
-        self._queue = queue = SendQueue(qp, first_psn)
-        # Callers reach the queue without a frame of the interpreter between: every turn sends.
-        self.post, self.transmit = queue.post, queue.transmit
+        self._queue = SendQueue(qp, first_psn)
         self._counts = qp.host.counts
         self._mtu = config.mtu
         self._timeout = timeout_ns(config.timeout)
@@ -321,6 +321,14 @@ class Requester:
         self._rnr_retry = self._rnr_retries = config.rnr_retry
         self._rnr_until: int | None = None
 
+    def post(self, work: WorkRequest) -> None:
+        """Queue work behind all other."""
+        self._queue.post(work)
+
+    def transmit(self, out: list[Frame], now: int, limit: int) -> None:
+        """Send what may leave now, until ``out`` has ``limit`` frames."""
+        self._queue.transmit(out, now, limit)
+
     @property
     def idle(self) -> bool:
         """Return whether everything posted has been carried out."""
@@ -331,14 +339,14 @@ class Requester:
     def on_ack(self, psn24: int, frame: memoryview, at: int, now: int) -> None:
         """Handle an ACK or NAK whose AETH is at ``at``."""
         queue = self._queue
-        (word,) = headers.AETH.unpack_from(frame, at)
+        word: int = _AETH(frame, at)[0]
         syndrome = word >> _MSN_BITS
         psn = unwrap(psn24, queue.una)
         kind = syndrome & SYNDROME_KIND
         # The newest acknowledged one may come again: the responder answers duplicates with it.
         if not queue.una - 1 <= psn < queue.high:
             self._counts["rx_drop_ack_outside_window"] += 1
-        elif kind == Syndrome.ACK:
+        elif kind == _ACK:
             self._counts["rx_acks"] += 1
             self._acknowledge(psn + 1, now)
         elif psn < queue.una:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from emulator.rocev2.connection.queue_pair import QueuePair
 
 _O: Final = BthOperation
+_AETH_OCTETS: Final = headers.AETH.size
 _MSN_SHIFT: Final = headers.AETH.shift("syndrome")
 _OPCODE_SHIFT: Final = headers.BTH.shift("opcode")
 _MIGREQ: Final = headers.BTH.mask("migreq")
@@ -172,7 +173,7 @@ class Answers:
         answers, make, traffic_class = self._queue, self._qp.frames.frame, self._qp.ack_class
         while answers and isinstance(answer := answers[0], ResponderAnswer):
             answers.popleft()
-            extensions = answer.aeth.to_bytes(headers.AETH.size, "big")
+            extensions = answer.aeth.to_bytes(_AETH_OCTETS, "big")
             word = self._ack_word
             if answer.original is not None:
                 if not answer.again:

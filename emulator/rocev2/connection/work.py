@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import cache
+from struct import error as struct_error
 from typing import Final
 
 from emulator.rocev2.connection.send_invalidate import SendInvalidate
@@ -29,6 +31,7 @@ _O: Final = BthOperation
 _OPCODE_SHIFT: Final = headers.BTH.shift("opcode")
 _SOLICITED: Final = headers.BTH.mask("solicited")
 _MIGREQ: Final = headers.BTH.mask("migreq")
+_RETH: Final = headers.RETH.pack
 _UINT64: Final = 8
 _IMMEDIATE_BITS: Final = 32
 #: The completion error, as verbs name it, of work that ends without being carried out.
@@ -102,6 +105,16 @@ class WorkRequest:
         )
 
 
+_Operations = tuple[BthOperation, BthOperation, BthOperation, BthOperation]
+
+
+@cache
+def _words(base: int, operations: _Operations, flag: int) -> tuple[int, int, int, int]:
+    """The first words of the BTH; ``flag`` is for the packet that ends the message."""
+    only, first, middle, last = (base | o << _OPCODE_SHIFT for o in operations)
+    return only | flag, first, middle, last | flag
+
+
 class Workshop:
     """Makes the work of one queue pair from requests."""
 
@@ -126,15 +139,8 @@ class Workshop:
                 return self._atomic(request)
         raise WorkError(f"this service of RoCEv2 has request of kind {request.kind!r}")
 
-    def _words(
-        self,
-        operations: tuple[BthOperation, BthOperation, BthOperation, BthOperation],
-        *,
-        notifies: bool,
-    ) -> tuple[int, int, int, int]:
-        only, first, middle, last = (self._base | o << _OPCODE_SHIFT for o in operations)
-        flag = self._solicited if notifies else 0
-        return only | flag, first, middle, last | flag
+    def _words(self, operations: _Operations, *, notifies: bool) -> tuple[int, int, int, int]:
+        return _words(self._base, operations, self._solicited if notifies else 0)
 
     def _write(self, request: WriteRequest) -> WorkRequest:
         if request.synchronise is not None:
@@ -230,11 +236,14 @@ def packet_extension(work: WorkRequest, at: int, length: int, extension: bytes) 
     """The extension headers of a packet with ``length`` octets from ``at`` on, placed directly."""
     request = work.request
     assert isinstance(request, WriteRequest)
-    return headers.RETH.pack(request.offset + at, request.key, length) + extension
+    return _RETH(request.offset + at, request.key, length) + extension
 
 
 def _reth(address: int, key: int, length: int) -> bytes:
-    return encoded(headers.RETH, va=address, rkey=key, dmalen=length)
+    try:
+        return _RETH(address, key, length)
+    except (struct_error, OverflowError):
+        return encoded(headers.RETH, va=address, rkey=key, dmalen=length)  # names what is wrong
 
 
 def encoded(header: Header, **fields: int) -> bytes:

@@ -147,7 +147,7 @@ class Shape:
 
 
 #: Of the operations that carry a message's data.
-SHAPES: Final[Mapping[int, Shape]] = {
+SHAPES: Final[dict[int, Shape]] = {
     _O.SEND_FIRST: Shape(True, True, False),
     _O.SEND_MIDDLE: Shape(True, False, False),
     _O.SEND_LAST: Shape(True, False, True),

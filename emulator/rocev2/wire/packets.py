@@ -13,8 +13,9 @@ ICRC of the next packet then costs its own octets only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Final, NamedTuple
+from typing import Final
 
 try:
     from zlib_ng.zlib_ng import crc32  # zlib's own takes ten times as long for a packet's payload
@@ -83,7 +84,8 @@ def icrc(packet: bytes | memoryview, udp_at: int) -> bytes:
     return packed(crc32(packet[bth_at + 8 :], seed(packet[:bth_at], packet[bth_at : bth_at + 8])))
 
 
-class PacketFlow(NamedTuple):
+@dataclass(slots=True, eq=False)
+class PacketFlow:
     """The fields that packets alike up to the PSN have in common.
 
     ``crc_at``, ``extensions_at``, ``payload_at``, ``payload_end`` and ``end`` are offsets in the
@@ -132,10 +134,11 @@ class PacketDecapsulator:
                 if len(self._flows) >= _KEPT_FLOWS:
                     self._flows.clear()
                 self._flows[key] = flow
-        crc, crc_at, _, _, _, end, *_ = flow
+        end = flow.end
         if end > len(frame):
             return "rx_drop_truncated"
-        if crc32(frame[crc_at:end], crc) != RESIDUE:
+        residue: int = crc32(frame[flow.crc_at : end], flow.crc)
+        if residue != RESIDUE:
             return "rx_drop_bad_icrc"
         return flow if flow.fault is None else flow.fault
 
