@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import psutil
-
 from emulator.errors import UserError
+from emulator.machine_memory import machine_memory
 
 #: Octets of a packed file that may become one, beyond :data:`ALWAYS`.
 MOST_RATIO = 200
@@ -74,7 +73,7 @@ def content(path: Path, weight: int = 1, unpacked: int = 0, most: int = 0) -> by
 
 def _bound(size: int, packed: bool, weight: int, unpacked: int, most: int) -> tuple[int, str]:
     """Return the octets of content that are allowed, and the reason with the way out."""
-    free = psutil.virtual_memory().available
+    free = machine_memory().available
     way_out = "cut it to what matters"
     if not most:
         way_out += ", or raise the bound with --param unpacked=SIZE"

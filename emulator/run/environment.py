@@ -8,16 +8,15 @@ import platform
 import sys
 from pathlib import Path
 
-import psutil
-
 from emulator.compiled.finder import engine
+from emulator.machine_memory import machine_memory
 
 _PACKAGES = ("uetemu", "scapy", "pyroute2", "mininet", "numpy", "click", "google-crc32c")
 
 
 def describe_machine() -> dict[str, object]:
     """Machine, kernel and versions as JSON types."""
-    memory = psutil.virtual_memory()
+    memory = machine_memory()
     return {
         "kernel": {
             "release": platform.release(),

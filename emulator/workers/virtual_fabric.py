@@ -22,7 +22,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from emulator.dataplane.account import Account
 from emulator.dataplane.dataplane import Dataplane
@@ -37,7 +37,6 @@ from emulator.sim.pfc import PauseWatch, PriorityFlowControl
 from emulator.sim.port_capture import PortCapture, PortTaps
 from emulator.sim.port_settings import LineChange
 from emulator.workers.division import ALONE, Processes
-from emulator.workers.forked_worker import ForkedWorker
 from emulator.workers.interrupts import held
 from emulator.workers.partition import lookahead_ps
 from emulator.workers.ranks.exchange import Ranks
@@ -45,6 +44,9 @@ from emulator.workers.ranks.worker import OtherRank, OwnRank, RankedPorts
 from emulator.workers.windows import Crossing, News, shared_work
 from emulator.workers.worker import Call, Counted, Worker, WorkerPart, call, uncollected
 from topologies.model import CableEnd
+
+if TYPE_CHECKING:
+    from emulator.workers.forked_worker import ForkedWorker
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,9 +87,11 @@ class VirtualFabric:
         self.ranks = ranks = processes if isinstance(processes, Ranks) else None
         own = 0 if ranks is None else ranks.number
         self.workers: list[Worker] = []
+        #: The workers that have a process of their own.
+        self._forked: list[ForkedWorker] = []
         try:
-            for number in range(1, wires.workers) if ranks is None else ():
-                self.workers.append(ForkedWorker(lab, number, self._forked, self.record))
+            if ranks is None and wires.workers > 1:
+                self._fork(lab, wires.workers)
             queue = events if wires.workers == 1 else EventQueue()
             self.part = WorkerPart(lab, own, queue, self.record)
             self.part.hear = self._take_news if wires.workers == 1 else None
@@ -131,10 +135,14 @@ class VirtualFabric:
         """The processes of the workers that have one of their own, by their number."""
         return {one.number: one.pid for one in self._forked}
 
-    @property
-    def _forked(self) -> list[ForkedWorker]:
-        """The workers that have a process of their own."""
-        return [one for one in self.workers if isinstance(one, ForkedWorker)]
+    def _fork(self, lab: Dataplane, workers: int) -> None:
+        """Fork every worker but this process."""
+        from emulator.workers.forked_worker import ForkedWorker  # of no use to most runs
+
+        for number in range(1, workers):
+            worker = ForkedWorker(lab, number, self._forked, self.record)
+            self._forked.append(worker)
+            self.workers.append(worker)
 
     def on_news(self, hear: Callable[[News], None]) -> None:
         """Call ``hear`` with the outcomes of ranks, in the order of their times."""
@@ -502,4 +510,4 @@ class VirtualFabric:
         with contextlib.ExitStack() as stack:
             for worker in self.workers:
                 stack.callback(worker.close)
-            self.workers = []
+            self.workers, self._forked = [], []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -182,6 +181,8 @@ class Total:
         precision = self.datatype.precision
         if self.exact or self.reduction in ("min", "max") or precision is None:
             return None
+        import ml_dtypes  # few runs need it
+
         steps = (self.ranks + 1) * 2.0**-precision
         scale = self.ranks if self.reduction == "avg" else 1
         least = float(ml_dtypes.finfo(self.datatype.dtype).smallest_subnormal)

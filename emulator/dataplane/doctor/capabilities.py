@@ -16,12 +16,11 @@ from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
 
-import psutil
-
 from emulator.dataplane.doctor import probes as trials
 from emulator.dataplane.kernel import rights
 from emulator.errors import UserError
 from emulator.logs import plain_logger
+from emulator.machine_memory import machine_memory
 
 _log = plain_logger(__name__)
 
@@ -170,7 +169,7 @@ def _shared_memory() -> tuple[bool, str]:
 
 
 def _memory() -> tuple[bool, str]:
-    memory = psutil.virtual_memory()
+    memory = machine_memory()
     return True, f"{_gib(memory.available)} available of {_gib(memory.total)}"
 
 

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import psutil
-
 from emulator.dataplane.switch.bpf.layout import TrafficClass
 from emulator.dataplane.switch.code_points import LAB
 from emulator.dataplane.switch.parameters import CLASS_NAMES, DSCP, ECN, PARAMETERS, TRIM
 from emulator.dataplane.switch.switch_choice import SwitchChoice
 from emulator.dataplane.switch.switch_profile import TRIMMED_NAMES, named
 from emulator.errors import UserError
+from emulator.machine_memory import machine_memory
 from emulator.run.plan.stages import StageChoice
 from emulator.scenario import Trial
 from emulator.sim.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
@@ -142,8 +141,7 @@ def check_memory(
 
 
 def _available() -> int:
-    available: int = psutil.virtual_memory().available
-    return max(0, available - SPARE_BYTES)
+    return max(0, machine_memory().available - SPARE_BYTES)
 
 
 def _sized(octets: int) -> str:

@@ -71,5 +71,6 @@ def test_run_of_uet_loads_no_other_stack(tmp_path: Path) -> None:
     modules = imported_by("run", "allreduce", *small, *transport, *output)
     others = ("rocev2", "cluster", "report", "suite", "lab")
     assert not within(modules, *LARGE - {"numpy"}, "numpy.ma", "rich")
+    assert not within(modules, "psutil", "ml_dtypes", "multiprocessing")
     assert not within(modules, *(f"emulator.{room}" for room in others))
     assert "uet.fep" in modules

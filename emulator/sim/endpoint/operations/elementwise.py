@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -62,6 +61,8 @@ def element_type(name: str) -> np.dtype[np.generic]:
     Raises ValueError if there is none.
     """
     if name == "bfloat16":
+        import ml_dtypes  # few runs need it
+
         brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return brain
     try:
