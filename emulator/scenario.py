@@ -48,6 +48,7 @@ from emulator.run.measures.message_times import Iteration
 from emulator.run.measures.port_record import PortRecord
 from emulator.run.measures.queue_depths import QueueSeries
 from emulator.sim.endpoint.interruption import JobExecution
+from emulator.sim.endpoint.operations.operation_table import in_columns
 from emulator.sim.endpoint.operations.schedule import Schedule, compiled_ranks, without_others
 from emulator.transports.wire_cost import WireCost
 from topologies.advice import meant
@@ -76,7 +77,7 @@ class LatestSchedules:
             kept, ranks = self._kept, compiled_ranks()
             if kept is None or kept[0] is not source or kept[1] != ranks:
                 self._kept = kept = None  # there is no room for two
-                self._kept = kept = source, ranks, without_others(compile_one())
+                self._kept = kept = source, ranks, in_columns(without_others(compile_one()))
             return kept[2]
 
         return compiled

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar, overload
 
 from emulator.errors import UserError
+from emulator.sim.endpoint.operations.operation_table import in_columns
 from emulator.sim.endpoint.operations.schedule import (
     Schedule,
     only_operations_of,
@@ -172,7 +173,7 @@ class Division:
         refusal: tuple[object, str] | None = None
         try:
             with only_operations_of(None if self.count == 1 else self.own):
-                compiled = without_others(compile_all())
+                compiled = in_columns(without_others(compile_all()))
             if [schedule.rank for schedule in compiled] != list(range(len(self.home))):
                 raise UserError(
                     f"{what} has {len(compiled)} schedules and the fabric {len(self.home)} GPUs; "

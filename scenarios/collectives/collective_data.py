@@ -18,6 +18,10 @@ from scenarios.collectives.data_types import (
 )
 from scenarios.collectives.exchange_matrix import Matrix
 
+#: Octets of a member's buffer up to which the parts are kept: drawing them again would cost more
+#: than the room, as for each a generator is made.
+_KEPT = 2**16
+
 
 @dataclass(frozen=True)
 class CollectiveData:
@@ -32,6 +36,10 @@ class CollectiveData:
     matrix: Matrix | None = None
     #: the reduction of those operands that were drawn in order: each is drawn once for both ends
     _reduced: Total = field(init=False, repr=False, compare=False)
+    #: parts of small buffers, by sender and receiver: each is drawn once for both ends
+    _pieces: dict[tuple[int, int], Values] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_reduced", Total(self.datatype, self.reduction, exact=self.exact))
@@ -57,10 +65,17 @@ class CollectiveData:
         return self.part if self.matrix is None else self.matrix[sender][receiver]
 
     def piece(self, sender: int, receiver: int) -> Values:
-        """Return the part that one member has for another one."""
+        """Return the part that one member has for another one; nobody may change it."""
+        drawn = self._pieces.get((sender, receiver))
+        if drawn is not None:
+            return drawn
         octets = self.octets(sender, receiver)
         key = (self.seed, 1, self.group, sender, receiver, octets)
-        return self._values(key, octets, 1, sender)
+        values = self._values(key, octets, 1, sender)
+        if self.size <= _KEPT:
+            values.flags.writeable = False
+            self._pieces[sender, receiver] = values
+        return values
 
     def _values(self, key: Sequence[int], octets: int, ranks: int, position: int) -> Values:
         count = octets // self.datatype.octets

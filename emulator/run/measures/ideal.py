@@ -41,7 +41,7 @@ import numpy.typing as npt
 from emulator.run.measures.cuts import Change, Crossing, cut_bound_ns
 from emulator.run.measures.matched_messages import Messages, Numbers
 from emulator.run.measures.message_graph import MessageGraph
-from emulator.sim.endpoint.operations.operation_table import APPLY, COMPUTE
+from emulator.sim.endpoint.operations.operation_table import APPLY, COMPUTE, of_kinds
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.endpoint.operations.schedule_program import describe
 from emulator.transports.wire_cost import WireCost
@@ -251,7 +251,7 @@ class _Bound:
     def _own(self) -> Numbers:
         """Return how long each operation takes by itself (ns)."""
         number = self.graph.column("number")
-        number[~np.isin(self.graph.kind, (COMPUTE, APPLY))] = 0
+        number[~of_kinds(self.graph.kind, COMPUTE, APPLY)] = 0
         return number
 
     def _fabric(self, begins: Floats, rests: Floats) -> float:

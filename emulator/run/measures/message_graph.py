@@ -20,7 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.run.measures.matched_messages import Messages, Numbers
-from emulator.sim.endpoint.operations.operation_table import COPY, WRITE, Column, OperationTable
+from emulator.sim.endpoint.operations.operation_table import (
+    COPY,
+    WRITE,
+    Column,
+    OperationTable,
+    of_kinds,
+)
 from emulator.sim.endpoint.operations.schedule import Operation, Schedule
 from emulator.workers.division import JobSchedules
 
@@ -79,7 +85,7 @@ class MessageGraph:
         self._firsts = np.concatenate([[0], np.cumsum(sizes)])
         self.kind = self.column("kind")
         self._rank = np.repeat(np.array([one.rank for one in schedules], np.int32), sizes)
-        sends = np.flatnonzero(np.isin(self.kind, (WRITE, COPY)))
+        sends = np.flatnonzero(of_kinds(self.kind, WRITE, COPY))
         self.sends: Numbers = sends.astype(np.int32)
         #: the messages that have a sender and a receiver, of which one at least is here
         self.messages = Messages.of(self, self.division)

@@ -23,7 +23,7 @@ is the index of its call in ``calls``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, overload
 
 import numpy as np
@@ -39,6 +39,7 @@ from emulator.sim.endpoint.operations.schedule import (
     Receive,
     Reduce,
     Region,
+    Schedule,
     Write,
 )
 
@@ -228,7 +229,7 @@ class OperationTable(Sequence[Operation]):
 
     def where(self, *kinds: int) -> npt.NDArray[np.intp]:
         """The indices of all operations of ``kinds``, in order."""
-        return np.flatnonzero(np.isin(self.columns["kind"], kinds))
+        return np.flatnonzero(of_kinds(self.columns["kind"], *kinds))
 
     def peers(self, *kinds: int) -> list[int]:
         """The peers of all operations of ``kinds``, each once, in order."""
@@ -239,6 +240,27 @@ class OperationTable(Sequence[Operation]):
         """The names of all barriers, each once."""
         numbers = distinct(self.columns["number"][self.where(BARRIER)]).tolist()
         return [self.names[number] for number in numbers]
+
+
+def in_columns(schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+    """Return ``schedules`` with their operations in tables, made once for all who read them.
+
+    Schedules with operations that fit no table stay: who executes them names what is wrong.
+    """
+    try:
+        return tuple(
+            replace(one, operations=OperationTable.of(one.operations)) for one in schedules
+        )
+    except (ValueError, OverflowError):
+        return schedules
+
+
+def of_kinds(column: Column, *kinds: int) -> npt.NDArray[np.bool_]:
+    """Whether each of a ``column`` of kinds is one of ``kinds``: ``np.isin``, for a tenth of it."""
+    chosen: npt.NDArray[np.bool_] = column == kinds[0]
+    for kind in kinds[1:]:
+        chosen |= column == kind
+    return chosen
 
 
 def distinct(values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:

@@ -24,6 +24,7 @@ from emulator.sim.endpoint.operations.operation_table import (
     WRITE,
     OperationTable,
     distinct,
+    of_kinds,
 )
 from emulator.sim.endpoint.operations.schedule import (
     Apply,
@@ -155,10 +156,10 @@ class ScheduleProgram:
         at = np.zeros(len(kind), np.int64)
         far = np.zeros(len(kind), np.int64)
         here = self.layout
-        near = np.isin(kind, (WRITE, COPY, RECEIVE, REDUCE))
+        near = of_kinds(kind, WRITE, COPY, RECEIVE, REDUCE)
         self._locate(at, near, here, "near")
         self._locate(far, kind == REDUCE, here, "far")
-        sends = np.isin(kind, (WRITE, COPY))
+        sends = of_kinds(kind, WRITE, COPY)
         for peer in self.operations.peers(WRITE, COPY):
             layout = self.layouts.get(peer)
             to = sends & (columns["peer"] == peer)
@@ -190,13 +191,13 @@ class ScheduleProgram:
         columns, names = self.operations.columns, self.operations.names
         kind = columns["kind"]
         for ways in ((WRITE, COPY), (RECEIVE,)):
-            chosen = np.flatnonzero(np.isin(kind, ways))
+            chosen = np.flatnonzero(of_kinds(kind, *ways))
             tag = columns["tag"][chosen].astype(np.int64)
             self._wrong[chosen[(tag < 0) | (tag >= 1 << TAG_BITS)]] = True
             key = columns["peer"][chosen].astype(np.int64) << TAG_BITS | tag
             order = np.argsort(key, kind="stable")
             self._wrong[chosen[order[1:][key[order[1:]] == key[order[:-1]]]]] = True
-        self._wrong |= np.isin(kind, (COMPUTE, APPLY)) & (columns["number"] < 0)
+        self._wrong |= of_kinds(kind, COMPUTE, APPLY) & (columns["number"] < 0)
         sums = np.flatnonzero(kind == REDUCE)
         if len(sums):
             sizes = np.ones(len(names), np.int64)
