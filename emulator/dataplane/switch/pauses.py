@@ -142,10 +142,10 @@ def forget(program: SwitchTables, *, egress: int | None = None, origin: int | No
     return freed
 
 
-def set_dropping(program: SwitchTables, index: int, dropping: bool) -> None:
-    """Have lossless frames that are to leave by port ``index`` dropped, or no longer."""
+def change_rules(program: SwitchTables, index: int, **changes: int) -> None:
+    """Have ``dropping`` (lossless frames that are to leave by port ``index``) and the like so."""
     key = PORT_KEY.pack(index)
-    rules = unpack(PAUSE, program.pause_rules.get(key)) | {"dropping": dropping}
+    rules = unpack(PAUSE, program.pause_rules.get(key)) | changes
     program.pause_rules.put(key, pack(PAUSE, **rules))
 
 
@@ -278,7 +278,7 @@ class Pauses:
 
     def drop(self, port: str, on: bool) -> None:
         """Have lossless frames that are to leave by ``port`` dropped, or no longer."""
-        set_dropping(self._program, self.indices[port], on)
+        change_rules(self._program, self.indices[port], dropping=on)
 
     def storm(self, nic: CableEnd, on: bool) -> None:
         """Let this NIC pause its switch without a reason, or no longer."""

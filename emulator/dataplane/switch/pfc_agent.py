@@ -54,7 +54,7 @@ from emulator.dataplane.switch import switch_fitting as fitting
 from emulator.dataplane.switch.bpf.layout import PAUSE_EVENT, PAUSE_STATE, PORT_KEY
 from emulator.dataplane.switch.bpf.switch_program import SwitchProgram, pins_of
 from emulator.dataplane.switch.pause import Gate, Pauser, PauseRules, frame, quanta
-from emulator.dataplane.switch.pauses import forget, set_dropping
+from emulator.dataplane.switch.pauses import UNBOUNDED, change_rules, forget
 from emulator.errors import UserError
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Topology
@@ -164,6 +164,8 @@ class PausePort:
         kernel = self._kernel
         kernel.queue(request.kind, request.flags, request.body(self.index), f"{self.name}, pause")
         kernel.flush()
+        until = UNBOUNDED if closed else time.monotonic_ns()
+        change_rules(self._program, self.index, paused_until=until)
         self._shut = closed
         if not closed:
             try:
@@ -174,7 +176,7 @@ class PausePort:
                     raise
 
     def _set_dropping(self, dropping: bool) -> None:
-        set_dropping(self._program, self.index, dropping)
+        change_rules(self._program, self.index, dropping=dropping)
         self._dropping = dropping
 
 
@@ -436,7 +438,8 @@ class PauseAgent:
         states = self._program.pause_states.first(max(self.ports, default=-1) + 1)
         held = {}
         for index, port in self.ports.items():
-            octets, _, _, _, asserted, _ = PAUSE_STATE.unpack_from(states, index * PAUSE_STATE.size)
+            at = index * PAUSE_STATE.size
+            octets, _, _, _, asserted, *_ = PAUSE_STATE.unpack_from(states, at)
             held[index] = octets
             if asserted and not port.pauser.asserted:
                 port.ask(now)

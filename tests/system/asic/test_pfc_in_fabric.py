@@ -14,7 +14,13 @@ from emulator.dataplane.clock import Clock
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.switch import pauses as pause_requests
-from emulator.dataplane.switch.bpf.layout import PAUSE_STATE, PORT_KEY, DropReason, TrafficClass
+from emulator.dataplane.switch.bpf.layout import (
+    PAUSE_STATE,
+    PORT_KEY,
+    DropReason,
+    Queue,
+    TrafficClass,
+)
 from emulator.dataplane.switch.cable_counters import PauseCounters
 from emulator.dataplane.switch.cable_fitting import allowance_ns, device_ns
 from emulator.dataplane.switch.fabric_asic import FabricAsic
@@ -42,6 +48,7 @@ OCTETS = SIZE + 42 + 24  # of such a datagram on the wire
 ECT, EF = 2, 0xB8
 STORM = Faults(pause_storm=True)
 BUDGET_S = 20.0
+LOST_AFTER_NS = 1.2e9  # of the host: queue.h, and a little more
 ETH_P_ALL = 0x0003
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 Pausing = Callable[..., Lab]
@@ -357,6 +364,23 @@ def test_marks_come_before_the_first_pause(pausing: Pausing) -> None:
         )
     assert sent > 10
     assert marked > 0
+
+
+def test_frames_that_wait_out_a_long_pause_are_not_taken_for_lost(pausing: Pausing) -> None:
+    lab = pausing()
+    hot = port_to(lab, "h0g0")
+    asic_of(lab).inject(hot, STORM)
+    within(BUDGET_S, is_paused(lab, hot), "paused")
+    send(lab, "h1g0", "h0g0", 4)
+    before = pauses(lab, hot).paused_ns
+    longer = LOST_AFTER_NS / lab.settings.dilation
+
+    def waited() -> bool:
+        return pauses(lab, hot).paused_ns > before + longer
+
+    within(BUDGET_S, waited, "a long pause")
+    send(lab, "h1g0", "h0g0", 1)
+    assert asic_of(lab).counters()[hot].queues[Queue.LOW].bytes == 4 * OCTETS  # one is in the NIC
 
 
 @pytest.mark.conformance("R-047")

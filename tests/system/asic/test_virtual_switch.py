@@ -16,7 +16,7 @@ from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.bpf.layout import PAUSE, PORT_KEY, DropReason, Queue, pack
 from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
 from emulator.dataplane.switch.cable_counters import read as read_pauses
-from emulator.dataplane.switch.pauses import set_dropping
+from emulator.dataplane.switch.pauses import change_rules
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_profile import port_settings
 from emulator.dataplane.switch.virtual_state import (
@@ -175,12 +175,12 @@ def test_watchdog_drops_what_wants_to_leave(router: Router, state: VirtualState)
     router.configure(Balancing.FLOW, seed=1)
     pause(router.program, xoff=OCTETS, ceiling=10 * OCTETS)
     for index in DEPARTURES:
-        set_dropping(router.program, index, True)
+        change_rules(router.program, index, dropping=True)
     assert router.paths(packets(2)) == []
     assert account(state) == (0, 2)
     assert drops(router, DropReason.WATCHDOG) == 2
     for index in DEPARTURES:
-        set_dropping(router.program, index, False)
+        change_rules(router.program, index, dropping=False)
     assert len(router.paths(packets(2))) == 2
 
 

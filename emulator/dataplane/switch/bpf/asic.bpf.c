@@ -142,7 +142,7 @@ int asic_egress(struct __sk_buff *skb)
 		skb->tc_index = 0; /* nothing to be given back */
 	now = now_at(rules);
 	switch (admit(port, mapped, pool, rules, class_number, octets, can_mark(&packet),
-		      can_trim, now)) {
+		      can_trim, rules->measured ? pause_end(index) : 0, now)) {
 	case TO_TRIM:
 		return trim_and_return(skb, &packet, port, rules, class_number);
 	case REFUSED:

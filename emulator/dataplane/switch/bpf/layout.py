@@ -70,7 +70,7 @@ class Array(NamedTuple):
 #: (of the module ``struct``), in C's order.  A further parameter of a class comes behind the others
 #: of it, one of a port behind all.
 CLASS = {**members(OF_CLASS), "priority": "I", "queue": "I"}
-PAUSE = {**members(OF_PFC), "enabled": "I", "dropping": "I"}
+PAUSE = {**members(OF_PFC), "enabled": "I", "dropping": "I", "paused_until": "Q"}
 _OF_PORT = members(OWN, OF_PROFILE, {"": OF_DSCP})
 TAIL = {
     "class_of": _OF_PORT["class_of"],

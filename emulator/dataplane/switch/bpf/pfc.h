@@ -33,6 +33,7 @@ struct pause_rules {
 	__u64 alpha;   /* XOFF is so much of what is free in the pool higher, 2^-ALPHA_SHIFT */
 	__u32 enabled;
 	__u32 dropping; /* the watchdog: what wants to leave here is dropped */
+	__u64 paused_until; /* ns, bpf_ktime_get_ns: the last pause of what leaves here */
 };
 
 struct pause_state {
@@ -107,6 +108,14 @@ static __always_inline struct pause_rules *pausing(__u32 index)
 	struct pause_rules *rules = bpf_map_lookup_elem(&pause_rules, &index);
 
 	return rules && rules->enabled ? rules : 0;
+}
+
+/* When the last pause of what leaves port `index` ended, in the future while it lasts. */
+static __always_inline __u64 pause_end(__u32 index)
+{
+	struct pause_rules *rules = pausing(index);
+
+	return rules ? rules->paused_until : 0;
 }
 
 static __always_inline void tell(struct pause_state *state, __u32 index, __u32 kind)

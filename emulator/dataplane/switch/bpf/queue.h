@@ -98,19 +98,24 @@ static __always_inline __u64 octets_in(const struct port_state *port)
 }
 
 /* A frame that got lost below (the kernel's buffers were full) never arrives.  When the link could
- * have carried everything long ago, nothing is there.  The caller holds the lock. */
-static __always_inline void forget_lost(struct port_state *port, __u64 rate, __u64 now)
+ * have carried everything long ago, nothing is there; while it is paused it carries nothing.  The
+ * caller holds the lock. */
+static __always_inline void forget_lost(struct port_state *port, __u64 rate, __u64 paused_until,
+					__u64 now)
 {
-	__u64 idle, depth = octets_in(port);
+	__u64 idle, since = port->drained_at, depth = octets_in(port);
 	int i;
+
+	if (since < paused_until)
+		since = paused_until;
 
 	if (!depth) {
 		port->drained_at = now;
 		return;
 	}
-	if (now < port->drained_at + LOST_AFTER)
+	if (now < since + LOST_AFTER)
 		return;
-	idle = now - port->drained_at - LOST_AFTER;
+	idle = now - since - LOST_AFTER;
 	if (idle > LONGEST_IDLE)
 		idle = LONGEST_IDLE;
 	if (idle * rate >> RATE_SHIFT <= depth)
@@ -163,7 +168,7 @@ static __always_inline int is_full(const struct virtual_pool *pool,
 static __always_inline enum verdict admit(struct port_state *port, struct virtual_port *mapped,
 					  struct virtual_pool *pool, const struct port_settings *rules,
 					  __u32 class_number, __u64 octets, int can_mark,
-					  int can_trim, __u64 now)
+					  int can_trim, __u64 paused_until, __u64 now)
 {
 	const struct class_settings *class = &rules->classes[class_number];
 	struct class_counters *counters = &port->classes[class_number];
@@ -177,7 +182,7 @@ static __always_inline enum verdict admit(struct port_state *port, struct virtua
 	if (mapped)
 		queue->depth = mapped->depth[number];
 	else if (rules->measured)
-		forget_lost(port, rules->rate, now);
+		forget_lost(port, rules->rate, paused_until, now);
 	else
 		drain(port, rules, now);
 	depth = queue->depth;
