@@ -91,6 +91,9 @@ class Frames(Protocol):
     def open_hosts(self, hosts: Sequence[Host]) -> list[list[HostPort]]:
         """Open the interfaces of ``hosts``, in their order."""
 
+    def rest(self) -> None:
+        """Let other processes see what nodes have counted: no frame moves now."""
+
     def close_hosts(self) -> None:
         """Close all interfaces of hosts; others can be opened."""
 

@@ -66,7 +66,7 @@ class EventQueue:
     ``sampler`` looks before the events of the instant at which it is due, and when a run stops.
     """
 
-    __slots__ = ("events", "heap", "now", "run_source", "sampler", "stopped")
+    __slots__ = ("at_rest", "events", "heap", "now", "run_source", "sampler", "stopped")
 
     def __init__(self) -> None:
         self.now = 0
@@ -74,6 +74,8 @@ class EventQueue:
         self.events = 0
         self.stopped = False
         self.sampler: TimedSampler | None = None
+        #: called when a run has stopped, and before the sampler looks
+        self.at_rest: Callable[[], None] | None = None
         #: of all that the run does itself
         self.run_source = Source()
 
@@ -137,6 +139,8 @@ class EventQueue:
                     return True
         finally:
             self.events += count
+            if self.at_rest is not None:
+                self.at_rest()
         return False
 
 

@@ -161,6 +161,7 @@ class Network:
         by_index = {wires.index(end): line for end, line in self.lines.items()}
         self.outlets = Outlets(by_index, tunnels=has_tunnels(self.topology))
         self.frames: Frames = lab.frames(worker)
+        events.at_rest = self.frames.rest
         try:
             self._join()
         except BaseException:

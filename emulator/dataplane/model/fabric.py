@@ -35,11 +35,7 @@ from emulator.dataplane.lab_record import check_name
 from emulator.dataplane.model.port import ModelPort
 from emulator.dataplane.model.program import ModelProgram
 from emulator.dataplane.model.switch import (
-    FRAMES_IN,
-    FRAMES_OUT,
     INTERFACE_WORDS,
-    OCTETS_IN,
-    OCTETS_OUT,
     ModelInterface,
     ModelSwitch,
     counter_words,
@@ -150,6 +146,8 @@ class ModelFabric:
         self._followers: list[list[NodeChange]] = []
         if program is not None:
             program.changed = self._note_of_program
+        #: interfaces with counts that other processes do not see yet
+        self._counted: list[ModelInterface] = []
         self._interfaces = {
             end: ModelInterface(
                 end.port,
@@ -166,6 +164,7 @@ class ModelFabric:
         words = counter_words(len(self._interfaces))
         for number, interface in enumerate(self._interfaces.values()):
             interface.words, interface.at = words, number * INTERFACE_WORDS
+            interface.counted = self._counted
         if program is not None:
             for port in switch_ports(topology, wires.indices):
                 if wires.here(port.end.node):
@@ -282,6 +281,13 @@ class ModelFabric:
             if CableEnd(node.name, port.name) in self._interfaces
         }
 
+    def write_counters(self) -> None:
+        """Let other processes see what interfaces have counted."""
+        if self._counted:
+            for interface in self._counted:
+                interface.write()
+            self._counted.clear()
+
     # ------------------------------------------------------------------ cables
 
     def pull(self, links: Iterable[Link]) -> None:
@@ -396,6 +402,10 @@ class ModelFrames:
             opened.append(list(ports))
         return opened
 
+    def rest(self) -> None:
+        """Let other processes see what was counted."""
+        self._fabric.write_counters()
+
     def close_hosts(self) -> None:
         """Have no GPU listen any more."""
         for port in self._hosts:
@@ -434,9 +444,7 @@ class ModelHostPort:
             account.dropped[f"{self.node}: {FILTERED}"] += 1
             return ()
         account.delivered += 1
-        words, at = port.words, port.at
-        words[at + FRAMES_OUT] += 1
-        words[at + OCTETS_OUT] += len(joined)
+        port.went(joined)
         return ((port.wire, joined),)
 
     def receiver(
@@ -477,10 +485,9 @@ class _Receiver:
 
     def arrive(self, frame: bytes) -> None:
         host, port = self._host, self._port
-        account, words, at = host.account, port.words, port.at
+        account = host.account
         account.injected += 1
-        words[at + FRAMES_IN] += 1
-        words[at + OCTETS_IN] += len(frame)
+        port.came(frame)
         if host.listens and frame[:6] == port.mac and host.takes(frame):
             account.delivered += 1
             self._deliver(memoryview(frame))

@@ -292,9 +292,14 @@ class ModelInterface:
         "backup",
         "bridge",
         "carrier",
+        "counted",
+        "frames_in",
+        "frames_out",
         "mac",
         "mtu",
         "name",
+        "octets_in",
+        "octets_out",
         "program",
         "standby",
         "wire",
@@ -318,9 +323,40 @@ class ModelInterface:
         self.backup: ModelInterface | None = None
         #: where the words of its counters are, and from which on (FRAMES_IN and those below)
         self.words, self.at = counter_words(1), 0
+        #: what these do not have yet
+        self.frames_in = self.octets_in = self.frames_out = self.octets_out = 0
+        #: the interfaces that have such, which this one joins
+        self.counted: list[ModelInterface] = []
+
+    def came(self, frame: bytes) -> None:
+        """Count a frame that comes in."""
+        if not self.frames_in and not self.frames_out:
+            self.counted.append(self)
+        self.frames_in += 1
+        self.octets_in += len(frame)
+
+    def went(self, frame: bytes) -> None:
+        """Count a frame that goes out."""
+        if not self.frames_in and not self.frames_out:
+            self.counted.append(self)
+        self.frames_out += 1
+        self.octets_out += len(frame)
+
+    def write(self) -> None:
+        """Write what was counted into the words."""
+        words, at = self.words, self.at
+        if self.frames_in:
+            words[at + FRAMES_IN] += self.frames_in
+            words[at + OCTETS_IN] += self.octets_in
+            self.frames_in = self.octets_in = 0
+        if self.frames_out:
+            words[at + FRAMES_OUT] += self.frames_out
+            words[at + OCTETS_OUT] += self.octets_out
+            self.frames_out = self.octets_out = 0
 
     def counters(self) -> PortCounters:
         """The counters of the interface."""
+        self.write()
         words, at = self.words, self.at
         return PortCounters(
             rx_packets=words[at + FRAMES_IN],
@@ -475,9 +511,7 @@ class ModelSwitch:
         self.reason = None
         left: list[tuple[int, bytes]] = []
         self._left = left
-        words, at = port.words, port.at
-        words[at] += 1
-        words[at + OCTETS_IN] += len(frame)
+        port.came(frame)
         program, origin = port.program, 0
         hash_: int | None = None
         if program is not None:
@@ -661,10 +695,8 @@ class ModelSwitch:
             going.append(frame)
         else:
             out.program.leave(frame, origin, going)
-        words, at = out.words, out.at
         for one in going:
-            words[at + FRAMES_OUT] += 1
-            words[at + OCTETS_OUT] += len(one)
+            out.went(one)
             self._left.append((out.wire, one))
 
 
