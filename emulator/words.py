@@ -4,8 +4,9 @@ Compiled, an ``i64`` is a word of the processor: a product wraps, and no number 
 Interpreted it is an ``int`` of any size.  Arithmetic is the same in both as long as each result
 that may lie beyond goes through :func:`wrapped`.  A right shift keeps the sign: mask what comes in.
 
-Multiplications of words in compiled modules have to be such: of ints above 2^62 compiled code has
-Python make the product, and ends the process if a signal's handler raises within that.
+In compiled modules a factor of an ``int`` product has to stay within 0 to 2^30.  Others Python
+multiplies, and the process ends if a signal's handler raises meanwhile: such factors have to be
+``i64``, or those of ``operator.mul``, whose caller gets the exception.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from mypy_extensions import i64
+
 from emulator.sim.endpoint.counting import add, of_the_past, open_now
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, make_transport
 from emulator.sim.endpoint.operations.data_arrival import lose_after
@@ -43,6 +45,8 @@ _WAITING_PER_PORT: Final = 4
 _MOST_WAKES: Final = 10_000
 #: While data may not leave, the timers of a transport that has data run this often at most.
 _STOPPED_LOOK_NS: Final = 500
+#: Times (ns) from here on never come.
+_LATEST: Final = NEVER // PS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,9 +357,12 @@ class GpuEndpoint:
 
     def _arm(self, deadline: int) -> None:
         """See to it that ``deadline`` (ns) wakes this GPU."""
-        if deadline < NEVER:
+        if deadline < _LATEST:
             events = self._events
-            when = max(deadline * PS, events.now)
+            due: i64 = deadline
+            when: int = due * PS
+            if when < events.now:
+                when = events.now
             if when < self._armed:
                 self._armed = when
                 events.at(when, self._source.next(), self._wake, when)

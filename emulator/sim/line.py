@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappush
+from operator import mul
 from typing import Final, NamedTuple, Protocol
 
 from google_crc32c import extend
@@ -248,7 +249,7 @@ class Line:
         if octets != self._time_octets:
             known = self._times.get(octets)
             if known is None:
-                known = self._times[octets] = -(-octets * _BITS_PS // self.rate_bps)
+                known = self._times[octets] = -(mul(-octets, _BITS_PS) // self.rate_bps)
             self._time, self._time_octets = known, octets
         return self._time
 
@@ -310,7 +311,8 @@ class Line:
         self._rows += 1
         self.crc = 0
         self.before = self.counts.tally()
-        self._origin = self._events.now // PS * PS
+        now = self._events.now
+        self._origin = now - now % PS
         self._low_credit = 0.0
 
     def change_rate(self, rate_bps: int) -> None:

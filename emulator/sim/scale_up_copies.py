@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from mypy_extensions import i64
+
 from emulator.sim.endpoint.operations.nvlink import CopyNotice, Ingress, ScaleUpLink
 from emulator.sim.event_queue import PS, EventQueue, Source
 
@@ -48,7 +50,9 @@ class ScaleUpCopies:
         (ns).
         """
         port = None if self._link.shared else peer
-        start = max(now * PS, self._egress_free.get(port, 0))
+        at: i64 = now
+        begun: int = at * PS
+        start = max(begun, self._egress_free.get(port, 0))
         end = self._egress_free[port] = start + self._link.octets_ps(octets)
         self.copies_out += 1
         self.octets_out += octets
@@ -62,7 +66,8 @@ class ScaleUpCopies:
         """
         if peer in self._gone:
             raise ConnectionError(f"rank {peer} has no scale-up port any more")
-        begins = notice.deliver_at * PS - self._link.octets_ps(notice.length)
+        there: i64 = notice.deliver_at
+        begins: int = there * PS - self._link.octets_ps(notice.length)
         soonest = self._events.now + self._link.latency_ns * PS  # times above are whole ns
         self._send(peer, max(begins, soonest), self._source.next(), notice)
 
@@ -73,7 +78,8 @@ class ScaleUpCopies:
             return
         if self._ingress is not None:
             duration = self._link.octets_ps(notice.length)
-            end = self._ingress.admit(notice.deliver_at * PS - duration, duration)
+            there: i64 = notice.deliver_at
+            end = self._ingress.admit(there * PS - duration, duration)
             free = -(-end // PS)
             if free > notice.deliver_at:
                 notice = notice._replace(deliver_at=free)

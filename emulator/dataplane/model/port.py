@@ -330,7 +330,8 @@ class ModelPort:
 
     def _draws_mark(self, rules: ModelRules, depth: int, number: int) -> bool:
         of_class = rules.classes[number]
-        steep = (depth - of_class.mark_from) * of_class.mark_slope
+        above: i64 = depth - of_class.mark_from
+        steep = above * of_class.mark_slope  # less than 2^48, as all are marked from Kmax on
         at = self._at + _MARK_DRAWS
         drawn = self._state[at]
         self._state[at] = drawn + 1
@@ -355,7 +356,8 @@ class ModelPort:
         if in_burst and draw(seed, STREAM_FAULT, first + _F_BURST) < faults.loss_in_bad:
             state[counters + _DROPS + DropReason.BURST] += 1
             return frame, True, False
-        chance = faults.loss + ((len(frame) + FCS_OCTETS) * faults.bit_errors >> _BIT_ERROR_SHIFT)
+        octets: i64 = len(frame) + FCS_OCTETS
+        chance = faults.loss + (octets * faults.bit_errors >> _BIT_ERROR_SHIFT)
         if draw(seed, STREAM_FAULT, first + _F_LOSS) < chance:
             state[counters + _DROPS + DropReason.LOSS] += 1
             return frame, True, False
@@ -421,7 +423,7 @@ class ModelPort:
         """Return what the pool gives a queue to be ``deeper``, -1 if it has no room."""
         pools, at = self._pools, self._pool_at
         own: int = pools[at + _RESERVED]
-        free: int = max(0, pools[at + _SIZE] - pools[at + _USED])
+        free: i64 = max(0, pools[at + _SIZE] - pools[at + _USED])
         more = self._beyond(deeper, depth)
         return -1 if more > free or deeper > own + (free * alpha >> _ALPHA_SHIFT) else more
 
@@ -438,7 +440,7 @@ class ModelPort:
         """
         pools, of = self._pools, self._pool_at
         held: int = self._holds[at + _HELD] - self._holds[at + _HELD_IN_HEADROOM]
-        free: int = max(0, pools[of + _SIZE] - pools[of + _USED])
+        free: i64 = max(0, pools[of + _SIZE] - pools[of + _USED])
         more = max(0, held + octets - limits.xoff) - max(0, held - limits.xoff)
         above = held + octets > limits.xoff + (free * limits.alpha >> _ALPHA_SHIFT)
         return -1 if more > free or above else more

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from mypy_extensions import i64
+
 from emulator.dataplane.kernel.fabric.tunnel_fields import tunnel_hash
 from emulator.dataplane.kernel.kernel_objects import TUNNEL_TTL, VXLAN_UDP_PORT
 from emulator.dataplane.model.packet import ETHERNET, is_transport, marked, parse
@@ -99,8 +101,8 @@ def hash_inside(frame: bytes) -> int:
 
 def source_port(hash_: int) -> int:
     """Return the UDP source port of a packet whose frame has ``hash_`` (``udp_flow_src_port``)."""
-    hash_ ^= hash_ << 16 & 0xFFFF_FFFF
-    return _LOWEST_PORT + (hash_ * (_HIGHEST_PORT - _LOWEST_PORT) >> 32)
+    folded: i64 = hash_ ^ hash_ << 16 & 0xFFFF_FFFF
+    return _LOWEST_PORT + (folded * (_HIGHEST_PORT - _LOWEST_PORT) >> 32)
 
 
 def _checked(outer: bytes, start: int, octets: int) -> bool:

@@ -9,6 +9,7 @@ ingress. Without a switch every peer has a link of its own.  A latency is added 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul
 from typing import Final, NamedTuple
 
 #: Modelled times are kept in picoseconds: many short copies must not be rounded to nothing.
@@ -43,7 +44,8 @@ class ScaleUpLink:
 
     def octets_ps(self, octets: int) -> int:
         """Return how long ``octets`` take."""
-        return -(-octets * _BITS_PS // self.rate_bps)
+        bits: int = mul(octets, _BITS_PS)
+        return -(-bits // self.rate_bps)
 
 
 class Ingress:
