@@ -7,12 +7,12 @@ with a packet is counted under a name or refused with a NACK; nothing is raised.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from uet.carrier_codec import Decapsulator
 from uet.compatibility import Compatibility
 from uet.config import FepConfig
+from uet.counts import Counts
 from uet.encapsulation_choice import Encapsulation
 from uet.pds.controls import on_control
 from uet.pds.credit_granter import CreditGranter
@@ -103,7 +103,7 @@ _BEGINNING: Final = frozenset(
 class UnplacedNacks:
     """NACKs for packets that belong to no PDC of an endpoint (UES 3.5.12, 3.5.22)."""
 
-    def __init__(self, config: FepConfig, control: list[Frame], counts: Counter[str]) -> None:
+    def __init__(self, config: FepConfig, control: list[Frame], counts: Counts) -> None:
         self._control = control
         self._counts = counts
         self._class = traffic_class(config.dscp_control, ecn_capable=False)
@@ -152,7 +152,7 @@ class TrimmedArrivals:
         credits: CreditGranter,
         compatibility: Compatibility,
         lasthop: int | None,
-        counts: Counter[str],
+        counts: Counts,
         nacks: UnplacedNacks,
     ) -> None:
         self._table = table

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
 
 from uet.addresses import ip_of
 from uet.arrivals import FepArrivals
@@ -20,6 +21,7 @@ from uet.carrier_codec import PeerEnvelope
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.congestion.spraying.port_entropy import Ports
+from uet.counts import Counts
 from uet.encapsulation_choice import Encapsulation
 from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
@@ -52,6 +54,7 @@ _SEED_BITS: Final = 64
 _HEADERS: Final = headers.RUD_REQ.size + headers.REQ_CC_STATE.size + headers.SES_STD_SOM.size
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FabricEndpoint:
     """One FEP; it begins with one resource index of one process.
 
@@ -70,7 +73,7 @@ class FabricEndpoint:
         self, config: FepConfig, *, seed: int | None = None, first_counter: int | None = None
     ) -> None:
         self.config = config
-        self.counts: Counter[str] = Counter()
+        self.counts = Counts()
         self.control: list[Frame] = []
         rng = random.Random(secrets.randbits(128) if seed is None else seed)
         self.time = Timekeeper()

@@ -53,6 +53,7 @@ HOT = (
     "uet/congestion/spraying/policies.py",
     "uet/congestion/spraying/port_entropy.py",
     "uet/congestion/spraying/reps.py",
+    "uet/fep.py",
     "uet/pds/connectionless.py",
     "uet/pds/controls.py",
     "uet/pds/credit_granter.py",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import PathSelection
 from uet.congestion.spraying.port_entropy import Ports
+from uet.counts import Counts
 from uet.pds.controls import ClearDuty
 from uet.pds.destination import Reception, RequestDestination
 from uet.pds.nacks import PROVES_NOTHING, TARGET_IS_GONE
@@ -85,7 +86,7 @@ class Endpoint(Protocol):
     """The parts of an endpoint that a PDC uses; :class:`uet.fep.FabricEndpoint` has them."""
 
     config: FepConfig
-    counts: Counter[str]
+    counts: Counts
     #: ACKs, NACKs and control packets waiting to leave
     control: list[Frame]
     semantics: Semantics

@@ -11,13 +11,13 @@ There is no replay protection here: a replayed packet opens, and PDS recognises 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
 
+from uet.counts import Counts
 from uet.tss.keys import KeyIndex, KeyRing, PacketKey
 from uet.tss.secure_domain import (
     EPOCH_MASK,
@@ -100,7 +100,7 @@ class SecureRecords:
     def __init__(
         self,
         domain: SecureDomain,
-        counts: Counter[str] | None = None,
+        counts: Counts | None = None,
         *,
         first_counter: int = 0,
         owners: dict[bytes, int] | None = None,
@@ -111,7 +111,7 @@ class SecureRecords:
                 f"first_counter is {first_counter}; it must lie in 0..{room - 1}"
             )
         self.domain = domain
-        self.counts: Counter[str] = Counter() if counts is None else counts
+        self.counts = Counts() if counts is None else counts
         #: octets that sealing adds to a packet
         self.overhead = (_TSS_SSI if domain.uses_ssi else _TSS).size + ICV_SIZE
         #: packets that did not authenticate in the present ``latch_time``
@@ -455,11 +455,11 @@ class SecureDomains:
     def __init__(
         self,
         domains: Iterable[SecureDomain] = (),
-        counts: Counter[str] | None = None,
+        counts: Counts | None = None,
         *,
         first_counter: int = 0,
     ) -> None:
-        self.counts: Counter[str] = Counter() if counts is None else counts
+        self.counts = Counts() if counts is None else counts
         self._first_counter, self._owners = first_counter, dict[bytes, int]()
         self._records: dict[int, SecureRecords] = {}
         for domain in domains:

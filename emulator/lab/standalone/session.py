@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -103,8 +103,8 @@ class Limits:
 
 
 class PeerLearner(Transport, Protocol):
-    counts: Counter[str]
-
+    @property
+    def counts(self) -> dict[str, int]: ...
     @property
     def peers(self) -> Mapping[bytes, object]: ...
     def add_peer(self, address: str, mac: str) -> object:

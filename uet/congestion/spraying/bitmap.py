@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from uet.congestion.spraying.paths import ECN, LOST, NACK, TIMEOUT, draw_evs
+from uet.congestion.spraying.paths import ECN, LOST, NACK, TIMEOUT, draw_evs, shuffle_evs
 from uet.timekeeper import NEVER
 
 #: Rounds that an EV is passed over after a mark, a trim and a loss, and at most.
@@ -84,7 +84,7 @@ class PenaltySpraying:
             self._rounds -= 1
             if not self._rounds:
                 self._rounds = _ROUNDS
-                self._rng.shuffle(self._evs)
+                shuffle_evs(self._rng, self._evs)
         self._next = position + 1
         return self._evs[position]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
+from struct import unpack
 from typing import Final, Protocol
 
 #: EVs in the set of who learns about each (UES 3.6.16: typically 256 or more).
@@ -18,6 +19,8 @@ EV_FIRST: Final = 49_152
 EV_LAST: Final = 65_535
 EVS: Final = EV_LAST - EV_FIRST + 1  # a power of two
 _EV_MASK: Final = EVS - 1
+#: A generator draws words of so many bits; the highest bits of one are a number.
+_WORD_BITS: Final = 32
 
 
 class ObliviousSpraying:
@@ -153,6 +156,21 @@ def draw_more_evs(rng: random.Random, evs: array[int], size: int) -> None:
         if value < EVS and ev not in taken:
             taken.add(ev)
             evs.append(ev)
+
+
+def shuffle_evs(rng: random.Random, evs: array[int]) -> None:
+    """Bring ``evs`` into another order: that of ``rng.shuffle``, which draws word by word."""
+    last = len(evs) - 1  # the place that is filled next
+    bits = (last + 1).bit_length()
+    while last > 0:
+        words = rng.getrandbits(_WORD_BITS * last).to_bytes(4 * last, "little")
+        for word in unpack(f"<{last}I", words):
+            place: int = word >> (_WORD_BITS - bits)
+            if place <= last:
+                evs[last], evs[place] = evs[place], evs[last]
+                if last + 1 == 1 << (bits - 1):
+                    bits -= 1
+                last -= 1
 
 
 class RoundRobin:

@@ -13,7 +13,15 @@ import random
 from array import array
 from typing import Final
 
-from uet.congestion.spraying.paths import CLEAN, ECN, EV_SET_SIZE, LOST, TIMEOUT, draw_more_evs
+from uet.congestion.spraying.paths import (
+    CLEAN,
+    ECN,
+    EV_SET_SIZE,
+    LOST,
+    TIMEOUT,
+    draw_more_evs,
+    shuffle_evs,
+)
 
 #: Good EVs remembered.
 CACHE_SIZE: Final = 8
@@ -128,7 +136,7 @@ class Reps:
         """Every EV of the set once, then all again in another order."""
         turn = self._turn
         if turn == self._size:
-            self._rng.shuffle(self._evs)
+            shuffle_evs(self._rng, self._evs)
             turn = 0
         elif turn == len(self._evs):
             draw_more_evs(self._rng, self._evs, self._size)

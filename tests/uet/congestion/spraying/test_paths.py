@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections import Counter
 
 import pytest
@@ -24,6 +25,7 @@ from uet.congestion.spraying.paths import (
     RoundRobin,
     draw_evs,
     ev_set_size,
+    shuffle_evs,
 )
 from uet.congestion.spraying.reps import CACHE_SIZE, Reps
 
@@ -301,6 +303,16 @@ def test_there_is_always_an_ev(feedback: list[tuple[int, int]]) -> None:
         policy.on_feedback(CLEAN, CLEAN, at * RTT)
         policy.pick()
     assert {policy.pick() for _ in range(16)} == set(mine)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 256, 257])
+def test_a_set_is_shuffled_as_the_generator_does(size: int) -> None:
+    ours, theirs = random.Random(size), random.Random(size)
+    evs, expected = array("H", range(size)), array("H", range(size))
+    shuffle_evs(ours, evs)
+    theirs.shuffle(expected)
+    assert evs == expected
+    assert ours.getstate() == theirs.getstate()
 
 
 # -- broken paths --------------------------------------------------------------------------------
