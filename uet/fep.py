@@ -339,10 +339,13 @@ class FabricEndpoint:
         """Give those a PDC that wait for one, or make room."""
         self.retry_at = None
         self.initiator.start_waiting()
-        if self.retry_at is not None:
+        if self._must_retry():  # compiled code takes a checked attribute for None for good
             for pdc in self.table.reclaim(now):
                 self.scheduler.wake(pdc)
             self.retry_at = now + self.config.close_req_time
+
+    def _must_retry(self) -> bool:
+        return self.retry_at is not None
 
     def use_ports(self, working: Sequence[int]) -> None:
         """Ports numbered ``working`` take frames now: no new packet has an EV of another one."""

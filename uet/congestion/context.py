@@ -7,8 +7,6 @@ in flight.  Sizes are nominal packet sizes in octets (UES 3.6.12), times ns.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from uet.congestion.congestion_parameters import REFERENCE_BASE_RTT
@@ -122,11 +120,6 @@ class Window(Protocol):
         ...
 
 
-def _never(trigger: int) -> bool:
-    """Without a window no ACK is needed to open one."""
-    return False
-
-
 class CongestionContext:
     """The state of congestion control for one peer: when packets may leave, and on which paths.
 
@@ -147,8 +140,6 @@ class CongestionContext:
         "offered",
         "paths",
         "probes",
-        "room",
-        "wants_ack",
         "window",
     )
 
@@ -169,15 +160,6 @@ class CongestionContext:
             raise ValueError("a congestion control context needs a window, credit or both")
         self.window = window
         self.credit = credit
-        #: a packet may leave while this gives a positive number; what leaves is to be taken off it
-        self.room: Callable[[], int] = self._least_room
-        #: whether the next packet should request an ACK, where others coalesce so many octets
-        #: (UES 3.6.13): without, none may come
-        self.wants_ack: Callable[[int], bool] = _never
-        if window is not None:
-            self.wants_ack = window.wants_ack
-            if credit is None:
-                self.room = window.room
         self.paths = paths
         #: names the context on the wire; one peer may have several, by traffic class
         self.ccc_id = ccc_id
@@ -197,7 +179,7 @@ class CongestionContext:
         self.backlog = 0
         #: PDCs that have something to send, the one whose turn it is first (uet.pds.scheduler),
         #: whether one of them may be able to, and octets that the context may send in its own turn
-        self.line: deque[Any] = deque()
+        self.line: list[Any] = []
         self.offered = False
         self.deficit = 0
 
@@ -205,14 +187,24 @@ class CongestionContext:
         """Return a flow for one direction of one PDC; an ordered one brings its path."""
         return PdcFlow(self, paths if paths is not None else self.paths)
 
-    def _least_room(self) -> int:
-        """Return what credit leaves, and the window beside it if there is one."""
+    def room(self) -> int:
+        """Return what the window and credit leave; positive while a packet may leave.
+
+        What leaves is to be taken off it.
+        """
         window, credit = self.window, self.credit
         if credit is None:
             return self.window_room()
         if window is None:
             return credit.credit
         return min(window.room(), credit.credit)
+
+    def wants_ack(self, trigger: int) -> bool:
+        """Return whether the next packet should request an ACK, where ``trigger`` octets share one.
+
+        Without the request none might come that opens the window (UES 3.6.13).
+        """
+        return self.window is not None and self.window.wants_ack(trigger)
 
     def window_room(self) -> int:
         """Positive while the window, if there is one, lets a packet leave."""

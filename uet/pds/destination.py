@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Answer, Response
-from uet.pds.window import HALF, MASK, SACK_BITS, PsnArrival, ReceiveWindow
+from uet.pds.window import HALF, MASK, NO_PSNS, SACK_BITS, PsnArrival, ReceiveWindow
 from uet.peer import Peer
 from uet.wire import headers
 from uet.wire.codes import (
@@ -179,7 +179,7 @@ class RequestDestination:
         #: requests that SES has not answered yet, by PSN
         self.busy: dict[int, Arrived] = {}
         self.early: dict[int, Arrived] = {}  # on an ordered PDC: kept until its turn
-        self._asked: set[int] = set()  # what was not answered the first time
+        self._asked = NO_PSNS  # what was not answered the first time
         self._judged = start_psn  # those before it have arrived, or were requested once more
         self._seen = (0, 0)  # octets received and since when no more
         self._owed = 0
@@ -422,8 +422,8 @@ class RequestDestination:
         """
         if ((psn - self.window.base) & MASK) < HALF or psn in self._asked:
             return False
-        if len(self._asked) >= self.window.size:
-            self._asked.clear()
+        if self._asked is NO_PSNS or len(self._asked) >= self.window.size:
+            self._asked = set()
         self._asked.add(psn)
         return True
 

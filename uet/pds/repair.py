@@ -17,7 +17,7 @@ from uet.congestion.spraying.paths import LOST, TIMEOUT
 from uet.pds.open_requests import OpenRequests
 from uet.pds.packets import PacketWriter
 from uet.pds.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
-from uet.pds.window import HALF, MASK, SACK_BITS, SendWindow
+from uet.pds.window import HALF, MASK, NO_PSNS, SACK_BITS, SendWindow
 
 LEAST_PACKETS: Final = 5
 _ALWAYS: Final = 1 << 62
@@ -28,6 +28,10 @@ _REMEMBERED: Final = 64
 #: congestion does to one packet is far less: with a thousand senders of a window of one packet
 #: each, all but one in 3,000 packets are through by then.
 MOST_COPIES: Final = 4_096
+
+
+#: The record of a window of which nothing has been sent again; nobody puts anything in.
+_NEVER_SENT_AGAIN: Final[OrderedDict[int, int]] = OrderedDict()
 
 
 class LossInference:
@@ -48,7 +52,7 @@ class LossInference:
         self._newest = (start_psn - 1) & MASK  # of the PSNs known to have arrived
         self._judged = start_psn  # first transmissions of those before it are settled
         # PSN -> first one sent after its last retransmission, in the order of sending
-        self._again: OrderedDict[int, int] = OrderedDict()
+        self._again: OrderedDict[int, int] = _NEVER_SENT_AGAIN
 
     def restart(self, start_psn: int) -> None:
         """Begin anew at ``start_psn``, with nothing sent and nothing arrived."""
@@ -63,6 +67,8 @@ class LossInference:
 
     def sent_again(self, psn: int) -> None:
         """Record that ``psn`` was sent once more."""
+        if self._again is _NEVER_SENT_AGAIN:
+            self._again = OrderedDict()
         self._again.pop(psn, None)
         self._again[psn] = self._window.next
 
@@ -148,7 +154,7 @@ class LossRecovery:
         #: why the PDC must end, or ``None``
         self.gave_up: str | None = None
         #: refused since the last go-back-N pass, for they came before their turn
-        self.behind: set[int] = set()
+        self.behind: set[int] = set() if requests.ordered else NO_PSNS
         #: the packets that much newer ones have overtaken, if that is to be noticed
         self.inference: LossInference | None = None
         if config.infer_loss:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from uet.pds.window import MASK, SendWindow
+from uet.pds.window import MASK, NO_PSNS, SendWindow
 
 #: 15 means unlimited for Max_RTO_Retx_Cnt, 31 for Max_NACK_Retx_Cnt (UES Table 3-28).
 UNLIMITED_RTO: Final = 15
@@ -21,6 +21,8 @@ _MOST_NACK_DOUBLINGS: Final = 5
 #: Where the doubling stops: the largest count that is a limit.
 _MOST_DOUBLINGS: Final = UNLIMITED_RTO - 1
 _NOT_RUNNING: Final = -1
+#: The heap of a window that has never had one; nobody puts anything in.
+_EMPTY: Final[list[tuple[int, int]]] = []
 
 
 def nack_delay(nack_retx_time: int, refusals: int) -> int:
@@ -61,7 +63,7 @@ class RetransmissionTimer:
         self._mask = size - 1
         self._cursor = window.base
         self._constant = constant
-        self._again: list[tuple[int, int]] = []  # (deadline, psn) of what was sent again
+        self._again = _EMPTY  # (deadline, psn) of what was sent again
         self._deadline: list[int] = []  # the valid one of them
         self.rto = rto
         self.sent_at: list[int] = []
@@ -103,6 +105,8 @@ class RetransmissionTimer:
         self.resent[slot] = True
         deadline = now + self.interval(self.timeouts[slot])
         self._deadline[slot] = deadline
+        if self._again is _EMPTY:
+            self._again = []
         heapq.heappush(self._again, (deadline, psn))
 
     def interval(self, timeouts: int) -> int:
@@ -177,10 +181,10 @@ class RetransmissionQueue:
         self._start = start_psn
         self._in_order = in_order
         self._ready: list[int] = []  # a heap of distances from the start, which do not wrap
-        self._delayed: list[tuple[int, int]] = []  # those that are not in `_ready` yet
+        self._delayed = _EMPTY  # those that are not in `_ready` yet
         self._due: dict[int, int] = {}  # in order: from when on those of `_ready` may leave
         #: the PSNs in it
-        self.members: set[int] = set()
+        self.members = NO_PSNS
 
     def restart(self, start_psn: int) -> None:
         """Empty the queue; PSNs count from ``start_psn`` on."""
@@ -194,9 +198,13 @@ class RetransmissionQueue:
         """Queue ``psn`` for ``due``; ignored while it is queued already."""
         if psn in self.members:
             return
+        if self.members is NO_PSNS:
+            self.members = set()
         self.members.add(psn)
         if due > now:
             if not self._in_order:
+                if self._delayed is _EMPTY:
+                    self._delayed = []
                 heapq.heappush(self._delayed, (due, psn))
                 return
             self._due[psn] = due

@@ -149,13 +149,13 @@ class PdcScheduler:
             sent = flow.unsettled - before
             pdc.deficit -= sent
             if stop == FINISHED:
-                line.popleft()
+                line.pop(0)
                 pdc.queued = False
             elif pdc.deficit <= 0:
                 if alone:
                     pdc.deficit = 0
                 else:
-                    line.rotate(-1)
+                    line.append(line.pop(0))
             if stop == HELD:
                 self._leave(context)
                 if context.credit is not None:  # all of them have become in need of it

@@ -17,7 +17,7 @@ from uet.pds.open_requests import RING, OpenRequests
 from uet.pds.packets import feature_request
 from uet.pds.repair import LossRecovery, TailLoss
 from uet.pds.semantics import Outbound
-from uet.pds.window import HALF, MASK, after
+from uet.pds.window import HALF, MASK, NO_PSNS, after
 from uet.transport import Frame
 from uet.wire.codes import MPR_UNIT, ControlType, NextHeader
 
@@ -43,6 +43,10 @@ PSN_LIMIT_MARGIN: Final = 1 << 23
 _REACH: Final = 1 << 16
 
 
+#: The queue of a source to which nothing was posted: that of most targets, for life.
+_UNUSED: Final[deque[Outbound]] = deque()
+
+
 class OutboundMessages:
     """Keeps the messages of one source in order; one of over ``most_short`` packets is long.
 
@@ -53,7 +57,7 @@ class OutboundMessages:
 
     def __init__(self, pdc: Pdc, most_short: int) -> None:
         #: those of which nothing was sent
-        self.queue: deque[Outbound] = deque()
+        self.queue = _UNUSED
         #: those of which some packet was sent and some is not answered, by ``id()``
         self.open: dict[int, Outbound] = {}
         #: the one whose packets leave
@@ -65,6 +69,8 @@ class OutboundMessages:
 
     def post(self, message: Outbound) -> None:
         """Queue a message."""
+        if self.queue is _UNUSED:
+            self.queue = deque()
         self.queue.append(message)
         self._queued += message.packets
         self._long += message.packets > self._most_short
@@ -127,8 +133,6 @@ class RequestSource:
 
     __slots__ = (
         "_ack_per_packet",
-        "_arrived",
-        "_behind",
         "_context",
         "_copies",
         "_counters",
@@ -206,11 +210,9 @@ class RequestSource:
         self._syn_end = start_psn  # first PSN whose packet never had SYN
         self._negotiation = feature_request(config.compatibility)
         self._settled = 0  # octets that the present ACK has settled
-        self._renumbered: set[int] = set()  # PSNs that have not been on the wire under this number
+        self._renumbered = NO_PSNS  # those that have not been on the wire under this number
         # Bound once, for the data path.
-        self._inference = inference = self.recovery.inference
-        self._arrived = None if inference is None else inference.arrived
-        self._behind = self.recovery.behind
+        self._inference = self.recovery.inference
         self._message = requests.message
         self._index = requests.index
         self._size = requests.size
@@ -224,6 +226,7 @@ class RequestSource:
         """Queue a message; its packets leave behind those of all that were posted before."""
         self.requests.make_rings()
         self.messages.post(message)
+        self.queue = self.messages.queue
 
     @property
     def idle(self) -> bool:
@@ -443,8 +446,7 @@ class RequestSource:
                 self._ev[slot] = ev
                 self._copies[slot] += 1
                 self._renumbered.discard(psn)
-                if self._behind:
-                    self._behind.discard(psn)
+                self.recovery.behind.discard(psn)
                 if self._inference is not None:
                     self._inference.sent_again(psn)
                 if again and not self._writer.peer_id:
@@ -572,8 +574,8 @@ class RequestSource:
         if window.is_open(ack_psn):
             self._settle(ack_psn, next_header, response, now)
             window.finish(ack_psn)
-            if self._arrived is not None:
-                self._arrived(ack_psn)
+            if self._inference is not None:
+                self._inference.arrived(ack_psn)
         if after(cack, requests.max_cack):
             requests.max_cack = cack
         psn = window.base
@@ -586,15 +588,15 @@ class RequestSource:
                 done >>= 1
                 psn = (psn + 1) & MASK
             window.finish_through(cack)
-        if self._behind and window.base != first:
+        if self.recovery.behind and window.base != first:
             self.recovery.follow(now)
 
     def on_sack(self, base: int, bitmap: int) -> None:
         """Take a SACK: a set bit means received; a clear bit means nothing (UES 3.5.12)."""
         news = self.window.sacked(base, bitmap)
         first, slot_mask = self.window.base, self.requests.slot_mask
-        if news and self._arrived is not None:
-            self._arrived((first + news.bit_length() - 1) & MASK)
+        if news and self._inference is not None:
+            self._inference.arrived((first + news.bit_length() - 1) & MASK)
         while news:
             low = news & -news
             slot = (first + low.bit_length() - 1) & slot_mask
@@ -709,6 +711,7 @@ class RequestSource:
         requests.renumber(start_psn)
         self.recovery.renumber(start_psn)
         self._syn_end = window.next
+        self._renumbered = set(self._renumbered)
         psn = window.base
         while psn != window.next:
             if window.is_open(psn):

@@ -17,6 +17,11 @@ START_FIRST: Final = 1 << 16
 START_END: Final = 1 << 31
 
 
+#: A set in which nobody puts anything: what most PDCs have for what hardly ever happens, so that
+#: none of them keeps sets of its own.
+NO_PSNS: Final[set[int]] = set()
+
+
 def add(psn: int, n: int) -> int:
     """``psn + n`` modulo 2^32."""
     return (psn + n) & MASK
