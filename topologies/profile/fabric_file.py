@@ -50,6 +50,7 @@ from topologies.profile.fabric_keys import (
     LOSSLESS,
     NETWORKS,
     NO_SWITCH,
+    PAUSING,
     ROCEV2,
     SECTIONS,
     STATIC,
@@ -102,13 +103,13 @@ def _of_shape(stated: Stated) -> Findings:
 def _of_switches(stated: Stated) -> Findings:  # noqa: C901  a rule after the other
     switch = switch_name(stated)
     on = {key for key, value in stated.items() if value == "on"}
-    if "pfc" in on and switch != LOSSLESS:
+    if "pfc" in on and switch not in PAUSING:
         yield (
             "pfc",
             f"pfc is on and switch {switch}, which has no lossless class to pause: "
             f"take switch: {LOSSLESS}, or leave pfc out",
         )
-    if "cbfc" in on and switch != LOSSLESS:
+    if "cbfc" in on and switch not in PAUSING:
         yield (
             "cbfc",
             f"cbfc is on and switch {switch}, which has no lossless class to give credits to: "
@@ -143,10 +144,10 @@ def _of_switches(stated: Stated) -> Findings:  # noqa: C901  a rule after the ot
             "trimming",
             "trimming and cbfc are on: what has credits is never cut; keep one",
         )
-    elif "trimming" in on and switch == LOSSLESS and stated.get("pfc") != "off":
+    elif "trimming" in on and switch in PAUSING and stated.get("pfc") != "off":
         yield (
             "trimming",
-            f"trimming is on and switch {LOSSLESS}, which pauses, so that nothing is cut: take "
+            f"trimming is on and switch {switch}, which pauses, so that nothing is cut: take "
             "pfc: off, or leave trimming out",
         )
     if switch == NO_SWITCH:
@@ -510,7 +511,7 @@ def _switch_parts(stated: Mapping[str, Value]) -> Iterator[str]:
         yield f"flowlet_gap={_time(stated['flowlet_gap'])}"
     if "switch_latency" in stated:
         yield f"latency={_time(stated['switch_latency'])}"
-    if switch_name(stated) == LOSSLESS and "pfc" in stated:
+    if switch_name(stated) in PAUSING and "pfc" in stated:
         yield f"pfc={stated['pfc']}"
     for key in ("llr", "cbfc"):
         if key in stated:

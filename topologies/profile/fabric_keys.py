@@ -148,6 +148,8 @@ def _parameters(*names: str) -> tuple[Key, ...]:
 
 STATIC = "static"
 LOSSLESS, NO_SWITCH = "lossless", "none"
+#: Switches whose data class pauses, or has credits.
+PAUSING = (LOSSLESS, "th5", "spectrum")
 UET, ROCEV2 = "uet", "rocev2"
 CLASSES = "classes"
 NETWORKS = "networks"
@@ -195,7 +197,7 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
         ),
         Key(
             "switch",
-            WordKind(("shallow", "deep", LOSSLESS, NO_SWITCH)),
+            WordKind(("shallow", "deep", *PAUSING, "jericho", NO_SWITCH)),
             "buffers and classes of the switches; default shallow",
         ),
         Key(
@@ -209,7 +211,11 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
         Key("ecn_kmin", DEPTH, "queue from which packets are marked; default 0.2bdp"),
         Key("ecn_kmax", DEPTH, "queue from which all are; default 0.8bdp"),
         Key("ecn_pmax", SHARE, "share marked just below that; default 1"),
-        Key("pfc", ON_OFF, "pauses for the lossless class; default on if switch is lossless"),
+        Key(
+            "pfc",
+            ON_OFF,
+            "pauses for the lossless class; default on where switch pauses",
+        ),
         Key("llr", ON_OFF, "cables replay what bit errors take, by the virtual clock alone"),
         Key("cbfc", ON_OFF, "credits in place of pauses, by the virtual clock alone"),
         Key("trimming", ON_OFF, "packets that find no room are cut; default as the switch has it"),

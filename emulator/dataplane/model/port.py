@@ -50,7 +50,7 @@ from emulator.dataplane.switch.bpf.layout import (
     TrafficClass,
 )
 from emulator.dataplane.switch.virtual_state import SharedPool
-from emulator.words import mixed, unsigned
+from emulator.words import mixed, unsigned, word_of
 from topologies.ethernet import FCS_OCTETS, FRAMING_OCTETS, SHORTEST_OCTETS
 
 STREAM_MARK: Final = 1
@@ -59,8 +59,12 @@ STREAM_HASH: Final = 3
 _HALF: Final = 0xFFFF_FFFF
 
 
-def draw(seed: i64, stream: i64, number: i64) -> i64:
+def draw(seed: int, stream: int, number: int) -> int:
     """Return draw ``number`` of ``stream``, 32 bits: a function of these alone (``random.h``)."""
+    return int(_draw(word_of(seed), stream, number))
+
+
+def _draw(seed: i64, stream: i64, number: i64) -> i64:
     return mixed(mixed(seed + stream) + number) >> 32 & _HALF
 
 
@@ -178,7 +182,7 @@ class ModelPort:
             at = self._at + _HASH_DRAWS
             number = self._state[at]
             self._state[at] = number + 1
-            return draw(rules.seed, STREAM_HASH, number)
+            return _draw(rules.seed, STREAM_HASH, number)
         if method in (Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED):
             route = self._program.route(rules.switch, frame[30:34])
             if route is not None and route.ports:
@@ -335,7 +339,7 @@ class ModelPort:
         at = self._at + _MARK_DRAWS
         drawn = self._state[at]
         self._state[at] = drawn + 1
-        return draw(rules.seed, STREAM_MARK, drawn) < steep >> SLOPE_SHIFT
+        return _draw(rules.seed, STREAM_MARK, drawn) < steep >> SLOPE_SHIFT
 
     # ------------------------------------------------------------------ faults
 
@@ -353,32 +357,32 @@ class ModelPort:
         state[at] = drawn + 1
         first = drawn * _FAULT_STREAMS
         in_burst = self._in_burst(rules, first)
-        if in_burst and draw(seed, STREAM_FAULT, first + _F_BURST) < faults.loss_in_bad:
+        if in_burst and _draw(seed, STREAM_FAULT, first + _F_BURST) < faults.loss_in_bad:
             state[counters + _DROPS + DropReason.BURST] += 1
             return frame, True, False
         octets: i64 = len(frame) + FCS_OCTETS
         chance = faults.loss + (octets * faults.bit_errors >> _BIT_ERROR_SHIFT)
-        if draw(seed, STREAM_FAULT, first + _F_LOSS) < chance:
+        if _draw(seed, STREAM_FAULT, first + _F_LOSS) < chance:
             state[counters + _DROPS + DropReason.LOSS] += 1
             return frame, True, False
-        if draw(seed, STREAM_FAULT, first + _F_CORRUPTION) < faults.corruption:
-            changed = corrupted(frame, packet, draw(seed, STREAM_FAULT, first + _F_BIT))
+        if _draw(seed, STREAM_FAULT, first + _F_CORRUPTION) < faults.corruption:
+            changed = corrupted(frame, packet, _draw(seed, STREAM_FAULT, first + _F_BIT))
             if changed is not None and not is_transport(changed, rules.native_protocol):
                 state[counters + _DROPS + DropReason.LOSS] += 1
                 return frame, True, False
             if changed is not None:
                 frame = changed
                 state[counters + _CORRUPTED] += 1
-        if draw(seed, STREAM_FAULT, first + _F_REORDERING) < faults.reordering:
+        if _draw(seed, STREAM_FAULT, first + _F_REORDERING) < faults.reordering:
             self._overtake(frame, rules, number, shared=shared)
-        if draw(seed, STREAM_FAULT, first + _F_DUPLICATION) < faults.duplication:
+        if _draw(seed, STREAM_FAULT, first + _F_DUPLICATION) < faults.duplication:
             state[counters + _DUPLICATED] += 1
             return frame, False, True
         return frame, False, False
 
     def _in_burst(self, rules: ModelRules, first: int) -> bool:
         faults, state, at = rules.faults, self._state, self._at
-        chance = draw(rules.seed, STREAM_FAULT, first + _F_STATE)
+        chance = _draw(rules.seed, STREAM_FAULT, first + _F_STATE)
         if state[at]:
             if chance < faults.bad_to_good:
                 state[at] = 0

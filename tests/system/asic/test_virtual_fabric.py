@@ -15,7 +15,7 @@ from emulator.dataplane.kernel.netlink import RouteSocket
 from emulator.dataplane.lab_record import LabRecord, Phase
 from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf import switch_program as asic_program
-from emulator.dataplane.switch.bpf.layout import PAUSE_RULES, PORT_KEY, Queue
+from emulator.dataplane.switch.bpf.layout import PAUSE, PORT_KEY, Queue, unpack
 from emulator.dataplane.switch.cable_counters import PauseCounters, write
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.port_faults import NONE, Faults
@@ -201,7 +201,7 @@ def test_black_holes_swallow_pauses_too(asic: FabricAsic) -> None:
 def test_watchdog_is_told_to_the_program(asic: FabricAsic) -> None:
     def dropping() -> bool:
         key = PORT_KEY.pack(asic.ports["rail0:down0"].index)
-        return bool(PAUSE_RULES.unpack(asic.program.pause_rules.get(key))[-1])
+        return bool(unpack(PAUSE, asic.program.pause_rules.get(key))["dropping"])
 
     asic.pauses.drop("rail0:down0", True)
     assert dropping()

@@ -19,13 +19,13 @@ from emulator.dataplane import lab_record
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.fabric_choice import choose, shipped
 from emulator.dataplane.switch import switch_choice as choice
+from emulator.dataplane.switch import switch_profile
 from emulator.dataplane.switch.balancing import METHODS
-from emulator.dataplane.switch.switch_profile import PROFILES
 from emulator.errors import UserError
 from topologies import catalogue
 from topologies.parts.design_parameters import ParameterKind
 from topologies.profile import fabric_file
-from topologies.profile.fabric_keys import CLOS, CLUSTER, KEYS, SECTIONS, schema
+from topologies.profile.fabric_keys import CLOS, CLUSTER, KEYS, PAUSING, SECTIONS, schema
 from topologies.profile.yaml_lines import TextError
 from topologies.stretch import stretch_of
 
@@ -79,7 +79,8 @@ def test_times_are_those_of_the_control_planes() -> None:
 
 def test_choices_are_those_of_the_switches() -> None:
     assert set(KEYS["load_balancing"].kind.words) == set(METHODS)  # type: ignore[union-attr]
-    assert set(KEYS["switch"].kind.words) == {*PROFILES, "none"}  # type: ignore[union-attr]
+    assert set(KEYS["switch"].kind.words) == {*switch_profile.PROFILES, "none"}  # type: ignore[union-attr]
+    assert set(PAUSING) == switch_profile.PAUSING
 
 
 @pytest.mark.parametrize("name", shipped())
