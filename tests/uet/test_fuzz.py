@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -89,6 +89,20 @@ class Step:
     now: int
     frame: bytes | None = None
     request: Request | None = None
+
+
+class Noting:
+    """An endpoint that notes in ``steps`` what it receives (a compiled one takes no method)."""
+
+    def __init__(self, fep: FabricEndpoint, steps: list[Step]) -> None:
+        self._fep, self._steps = fep, steps
+
+    def receive(self, frames: list[memoryview], now: int) -> None:
+        self._steps.extend(Step(now, frame=bytes(frame)) for frame in frames)
+        self._fep.receive(frames, now)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fep, name)
 
 
 class Victim:
@@ -198,18 +212,11 @@ def record(seed: int) -> list[Step]:
         return [frame]
 
     network = Network(
-        {here: victim.fep, there: peer},
+        {here: cast(FabricEndpoint, Noting(victim.fep, steps)), there: peer},
         random.Random(seed),
         Impairment(loss=0.1, duplicate=0.1, jitter_ns=20_000),
         tap=tap,
     )
-    received = victim.fep.receive
-
-    def note(frames: list[memoryview], now: int) -> None:
-        steps.extend(Step(now, frame=bytes(frame)) for frame in frames)
-        received(frames, now)
-
-    victim.fep.receive = note  # type: ignore[method-assign,assignment]
     for _ in range(8):
         for fep, to in ((victim.fep, there), (peer, here)):
             for _ in range(rng.randrange(1, 5)):

@@ -67,6 +67,7 @@ NEEDS: Mapping[str, Need] = {
     "rocev2 dscp.46": Need(scenario="alltoall", given=(("sizes", "64KiB"), ("warmups", "0"))),
     "llr": Need(faults=BIT_ERRORS),
     "reserved": Need("pool=300KB"),
+    "rocev2 reserved": Need("pool=100KB"),
     "headroom_pool": Need("pool=2MB,pfc_alpha=0.01"),
     "pfc_alpha": Need("pool=2MB"),
     **{f"{name}.alpha": Need("pool=300KB") for name in CLASS_NAMES},
@@ -98,13 +99,14 @@ REASONS: Mapping[str, str] = {
         "it acts later than these flows end; tests/emulator/rocev2/congestion/",
     ),
     "rocev2 llr_timer": "what follows a lost frame shows it before the timer does",
+    "rocev2 control.alpha": "acknowledgements and CNPs hardly wait here",
     "control.limit_bytes": "no queue of acknowledgements gets as deep as a frame of data here",
     "trimmed.limit_bytes": "no queue of headers gets as deep as a frame of data here",
 }
 #: Values of a parameter, by how its values are described.
 VALUES: Mapping[str, tuple[str, ...]] = {
     "on|off": ("on", "off"),
-    "SIZE": ("100", "40000"),
+    "SIZE": ("100", "1000", "40000"),
     "SIZE|none": ("200KB", "2MB"),
     "0..128": ("0.1", "0.001"),
     "TIME": ("100ns", "2us", "8us"),
