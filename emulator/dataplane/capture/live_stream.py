@@ -15,6 +15,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -99,19 +100,28 @@ class LiveStream:
         self._out, self._count = out, count
 
     def wait(self, seconds: float | None = None) -> None:
-        """Return when ``seconds`` are over, a sniffer has ended or nobody reads the stream."""
+        """Return when ``seconds`` are over, a sniffer has ended or nobody reads the stream.
+
+        A signal ends the wait, whatever its handler does.  For the main thread.
+        """
         if not all(sniffer.running for sniffer in self._all):
             return
         poll = select.poll()
         poll.register(self._out, 0)  # nothing but errors: POLLERR when the reader is gone
-        pidfds = [os.pidfd_open(sniffer.pid) for sniffer in self._all]
-        try:
-            for pidfd in pidfds:
+        with ExitStack() as opened:
+            # Python runs handlers between calls: a signal that comes just before the call of poll
+            # would wait as long as it does.
+            woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            opened.callback(os.close, woken)
+            opened.callback(os.close, waker)
+            before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+            opened.callback(signal.set_wakeup_fd, before)
+            poll.register(woken, select.POLLIN)
+            for sniffer in self._all:
+                pidfd = os.pidfd_open(sniffer.pid)
+                opened.callback(os.close, pidfd)
                 poll.register(pidfd, select.POLLIN)
             poll.poll(None if seconds is None else seconds * 1000)
-        finally:
-            for pidfd in pidfds:
-                os.close(pidfd)
 
     @property
     def reader_gone(self) -> bool:
