@@ -9,7 +9,7 @@ import click
 
 from emulator import result_keys, scenario
 from emulator.cli.plugin_command import PluginCommand
-from emulator.cli.predict import prediction
+from emulator.cli.predict import floor, prediction
 from emulator.errors import UserError
 from emulator.metrics import METRICS, added_columns, table
 from emulator.result_rows import NCCL_COLUMNS, TableColumn
@@ -61,7 +61,13 @@ def command(names: Sequence[str]) -> None:
 
 def table_columns() -> Iterator[TableColumn]:
     """Yield the columns of all tables that ``uetemu run`` and ``uetemu predict`` print."""
-    yield from (*NCCL_COLUMNS, *table("nccl"), *table("compared"), *prediction.COLUMNS)
+    yield from (
+        *NCCL_COLUMNS,
+        *table("nccl"),
+        *table("compared"),
+        *prediction.COLUMNS,
+        *floor.COLUMNS,
+    )
     yield from added_columns()
     for name in scenario.names():
         yield from getattr(scenario.load(name).module, "COLUMNS", ())

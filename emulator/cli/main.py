@@ -32,7 +32,7 @@ VERBS = {
     "run": Verb("emulator.cli.run_verb", "run a scenario and leave a run folder"),
     "predict": Verb(
         "emulator.cli.predict.predict_verb",
-        "run what nccl-tests measured on a cluster, and put both beside each other",
+        "run what nccl-tests measured on a cluster beside it, or say what one should reach",
     ),
     "bench": Verb(
         "emulator.cli.bench_verb",

@@ -38,6 +38,14 @@ def with_table(text: str, suite: SuiteFolder) -> str:
     return _BLOCK.sub(lambda found: f"{found[1]}{block}\n{found[2]}", text)
 
 
+def measured(text: str) -> dict[str, float]:
+    """Return what uetemu gives in the tables of the manual ``text``, by the number of the point."""
+    width = len(_HEADINGS)
+    rows = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| "))
+    found = {row[0]: row[3].partition(" [")[0] for row in rows if len(row) == width}
+    return {number: float(value) for number, value in found.items() if value[:1].isdigit()}
+
+
 def _lines(suite: SuiteFolder) -> Iterator[str]:
     *sources, summary = suite.tests
     counts = summary.tables[0]

@@ -49,6 +49,7 @@ class HardwarePoint:
     row: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
     per: Mapping[str, Any] = field(default_factory=dict)
+    size: str = ""
     scaled: str = ""
     fitted: bool = False
     seen: bool = False

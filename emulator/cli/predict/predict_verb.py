@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,11 +23,14 @@ from emulator.cli.options import (
 )
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.predict import prediction
+from emulator.cli.predict.floor import COLUMNS as FLOOR_COLUMNS
+from emulator.cli.predict.floor import Floor, Unseen, closing_lines, floor
 from emulator.cli.predict.prediction import (
     Limit,
     check_work,
     collective_of,
     parameters_of,
+    run_of,
     run_once,
     scenario_of,
     sizes_of,
@@ -38,20 +43,20 @@ from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import COLLECTIVES
 from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.run.report import result_table as table
-from emulator.run.results import FabricKind, Result
-from emulator.run.runner import RunPlan, RunRequest, execute, prepare
+from emulator.run.runner import Observer, RunPlan, RunRequest
+from emulator.whole_file import write_whole
 from emulator.workers.interrupts import Interrupted
-from topologies.units import UnitError, parse_size
+from topologies.model import TopologyError
 
 
 @click.command("predict", cls=PluginCommand)
 @click.option(
     "--nccl-tests",
+    "--log",
     "log_path",
-    required=True,
     metavar="LOG",
     type=click.Path(path_type=Path),
-    help="what a test such as all_reduce_perf printed, or its JSON (-J)",
+    help="what a test such as all_reduce_perf printed, or its JSON (-J); --floor needs none",
 )
 @option(
     "topology",
@@ -68,9 +73,16 @@ from topologies.units import UnitError, parse_size
 @click.option(
     "--collective",
     type=click.Choice(list(COLLECTIVES)),
-    help="of a log that does not name its test, as older versions do not",
+    help="of --floor, or of a log that does not name its test, as older versions do not",
 )
-@click.option("--largest", metavar="SIZE", help="leave out the log's sizes above this")
+@click.option(
+    "--floor",
+    "floored",
+    is_flag=True,
+    help="print the bus bandwidths that a healthy cluster should reach; the exit status is 1 where "
+    "a log lies below, and 2 where that cannot be told",
+)
+@click.option("--largest", metavar="SIZE", help="leave out sizes above this")
 @click.option(
     "--cut-to",
     "cut_to",
@@ -82,114 +94,159 @@ from topologies.units import UnitError, parse_size
 @SEED
 @RUN_FOLDER
 @LAB_NAME
-@result_format("json: what prediction.json holds")
+@click.option(
+    "--json",
+    "json_path",
+    metavar="FILE|-",
+    type=click.Path(path_type=Path),
+    help="also write what prediction.json or floor.json holds to FILE; -: as --format json",
+)
+@result_format("json: what prediction.json or floor.json holds")
 def command(  # noqa: PLR0913  options of the verb
-    log_path: Path,
+    log_path: Path | None,
     topology: str,
-    transport: str | None,
-    switch: str | None,
-    fabric: FabricKind,
     collective: str | None,
+    floored: bool,
     largest: str | None,
     cut_to: str | None,
     pairs: Sequence[str],
     iterations: str | None,
-    seed: int,
-    output: Path | None,
     name: str | None,
+    json_path: Path | None,
     form: str,
+    **run: Any,
 ) -> None:
     """Run the test of a cluster's log on an emulated fabric, and compare.
 
     \b
     all_reduce_perf -b 64K -e 16M -f 4 | tee cluster.log      # on the cluster
     uetemu predict --nccl-tests cluster.log --topology rail_clos:hosts=2,gpus_per_host=8
+    uetemu predict --floor --collective all_reduce --topology rail_clos:hosts=2,gpus_per_host=8
     """
-    log = log_file.read(log_path)
-    cluster = choose(topology).topology
+    content: Mapping[str, object]
+    lines: Iterable[str]
+    wrong = below = ""
+    try:
+        limit = Limit.of(largest, cut_to)
+        given = parameter_texts(pairs, {"iterations": iterations})
+        run |= {"topology": topology, "lab": name}
+        if floored:
+            with _observed() as observer:
+                found = floor(
+                    collective=collective,
+                    log=log_path,
+                    parameters=given,
+                    limit=limit,
+                    observer=observer,
+                    **run,
+                )
+            content, lines = found.as_dict(), _floor_lines(found)
+            if found.below:
+                below = f"{len(found.below)} of {len(found.rows)} sizes lie below the floor"
+        elif log_path is None:
+            raise UserError("give a log with --nccl-tests, or --floor to do without one")
+        else:
+            content, lines, wrong = _predicted(log_path, collective, limit, given, run)
+        if json_path == Path("-") or form == "json":
+            click.echo(json.dumps(content, indent=1, allow_nan=False))
+        else:
+            _echo(lines)
+        if json_path is not None and json_path != Path("-"):
+            write_whole(json_path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    except (UserError, TopologyError) as error:
+        if not floored:
+            raise
+        raise _Untold(str(error)) from error
+    if wrong or below:
+        raise UserError(wrong or below)
+
+
+class _Untold(click.ClickException):
+    """It cannot be told whether a log lies below the floor."""
+
+    exit_code = 2
+
+
+def _predicted(
+    path: Path,
+    collective: str | None,
+    limit: Limit,
+    given: Mapping[str, str],
+    run: Mapping[str, Any],
+) -> tuple[Mapping[str, object], Iterable[str], str]:
+    """Return what prediction.json holds, the lines of the table, and what is wrong."""
+    log = log_file.read(path)
+    cluster = choose(run["topology"]).topology
     ranks = len(cluster.gpus)
     which = collective_of(log, collective, cluster)
     scenario = scenario_of(log, which)
-    limit = _limit(largest, cut_to)
     sizes = sizes_of(log, limit)
-    given = parameter_texts(pairs, {"iterations": iterations})
     parameters = scenario.parameters(parameters_of(scenario, sizes, given))
     if limit.octets is None:
-        check_work(log, sizes, ranks, parameters.warmups + parameters.iterations)
-    plan = prepare(
-        RunRequest(
-            scenario=scenario,
-            parameters=parameters,
-            topology=topology,
-            transport=transport,
-            switch=switch,
-            seed=seed,
-            fabric=fabric,
-            capture="none",
-            output=output,
-            lab=name,
-        )
-    )
-    if plan.compares:
-        raise UserError("predict takes one --transport; call it once for each")
-    with progress_bar() as bar:
-        try:
-            result, folder = execute(plan, _Progress(bar))
-        except Interrupted as stop:
-            bar.end()
-            click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
-            sys.exit(stop.exit_status)
-    if result.errors:
-        raise UserError(result.errors[0])
+        check_work(log.source, sizes, ranks, parameters.warmups + parameters.iterations)
+    request = RunRequest(scenario=scenario, parameters=parameters, capture="none", **run)
+    with _observed() as observer:
+        plan, result, folder = run_of(request, observer)
     measured = dict(zip(run_once(sizes), result.rows, strict=True))
     rows = [prediction.row_of(size, measured[size.run]) for size in sizes]
     content = prediction.content(log, which, result.as_dict(), rows)
     folder.write("prediction.json", content)
-    if form == "json":
-        click.echo(json.dumps(content, indent=1, allow_nan=False))
-    else:
-        shown = prediction.table_of(rows)
-        click.echo(f"# uetemu predict: {scenario.title}")
-        _echo(prediction.cluster_lines(log, which, cluster, rows))
-        _echo((*table.wrapped("Topology", plan.spec), *modelled_line(plan)))
-        _echo(table.wrapped("Transport", plan.transport))
-        _echo((*table.wrapped("Switch", str(result.switch)), "#"))
-        _echo(line for row in rows for line in shown.lines(row))
-        _echo(prediction.closing_lines(log, sizes, rows))
-        _echo(table.trailer(result.as_dict() | {"rows": result.rows}, folder.path))
-    if not result.succeeded:
-        raise UserError(f"elements are wrong, see {folder.path}/result.json; please report it")
+    shown = prediction.table_of(rows)
+    lines = (
+        f"# uetemu predict: {scenario.title}",
+        *prediction.cluster_lines(log, which, cluster, rows),
+        *_fabric_lines(plan, str(result.switch)),
+        *(line for row in rows for line in shown.lines(row)),
+        *prediction.closing_lines(log, sizes, rows),
+        *table.trailer(result.as_dict() | {"rows": result.rows}, folder.path),
+    )
+    sentence = f"elements are wrong, see {folder.path}/result.json; please report it"
+    return content, lines, "" if result.succeeded else sentence
 
 
-class _Progress:
+def _floor_lines(found: Floor) -> Iterator[str]:
+    rows = found.rows
+    shown = prediction.table_of(rows, FLOOR_COLUMNS)
+    yield f"# uetemu predict: {found.plan.request.scenario.title}"
+    ranks = found.result["ranks"]
+    what = f"what {found.collective}_perf should reach over {ranks} ranks of this fabric"
+    yield from table.wrapped("Floor", what)
+    yield from _fabric_lines(found.plan, str(found.result["switch"]))
+    yield from (line for row in rows for line in shown.lines(row))
+    yield from closing_lines(found)
+    yield from table.trailer(found.result, found.folder)
+
+
+def _fabric_lines(plan: RunPlan, switch: str) -> Iterator[str]:
+    yield from table.wrapped("Topology", plan.spec)
+    yield from modelled_line(plan)
+    yield from table.wrapped("Transport", plan.transport)
+    yield from table.wrapped("Switch", switch)
+    yield "#"
+
+
+@contextmanager
+def _observed() -> Iterator[Observer]:
+    """Show how far the run is; leave the command where a signal interrupts it."""
+    with progress_bar() as bar:
+        try:
+            yield _Progress(bar)
+        except Interrupted as stop:
+            bar.end()
+            click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
+            sys.exit(stop.exit_status)
+
+
+class _Progress(Unseen):
     """Shows how far the run is, and prints no rows."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
 
-    def began(self, plan: RunPlan, result: Result) -> None:
-        """Do nothing: the heading follows when the run has ended."""
-
     def progress(self, what: str, share: float | None) -> None:
         self._bar.show(what, share)
-
-    def row(self, row: Mapping[str, object]) -> None:
-        """Do nothing: rows are printed beside the log's at the end."""
 
 
 def _echo(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(line)
-
-
-def _limit(largest: str | None, cut_to: str | None) -> Limit:
-    if largest is not None and cut_to is not None:
-        raise UserError("--largest leaves sizes out and --cut-to cuts them; keep one of them")
-    text = largest if cut_to is None else cut_to
-    if text is None:
-        return Limit()
-    try:
-        octets = parse_size(text)
-    except UnitError as error:
-        raise UserError(f"--{'largest' if cut_to is None else 'cut-to'}: {error}") from None
-    return Limit(octets=octets, cut=cut_to is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from emulator import scenario as scenarios
@@ -12,9 +13,11 @@ from emulator.errors import UserError
 from emulator.nccl_tests.cluster_log import COLLECTIVES, ClusterLog, ClusterRow, ClusterTimes
 from emulator.result_rows import TableColumn
 from emulator.run.report.result_table import ResultTable, wrapped
+from emulator.run.results import Result, RunFolder
+from emulator.run.runner import Observer, RunPlan, RunRequest, execute, prepare
 from emulator.scenario import Scenario
 from topologies.model import Topology
-from topologies.units import format_size
+from topologies.units import UnitError, format_size, parse_size
 
 #: Octets of all ranks' buffers and iterations together, beyond which a run takes too long to be
 #: started without a word: about ten minutes on one processor.
@@ -30,6 +33,20 @@ class Limit:
 
     octets: int | None = None
     cut: bool = False
+
+    @classmethod
+    def of(cls, largest: str | None, cut_to: str | None) -> Limit:
+        """Return the limit of the options ``--largest`` and ``--cut-to``."""
+        if largest is not None and cut_to is not None:
+            raise UserError("--largest leaves sizes out and --cut-to cuts them; keep one of them")
+        text = largest if cut_to is None else cut_to
+        if text is None:
+            return cls()
+        try:
+            octets = parse_size(text)
+        except UnitError as error:
+            raise UserError(f"--{'largest' if cut_to is None else 'cut-to'}: {error}") from None
+        return cls(octets=octets, cut=cut_to is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +109,13 @@ def sizes_of(log: ClusterLog, limit: Limit) -> list[TestSize]:
             by_size.setdefault(row.size, []).append(row)
     if not by_size:
         raise UserError(f"{log.source} has rows of size 0 only; run the test with larger ones")
+    return limited(by_size, limit, log.source)
+
+
+def limited(
+    by_size: Mapping[int, Sequence[ClusterRow]], limit: Limit, source: str
+) -> list[TestSize]:
+    """Return the sizes (octets) within ``limit``, with their rows; UserError if there is none."""
     most = limit.octets
     chosen = [
         TestSize(size=size, run=size if most is None else min(size, most), rows=rows)
@@ -99,10 +123,9 @@ def sizes_of(log: ClusterLog, limit: Limit) -> list[TestSize]:
         if limit.cut or most is None or size <= most
     ]
     if not chosen:
-        least = min(by_size)
         raise UserError(
-            f"all sizes of {log.source} are above --largest {format_size(most or 0)}; the least is "
-            f"{least} B"
+            f"all sizes of {source} are above --largest {format_size(most or 0)}; the least is "
+            f"{min(by_size)} B"
         )
     return chosen
 
@@ -110,6 +133,19 @@ def sizes_of(log: ClusterLog, limit: Limit) -> list[TestSize]:
 def run_once(sizes: Sequence[TestSize]) -> list[int]:
     """Return the sizes that are run (octets), each once."""
     return list(dict.fromkeys(size.run for size in sizes))
+
+
+def choice_of(
+    scenario: Scenario, names: Sequence[str], words: Sequence[str]
+) -> dict[str, str] | None:
+    """Return the parameter, one of ``names``, that takes one of ``words``; None if none does."""
+    fields = {item.name: item for item in dataclasses.fields(scenario.module.Parameters)}
+    for name in names:
+        offered = fields[name].metadata["choices"]() if name in fields else ()
+        for word in words:
+            if word in offered:
+                return {} if fields[name].default == word else {name: word}
+    return None
 
 
 def parameters_of(
@@ -127,17 +163,8 @@ def parameters_of(
                 f"{row.where}: type {row.type}, redop {row.redop}, root {row.root} after "
                 f"{first.type}, {first.redop}, {first.root}; cut the log to one of each"
             )
-    fields = {item.name: item for item in dataclasses.fields(scenario.module.Parameters)}
-
-    def choice(names: Sequence[str], words: Sequence[str]) -> dict[str, str] | None:
-        """Return the parameter that takes one of ``words``; None if the scenario has none."""
-        for name in names:
-            offered = fields[name].metadata["choices"]() if name in fields else ()
-            for word in words:
-                if word in offered:
-                    return {} if fields[name].default == word else {name: word}
-        return None
-
+    fields = {item.name for item in dataclasses.fields(scenario.module.Parameters)}
+    choice = partial(choice_of, scenario)
     dtype = choice(("datatype", "dtype"), (first.type, _DTYPES.get(first.type, first.type)))
     if dtype is None and first.type != "float":
         raise UserError(
@@ -168,19 +195,31 @@ def parameters_of(
     return {**chosen, **of_log, **(dtype or {}), **(redop or {}), **root, **given}
 
 
-def check_work(log: ClusterLog, sizes: Sequence[TestSize], ranks: int, repeats: int) -> None:
+def check_work(source: str, sizes: Sequence[TestSize], ranks: int, repeats: int) -> None:
     """Raise UserError if the run would take more than :data:`MOST_OCTETS`.
 
-    ``repeats`` are warm-ups and iterations of each size.
+    ``repeats`` are warm-ups and iterations of each size; ``source`` is where the sizes stand.
     """
     octets = sum(run_once(sizes)) * ranks * repeats
     if octets > MOST_OCTETS:
         largest = max(sizes, key=lambda size: size.run)
+        where = largest.rows[0].where if largest.rows else source
         raise UserError(
-            f"{largest.rows[0].where}: with sizes up to {format_size(largest.run)} the emulator "
+            f"{where}: with sizes up to {format_size(largest.run)} the emulator "
             f"would move {octets // 2**30} GiB, packet by packet; give --largest 64MiB to leave "
             "out what is larger, or --cut-to 64MiB to run it with that size and compare bandwidths"
         )
+
+
+def run_of(request: RunRequest, observer: Observer) -> tuple[RunPlan, Result, RunFolder]:
+    """Run ``request`` on its one transport; UserError where it fails."""
+    plan = prepare(request)
+    if plan.compares:
+        raise UserError("predict takes one --transport; call it once for each")
+    result, folder = execute(plan, observer)
+    if result.errors:
+        raise UserError(result.errors[0])
+    return plan, result, folder
 
 
 def _mean(times: Sequence[ClusterTimes]) -> ClusterTimes:
@@ -281,13 +320,14 @@ def content(
     }
 
 
-def table_of(rows: Sequence[Mapping[str, object]]) -> ResultTable:
+def table_of(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[TableColumn] = COLUMNS
+) -> ResultTable:
     """Return the table for ``rows``; the size that was run has a column if it is another."""
     cut = any(row["run_bytes"] != row["size_bytes"] for row in rows)
-    columns = [one for one in COLUMNS if cut or one.key != "run_bytes"]
-    known = [
-        {key: row[key] for key in ("size_bytes", "type", "redop", "algorithm")} for row in rows
-    ]
+    columns = [one for one in columns if cut or one.key != "run_bytes"]
+    facts = ("size_bytes", "type", "redop", "algorithm")
+    known = [{key: row[key] for key in facts if key in row} for row in rows]
     return ResultTable(columns, known)
 
 

@@ -77,6 +77,11 @@ _OF_SCENARIOS = {
         "of `predict`: the log's time over the run's; of a size that was cut, the run's"
         " bus bandwidth over the log's"
     ),
+    "floor_share": "of `predict --floor`: the least share of the emulated bandwidth that published"
+    " measurements of such sizes have",
+    "floor_busbw_gbps": "of `predict --floor`: the bus bandwidth that a healthy cluster reaches",
+    "best_busbw_gbps": "of `predict --floor`: what the best published measurement would make of it",
+    "against_floor": "of `predict --floor`: whether the log's bus bandwidth is below the floor",
     "senders": "GPUs that send to one; of `fairness`: flows at the end",
     "placement": "where GPUs stand: as the parameter says",
     "cc": "congestion control, as chosen",

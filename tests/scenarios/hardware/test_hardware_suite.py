@@ -16,7 +16,7 @@ from emulator.suite.suite_model import Findings, SuiteChoice
 from emulator.suite.suite_run import SuiteRun
 from emulator.suite.trials import SuiteTrial, TrialEnd, TrialOutcome
 from scenarios.hardware.hardware_suite import FAILED, NOT_RUN, SUITE, line
-from scenarios.hardware.manual_table import MANUAL, with_table
+from scenarios.hardware.manual_table import MANUAL, measured, with_table
 from scenarios.hardware.points import AGREES, NEAR, OFF, HardwarePoint, points
 
 CHOICE = SuiteChoice(scale="small", transports=["uet"], nodes="model")
@@ -110,6 +110,9 @@ def test_the_manual_has_the_table_of_a_whole_suite(tmp_path: Path) -> None:
     text = with_table("<!-- measured -->\nof before\n<!-- end -->", SuiteFolder.read(tmp_path))
     assert "of before" not in text
     assert [one.number for one in points() if f"| {one.number} | {one.title} |" not in text] == []
+    found = measured(text)
+    assert list(found) == [one.number for one in points() if not one.reason]
+    assert found["5.1"] == 8  # GB/s in Gb/s
 
 
 def test_half_a_suite_makes_no_table(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def test_a_size_of_nothing_is_left_out_and_rows_of_one_size_are_one() -> None:
 def test_too_much_work_asks_for_a_limit() -> None:
     log = read(log_2_17())
     sizes = sizes_of(log, Limit())
-    check_work(log, sizes, 4, 2)
+    check_work(log.source, sizes, 4, 2)
     with pytest.raises(UserError, match=r"a.log, line 14: .* --largest 64MiB .* --cut-to 64MiB"):
-        check_work(log, sizes, 4, 4000)
+        check_work(log.source, sizes, 4, 4000)
 
 
 def test_a_size_that_several_are_cut_to_is_run_once() -> None:
