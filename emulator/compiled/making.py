@@ -46,6 +46,8 @@ from emulator.errors import UserError
 
 #: More than -O1 takes several times as long to compile; -g0: no debugger reads generated C.
 OPTIMISATION, DEBUGGING = "1", "0"
+#: Hidden functions call each other without a look at a table of names.
+FLAGS = ("-Wno-error", "-fvisibility=hidden")
 #: What Debian calls what compiles.
 PACKAGES = "Debian has it in gcc, and Python's headers in libpython3-dev"
 #: How many builds stay: whoever changes branches finds that of the other one.
@@ -222,7 +224,7 @@ def _compiler(extension: Extension, *arguments: str) -> list[str]:
     """Return the call of the C compiler that Python itself was compiled by."""
     words = " ".join(get_config_var(name) or "" for name in ("CC", "CFLAGS", "CCSHARED"))
     folders = [get_path("include"), get_path("platinclude"), *extension.include_dirs]
-    flags = [*extension.extra_compile_args, "-Wno-error", *(f"-I{folder}" for folder in folders)]
+    flags = [*extension.extra_compile_args, *FLAGS, *(f"-I{folder}" for folder in folders)]
     return [*shlex.split(words), *flags, *arguments]
 
 

@@ -15,9 +15,9 @@ dictionary and no other source.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
+from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from emulator.words import word_of, wrapped
@@ -44,7 +44,98 @@ _FIRST: Final = word_of(0x9E37_79B9_7F4A_7C15)
 _SECOND: Final = word_of(0xBF58_476D_1CE4_E5B9)
 
 Act = Callable[[Any], object]
-Event = tuple[int, int, Act, Any]
+
+
+class EventHeap:
+    """What is to be done, by time (ps) and order; no two events have both in common.
+
+    Keys are machine words side by side: what waits is compared without a look at its objects, which
+    memory that is copied meanwhile has driven out of the caches.
+
+    Of the event whose keys are at place ``p``, ``slots[p]`` is the place in ``acts`` and
+    ``arguments``; slots from ``size`` on are free.
+    """
+
+    __slots__ = ("acts", "arguments", "orders", "size", "slots", "times")
+
+    def __init__(self) -> None:
+        self.size: i64 = 0
+        self.times: vec[i64] = vec[i64]()
+        self.orders: vec[i64] = vec[i64]()
+        self.slots: vec[i64] = vec[i64]()
+        self.acts: list[Act | None] = []
+        self.arguments: list[Any] = []
+
+    def __len__(self) -> int:
+        return int(self.size)
+
+    @property
+    def following(self) -> int:
+        """The time of the first event, :data:`NEVER` if there is none."""
+        return int(self.times[0]) if self.size else NEVER
+
+    def push(self, when: i64, order: i64, act: Act, argument: object) -> None:
+        """Add ``act(argument)`` at ``when``."""
+        place = self.size
+        self.size = place + 1
+        if place == len(self.times):
+            self.times = append(self.times, when)
+            self.orders = append(self.orders, order)
+            self.slots = append(self.slots, place)
+            slot: i64 = place
+            self.acts.append(act)
+            self.arguments.append(argument)
+        else:
+            slot = self.slots[place]
+            self.acts[slot] = act
+            self.arguments[slot] = argument
+        times, orders, slots = self.times, self.orders, self.slots
+        while place > 0:
+            above = place - 1 >> 1
+            time = times[above]
+            if time < when or (time == when and orders[above] < order):
+                break
+            times[place], orders[place], slots[place] = time, orders[above], slots[above]
+            place = above
+        times[place], orders[place], slots[place] = when, order, slot
+
+    def drop(self) -> i64:
+        """Take the first event off; return its slot, which whoever asked has to clear."""
+        times, orders, slots = self.times, self.orders, self.slots
+        first = slots[0]
+        last = self.size - 1
+        self.size = last
+        when, order, slot = times[last], orders[last], slots[last]
+        slots[last] = first
+        if not last:
+            return first
+        place: i64 = 0
+        below: i64 = 1
+        while below < last:
+            time = times[below]
+            other = below + 1
+            if other < last and (
+                times[other] < time or (times[other] == time and orders[other] < orders[below])
+            ):
+                below, time = other, times[other]
+            if when < time or (when == time and order < orders[below]):
+                break
+            times[place], orders[place], slots[place] = time, orders[below], slots[below]
+            place = below
+            below = 2 * place + 1
+        times[place], orders[place], slots[place] = when, order, slot
+        return first
+
+    def pop(self) -> tuple[int, int, Act, Any]:
+        """Take the first event; there must be one."""
+        if not self.size:
+            raise IndexError("no event is to come")
+        when, order = int(self.times[0]), int(self.orders[0])
+        slot = self.drop()
+        act, argument = self.acts[slot], self.arguments[slot]
+        self.acts[slot] = self.arguments[slot] = None
+        assert act is not None
+        return when, order, act, argument
 
 
 class TimedSampler(Protocol):
@@ -70,7 +161,7 @@ class EventQueue:
 
     def __init__(self) -> None:
         self.now = 0
-        self.heap: list[Event] = []
+        self.heap = EventHeap()
         self.events = 0
         self.stopped = False
         self.sampler: TimedSampler | None = None
@@ -83,7 +174,7 @@ class EventQueue:
         """Call ``act(argument)`` at ``when`` (ps), which is not over yet."""
         if when < self.now:
             raise ValueError(f"an event is asked for at {when} ps, and it is {self.now} ps already")
-        heappush(self.heap, (when, order, act, argument))
+        self.heap.push(when, order, act, argument)
 
     def stop(self) -> None:
         """Have :meth:`run` return after the event that runs now."""
@@ -99,10 +190,10 @@ class EventQueue:
         self.stopped = False
         if sampler is not None:
             sampler.resume(self.now)
-            while heap and sampler.due <= until and not self._run(sampler.due - 1):
-                if heap:
+            while heap.size and sampler.due <= until and not self._run(sampler.due - 1):
+                if heap.size:
                     self.now = sampler.due
-                    sampler.take(self.now, heap[0][0])
+                    sampler.take(self.now, heap.following)
         if not self.stopped:
             self._run(until)
         if self.stopped:
@@ -116,7 +207,7 @@ class EventQueue:
     def run_one(self) -> bool:
         """Run the next event; return whether that called :meth:`stop`."""
         self.stopped = False
-        self.now, _, act, argument = heappop(self.heap)
+        self.now, _, act, argument = self.heap.pop()
         self.events += 1
         act(argument)
         return self.stopped
@@ -128,12 +219,21 @@ class EventQueue:
 
     def _run(self, until: int) -> bool:
         """Run events up to and with ``until``; return whether that was stopped."""
-        heap, pop = self.heap, heappop
+        heap = self.heap
+        acts, arguments = heap.acts, heap.arguments
+        latest: i64 = until
         count = 0
         try:
-            while heap and heap[0][0] <= until:
-                self.now, _, act, argument = pop(heap)
+            while heap.size:
+                when = heap.times[0]
+                if when > latest:
+                    break
+                self.now = int(when)
+                slot = heap.drop()
+                act, argument = acts[slot], arguments[slot]
+                acts[slot] = arguments[slot] = None
                 count += 1
+                assert act is not None
                 act(argument)
                 if self.stopped:
                     return True

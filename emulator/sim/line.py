@@ -17,7 +17,6 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heappush
 from operator import mul
 from typing import Final, NamedTuple, Protocol
 
@@ -29,7 +28,7 @@ from emulator.sim.event_queue import (
     PIPELINE,
     PS,
     Act,
-    Event,
+    EventHeap,
     EventQueue,
     arriving,
     salt_of,
@@ -51,7 +50,6 @@ _MAC_CONTROL_TYPE: Final = b"\x88\x08"
 _stamp: Final = struct.Struct("<QI").pack
 #: Compiled code looks names of other modules up in a dictionary.
 _crc32c: Final = extend
-_push: Final = heappush
 
 #: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none),
 #: and whether it was put ahead of others.
@@ -141,6 +139,7 @@ class Line:
         "_doomed",
         "_events",
         "_far",
+        "_heap",
         "_item",
         "_item_octets",
         "_item_origin",
@@ -201,6 +200,7 @@ class Line:
         self.past: list[int] = []
         self._on_left: Act = self._left
         self._on_arrival: Act = self._arrive
+        self._heap = events.heap
         #: where arrivals go: another heap than that of the events if the far end is not ours
         self.arrivals = events.heap
         self.end = end
@@ -269,8 +269,8 @@ class Line:
         self.far = self._far
 
     def lead_through(
-        self, left: Act, arrive: Act, arrivals: list[Event]
-    ) -> tuple[Act, Act, list[Event]]:
+        self, left: Act, arrive: Act, arrivals: EventHeap
+    ) -> tuple[Act, Act, EventHeap]:
         """Have others act when a frame has left and when it arrives, and take its arrivals.
 
         Returns who did before.
@@ -279,14 +279,14 @@ class Line:
         self._on_left, self._on_arrival, self.arrivals = left, arrive, arrivals
         return before
 
-    def occupy_with(self, octets: int, then: Act, unit: object, arrivals: list[Event]) -> None:
+    def occupy_with(self, octets: int, then: Act, unit: object, arrivals: EventHeap) -> None:
         """Send what is no frame of a queue, and have ``then`` called as soon as it has left."""
         self.busy = True
         end = self._events.now + self.time_of(octets)
-        _push(self._events.heap, (end, self._leaving, then, None))
+        self._heap.push(end, self._leaving, then, None)
         end += self.delay_ps
         order = arriving(self._salt, self._number, end - self._origin)
-        _push(arrivals, (end, order, self._on_arrival, unit))
+        arrivals.push(end, order, self._on_arrival, unit)
 
     def accept(self, frame: bytes) -> None:
         """Let ``frame`` have arrived now: the link layer has taken it."""
@@ -381,10 +381,10 @@ class Line:
         if origin != self._item_origin or octets != self._item_octets or queue != self._item_queue:
             self._item = queue, octets, origin
             self._item_queue, self._item_octets, self._item_origin = queue, octets, origin
-        _push(events.heap, (end, self._leaving, self._on_left, self._item))
+        self._heap.push(end, self._leaving, self._on_left, self._item)
         end += self.delay_ps
         order = arriving(self._salt, self._number, end - self._origin)
-        _push(self.arrivals, (end, order, self._on_arrival, frame))
+        self.arrivals.push(end, order, self._on_arrival, frame)
 
     def expect(self, when: int, order: int, frame: object, *, counts: bool = True) -> None:
         """Let ``frame``, which the line of another worker has begun to send, arrive at ``when``.
@@ -392,7 +392,7 @@ class Line:
         It ``counts`` unless it is none, or was counted before.
         """
         self.counts.of_other += counts
-        _push(self._events.heap, (when, order, self._on_arrival, frame))
+        self._heap.push(when, order, self._on_arrival, frame)
 
     @property
     def number(self) -> int:

@@ -20,7 +20,7 @@ from emulator.dataplane.switch.virtual_state import (
     SharedPool,
 )
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, PortSpec
-from emulator.sim.event_queue import PS, Event, EventQueue
+from emulator.sim.event_queue import PS, EventHeap, EventQueue
 from emulator.sim.gpu_port import GpuPort
 from emulator.sim.line import (
     HIGH,
@@ -139,8 +139,8 @@ class Network:
         self._wires = wires = lab.wires
         self.ends = Ends.of(lab.topology)
         self.lines: dict[CableEnd, Line] = {}
-        #: arrivals at the nodes of other workers, in order
-        self.outbox: list[Event] = []
+        #: arrivals at the nodes of other workers
+        self.outbox = EventHeap()
         #: bring what arrives at the ports of switches into them
         self.inlets: dict[CableEnd, Callable[[bytes], None]] = {}
         #: from the first time on that the switches pause

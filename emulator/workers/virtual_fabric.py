@@ -302,7 +302,7 @@ class VirtualFabric:
         """Return when something happens next at any worker (ps)."""
         if self._stale and not self.alone:
             self._exchange([0] * len(self.workers))  # news make events of the run
-        own = self.events.heap[0][0] if self.events.heap else NEVER
+        own = self.events.heap.following
         return own if self.alone else min(own, self._all_over())
 
     def _next_of(self, number: int) -> int:
@@ -333,15 +333,13 @@ class VirtualFabric:
                 continue
             if following > until:
                 break
-            if events.heap and events.heap[0][0] == following:
+            if events.heap.following == following:
                 if events.run_one():
                     if sampler is not None:
                         sampler.sample(events.now)
                     return True
                 continue
-            limit = until + 1
-            if events.heap:
-                limit = min(limit, events.heap[0][0])
+            limit = min(until + 1, events.heap.following)
             if sampler is not None:
                 limit = min(limit, sampler.due)
             self._exchange(self._limits(limit))

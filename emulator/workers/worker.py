@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappush
 from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -34,7 +33,7 @@ from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, Layout, memor
 from emulator.sim.endpoint.operations.nvlink import CopyNotice
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
-from emulator.sim.event_queue import NEVER, PS, EventQueue, number_of
+from emulator.sim.event_queue import PS, EventQueue, number_of
 from emulator.sim.frame_taps import BoundaryTaps, TaggedFrame
 from emulator.sim.gpu_endpoint import GpuEndpoint, WorkerSurroundings
 from emulator.sim.gpu_port import GpuPort
@@ -397,7 +396,7 @@ class WorkerPart:
                 if isinstance(what, FarCopy):
                     what.put_into(self._memories[number])
                     what = what.notice
-                heappush(self.events.heap, (when, order, self._endpoints[number].take_copy, what))
+                self.events.heap.push(when, order, self._endpoints[number].take_copy, what)
 
     def advance(self, limit: int, lookahead_ps: int, crossings: Sequence[Crossing]) -> WindowReport:
         """Take what comes from others, and run all events before ``limit`` (ps).
@@ -410,7 +409,7 @@ class WorkerPart:
         events = self.events
         with uncollected(), held(lambda: None):  # it is short
             while limit and not self._to_tell():
-                following = events.heap[0][0] if events.heap else NEVER
+                following = events.heap.following
                 self._limit = min(limit, following + lookahead_ps)
                 events.run_before(self._limit)
                 if self._limit == limit:
@@ -428,21 +427,23 @@ class WorkerPart:
         """Return whether the next report has more than times."""
         taps = self.taps
         return bool(
-            self.network.outbox or self._copies or self._news or (taps is not None and taps.blocks)
+            self.network.outbox.size
+            or self._copies
+            or self._news
+            or (taps is not None and taps.blocks)
         )
 
     def _report(self) -> WindowReport:
         """Report the time, the news, and what is for others."""
-        heap = self.events.heap
-        made = WindowReport(self.events.now, heap[0][0] if heap else NEVER, news=self._news)
+        made = WindowReport(self.events.now, self.events.heap.following, news=self._news)
         self._news = []
         outbox = self.network.outbox
-        for when, order, _, frame in outbox:
+        while outbox.size:
+            when, order, _, frame = outbox.pop()
             number = number_of(order)
             made.crossings.setdefault(self._far_owner[number], []).append(
                 (when, order, number, frame)
             )
-        outbox.clear()
         for copy in self._copies:
             owner = self._owner[self._ranks[copy[2]].node]
             made.crossings.setdefault(owner, []).append(copy)

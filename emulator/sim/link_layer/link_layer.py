@@ -17,7 +17,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from heapq import heappush
 from typing import Any
 
 from emulator.dataplane.switch.cable_counters import LinkCounters
@@ -25,7 +24,7 @@ from emulator.dataplane.switch.cable_fitting import SET_OCTETS, LinkRules
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.virtual_state import DEPTH, PORT_WORDS
-from emulator.sim.event_queue import NEVER, PS, Event, EventQueue, Source
+from emulator.sim.event_queue import NEVER, PS, EventHeap, EventQueue, Source
 from emulator.sim.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.sim.link_layer.credits import CellAccount, CreditSender
 from emulator.sim.link_layer.replay import (
@@ -132,8 +131,8 @@ class LinkEnd:
         self.credits: CreditSender | None = None
         self.cells: CellAccount | None = None
         self._receiver = RetryReceiver()
-        self._staged: list[Event] = []
-        self._arrivals: list[Event] = []
+        self._staged = EventHeap()
+        self._arrivals = events.heap
         self._before: Any = None
         self._era = 0
         #: frames that have come for the first time, and those that were taken or given up
@@ -185,7 +184,7 @@ class LinkEnd:
 
     def reset(self) -> None:
         """Lose what is outstanding and on the cable: the carrier is gone."""
-        if self._staged:
+        if self._staged.size:
             self._launch(LOW, SET_OCTETS)
         for _ in range(self._seen - self._settled):
             self.coming.lose_flying()
@@ -216,7 +215,7 @@ class LinkEnd:
         """A frame has left its queue, and goes onto the cable."""
         line = self.line
         queue, octets, _ = item
-        if self._staged:
+        if self._staged.size:
             self._launch(queue, octets)
         line.busy = False
         if line.leaves is not None:
@@ -239,7 +238,7 @@ class LinkEnd:
                 self.counters.max_replay_bytes = replays.held
         errored = self.errors.strike(len(frame) + FCS_OCTETS)
         unit = LinkUnit(FRAME, number, self._era, errored, frame, True, cells)
-        heappush(self._arrivals, (when, order, act, unit))
+        self._arrivals.push(when, order, act, unit)
         self._arm()
 
     def _proceed(self) -> None:

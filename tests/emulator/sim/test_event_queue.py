@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -11,6 +13,7 @@ from emulator.sim.event_queue import (
     LEAVING,
     PS,
     WAKING,
+    EventHeap,
     EventQueue,
     Source,
     arriving,
@@ -44,6 +47,41 @@ def test_what_is_over_cannot_be_asked_for() -> None:
     events.run()
     with pytest.raises(ValueError, match="it is 5 ps already"):
         events.at(4, 0, lambda _: None, None)
+
+
+def test_a_heap_gives_the_first_whatever_comes_meanwhile() -> None:
+    drawn = random.Random(7)
+    heap = EventHeap()
+    kept: list[tuple[int, int]] = []
+    taken: list[object] = []
+    for order in range(3000):
+        if kept and drawn.random() < 0.45:
+            assert heap.following == min(kept)[0]
+            when, least, _, argument = heap.pop()
+            taken.append((when, least))
+            assert argument == f"of {least}"
+            assert (when, least) == min(kept)
+            kept.remove((when, least))
+        when = drawn.randrange(40)
+        heap.push(when, order, taken.append, f"of {order}")
+        kept.append((when, order))
+        assert len(heap) == len(kept)
+    assert [heap.pop()[:2] for _ in range(len(heap))] == sorted(kept)
+    with pytest.raises(IndexError):
+        heap.pop()
+
+
+def test_what_has_happened_is_kept_by_nobody() -> None:
+    class Frame:
+        pass
+
+    events, frame = EventQueue(), Frame()
+    gone = weakref.ref(frame)
+    events.at(1, 0, lambda _: None, frame)
+    del frame
+    assert gone() is not None
+    events.run()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("ports", [2, 4, 8])
