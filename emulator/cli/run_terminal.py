@@ -23,6 +23,7 @@ from emulator.run.report import comparison, outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
+from emulator.sim.endpoint.nic import nic_profile
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -176,6 +177,12 @@ def _seeds(result: Result) -> str:
     return f"{result.seed} to {last}; all below are medians but least, most and #wrong"
 
 
+def _taken_times(plan: RunPlan) -> str:
+    """Return what NICs take, and GPUs."""
+    nic = plan.request.nic
+    return "take no time (--nic none)" if nic == nic_profile.NONE else f"NICs as of --nic {nic}"
+
+
 def _work(plan: RunPlan) -> str:
     """Return how much the run has to do, and what makes it less where that is much."""
     work = effort(plan)
@@ -230,6 +237,7 @@ class Terminal:
             *_reported(fabric.profile.control_plane, plan),
             *([f"# Homing               : {plan.homing}"] if plan.homing else []),
             f"# Clock                : {_CLOCK}",
+            *table.wrapped("NICs and GPUs", _taken_times(plan)),
             f"# Start                : {plan.request.start}",
             f"# Seed                 : {_seeds(result)}",
             *table.wrapped("Engine", engine()),

@@ -15,6 +15,7 @@ from emulator.cli.options import (
     FABRIC,
     ITERATIONS,
     LAB_NAME,
+    NIC,
     PARAMETERS,
     RUN_FOLDER,
     SEED,
@@ -36,6 +37,7 @@ from emulator.run.plan.variants import (
     PXN_MODES,
     variants,
 )
+from emulator.sim.endpoint.nic import nic_profile
 from emulator.transports import describe_options, is_secured
 
 if TYPE_CHECKING:  # what --help does not need is imported where a run begins
@@ -63,6 +65,7 @@ def _describe_scenario() -> str:
         choice.describe,
         control_plane.describe,
         grammar.describe,
+        nic_profile.describe,
     ),
 )
 @click.argument("scenario")
@@ -183,6 +186,7 @@ def _describe_scenario() -> str:
     help="writes to another rail go over NVLink to the GPU that stands on it, which sends them on: "
     "where the fabric has no other way, wherever that is shorter, or never",
 )
+@NIC
 @RUN_FOLDER
 @option("report", "also write report.html, as uetemu report does")
 @LAB_NAME
@@ -241,6 +245,7 @@ class _Options:
     endpoints: str
     gap: str | None
     pxn: str
+    nic: str
     output: Path | None
     report: bool
     name: str | None
@@ -298,6 +303,7 @@ class _Options:
             faults=self.faults,
             start=Start(fresh=self.endpoints == "fresh", gap_ns=parse.parse_gap(self.gap)),
             pxn=self.pxn,
+            nic=self.nic,
             output=self.output,
             lab=self.name,
         )

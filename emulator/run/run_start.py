@@ -41,6 +41,7 @@ def environment_of(plan: RunPlan) -> dict[str, object]:
     """Return what ``environment.json`` says of this machine and of what the run needs of it."""
     return {
         **describe_machine(),
+        "nic": plan.request.nic,
         **({"plugins": loaded} if (loaded := plugins.facts()) else {}),
         "capabilities": {
             name: {"present": found.present, "detail": found.detail}

@@ -60,6 +60,7 @@ from emulator.run_files import EVENT_LOGS
 from emulator.scenario import Outcome, Trial
 from emulator.sim.endpoint.counting import add
 from emulator.sim.endpoint.endpoint_spec import EndpointError
+from emulator.sim.endpoint.nic import nic_profile
 from emulator.transports.one_time_keys import KEY_FILE
 from emulator.workers.division import ALONE, Division, Processes
 from emulator.workers.interrupts import Interrupted, interruptible
@@ -283,6 +284,7 @@ class _Run:
                 (switch := plan.stages[number].switch) is not None and switch.pausing is not None
                 for number in stages
             ),
+            nic=nic_profile.times_of(plan.request.nic),
         )
         pool = closing.enter_context(built.time.pool(specs))
         pool.start(

@@ -179,6 +179,7 @@ class GpuEndpoint:
             nvlink=self.copies,
             scale_up_memories=scale_up_memories,
             header_bits=spec.header_bits,
+            nic=spec.nic,
         )
         self._armed = NEVER
         #: the transport's next deadline (ns) as of the last poll

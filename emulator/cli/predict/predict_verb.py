@@ -15,6 +15,7 @@ from emulator.cli.options import (
     FABRIC,
     ITERATIONS,
     LAB_NAME,
+    NIC,
     PARAMETERS,
     RUN_FOLDER,
     SEED,
@@ -70,6 +71,7 @@ from topologies.model import TopologyError
 )
 @option("switch", "what the switches do [default: as `uetemu run` chooses]")
 @FABRIC
+@NIC
 @click.option(
     "--collective",
     type=click.Choice(list(COLLECTIVES)),

@@ -36,6 +36,7 @@ from emulator.run.plan.variants import DEFAULT_SEED, DEFAULT_TRANSPORT, PXN_MODE
 from emulator.run.pxn import Pxn
 from emulator.run.results import FabricKind
 from emulator.scenario import Scenario, Trial
+from emulator.sim.endpoint.nic import nic_profile
 from emulator.transports import TransportChoice, default_switch, fit
 from emulator.workers.division import ALONE, Division, Processes
 from emulator.workers.partition import ExpectedTraffic, Partition, automatic
@@ -90,6 +91,8 @@ class RunRequest:
     start: Start = field(default_factory=Start)
     #: whose writes another GPU of the server sends (:mod:`emulator.run.pxn`)
     pxn: str = PXN_MODES[0]
+    #: the profile of all NICs (:mod:`emulator.sim.endpoint.nic.nic_profile`)
+    nic: str = nic_profile.NONE
 
 
 @dataclass(frozen=True, kw_only=True)

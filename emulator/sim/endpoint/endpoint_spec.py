@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.sim.endpoint.nic.delay_line import PathDelay
+from emulator.sim.endpoint.nic.nic_profile import NicTimes
 from emulator.sim.endpoint.operations.nvlink import ScaleUpLink
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from uet.transport import Transport
@@ -48,7 +49,8 @@ class EndpointSpec:
     ``mtu`` is that of the port and ``frame_octets`` the longest frame that the transport makes
     (``None``: what the MTU allows), by which receive slots are sized.  ``scale_up`` is its NVLink
     (``None``: there is none).  ``send_by_class``: the port's data can be paused, and control leaves
-    meanwhile.  ``header_bits``: what the transport carries of a write's header data.
+    meanwhile.  ``header_bits``: what the transport carries of a write's header data.  ``nic``: the
+    time that its NIC takes (``None``: no time).
     """
 
     rank: int
@@ -71,6 +73,7 @@ class EndpointSpec:
     send_by_class: bool = False
     header_bits: int = 64
     fep_per_port: bool = False
+    nic: NicTimes | None = None
 
 
 def make_transport(reference: str, config: dict[str, object], seed: int) -> Transport:

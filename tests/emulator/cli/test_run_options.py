@@ -84,6 +84,7 @@ DOES: dict[str, list[Changed | Refused]] = {
         Refused(("--gap", "1ms"), "take more iterations", beside=(*SHORT[:2], *ONCE)),
     ],
     "--pxn": [Changed(("--pxn", "always"))],
+    "--nic": [Changed(("--nic", "cx7"))],
     "--report": [Changed(("--report",), "report.html")],
     "--format": [Changed(("--format", "json"), TABLE)],
     "--wide": [

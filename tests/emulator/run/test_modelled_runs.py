@@ -49,6 +49,8 @@ MODELLED = (
         "pool, trims",
         "pool, drops and faults",
         "pool, credits and retry",
+        "NICs take time",
+        "NICs take time, RoCEv2",
     ),
 )
 #: Those that need the most different parts of the emulator.

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from emulator.sim.endpoint.nic.nic_profile import NicTimes
 from emulator.sim.endpoint.operations.data_arrival import Arrivals, DataArrival
 from emulator.sim.endpoint.operations.gpu_functions import GpuFunctionError
 from emulator.sim.endpoint.operations.gpu_memory import (
@@ -40,6 +41,7 @@ from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.endpoint.operations.schedule_program import TAG_BITS, ScheduleProgram, describe
 from emulator.sim.endpoint.peer_addresses import ranks_at
+from emulator.sim.event_queue import PS
 from emulator.sim.scale_up_copies import ScaleUpCopies
 from uet.transport import Completion, Transport
 from uet.transport import WriteRequest as RmaWrite
@@ -62,10 +64,11 @@ _STARTING_COST: Final = 4096
 class Executor:
     """One rank's executions, one after another.  ``peers`` maps ranks to fabric addresses.
 
-    ``header_bits`` is what the transport carries of a write's header data: 64, or 32.
+    ``header_bits`` is what the transport carries of a write's header data: 64, or 32.  ``nic`` is
+    what the NIC takes (``None``: no time).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what a GPU has
         self,
         rank: int,
         node: str,
@@ -76,6 +79,7 @@ class Executor:
         nvlink: ScaleUpCopies | None = None,
         scale_up_memories: Mapping[int, GpuMemory] | None = None,
         header_bits: int = WIDE,
+        nic: NicTimes | None = None,
     ) -> None:
         self._rank, self._node = rank, node
         self._transport = transport
@@ -84,7 +88,7 @@ class Executor:
         self._addresses, self._rank_of = peers, ranks_at(peers)
         self._scale_up_memories = dict(scale_up_memories or {})
         self._program = ScheduleProgram(Schedule(rank=rank, buffers={}), {})
-        self._begin: dict[int, Callable[[int], int]] = {
+        self._at_once: dict[int, Callable[[int], int]] = {
             WRITE: self._begin_write,
             RECEIVE: self._begin_receive,
             REDUCE: self._begin_reduce,
@@ -93,7 +97,12 @@ class Executor:
             APPLY: self._begin_apply,
         }
         if nvlink is not None:
-            self._begin[COPY] = partial(self._begin_copy, nvlink)
+            self._at_once[COPY] = partial(self._begin_copy, nvlink)
+        self._begin = self._at_once
+        self._nic = nic
+        self._completion_ns = 0 if nic is None else nic.completion_ns
+        #: until when (ps) the GPU's channels and the NIC's doorbells are taken
+        self._channels_free = self._nic_free = 0
         self._narrow = header_bits == NARROW
         #: immediates that came before the start
         self._unread: list[tuple[int, int, DataArrival]] = []
@@ -114,13 +123,17 @@ class Executor:
         self._started = array("q", [-1]) * self._left
         self._ended = array("q", [-1]) * self._left
         self._ready: list[int] = np.flatnonzero(program.before == 0).tolist()
+        #: what begins with the launch
+        self._launching: list[int] = []
         self._work: deque[Generator[int, None, None]] = deque()
+        #: times (ns) and operations; ~i is what begins late, or the launch where there is none
         self._timers: list[tuple[int, int]] = []
         #: receives whose data is there, by index
         self._heard = bytearray(self._left)
         self._at_barrier: dict[str, int] = {}
         self._barriers_reached.clear()
         self._error: tuple[str, str] | None = None
+        self._channels_free = self._nic_free = 0
 
     def use(self, transport: Transport) -> None:
         """Send by ``transport`` from now on; no execution runs, and what came before is void."""
@@ -134,6 +147,11 @@ class Executor:
             raise ValueError("an execution is running; load when it has ended")
         self._memory.lay_out(program.layout)
         self._program = program
+        self._begin = dict(self._at_once)
+        if program.gpu_time is not None:
+            self._begin |= {WRITE: self._begin_later, COPY: self._begin_later}
+        elif self._nic is not None:
+            self._begin[WRITE] = self._begin_later
         self._reset(0)
 
     # Running
@@ -148,6 +166,10 @@ class Executor:
         self._unread.clear()
         for key in [key for key in self.arrivals if self._is_stale(key[0])]:
             del self.arrivals[key]
+        gpu = self._program.gpu_time
+        if gpu is not None and self._left:
+            self._launching, self._ready = self._ready, []
+            heapq.heappush(self._timers, (now + gpu.launch_ns, ~self._left))
 
     def _is_stale(self, execution: int) -> bool:
         return (execution - self._execution) & _EXECUTION_MASK >= 128
@@ -163,6 +185,7 @@ class Executor:
         error, detail = self._error or (None, "")
         end = self._now if error else max(self._ended, default=self._start)
         self._ready.clear()
+        self._launching.clear()
         self._work.clear()
         self._timers.clear()
         return RankResult(
@@ -250,6 +273,26 @@ class Executor:
         return f"{self._left} of {len(self._started)} operations are not done, among them {some}"
 
     # Operations: what is begun is done at once, or in slices; octets of work done so far
+
+    def _begin_later(self, index: int) -> int:
+        """Begin a write or copy when the GPU's channels and the NIC have come to it."""
+        program, gpu, nic = self._program, self._program.gpu_time, self._nic
+        octets, writes = program.octets[index], program.kind[index] == WRITE
+        when = self._now * PS
+        if gpu is not None:
+            when = max(when, self._channels_free) + gpu.octets_ps(octets)
+            self._channels_free = when
+            if not writes:
+                when += gpu.copy_ns * PS
+            else:
+                nics_ns = 0 if nic is None else nic.one_way_ns(octets)
+                when += max(0, gpu.write_ns - nics_ns) * PS
+        if writes and nic is not None:
+            rung = max(when, self._nic_free)
+            self._nic_free = rung + nic.occupied_ps(octets)
+            when = rung + nic.before_wire_ps(octets)
+        heapq.heappush(self._timers, (-(-when // PS), ~index))
+        return 0
 
     def _begin_write(self, index: int) -> int:
         octets = self._program.octets[index]
@@ -410,8 +453,14 @@ class Executor:
         return 0
 
     def _expire(self, index: int) -> None:
-        """The time of a Compute or Apply, of a Copy's egress or of a scale-up arrival has come."""
-        if self._program.kind[index] == RECEIVE:
+        """A time of an operation has come, such as that of a Compute, or of a Copy's egress."""
+        if index < 0:
+            begun = ~index
+            if begun == len(self._started):
+                self._ready, self._launching = self._launching, []
+            else:
+                self._at_once[self._program.kind[begun]](begun)
+        elif self._program.kind[index] == RECEIVE:
             self._begin_receive(index)
         else:
             self._complete(index)
@@ -436,7 +485,10 @@ class Executor:
             what = self._described(index)
             self.fail("transport", f"{what} ended with {completion.error}")
         elif self._error is None:
-            self._complete(index)
+            if self._completion_ns:
+                heapq.heappush(self._timers, (self._now + self._completion_ns, index))
+            else:
+                self._complete(index)
 
     def _remote_write(self, completion: Completion, now: int) -> None:
         peer = self._rank_of.get(completion.peer)
@@ -447,7 +499,8 @@ class Executor:
             self.stale_arrivals += 1
             return
         if self._narrow:
-            arrival = DataArrival(None, completion.offset, completion.length, now)
+            known = now + self._completion_ns
+            arrival = DataArrival(None, completion.offset, completion.length, known)
             unread = (peer, completion.header_data, arrival)
             if self.running:
                 self._work.append(self._identify(*unread))
@@ -455,8 +508,9 @@ class Executor:
                 self._unread.append(unread)
             return
         label = completion.header_data >> 32
+        known = now + self._completion_ns
         arrival = DataArrival(
-            completion.header_data & 0xFFFF_FFFF, completion.offset, completion.length, now
+            completion.header_data & 0xFFFF_FFFF, completion.offset, completion.length, known
         )
         self._accept(label >> TAG_BITS, peer, label & _TAG_MASK, arrival)
 

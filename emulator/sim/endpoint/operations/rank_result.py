@@ -85,6 +85,7 @@ def _after(earlier: Schedule, later: Schedule, tags: int) -> Schedule:
         buffers={**earlier.buffers, **later.buffers},
         operations=(*earlier.operations, *map(moved, later.operations)),
         spans=(*earlier.spans, *spans),
+        gpu_time=earlier.gpu_time,
     )
 
 

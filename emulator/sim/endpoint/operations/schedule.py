@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
+from emulator.sim.endpoint.operations.gpu_time import GpuTime
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -119,6 +121,7 @@ class Schedule:
     """All operations of one rank.  ``buffers`` maps buffer names to sizes in octets.
 
     ``spans`` name operations in the timeline, and have no effect on what is executed.
+    ``gpu_time`` is what the GPU takes for it; None: no time.
     Many operations are a :class:`~emulator.sim.endpoint.operations.operation_table.OperationTable`.
     """
 
@@ -126,6 +129,7 @@ class Schedule:
     buffers: Mapping[str, int]
     operations: Sequence[Operation] = field(default=())
     spans: tuple[ScheduleSpan, ...] = ()
+    gpu_time: GpuTime | None = None
 
 
 #: The ranks whose operations are compiled now; None: those of all.

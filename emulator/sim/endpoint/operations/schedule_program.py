@@ -71,6 +71,7 @@ class ScheduleProgram:
     ) -> None:
         self.rank = schedule.rank
         self.layout = Layout(schedule.buffers)
+        self.gpu_time = schedule.gpu_time
         self.layouts = dict(layouts)
         self._fabric, self._scale_up = fabric, scale_up
         self._tags: set[tuple[str, int, int]] = set()

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.sim.endpoint.nic.nic_profile import NicTimes
 from emulator.sim.endpoint.operations.executor import NARROW, WIDE, Executor
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
+from emulator.sim.endpoint.operations.gpu_time import GpuTime
 from emulator.sim.endpoint.operations.nvlink import CopyNotice, ScaleUpLink
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import (
@@ -122,7 +124,7 @@ class DirectTransport:
 class TwoRanks:
     """Two executors that share a server; time goes on only when all of them wait."""
 
-    def __init__(self, header_bits: int) -> None:
+    def __init__(self, header_bits: int, nic: NicTimes | None = None) -> None:
         lab = f"test-{secrets.token_hex(4)}"
         network: dict[str, DirectTransport] = {}
         self.now = 0
@@ -158,15 +160,21 @@ class TwoRanks:
                 nvlink=self.nvlinks[rank],
                 scale_up_memories={1 - rank: self.memories[1 - rank]},
                 header_bits=header_bits,
+                nic=nic,
             )
 
     def close(self) -> None:
         for memory in self.memories.values():
             memory.unlink()
 
-    def load(self, *operations: Sequence[Operation]) -> None:
+    def load(self, *operations: Sequence[Operation], gpu_time: GpuTime | None = None) -> None:
         for rank, executor in self.executors.items():
-            schedule = Schedule(rank=rank, buffers=BUFFERS, operations=tuple(operations[rank]))
+            schedule = Schedule(
+                rank=rank,
+                buffers=BUFFERS,
+                operations=tuple(operations[rank]),
+                gpu_time=gpu_time,
+            )
             layouts = {0: LAYOUT, 1: LAYOUT}
             executor.load(
                 ScheduleProgram(schedule, layouts, fabric={1 - rank}, scale_up={1 - rank})
@@ -493,3 +501,83 @@ def test_bad_schedule_is_named_before_it_runs(
 def test_tag_used_twice_is_refused(ranks: TwoRanks) -> None:
     with pytest.raises(ValueError, match="used twice"):
         ranks.load([write(1), write(1)], [])
+
+
+#: A NIC whose times can be told apart: 100 + 20 before the wire, 3 behind it, 1 us a message.
+NIC = NicTimes(100, 8, 20, 3, 1_000_000, 8 * 10**12)
+
+
+@pytest.fixture(params=[WIDE, NARROW], ids=["64 bits", "32 bits"])
+def with_nics(request: pytest.FixtureRequest) -> Iterator[TwoRanks]:
+    ranks = TwoRanks(request.param, NIC)
+    yield ranks
+    ranks.close()
+
+
+def test_a_nic_takes_time_before_the_wire_and_behind_it(with_nics: TwoRanks) -> None:
+    with_nics.load([write()], [receive()])
+    data = fill(with_nics)
+    sender, receiver = with_nics.run()
+    assert np.array_equal(with_nics.memories[1].array("b", np.uint8), data)
+    there = 100 + 20 + LATENCY + 3
+    assert list(receiver.operation_end) == list(sender.operation_end) == [there]
+
+
+def test_data_in_the_work_request_are_not_fetched(with_nics: TwoRanks) -> None:
+    with_nics.load(
+        [write(local=region("a", 8), remote=region("b", 8))], [receive(into=region("b", 8))]
+    )
+    _, receiver = with_nics.run()
+    assert list(receiver.operation_end) == [100 + LATENCY + 3]
+
+
+def test_a_nic_begins_so_many_messages_a_second(with_nics: TwoRanks) -> None:
+    here, there = ([region(name, 8, n * 8) for n in range(3)] for name in "ab")
+    with_nics.load(
+        [write(n, local=here[n], remote=there[n]) for n in range(3)],
+        [receive(n, into=there[n]) for n in range(3)],
+    )
+    assert posted_at(with_nics) == [100, 1_100, 2_100]
+
+
+def posted_at(ranks: TwoRanks) -> list[int]:
+    """Return when (ns) each write of rank 0 comes to its transport."""
+    executor, posted = ranks.executors[0], ranks.transports[0].posted
+    executor.start(1, 0, 10**9)
+    times: list[int] = []
+    while (now := executor.next_deadline()) is not None and now < 10**9:
+        executor.advance(now)
+        times += [now] * (len(posted) - len(times))
+    return times
+
+
+def test_a_library_takes_time_for_its_launch_and_for_each_step(ranks: TwoRanks) -> None:
+    """The channels take 1 ns for an octet, one operation behind the other."""
+    gpu = GpuTime(launch_ns=5_000, copy_ns=40, write_ns=600, rate_bps=8 * 10**9)
+    here = [region("a", 64, n * 64) for n in range(2)]
+    there = [region("b", 64, n * 64) for n in range(2)]
+    copies = [Copy(peer=1, tag=n, local=here[n], remote=there[n]) for n in range(2)]
+    ranks.load(copies, [receive(n, into=there[n]) for n in range(2)], gpu_time=gpu)
+    sender, receiver = ranks.run()
+    assert (sender.start_ns, list(sender.operation_start)) == (0, [5_000] * 2)
+    copied = [5_000 + (n + 1) * 64 + 40 + 64 for n in range(2)]
+    assert list(sender.operation_end) == copied
+    assert list(receiver.operation_end) == [end + 700 for end in copied]
+    writes = [write(n, local=here[n], remote=there[n]) for n in range(2)]
+    ranks.load(writes, [], gpu_time=gpu)
+    assert posted_at(ranks) == [5_000 + (n + 1) * 64 + 600 for n in range(2)]
+
+
+def test_what_nics_take_of_a_step_is_no_time_beside_it(with_nics: TwoRanks) -> None:
+    gpu = GpuTime(launch_ns=0, copy_ns=0, write_ns=600, rate_bps=8 * 10**12)
+    with_nics.load([write()], [receive()], gpu_time=gpu)
+    _, receiver = with_nics.run()
+    moved = -(-(1 << 20) // 1000)
+    assert list(receiver.operation_end) == [moved + 600 + LATENCY]
+
+
+def test_a_rank_without_operations_has_no_launch(ranks: TwoRanks) -> None:
+    gpu = GpuTime(launch_ns=5_000, copy_ns=0, write_ns=0, rate_bps=8 * 10**12)
+    ranks.load([Compute(duration_ns=1)], [], gpu_time=gpu)
+    first, second = ranks.run()
+    assert (first.end_ns, second.end_ns) == (5_001, 0)
