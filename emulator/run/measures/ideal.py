@@ -202,7 +202,7 @@ class _Bound:
     def _earliest(self) -> tuple[Floats, float]:
         """Return when each message is sent at the earliest, and when the last operation ends."""
         graph = self.graph
-        end = np.zeros(len(graph))
+        end = np.zeros(len(graph) + 1)
         begins = np.zeros(len(graph.messages))
         sending = graph.messages.of_sends(len(graph))
         arrival = graph.messages.of_receives(len(graph))  # what an operation waits for
@@ -227,7 +227,7 @@ class _Bound:
         # What is left from the end of all that an operation waits for: itself and its tail.  A
         # receive ends `service + flight` after its send has started, which is when the operations
         # before the send have ended.
-        left = np.zeros(len(graph))
+        left = np.zeros(len(graph) + 1)
         rests = np.zeros(len(graph.messages))
         sending = graph.messages.of_sends(len(graph))
         arrival = graph.messages.of_receives(len(graph))

@@ -47,8 +47,23 @@ class Edges:
         before = np.cumsum(counts) - counts
         return self.flat[np.repeat(low - before, counts) + np.arange(counts.sum())], counts
 
+    @cached_property
+    def single(self) -> Numbers | None:
+        """The one target of each operation, -1 where it has none; None: some have several."""
+        counts = np.diff(self.begin)
+        if counts.max(initial=0) > 1:
+            return None
+        found = np.full(len(counts), -1, np.int32)
+        found[counts > 0] = self.flat
+        return found
+
     def largest(self, numbers: Numbers, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-        """Return for each of ``numbers`` the largest of ``values`` where its edges lead; else 0."""
+        """Return for each of ``numbers`` the largest of ``values`` where its edges lead; else 0.
+
+        Behind the values of all operations stands a 0.
+        """
+        if self.single is not None:
+            return values[self.single[numbers]]
         ends, counts = self.of(numbers)
         found = np.zeros(len(numbers), values.dtype)
         some = counts > 0
@@ -203,12 +218,18 @@ class _Sorting:
         With them go the messages in them that other processes receive.
         """
         graph, found = self._graph, []
+        single = None if graph.needs.single is None else graph.followers.single
         leaving: list[Numbers] = [np.zeros(0, np.int32)]
         while len(level):
             found.append(level)
             self._done += len(level)
-            following, _ = graph.followers.of(level)
-            np.subtract.at(self._waits, following, 1)
+            if single is None:
+                following, _ = graph.followers.of(level)
+                np.subtract.at(self._waits, following, 1)
+            else:  # and nothing waits for two of them
+                following = single[level]
+                following = following[following >= 0]
+                self._waits[following] -= 1
             carried = self._sending[level]
             carried = carried[carried >= 0]
             arriving = graph.receive[carried]
