@@ -212,6 +212,7 @@ class Attempt:
             progress=self.progress,
             begun=self._begun,
             weighed=self.load.schedules,
+            messages=self.load.messages,
         )
 
     def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:

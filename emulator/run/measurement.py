@@ -89,6 +89,8 @@ class RunContext:
     begun: Callable[[Recorder], None]
     #: what the trial was weighed by, as :meth:`compiled` would return it; None: it was not kept
     weighed: tuple[JobSchedules, JobSchedules] | None = None
+    #: a recorder of the messages of what was compiled, if planning has kept one
+    messages: Recorder | None = None
 
     def compiled(self, trial: Trial) -> tuple[JobSchedules, JobSchedules]:
         """Return the schedules of ``trial`` as they are compiled, and with relayed writes."""
@@ -108,7 +110,8 @@ def measure(
     pool, ports, start, division = context.pool, context.ports, context.start, context.division
     memories = pool.memories
     compiled, schedules = context.weighed or context.compiled(trial)
-    messages = Recorder(compiled)  # takes much for a moment, which the endpoints take next
+    # Takes much for a moment, which the endpoints take next.
+    messages = Recorder(compiled) if context.messages is None else context.messages.anew()
     context.begun(messages)
     pool.load(schedules)
     own = [schedule for schedule in schedules if schedule.rank in memories]

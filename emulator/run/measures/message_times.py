@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,11 +91,11 @@ class Recorder:
     """Collects the messages of a trial's iterations, at most :data:`KEPT` of them.
 
     Processes have the schedules, and the times, of their own GPUs.  All call it alike, and the
-    first one has the iterations.
+    first one has the iterations.  ``graph`` is that of ``schedules``, for whom has it.
     """
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
-        graph = MessageGraph(schedules)
+    def __init__(self, schedules: Sequence[Schedule], graph: MessageGraph | None = None) -> None:
+        graph = MessageGraph(schedules) if graph is None else graph
         self.division = graph.division
         self._messages = messages = graph.messages
         self._processes = self.division.processes
@@ -123,9 +124,18 @@ class Recorder:
         #: all messages of an iteration, and their octets
         self.total = sum(number for number, _ in totals)
         self.total_octets = sum(octets for _, octets in totals)
+        self._begin()
+
+    def _begin(self) -> None:
         kept = max(1, KEPT // max(1, self.total))
         self._iterations: deque[Iteration] = deque(maxlen=kept)
         self._starts = np.zeros(0, np.int64)
+
+    def anew(self) -> Recorder:
+        """Return a recorder of the same schedules without any iteration."""
+        other = copy(self)
+        other._begin()
+        return other
 
     def add(self, results: Sequence[RankResult]) -> None:
         """The results of one iteration, by rank."""

@@ -366,7 +366,8 @@ def _weighed(planned: PlannedStage, relays: Pxn, division: Division) -> PlannedS
     for trial in planned.trials:
         load = TrialLoad.of(trial, topology, wire, relays, division)
         if load.operations > room:
-            load = replace(load, schedules=None)
+            messages = load.messages if len(planned.trials) == 1 else None
+            load = replace(load, schedules=None, messages=messages)
         else:
             room -= load.operations
         loads.append(load)

@@ -12,11 +12,11 @@ from emulator.run.faults.fault_timeline import link_changes
 from emulator.run.measures.cuts import Change
 from emulator.run.measures.ideal import ideal_ns
 from emulator.run.measures.message_graph import MessageGraph
+from emulator.run.measures.message_times import Recorder
 from emulator.run.pxn import Pxn, changed
 from emulator.scenario import Trial
 from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import WRITE
-from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.transports.wire_cost import WireCost
 from emulator.workers.division import Division, JobSchedules
 from emulator.workers.partition import ExpectedTraffic
@@ -33,6 +33,7 @@ class TrialLoad:
     ``pairs`` are those of a GPU and one that it writes to over
     the fabric.  ``traffic`` is who sends how much to whom.  ``schedules`` are those that were
     weighed, as they are compiled and with relayed writes, unless they are to be compiled again.
+    ``messages`` is a recorder of theirs, if no write is relayed.
     """
 
     size_bytes: int
@@ -46,6 +47,7 @@ class TrialLoad:
     schedules: tuple[JobSchedules, JobSchedules] | None = field(
         default=None, compare=False, repr=False
     )
+    messages: Recorder | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -65,34 +67,36 @@ class TrialLoad:
         schedules = (pxn or Pxn(topology)).relayed(compiled)
         try:
             changes = link_changes(trial.faults, topology)
-            load = cls.weigh(trial.size_bytes, schedules, topology, wire, changes)
+            graph = MessageGraph(schedules)
+            load = cls.weigh(trial.size_bytes, graph, topology, wire, changes)
         except ValueError as wrong:
             raise UserError(
                 f"the schedules of {trial.collective} of {trial.size_bytes} B cannot be run: "
                 f"{wrong}; mend the scenario's compile"
             ) from wrong
-        relayed = division.processes.gather("relayed", changed(compiled, schedules))
-        kept = (compiled, schedules) if division.count == 1 else None  # GPUs are divided anew
-        return replace(load, relayed=sum(relayed), schedules=kept)
+        relayed = sum(division.processes.gather("relayed", changed(compiled, schedules)))
+        if division.count > 1:  # GPUs are divided anew
+            return replace(load, relayed=relayed)
+        messages = None if relayed else Recorder(compiled, graph)
+        return replace(load, relayed=relayed, schedules=(compiled, schedules), messages=messages)
 
     @classmethod
     def weigh(
         cls,
         size_bytes: int,
-        schedules: Sequence[Schedule],
+        graph: MessageGraph,
         topology: Topology,
         wire: WireCost,
         changes: Sequence[Change] = (),
     ) -> TrialLoad:
-        """Weigh ``schedules``, of which this process has those of its own GPUs.
+        """Weigh the schedules of ``graph``, of which this process has those of its own GPUs.
 
         The first process alone has the traffic, which is as large as the square of the GPUs.
         """
-        graph = MessageGraph(schedules)
         processes = graph.division.processes
         written = graph.column("near_octets")[graph.kind == WRITE]
         packets = int(np.maximum(1, -(-written // wire.payload_mtu)).sum())
-        ideal = ideal_ns(topology, schedules, wire, changes, graph=graph)
+        ideal = ideal_ns(topology, graph.schedules, wire, changes, graph=graph)
         traffic = ExpectedTraffic.of(graph.tables)
         parts = processes.gather(
             "work", (packets, len(graph), int(np.count_nonzero(traffic.written)))
@@ -106,5 +110,5 @@ class TrialLoad:
             operations=operations,
             pairs=pairs,
             traffic=ExpectedTraffic.joined(all_traffic).by_sender() if all_traffic else None,
-            memory_octets=tuple(Layout(schedule.buffers).octets for schedule in schedules),
+            memory_octets=tuple(Layout(schedule.buffers).octets for schedule in graph.schedules),
         )
