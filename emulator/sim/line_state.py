@@ -7,7 +7,7 @@ of the cable counts what arrives there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from emulator.dataplane.kernel.port_counters import QueueCounters
 from emulator.sim.line import QUEUES, Line, LineCounts, LineTally
@@ -69,8 +69,9 @@ LineStates = Mapping[CableEnd, LineState]
 def joined(first: QueueCounters, second: QueueCounters) -> QueueCounters:
     """The counters of both queues, as those of one."""
     return QueueCounters(
-        **{
-            field.name: getattr(first, field.name) + getattr(second, field.name)
-            for field in fields(QueueCounters)
-        }
+        packets=first.packets + second.packets,
+        bytes=first.bytes + second.bytes,
+        drops=first.drops + second.drops,
+        backlog_packets=first.backlog_packets + second.backlog_packets,
+        backlog_bytes=first.backlog_bytes + second.backlog_bytes,
     )

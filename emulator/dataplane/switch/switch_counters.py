@@ -66,6 +66,10 @@ class ClassCounters:
         return sum(self.drops.values())
 
 
+#: A class without packets, as most are at most ports: all of them are this one.
+NO_PACKETS = ClassCounters(0, 0, 0, 0, 0, 0, 0, 0, dict.fromkeys(DropReason, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
     """One queue: octets now and at most, and the depth at arrivals of packets.
@@ -205,10 +209,13 @@ def _counted(
         queue: QueueDepth(left[queue], deepest, tuple(histogram), bin_bytes)
         for queue, (_, deepest, *histogram) in rows.items()
     }
-    classes = {}
+    classes: dict[TrafficClass, ClassCounters] = {}
     for traffic_class in TrafficClass:
         numbers = CLASS_COUNTERS.unpack_from(state, offset)
         offset += CLASS_COUNTERS.size
+        if not any(numbers):
+            classes[traffic_class] = NO_PACKETS
+            continue
         counts = numbers[: -len(DropReason)]
         drops = dict(zip(DropReason, numbers[-len(DropReason) :], strict=True))
         packets, octets, marked, trimmed, corrupted, duplicated, reordered, lost = counts

@@ -124,9 +124,10 @@ class Recorder:
         #: all messages of an iteration, and their octets
         self.total = sum(number for number, _ in totals)
         self.total_octets = sum(octets for _, octets in totals)
-        self._begin()
+        self.clear()
 
-    def _begin(self) -> None:
+    def clear(self) -> None:
+        """Forget all iterations."""
         kept = max(1, KEPT // max(1, self.total))
         self._iterations: deque[Iteration] = deque(maxlen=kept)
         self._starts = np.zeros(0, np.int64)
@@ -134,7 +135,7 @@ class Recorder:
     def anew(self) -> Recorder:
         """Return a recorder of the same schedules without any iteration."""
         other = copy(self)
-        other._begin()
+        other.clear()
         return other
 
     def add(self, results: Sequence[RankResult]) -> None:

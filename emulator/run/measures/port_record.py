@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
 from emulator.dataplane.switch import cable_counters
-from emulator.dataplane.switch.bpf.layout import DropReason, Queue
+from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
 from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters, link_change
 from emulator.dataplane.switch.switch_counters import (
+    NO_PACKETS,
     AsicCounters,
     ClassCounters,
     PoolUse,
@@ -138,7 +139,7 @@ def total(earlier: AsicCounters | None, later: AsicCounters) -> AsicCounters:
     if earlier is None:
         return later
     return AsicCounters(
-        {kind: _combined(row, earlier.classes[kind], 1) for kind, row in later.classes.items()},
+        _classes(later.classes, earlier.classes, 1),
         {queue: _deeper(depth, earlier.queues[queue]) for queue, depth in later.queues.items()},
         _fuller(later.pool, earlier.pool),
     )
@@ -155,6 +156,8 @@ def _fuller(pool: PoolUse | None, earlier: PoolUse | None) -> PoolUse | None:
 
 
 def _deeper(depth: QueueDepth, earlier: QueueDepth) -> QueueDepth:
+    if not earlier.max_bytes and not any(earlier.histogram):
+        return depth
     histogram = depth.histogram
     if earlier.bin_bytes == depth.bin_bytes:  # of other bins it would mean something else
         histogram = tuple(a + b for a, b in zip(histogram, earlier.histogram, strict=True))
@@ -172,27 +175,44 @@ def _asic_change(before: AsicCounters | None, after: AsicCounters | None) -> Asi
     queues = {}
     for queue, depth in after.queues.items():
         earlier = before.queues[queue].histogram
-        counts = tuple(a - b for a, b in zip(depth.histogram, earlier, strict=True))
+        counts = depth.histogram
+        if any(earlier):
+            counts = tuple(a - b for a, b in zip(counts, earlier, strict=True))
         queues[queue] = QueueDepth(depth.bytes, depth.max_bytes, counts, depth.bin_bytes)
-    classes = {
-        kind: _combined(row, before.classes[kind], -1) for kind, row in after.classes.items()
+    return AsicCounters(_classes(after.classes, before.classes, -1), queues, after.pool)
+
+
+def _classes(
+    later: Mapping[TrafficClass, ClassCounters],
+    earlier: Mapping[TrafficClass, ClassCounters],
+    sign: int,
+) -> dict[TrafficClass, ClassCounters]:
+    """``later + sign * earlier``, class by class."""
+    return {
+        kind: row if earlier[kind] is NO_PACKETS else _combined(row, earlier[kind], sign)
+        for kind, row in later.items()
     }
-    return AsicCounters(classes, queues, after.pool)
+
+
+_NAMES: Mapping[type, tuple[str, ...]] = {
+    kind: tuple(item.name for item in fields(kind))
+    for kind in (PortCounters, QueueCounters, ClassCounters)
+}
 
 
 def _combined(one: Counts, other: Counts, sign: int) -> Counts:
     """``one + sign * other``, counter by counter."""
     values: dict[str, Any] = {}
-    for item in fields(one):
-        a, b = getattr(one, item.name), getattr(other, item.name)
-        if isinstance(a, Mapping):
-            values[item.name] = {key: count + sign * b[key] for key, count in a.items()}
-        elif isinstance(a, QueueCounters):
-            values[item.name] = _combined(a, b, sign)
-        elif item.name.startswith("backlog_"):
-            values[item.name] = a  # a state, not a count
+    for name in _NAMES[type(one)]:
+        a, b = getattr(one, name), getattr(other, name)
+        if isinstance(a, QueueCounters):
+            values[name] = _combined(a, b, sign)
+        elif isinstance(a, dict):
+            values[name] = {key: count + sign * b[key] for key, count in a.items()}
+        elif name.startswith("backlog_"):
+            values[name] = a  # a state, not a count
         else:
-            values[item.name] = a + sign * b
+            values[name] = a + sign * b
     return type(one)(**values)
 
 
