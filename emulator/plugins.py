@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from emulator.errors import UserError
+from emulator.installed_packages import may_have_entry_points
 from topologies.registry import RegistryError
 
 #: The entry point by which an installed package has its plug-in loaded.
@@ -86,6 +86,10 @@ def load(path: Path, *, named: bool = False) -> ModuleType:
 @cache
 def load_installed() -> None:
     """Load the plug-ins of installed packages; UserError, as for :func:`load`."""
+    if not may_have_entry_points(ENTRY_POINT):
+        return
+    from importlib.metadata import entry_points  # few runs need it
+
     for entry in entry_points(group=ENTRY_POINT):
         name = entry.dist.name if entry.dist else entry.value
         module = import_guarded(

@@ -12,9 +12,10 @@ import json
 import os
 import shutil
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
+
+from emulator.installed_packages import version_of
 
 #: The folder of the packages, and that of builds.
 ROOT = Path(__file__).parents[2]
@@ -99,10 +100,7 @@ def current() -> Build | None:
 
 def mypy_version() -> str | None:
     """Return the version of mypy that is installed."""
-    try:
-        return version("mypy")
-    except PackageNotFoundError:
-        return None
+    return version_of("mypy")
 
 
 def remove() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import sys
 from pathlib import Path
 
 from emulator.compiled.finder import engine
+from emulator.installed_packages import versions_of
 from emulator.machine_memory import machine_memory
 
 _PACKAGES = ("uetemu", "scapy", "pyroute2", "mininet", "numpy", "click", "google-crc32c")
@@ -31,17 +31,9 @@ def describe_machine() -> dict[str, object]:
         "load_average_1min": os.getloadavg()[0],
         "python": sys.version.split()[0],
         "engine": engine(),
-        "packages": {name: version_of(name) for name in _PACKAGES},
+        "packages": versions_of(_PACKAGES),
         "command": sys.argv,
     }
-
-
-def version_of(package: str) -> str | None:
-    """The version of an installed package."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout
-        return None
 
 
 def _distribution() -> str | None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from emulator.run.environment import version_of
+from emulator.installed_packages import version_of
 from emulator.run.plan.run_plan import RunPlan
 from topologies.exports import mermaid as export
 from uet.addresses import Neighbours

@@ -33,7 +33,7 @@ from emulator import plugins
 from emulator.dataplane.kernel.keeper import VARIABLE as KEPT
 from emulator.dataplane.kernel.launcher import without_launcher
 from emulator.errors import UserError
-from emulator.run.environment import version_of
+from emulator.installed_packages import version_of
 from emulator.suite.trial_parent import SHOWN
 from emulator.whole_file import write_whole
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import emulator
-from emulator.run.environment import version_of
+from emulator.installed_packages import version_of
 from emulator.suite.farm.messages import Greeting
 
 _ROOT = Path(emulator.__file__).parents[1]

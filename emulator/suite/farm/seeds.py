@@ -29,8 +29,8 @@ from emulator.dataplane.cleanup import uninterrupted
 from emulator.dataplane.kernel.locked_folders import lock_of
 from emulator.dataplane.switch.cable_counters import LARGEST, LARGEST_OF_LINKS
 from emulator.errors import UserError
+from emulator.installed_packages import version_of
 from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
-from emulator.run.environment import version_of
 from emulator.run.plan.run_plan import RunPlan
 from emulator.run.report.spread import SeedRows
 from emulator.run.results import Result, RunFolder

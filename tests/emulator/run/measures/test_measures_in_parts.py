@@ -78,6 +78,19 @@ def same(one: Iteration, other: Iteration) -> bool:
     )
 
 
+def test_what_planning_matched_records_the_same_messages() -> None:
+    trial = trial_of("allreduce")
+    load = TrialLoad.of(trial, FABRIC, WIRE)
+    assert load.messages is not None
+    results = results_of(trial.compile())
+    kept, anew = load.messages.anew(), Recorder(trial.compile())
+    for recorder in (kept, anew):
+        recorder.add(results)
+    ((one,), (other,)) = kept, anew
+    assert same(one, other)
+    assert not list(load.messages.anew())
+
+
 @pytest.mark.parametrize("division", DIVISIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_parts_come_to_the_whole(name: str, division: list[int]) -> None:
