@@ -99,7 +99,7 @@ class KernelKind(DataplaneKind):
                 f"a lab named {lab} exists already; choose another --name, or remove it with "
                 f"uetemu clean {lab}"
             )
-        found = capabilities.probe()
+        found = capabilities.probe(known=True)
         for missing in found.lacking():
             way_out = capabilities.remedy(missing.name, missing.detail)
             raise UserError(f"{missing.name} is missing ({missing.detail}); {way_out}")

@@ -16,6 +16,7 @@ from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
 
+from emulator.dataplane.doctor import known_to_work
 from emulator.dataplane.doctor import probes as trials
 from emulator.dataplane.kernel import rights
 from emulator.errors import UserError
@@ -25,6 +26,7 @@ from emulator.machine_memory import machine_memory
 _log = plain_logger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
+_SWITCH_ASIC = "switch-asic"
 
 
 class CapabilityKind(StrEnum):
@@ -96,12 +98,21 @@ class Capabilities(Mapping[str, MachineCapability]):
 SUBSTITUTES = {"clsact": "nftables"}
 
 
-def probe() -> Capabilities:
-    """Everything, tried now."""
+def probe(*, known: bool = False) -> Capabilities:
+    """Everything, tried now.
+
+    With ``known`` the switch program is not tried where it is known to work.
+    """
     in_kernel = [
         name for name, feature in FEATURES.items() if feature.kind is CapabilityKind.KERNEL
     ]
-    refusals = trials.refusals(in_kernel)
+    if known and known_to_work.is_known():
+        in_kernel.remove(_SWITCH_ASIC)
+        refusals = {_SWITCH_ASIC: None} | trials.refusals(in_kernel)
+    else:
+        refusals = trials.refusals(in_kernel)
+        if refusals[_SWITCH_ASIC] is None:
+            known_to_work.note()
     for name, refusal in refusals.items():
         if refusal is not None:
             _log.info("probe %s: %s", name, refusal)
@@ -292,7 +303,7 @@ FEATURES: Mapping[str, Feature] = {
         _kernel("ebpf", "rail switches that own what they queue, switch ASIC", needed=True),
         _kernel("bpf-filesystem", "counters of the switch ASIC", stands_in="--switch none"),
         _kernel(
-            "switch-asic",
+            _SWITCH_ASIC,
             "ECN, trimming, load balancing, faults, counters",
             stands_in="--switch none: plain queues",
         ),
