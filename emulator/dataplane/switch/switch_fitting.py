@@ -236,6 +236,7 @@ def fit(
         warnings=(
             *pausing.warnings(pauses),
             *link_warnings(links.values()),
+            *_headroom_warnings(choice, topology, pauses),
             *([UNTRIMMED] if tunnelled and rules.trims else []),
         ),
     )
@@ -350,6 +351,27 @@ def _fit_pools(
             )
         made[switch.name] = PoolRules(size, pool.reserved_bytes, headroom)
     return made
+
+
+def _headroom_warnings(
+    choice: SwitchChoice, topology: Topology, pauses: Mapping[CableKind, PauseRules]
+) -> list[str]:
+    """Return a sentence about a headroom pool that is too small for the ports of a switch."""
+    if choice.pool is None or choice.pool.headroom_pool_bytes is None:
+        return []
+    needed, name, ports = 0, "", 0
+    for switch in topology.switches:
+        cables = [cable for cable, _, _ in topology.neighbours(switch.name)]
+        headroom = sum(pauses[kind_of(cable)].headroom_bytes for cable in cables)
+        if headroom > needed:
+            needed, name, ports = headroom, switch.name, len(cables)
+    if needed <= choice.pool.headroom_pool_bytes:
+        return []
+    return [
+        f"the headroom pool of {format_size(choice.pool.headroom_pool_bytes)} is less than the "
+        f"{format_size(needed)} that the {ports} ports of {name} need if all of them pause at "
+        "once: lossless packets may be dropped; raise headroom_pool"
+    ]
 
 
 def _held(

@@ -1,8 +1,8 @@
 """The numbers that DCQCN works with, by the name of the set that people use.
 
 Sources: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments" (SIGCOMM 2015); the
-ns-3 models of its authors and of Li et al., "HPCC" (SIGCOMM 2019); SimAI; NVIDIA's documentation
-of its firmware.  Times are ns, rates bits/s, sizes octets.
+ns-3 models of its authors and of Li et al., "HPCC" (SIGCOMM 2019); SimAI; the documentation of
+NVIDIA and AMD.  Times are ns, rates bits/s, sizes octets.
 """
 
 from __future__ import annotations
@@ -216,15 +216,20 @@ _HPCC = DcqcnParameters(
 #: ConnectX-4 to 7; there MIN_TIME_BETWEEN_CNPS is 0, 2 or 4 us.  "hpcc": the scripts of the HPCC
 #: ns-3 model (run.py), whose increases are per 25 Gb/s of line rate.  "simai": the configuration
 #: that SimAI ships, and astra-network-ns3.  The models have no byte counter; the firmware has
-#: (RPG_BYTE_RESET).
+#: (RPG_BYTE_RESET).  "pollara": what AMD recommends for its Pollara 400 (``nicctl update dcqcn`` in
+#: ROCm's guides to distributed inference); units are those of README_AINIC.md in a fork of AMD's
+#: device-config-manager.  That gives the interval between increases in "TCP RTTs", here intervals
+#: of alpha, as NVIDIA calls these: its 5 times 55 us are near NVIDIA's 300.  The least time between
+#: CNPs is not published (here 4 us), and the token bucket, 800,000 octets, is not modelled.
 #:
 #: Unknown of the firmware, and modelled so: its increases by octets are judged as IEEE 802.1Qau
 #: does (both counters beyond the threshold: hyper increase), a hyper increase adds R_HAI once
 #: whatever the stage, and neither interval shrinks in later stages, as 802.1Qau halves them.  CNPs
 #: are spaced for each queue pair, as the paper has it; NVIDIA's texts say "from the port"
-#: (``cnp_per_port``), and Lumina (SIGCOMM 2023) looks for ports, pairs and destinations.  Broadcom
-#: names its parameters (Linux, bnxt_re) but not their algorithm.  What newer NICs do instead of
-#: DCQCN by default is not published at all.
+#: (``cnp_per_port``), and Lumina (SIGCOMM 2023) looks for ports, pairs and destinations.  AMD's
+#: algorithm is taken for the same.  Broadcom names its parameters (Linux, bnxt_re) but not their
+#: algorithm, so that there is no set of them.  What newer NICs do instead of DCQCN by default is
+#: not published at all.
 NAMED: Mapping[str, tuple[int | None, DcqcnParameters]] = MappingProxyType(
     {
         "paper": (40 * _GBPS, _PAPER),
@@ -247,6 +252,20 @@ NAMED: Mapping[str, tuple[int | None, DcqcnParameters]] = MappingProxyType(
                 additive_rate=50 * _MBPS,
                 hyper_rate=100 * _MBPS,
                 least_rate=100 * _MBPS,
+            ),
+        ),
+        "pollara": (
+            None,
+            replace(
+                _HPCC,
+                g=512 / 1024,
+                decrease_interval=1 * _US,
+                rate_interval=1 * _US,
+                byte_counter=431_068,
+                additive_rate=160 * _MBPS,
+                hyper_rate=300 * _MBPS,
+                least_rate=1 * _MBPS,
+                initial_alpha=64 / 1024,
             ),
         ),
     }

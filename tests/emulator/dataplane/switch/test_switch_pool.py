@@ -94,6 +94,14 @@ def test_a_pool_that_leaves_nothing_is_refused() -> None:
         fitted("th5:pool=100KB")
 
 
+def test_a_headroom_pool_too_small_for_all_ports_is_warned_of() -> None:
+    each = fitted("spectrum:pool=8MB").pauses[kind_of(CABLE)].headroom_bytes
+    (warning,) = fitted(f"spectrum:pool=8MB,headroom_pool={PORTS * each - 1}").warnings
+    assert f"that the {PORTS} ports of rail0 need if all of them pause at once" in warning
+    assert fitted(f"spectrum:pool=8MB,headroom_pool={PORTS * each}").warnings == ()
+    assert fitted("th5").warnings == ()
+
+
 def test_a_lab_has_no_pool() -> None:
     with pytest.raises(UserError, match="takes the virtual clock of a run"):
         fit(parse("th5"), TOPOLOGY, 1000)

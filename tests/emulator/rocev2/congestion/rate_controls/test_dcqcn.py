@@ -339,7 +339,7 @@ def test_an_override_is_taken_as_given() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "stated"),
     [
-        ("fast", {}, "no parameter set 'fast'; choose one of paper, mlx, hpcc, simai"),
+        ("fast", {}, "no parameter set 'fast'; choose one of paper, mlx, hpcc, simai, pollara"),
         ("paper", {"speed": 1}, "no parameter 'speed'; it has variant, g, "),
         ("paper", {"g": 0}, "dcqcn.g is 0; it must lie in 1e-06..1"),
         ("paper", {"g": "much"}, "dcqcn.g is 'much'; give a number"),
