@@ -175,6 +175,7 @@ class Line:
         "limit",
         "low_share",
         "low_stopped",
+        "marks",
         "past",
         "queued",
         "queues",
@@ -211,6 +212,8 @@ class Line:
         self.in_pipeline = 0
         self.idle: Callable[[], None] | None = None
         self.leaves: Callable[[int, int, int], None] | None = None
+        #: marks a frame whose transmission begins
+        self.marks: Callable[[bytes], bytes] | None = None
         self.queues: tuple[deque[Waiting], ...] = tuple(deque() for _ in range(QUEUES))
         self.low_share = 0.0
         self._low_credit = 0.0
@@ -363,6 +366,8 @@ class Line:
             self._events.at(when, self._leaving, self._left, (MAC_CONTROL, octets, 0))
 
     def _begin(self, frame: bytes, octets: int, queue: int, origin: int) -> None:
+        if self.marks is not None:
+            frame = self.marks(frame)
         events = self._events
         now = events.now
         self.busy = True

@@ -89,6 +89,7 @@ class LineFaults:
             overtaking=of_switch and asic.faulted(name).reordering > 0,
             pauses=pause_settings_of(asic, end) if end in asic.pauses.cables else None,
             link=link_settings_of(asic, end) if end in asic.pauses.cables else None,
+            marks=asic.marks_of_departures(name) if of_switch else None,
         )
 
 

@@ -19,6 +19,7 @@ from emulator.dataplane.switch.virtual_state import (
     PORT_WORDS,
     SharedPool,
 )
+from emulator.sim.departure_marks import DepartureMarks
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, PortSpec
 from emulator.sim.event_queue import PS, EventHeap, EventQueue
 from emulator.sim.gpu_port import GpuPort
@@ -240,7 +241,17 @@ class Network:
         queues = asic.queue_of_code_point(str(end))
         share = asic.fitted.profile(asic.ports[str(end)].cable).data_share
         return PortSettings(
-            bytes(HIGH + queue for queue in queues), share, pipeline_ns=asic.choice.latency_ns
+            bytes(HIGH + queue for queue in queues),
+            share,
+            pipeline_ns=asic.choice.latency_ns,
+            marks=asic.marks_of_departures(str(end)),
+        )
+
+    def _mark(self, asic: FabricAsic, end: CableEnd, marks: bytes | None) -> None:
+        """Let the line from ``end`` mark what leaves by the settings ``marks``; None: nothing."""
+        index = asic.ports[str(end)].index
+        self.lines[end].marks = (
+            None if marks is None else DepartureMarks(asic.state.ports, index, marks).leaving
         )
 
     def _configure(self, end: CableEnd, settings: PortSettings, *, pausing: bool) -> None:
@@ -253,6 +264,7 @@ class Network:
         asic = self.lab.asic
         if asic is None or str(end) not in asic.ports:
             return
+        self._mark(asic, end, settings.marks)
         self.lines[self.topology.far_end(end)].lead_into_pipeline(settings.pipeline_ns)
         if self.pauses is not None and pausing:
             line.leaves = self.pauses.leaves(end)
@@ -357,6 +369,8 @@ class Network:
             if asic is not None and str(change.end) in asic.ports:
                 at = asic.ports[str(change.end)].index * PORT_WORDS + OVERTAKES
                 self.put_ahead(change.end, (asic.state.ports, at) if change.overtaking else None)
+                if self.owns(change.end.node):
+                    self._mark(asic, change.end, change.marks)
             if self.pauses is not None and change.pauses is not None:
                 self.pauses.apply_fault(change.end, change.pauses)
             if self.links is not None and change.link is not None:

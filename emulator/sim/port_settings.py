@@ -23,13 +23,15 @@ class PortSettings:
     limit: int | None = None
     #: latency of the switch that the port is at, for what arrives there
     pipeline_ns: int = 0
+    #: by which the port marks what leaves; None if it does not
+    marks: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """Changes of the line from ``end`` by a fault: its rate, order, PAUSE frames and link layer.
+    """Changes of the line from ``end`` by a fault: rate, order, PAUSE frames, link layer, marks.
 
-    None for the latter two: the port has none.
+    None for the latter three: the port has none.
     """
 
     end: CableEnd
@@ -37,6 +39,7 @@ class LineChange:
     overtaking: bool
     pauses: PauseSettings | None = None
     link: LinkSettings | None = None
+    marks: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from emulator.dataplane.switch.cable_counters import LinkReadings
 from emulator.dataplane.switch.cable_fitting import reaction_ns
 from emulator.dataplane.switch.fault_rates import check_rate
 from emulator.dataplane.switch.joined_ports import JoinedPorts
+from emulator.dataplane.switch.parameters import ARRIVAL, DEPARTURE
 from emulator.dataplane.switch.pause import PauseRules
 from emulator.dataplane.switch.pauses import Pauses
 from emulator.dataplane.switch.port_faults import NONE, Faults
@@ -300,6 +301,12 @@ class FabricAsic:
         rules = self.fitted.profile(self.port(port).cable)
         return bytes(rules.queue(TrafficClass(number)) for number in rules.classes())
 
+    def marks_of_departures(self, port: str) -> bytes | None:
+        """Settings by which ``port`` marks what leaves; None if it marks what comes."""
+        if self.fitted.choice.mark_on != DEPARTURE:
+            return None
+        return self._nominal(self.fitted, self.port(port), self.faulted(port), marking=True)
+
     def empty(self, port: str) -> None:
         """Drop the frames that wait at ``port``, whose cable was pulled.
 
@@ -392,7 +399,15 @@ class FabricAsic:
                 "bring the lab up with the delay at the NICs, or take pfc=off"
             )
 
-    def _nominal(self, fitted: FittedSwitch, port: SwitchPort, faults: Faults) -> bytes:
+    def _nominal(
+        self,
+        fitted: FittedSwitch,
+        port: SwitchPort,
+        faults: Faults,
+        *,
+        marking: bool = False,
+    ) -> bytes:
+        """Return the settings of ``port``; ``marking``: with marks, whenever it is to mark."""
         hash_seed = derived_seed(self._seed, "hash", self.topology.switches[port.switch].name)
         return port_settings(
             fitted.profile(port.cable),
@@ -405,6 +420,7 @@ class FabricAsic:
             measured=self.measured,
             peer=port.peer if self._reported else 0,
             timed=self.virtual is None,
+            marking=marking or fitted.choice.mark_on == ARRIVAL,
         )
 
     def settings_of(self, port: SwitchPort) -> bytes:

@@ -33,6 +33,7 @@ from uet.wire.codes import MIN_TRIM_SIZE
 
 NONE = "none"
 LATENCY = "latency"
+MARK_ON, ARRIVAL, DEPARTURE = "mark_on", "arrival", "departure"
 #: Mechanisms; the words turn them on.
 ECN, TRIM, PFC, LLR, CBFC = "ecn", "trim", "pfc", "llr", "cbfc"
 POOL, ALPHA = "pool", "alpha"
@@ -392,6 +393,10 @@ class SwitchParameters:
         "most", lambda ns: ns <= LONGEST_LATENCY_NS),
         "of the pipeline, before a frame is queued; virtual clock only",
         repr=False)  # runs without have the keys that they had
+    mark_on: str = parameter(ARRIVAL,
+        _words("packets are marked on", ARRIVAL, DEPARTURE),
+        "packets are marked (ECN) as they come into their queue, or by what waits behind them as "
+        "they leave it; departure: virtual clock only", repr=False)  # the same
     changes: Mapping[str, Any] = field(default_factory=dict)
     pausing: PauseChoice | None = None
     llr: LlrChoice | None = field(default=None, repr=False)  # the same as latency_ns

@@ -175,7 +175,8 @@ class SwitchChoice(table.SwitchParameters):
     def virtual_only(self) -> bool:
         """Return whether the switch takes the virtual clock of a run."""
         parts = (self.llr, self.cbfc, self.pool)
-        return bool(self.latency_ns) or any(part is not None for part in parts)
+        departing = self.mark_on == table.DEPARTURE
+        return departing or bool(self.latency_ns) or any(part is not None for part in parts)
 
     @property
     def trims(self) -> bool:

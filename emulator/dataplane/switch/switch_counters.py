@@ -25,6 +25,7 @@ from emulator.dataplane.switch.bpf.layout import (
     DropReason,
     Queue,
     TrafficClass,
+    places,
     unpack,
 )
 from emulator.dataplane.switch.bpf.port_program import check_index
@@ -32,6 +33,8 @@ from emulator.dataplane.switch.bpf.switch_tables import SwitchTables
 
 DEPTH = struct.Struct("=Q")  # what a QUEUE_STATE begins with
 LOST_FIELD = 7  # of CLASS_COUNTERS
+#: Where in the words of a virtual clock marks on departure are counted, to the end.
+MARKS_AT = places("virtual_port")["departure_draws"].offset
 #: Where in a port's state the lost octets of the class of data are.
 LOST_AT = (
     STATE_HEAD.size
@@ -201,8 +204,11 @@ def _counted(
     for queue in Queue:
         rows[queue] = QUEUE_STATE.unpack_from(state, offset)
         offset += QUEUE_STATE.size
+    departed = (0,) * len(TrafficClass)
     if depths is not None:
-        left = dict(zip(Queue, VIRTUAL_PORT.unpack_from(depths), strict=False))
+        words = VIRTUAL_PORT.unpack_from(depths)
+        left = dict(zip(Queue, words, strict=False))
+        departed = words[-len(TrafficClass) :]
     else:
         left = _drained({queue: depth for queue, (depth, *_) in rows.items()}, served, owned)
     queues = {
@@ -219,6 +225,7 @@ def _counted(
         counts = numbers[: -len(DropReason)]
         drops = dict(zip(DropReason, numbers[-len(DropReason) :], strict=True))
         packets, octets, marked, trimmed, corrupted, duplicated, reordered, lost = counts
+        marked += departed[traffic_class]
         classes[traffic_class] = ClassCounters(
             packets, octets, marked, trimmed, corrupted, duplicated, reordered, lost, drops
         )
@@ -244,7 +251,12 @@ def reset(program: SwitchTables, index: int) -> None:
     Queues that a virtual clock's engine keeps stay as they are: their frames are still to leave.
     """
     check_index(program, index)
-    program.ports.put(PORT_KEY.pack(index), bytes(PORT_STATE_BYTES), flags=LOCKED)
+    key = PORT_KEY.pack(index)
+    program.ports.put(key, bytes(PORT_STATE_BYTES), flags=LOCKED)
+    if (virtual := program.virtual_ports) is not None:
+        words = virtual.get(key)
+        if any(words[MARKS_AT:]):
+            virtual.put(key, words[:MARKS_AT].ljust(len(words), b"\0"))
 
 
 def lose(program: SwitchTables, index: int, octets: int) -> None:

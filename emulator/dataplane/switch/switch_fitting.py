@@ -43,9 +43,11 @@ from emulator.dataplane.switch.parameters import (
     CBFC,
     CLASS_NAMES,
     DEEPEST,
+    DEPARTURE,
     LATENCY,
     LLR,
     LOSSLESS_CLASSES,
+    MARK_ON,
     OF_CLASS,
     PFC,
     POOL,
@@ -184,6 +186,12 @@ def fit(
             f"{LATENCY}={format_time(choice.latency_ns)} of the switch takes the virtual clock of "
             "a run; by the host's a switch has no pipeline, so leave it out",
             LATENCY,
+        )
+    if choice.mark_on == DEPARTURE and clock != "virtual":
+        raise Misfit(
+            f"{MARK_ON}={DEPARTURE} of the switch takes the virtual clock of a run: by the host's, "
+            "packets are marked as they come into their queue, so leave it out",
+            MARK_ON,
         )
     topology = topology.with_switch_latency(choice.latency_ns)
     frame = mtu_frame_bytes(topology)

@@ -357,6 +357,7 @@ def port_settings(  # noqa: PLR0913  each is a field of what it makes
     measured: bool = False,
     peer: int = 0,
     timed: bool = True,
+    marking: bool = True,
 ) -> bytes:
     """Return what one port of a switch does, as its program reads it.
 
@@ -370,6 +371,7 @@ def port_settings(  # noqa: PLR0913  each is a field of what it makes
     delay is netem's, which would be part of the queue.
 
     ``timed`` is False where the clock is virtual: nobody goes by the rate then, which may be any.
+    ``marking`` is False where packets are not marked as they come.
     """
     rate_bps *= faults.rate
     host_rate = Dilation(dilation).host_bps(rate_bps)
@@ -385,7 +387,7 @@ def port_settings(  # noqa: PLR0913  each is a field of what it makes
         trimmed = points.trimmed_last_hop
     rate = max(1, round(host_rate / 8e9 * 2**RATE_SHIFT))  # 0 would be a port without a rate
     head = PORT_HEAD.pack(rate, seed & SEED_MASK)
-    marks = profile.last_hop_ecn or not faces_nic
+    marks = marking and (profile.last_hop_ecn or not faces_nic)
     queued = profile.scaled(faults.rate) if faults.scaled else profile
     classes = (_packed_class(queued, traffic_class, marks) for traffic_class in TrafficClass)
     numbers = numbers_of(profile, OF_PROFILE) | {

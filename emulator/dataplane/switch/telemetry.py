@@ -60,8 +60,13 @@ from emulator.dataplane.switch.bpf.layout import (
 )
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.switch_counters import LOST_FIELD
+from emulator.dataplane.switch.virtual_state import (
+    DEPARTURES_MARKED,
+    PEAK,
+    PORT_WORDS,
+    VirtualState,
+)
 from emulator.dataplane.switch.virtual_state import DEPTH as FIRST_DEPTH
-from emulator.dataplane.switch.virtual_state import PEAK, PORT_WORDS, VirtualState
 from emulator.errors import UserError
 
 FILE = "telemetry.csv"
@@ -258,9 +263,11 @@ class Series:
         states = self._read_states()
         classes, low = states["classes"].sum(axis=1), states["queues"][:, Queue.LOW]
         self._dropped[self._own] = classes[:, DROPS]
+        marked = classes[:, MARKED]
         if self._virtual is not None:
             shared = self._virtual[self._indices]
             depths, peaks = shared[:, DEPTHS], shared[:, PEAK]
+            marked = marked + shared[:, DEPARTURES_MARKED:].sum(axis=1)
             if self._anew:
                 self._virtual[self._indices, PEAK] = depths[:, Queue.LOW]
         else:
@@ -276,7 +283,7 @@ class Series:
                 depths[:, Queue.HIGH] + depths[:, Queue.MEDIUM],
                 classes[:, OCTETS],
                 classes[:, PACKETS],
-                classes[:, MARKED],
+                marked,
                 classes[:, TRIMMED],
                 classes[:, DROPS].sum(axis=1),
                 states["classes"][:, DATA_CLASSES, OCTETS].sum(axis=1),

@@ -8,9 +8,10 @@ define it in C.
 
 The engine writes ``NOW`` before it lets a frame into a switch. When a frame has left its port, its
 octets come off ``DEPTH``, and off ``HELD`` of the port that it came in by, and off the pool of the
-switch.  It counts ``FREED`` and
-sets ``ASSERTED``.  All the rest is the program's to write, but that a reader of ``PEAK`` may set it
-back to the depth, and one of ``DEEPEST`` to what is held.
+switch.  It counts ``FREED`` and sets ``ASSERTED``.  Where packets are marked as they leave, it
+counts ``DEPARTURE_DRAWS``, and ``DEPARTURES_MARKED`` by class.  All the rest is the program's to
+write, but that a reader of ``PEAK`` may set it back to the depth, and one of ``DEEPEST`` to what is
+held.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ SWITCH_WORDS = VIRTUAL_SWITCH.size // WORD_BYTES
 NOW, PASSED, DROPPED = range(3)
 PORT_WORDS = VIRTUAL_PORT.size // WORD_BYTES
 #: Words of a port: octets by queue (the first of three); frames that are to go ahead of the others
-#: in their queue; the deepest data queue; what passed in the kernel and was lost to faults.
+#: in their queue; the deepest data queue; what passed in the kernel and was lost to faults; draws
+#: of marks on departure, and such marks by class (the first).
 DEPTH, OVERTAKES, PEAK, KERNEL_DRAWS, KERNEL_LOST = 0, 3, 4, 5, 6
+DEPARTURE_DRAWS, DEPARTURES_MARKED = 7, 8
 PAUSE_WORDS = PAUSE_STATE.size // WORD_BYTES
 #: Words of a port's lossless buffer (pfc.h): octets held now, at most, and freed by a pulled cable;
 #: whether the other end is paused; octets in the headroom.

@@ -176,7 +176,8 @@ STRUCTS: dict[str, Mapping[str, str | Array]] = {
         "peak": "Q",
         "kernel_draws": "Q",
         "kernel_lost": "Q",
-        "unused": "Q",
+        "departure_draws": "Q",
+        "departures_marked": f"{len(TrafficClass)}Q",
     },
 }
 

@@ -27,7 +27,9 @@ struct virtual_port {
 	__u64 peak;	     /* deepest low queue since whoever samples it set it back */
 	__u64 kernel_draws;  /* faults drawn for frames that pass in the kernel */
 	__u64 kernel_lost;   /* such frames that faults of the cable took */
-	__u64 unused;
+	/* Of marks on departure, which the engine sets: draws, and packets by class. */
+	__u64 departure_draws;
+	__u64 departures_marked[CLASSES];
 };
 
 /* The memory that all ports of a switch share (pool.h).  Octets are those on the wire. */

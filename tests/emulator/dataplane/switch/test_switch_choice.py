@@ -81,6 +81,7 @@ def test_everything_that_can_be_said_is_read() -> None:
         "deep:trim=on,data.kmin_bytes=0.25bdp",
         "deep:balance=flowlet,flowlet_gap=1.5us,data.pmax=0.125",
         "shallow:latency=0.65us",
+        "th5:mark_on=departure",
     ],
 )
 def test_the_complete_form_means_the_same(text: str) -> None:
@@ -121,6 +122,7 @@ def test_each_parameter_is_described() -> None:
         ("deep:balance=flowlet,flowlet_gap=2", "has no unit"),
         ("deep:latency=2", "latency of the switch: .* has no unit"),
         ("deep:latency=2ms", "a pipeline takes 1 ms at most"),
+        ("deep:mark_on=dequeue", "packets are marked on arrival or departure"),
         ("shallow:trim=off,data.trim_bytes=1bdp", "contradict"),
         ("shallow:trim=on,data.trim_bytes=none", "contradict"),
         ("deep:pfc=on", "switch deep has none: take lossless"),
@@ -245,6 +247,7 @@ def test_trimming_on_and_off(topology: Topology) -> None:
         (SMALL, "shallow:trim_size=9000", 1000, "less than the MTU"),
         (f"{SMALL},buffer=9020", "shallow", 1000, "the topology's buffer of 9020 B is less"),
         (SMALL, "shallow:latency=650ns", 1000, "latency=650 ns of the switch takes the"),
+        (SMALL, "shallow:mark_on=departure", 1000, "mark_on=departure of the switch takes the"),
         (SMALL, "shallow", 0.5, "choose a dilation of 3.125 to"),
         (SMALL, "shallow", 1e9, "choose a dilation of 3.125 to"),
         (f"{SMALL},uplinks_per_spine=40", "deep:balance=least-loaded", 1000, "at most 64"),
