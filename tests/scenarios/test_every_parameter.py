@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from functools import cache
 from pathlib import Path
@@ -152,12 +152,14 @@ def parameters() -> Iterator[ParameterSet]:
             yield pytest.param(name, item, id=f"{name} {item.name}", marks=marks)
 
 
-def base_of(name: str) -> tuple[dict[str, str], str | None]:
-    """Return the parameters and the topology of the smallest run of a scenario."""
+def base_of(
+    name: str, runs: Mapping[str, Sequence[str]] = SCENARIOS
+) -> tuple[dict[str, str], str | None]:
+    """Return the parameters and the topology of the smallest run of a scenario, as in ``runs``."""
     given: dict[str, str] = {}
     if name == "trace":
         return {"files": "step.csv"}, None
-    topology, words = None, list(SCENARIOS[name])
+    topology, words = None, list(runs[name])
     while words:
         word = words.pop(0)
         if word == "--param":
