@@ -34,6 +34,7 @@ from emulator.result_rows import TableColumn
 from emulator.run.report.result_table import wrapped
 from emulator.run.runner import Observer, RunPlan, RunRequest
 from emulator.scenario import Scenario
+from emulator.sim.endpoint.nic import nic_profile
 from topologies.units import format_size
 
 SCHEMA = "uetemu.floor/1"
@@ -151,7 +152,8 @@ def floor(
     if not result.succeeded:
         raise UserError(f"elements are wrong, see {folder.path}/result.json; please report it")
     measured = dict(zip(run_once(sizes), result.rows, strict=True))
-    reached = importlib.import_module(REACHED).by_size()
+    timed = plan.request.nic != nic_profile.NONE and given.get("library", "none") != "none"
+    reached = importlib.import_module(REACHED).by_size(timed)
     factor = COLLECTIVES[which].factor(ranks)
     rows = [row_of(size, measured[size.run], factor, reached) for size in sizes]
     found = Floor(

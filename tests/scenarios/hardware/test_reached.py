@@ -32,3 +32,16 @@ def test_a_fitted_point_is_in_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted = [replace(one, fitted=one.number == "3.3") for one in points()]
     monkeypatch.setattr(reached, "points", lambda: fitted)
     assert "3.3" not in reached.shares()
+
+
+def test_points_whose_nics_and_libraries_take_time_have_shares_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = {"options": ["--nic", "pollara"], "params": {"library": "rccl"}}
+    changed = [
+        replace(one, run={**one.run, **run}) if one.number == "3.3" else one for one in points()
+    ]
+    monkeypatch.setattr(reached, "points", lambda: changed)
+    assert "3.3" in reached.shares(timed=True)
+    assert "3.3" not in reached.shares()
+    assert reached.by_size(timed=True)[2**26] == reached.by_size()[2**26]
