@@ -45,6 +45,7 @@ from scenarios.collectives.exchange_matrix import (
     read_matrix,
     zipf_matrix,
 )
+from scenarios.collectives.library import NO_LIBRARY
 from scenarios.collectives.tuning import AUTO
 from topologies.parts.design_parameters import SIZE, TEXT
 
@@ -81,6 +82,8 @@ class AllReduceParameters(ReductionParameters, InPlaceParameters, ChannelParamet
                 f"tuning={self.tuning} decides nothing with algorithm={self.algorithm}; take "
                 f"algorithm={AUTO}, or leave tuning out"
             )
+        if self.library != NO_LIBRARY:
+            refuse_idle(self, ("tuning",), f"beside library={self.library}")
         super().__post_init__()
 
     @property

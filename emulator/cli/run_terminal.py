@@ -179,8 +179,12 @@ def _seeds(result: Result) -> str:
 
 def _taken_times(plan: RunPlan) -> str:
     """Return what NICs take, and GPUs."""
-    nic = plan.request.nic
-    return "take no time (--nic none)" if nic == nic_profile.NONE else f"NICs as of --nic {nic}"
+    nic, library = plan.request.nic, getattr(plan.request.parameters, "library", None)
+    nics = "no time (--nic none)" if nic == nic_profile.NONE else f"those of --nic {nic}"
+    if library is None:  # GPUs have what the scenario gives them to compute
+        return f"NICs take {nics}"
+    gpus = "no time (library=none)" if library == "none" else f"those of library={library}"
+    return f"NICs take {nics}, GPUs {gpus}"
 
 
 def _work(plan: RunPlan) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import cast
@@ -33,6 +33,7 @@ from scenarios.collectives.collective_parameters import (
 from scenarios.collectives.communicators import Communicator, communicators
 from scenarios.collectives.data_types import Values
 from scenarios.collectives.exchange_matrix import busiest, imbalance
+from scenarios.collectives.library import NO_LIBRARY, LibraryChoice, choose
 from scenarios.collectives.program import Program
 from scenarios.collectives.tuning import (
     AUTO,
@@ -251,13 +252,36 @@ class _Run:
         tuning = read_tuning(Path(given.tuning_file)) if given.tuning_file else NCCL_TUNING
         return choose_allreduce(tuning, self.groups[0], self.size)
 
+    @cached_property
+    def _library(self) -> LibraryChoice | None:
+        """Return what the library does, if there is one."""
+        given = self.parameters
+        if given.library == NO_LIBRARY:
+            return None
+        return choose(
+            given.library,
+            self.groups[0],
+            self.size,
+            algorithm=given.algorithm,
+            protocol=given.protocol,
+        )
+
     @property
     def algorithm(self) -> str:
         """Return the name of the algorithm that runs."""
+        if self._library is not None:
+            return self._library.algorithm
         return self._choice.algorithm if self._choice else self.parameters.algorithm
 
     @property
     def _choice_facts(self) -> dict[str, object]:
+        if self._library is not None:
+            chosen = self._library
+            return {
+                "model_us": dict(chosen.times_us),
+                "library": self.parameters.library,
+                "protocol": chosen.protocol,
+            }
         return {"model_us": dict(self._choice.times_us)} if self._choice else {}
 
     @property
@@ -291,7 +315,10 @@ class _Run:
                 for name, octets in self._buffers(number, position).items():
                     program.allocate(rank, name, octets)
             self._write(program, number, group)
-        return program.schedules()
+        schedules = program.schedules()
+        if self._library is None:
+            return schedules
+        return [replace(one, gpu_time=self._library.gpu_time) for one in schedules]
 
     def _write(self, program: Program, number: int, group: Communicator) -> None:
         given = self.parameters

@@ -8,11 +8,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Self
 
 from emulator.errors import UserError
-from emulator.scenario import parameter
+from emulator.scenario import parameter, refuse_idle
 from scenarios.collectives.communicators import ALL
 from scenarios.collectives.data_types import REDUCTIONS
 from scenarios.collectives.exchange_matrix import Matrix
+from scenarios.collectives.library import LIBRARIES, NO_LIBRARY
 from scenarios.collectives.size_sweep import SizeSweep
+from scenarios.collectives.tuning import AUTO
 from topologies.model import TopologyError
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE, TEXT, ParameterKind
 
@@ -45,7 +47,22 @@ class CollectiveParameters(SizeSweep):
     ranks: str = parameter(
         ALL, TEXT, help="GPUs that take part: all, host, rail or /64 (side by side), or 0-3,8"
     )
+    library: str = parameter(
+        NO_LIBRARY,
+        choices=(NO_LIBRARY, *LIBRARIES),
+        help="whose launch and steps GPUs take time for; none: GPUs take no time",
+    )
+    protocol: str = parameter(
+        AUTO,
+        choices=(AUTO, "LL", "LL128", "Simple"),
+        help="for a library: its protocol; auto: as its model chooses for each size",
+    )
     check: int = parameter(1, FLAG, help="1: compare every element; 0: compare none")
+
+    def __post_init__(self) -> None:
+        if self.library == NO_LIBRARY:
+            refuse_idle(self, ("protocol",), f"beside library={NO_LIBRARY}")
+        super().__post_init__()
 
     @property
     def reduction(self) -> str:

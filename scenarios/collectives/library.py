@@ -1,0 +1,159 @@
+"""Libraries of collectives: what a GPU takes for the launch of one, and for each of its steps.
+
+By default GPUs take no time.  With ``library=nccl`` or ``rccl`` they take what the tuning tables of
+that library give for the protocol that it chooses (LL, LL128, Simple).  A table's time of a step
+has the networks in it, so that what uetemu takes for those itself is left out: the scale-up
+latency, half a round trip of the fabric, and in the endpoint the time of NICs (``--nic``).
+
+The channels of a GPU together move data at ``rate`` times the factor of algorithm and protocol,
+one slice behind the other.  The library's own limits of a channel, and corrections by size, are
+left out.
+
+Sources: NVIDIA/nccl 5067397c (2026-06) and ROCm/rccl 0cbce2a7 (2024-10), ``src/graph/tuning.cc``:
+``baseLat``, ``hwLat`` of NVLink and network (RCCL's ``tuning_model_5``, of MI300X, which has no
+LL128), and the factors of bandwidth in the code.  RCCL's 320 us for a step of a ring between hosts
+hold rings back from sizes below hundreds of MiB; a step takes what one of a tree does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from emulator.errors import UserError
+from emulator.sim.endpoint.operations.gpu_time import GpuTime
+from scenarios.collectives.communicators import Communicator
+from scenarios.collectives.tuning import (
+    AUTO,
+    OURS,
+    Choice,
+    ProtocolModel,
+    Tuning,
+    choose_allreduce,
+)
+from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
+from topologies.model import Topology
+
+NO_LIBRARY: Final = "none"
+#: Trees have this share of a ring's bandwidth, and LL and LL128 a share of that.
+_TREE = 0.92 * 0.85
+_NCCL: Tuning = {
+    "ring": {
+        "LL": ProtocolModel(6.6, 2.7, 0.6, 0.5),
+        "LL128": ProtocolModel(14.0, 4.0, 1.9, 0.92),
+        "Simple": ProtocolModel(8.4, 14.0, 3.4, 1.0),
+    },
+    "tree": {
+        "LL": ProtocolModel(6.8, 5.0, 0.6, _TREE / 3.8),
+        "LL128": ProtocolModel(14.0, 8.5, 1.25, _TREE * 120 / 128),
+        "Simple": ProtocolModel(8.4, 14.0, 4.0, _TREE),
+    },
+}
+_RCCL: Tuning = {
+    "ring": {
+        "LL": ProtocolModel(12.0, 9.5, 0.8, 0.5),
+        "Simple": ProtocolModel(17.0, 320.0, 2.1, 1.0),
+    },
+    "tree": {
+        "LL": ProtocolModel(12.0, 10.5, 0.9, _TREE / 3.8),
+        "Simple": ProtocolModel(17.0, 25.0, 2.3, _TREE),
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """A library: the ``tuning`` that it chooses by, and the times of ``steps`` where they differ.
+
+    ``launch_us`` is what a launch takes beyond the table's ``base_us``, and ``rate`` what all
+    channels of a GPU move with the protocol Simple, in GB/s; ``fitted`` names the measurements
+    that both were fitted on.
+    """
+
+    tuning: Tuning
+    steps: Mapping[tuple[str, str], ProtocolModel]
+    launch_us: float
+    rate: float
+    fitted: str
+
+    def step(self, algorithm: str, protocol: str) -> ProtocolModel:
+        """Return the constants of a step of ``algorithm`` (ring or tree)."""
+        known = self.steps.get((algorithm, protocol))
+        return self.tuning[algorithm][protocol] if known is None else known
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "nccl": Library(
+        tuning=_NCCL,
+        steps={},
+        launch_us=0.0,
+        rate=400.0,
+        fitted="none yet",
+    ),
+    "rccl": Library(
+        tuning=_RCCL,
+        steps={("ring", "Simple"): replace(_RCCL["ring"]["Simple"], network_us=25.0)},
+        launch_us=0.0,
+        rate=400.0,
+        fitted="none yet",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryChoice:
+    """What a library does with a size: our ``algorithm``, its ``protocol``, and the time of it."""
+
+    algorithm: str
+    protocol: str
+    times_us: Mapping[str, float]
+    gpu_time: GpuTime
+
+
+def choose(
+    name: str, communicator: Communicator, size: int, *, algorithm: str, protocol: str
+) -> LibraryChoice:
+    """Return what library ``name`` does over ``communicator`` with ``size`` octets.
+
+    ``algorithm`` and ``protocol`` are the user's, or :data:`AUTO`.  An algorithm that the library
+    has not is taken for a ring, or for a tree if its name says so.  The choice is that of an
+    AllReduce.  Raises UserError for a protocol that the library does not have.
+    """
+    library = LIBRARIES[name]
+    known = {one for protocols in library.tuning.values() for one in protocols}
+    if protocol not in (AUTO, *known):
+        raise UserError(
+            f"library={name} has no protocol {protocol}; take {', '.join(sorted(known))} or {AUTO}"
+        )
+    kind = AUTO if algorithm == AUTO else "tree" if "tree" in algorithm else "ring"
+    choice: Choice = choose_allreduce(library.tuning, communicator, size)
+    times = {
+        path: time
+        for path, time in choice.times_us.items()
+        if kind in (AUTO, path.partition("/")[0]) and protocol in (AUTO, path.partition("/")[2])
+    }
+    taken, _, spoken = min(times, key=times.__getitem__).partition("/")
+    return LibraryChoice(
+        algorithm=OURS[taken] if algorithm == AUTO else algorithm,
+        protocol=spoken,
+        times_us=choice.times_us,
+        gpu_time=_gpu_time(library, communicator.topology, taken, spoken),
+    )
+
+
+def _gpu_time(library: Library, topology: Topology, algorithm: str, protocol: str) -> GpuTime:
+    step = library.step(algorithm, protocol)
+    fabric_ns = base_rtt_ns(topology, ACK_BYTES) // 2
+    scale_up_ns = min(server.scale_up.latency_ns for server in topology.servers)
+    return GpuTime(
+        launch_ns=_ns(step.base_us + library.launch_us),
+        copy_ns=max(0, _ns(step.nvlink_us) - scale_up_ns),
+        write_ns=max(0, _ns(step.network_us) - fabric_ns),
+        rate_bps=math.floor(library.rate * step.bandwidth * 8e9),
+    )
+
+
+def _ns(us: float) -> int:
+    return round(us * 1000)
