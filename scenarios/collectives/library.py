@@ -11,8 +11,11 @@ left out.
 
 Sources: NVIDIA/nccl 5067397c (2026-06) and ROCm/rccl 0cbce2a7 (2024-10), ``src/graph/tuning.cc``:
 ``baseLat``, ``hwLat`` of NVLink and network (RCCL's ``tuning_model_5``, of MI300X, which has no
-LL128), and the factors of bandwidth in the code.  RCCL's 320 us for a step of a ring between hosts
-hold rings back from sizes below hundreds of MiB; a step takes what one of a tree does.
+LL128), and the factors of bandwidth in the code, RCCL's own of which are no ratio of protocols.
+What both choose rings by is more than a step takes: the overhead of the network at each step (1 us
+with Intel's processors, 2 with AMD's, three times as much for Simple), and RCCL's 320 us for a step
+between hosts, which hold rings back from sizes below hundreds of MiB.  A step itself takes
+``hwLat``, and for those 320 us what one of a tree does.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ NO_LIBRARY: Final = "none"
 _TREE = 0.92 * 0.85
 _NCCL: Tuning = {
     "ring": {
-        "LL": ProtocolModel(6.6, 2.7, 0.6, 0.5),
+        "LL": ProtocolModel(6.6, 2.7, 1.0, 0.5),
         "LL128": ProtocolModel(14.0, 4.0, 1.9, 0.92),
         "Simple": ProtocolModel(8.4, 14.0, 3.4, 1.0),
     },
@@ -53,8 +56,8 @@ _NCCL: Tuning = {
 }
 _RCCL: Tuning = {
     "ring": {
-        "LL": ProtocolModel(12.0, 9.5, 0.8, 0.5),
-        "Simple": ProtocolModel(17.0, 320.0, 2.1, 1.0),
+        "LL": ProtocolModel(12.0, 9.5, 2.0, 0.5),
+        "Simple": ProtocolModel(17.0, 320.0, 6.0, 1.0),
     },
     "tree": {
         "LL": ProtocolModel(12.0, 10.5, 0.9, _TREE / 3.8),
@@ -68,8 +71,8 @@ class Library:
     """A library: the ``tuning`` that it chooses by, and the times of ``steps`` where they differ.
 
     ``launch_us`` is what a launch takes beyond the table's ``base_us``, and ``rate`` what all
-    channels of a GPU move with the protocol Simple, in GB/s; ``fitted`` names the measurements
-    that both were fitted on.
+    channels of a GPU move with the protocol Simple, in GB/s: the bus bandwidth of a ring with
+    sizes of GiB, where the GPU bounds it.  ``fitted`` names the measurements that they are from.
     """
 
     tuning: Tuning
@@ -87,17 +90,20 @@ class Library:
 LIBRARIES: Mapping[str, Library] = {
     "nccl": Library(
         tuning=_NCCL,
-        steps={},
+        steps={("ring", "LL"): replace(_NCCL["ring"]["LL"], nvlink_us=0.6)},
         launch_us=0.0,
-        rate=400.0,
-        fitted="none yet",
+        rate=368.76,
+        fitted="rate: 2 x 8 H100 without NVLS, AllReduce of GiB (hardware point 6.2)",
     ),
     "rccl": Library(
         tuning=_RCCL,
-        steps={("ring", "Simple"): replace(_RCCL["ring"]["Simple"], network_us=25.0)},
-        launch_us=0.0,
-        rate=400.0,
-        fitted="none yet",
+        steps={
+            ("ring", "LL"): replace(_RCCL["ring"]["LL"], nvlink_us=0.8),
+            ("ring", "Simple"): replace(_RCCL["ring"]["Simple"], network_us=25.0, nvlink_us=2.1),
+        },
+        launch_us=9.48,
+        rate=369.04,
+        fitted="2 x 8 MI355X: launch_us on 8 KiB (hardware point 3.1), rate on 8 GiB (3.8)",
     ),
 }
 

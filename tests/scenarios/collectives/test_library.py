@@ -1,0 +1,88 @@
+"""Libraries of collectives: what they choose, and what GPUs take for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator import scenario
+from emulator.errors import UserError
+from scenarios.collectives.communicators import Communicator, communicators
+from scenarios.collectives.library import LIBRARIES, LibraryChoice, choose
+from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
+from topologies.catalogue import load
+
+CLUSTER = "rail_clos:hosts=2,gpus_per_host=8,spines=0"
+
+
+def cluster() -> Communicator:
+    (communicator,) = communicators(load(CLUSTER), "all", "AllReduce")
+    return communicator
+
+
+def chosen(name: str, size: int, algorithm: str = "auto", protocol: str = "auto") -> LibraryChoice:
+    return choose(name, cluster(), size, algorithm=algorithm, protocol=protocol)
+
+
+@pytest.mark.parametrize(
+    ("size", "algorithm", "protocol"),
+    [
+        (2**13, "double-tree", "LL"),
+        (2**20, "double-tree", "LL"),
+        (2**23, "double-tree", "Simple"),
+        (2**27, "double-tree", "Simple"),
+        (2**33, "ring", "Simple"),
+    ],
+)
+def test_rccl_goes_from_trees_to_rings(size: int, algorithm: str, protocol: str) -> None:
+    choice = chosen("rccl", size)
+    assert (choice.algorithm, choice.protocol) == (algorithm, protocol)
+
+
+@pytest.mark.parametrize(("size", "protocol"), [(2**12, "LL"), (2**24, "LL128"), (2**30, "Simple")])
+def test_a_users_algorithm_has_the_protocol_that_suits_the_size(size: int, protocol: str) -> None:
+    choice = chosen("nccl", size, algorithm="ring")
+    assert (choice.algorithm, choice.protocol) == ("ring", protocol)
+
+
+def test_a_step_takes_the_tables_time_without_that_of_networks() -> None:
+    """RCCL's tree: 0.9 us of which the scale-up network has 0.7, and 10.5 us between hosts."""
+    time, library = chosen("rccl", 2**13).gpu_time, LIBRARIES["rccl"]
+    assert time.launch_ns == round((12.0 + library.launch_us) * 1000)
+    assert time.copy_ns == 200
+    assert time.write_ns == 10_500 - base_rtt_ns(load(CLUSTER), ACK_BYTES) // 2
+    assert time.rate_bps == pytest.approx(library.rate * 8e9 * 0.92 * 0.85 / 3.8)
+
+
+def test_the_emulated_ring_of_rccl_has_steps_that_can_be() -> None:
+    """Its table has 320 us, so that small sizes take no ring."""
+    assert chosen("rccl", 2**33).gpu_time.write_ns < 25_000
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(UserError, match="no protocol LL128; take LL, Simple or auto"):
+        chosen("rccl", 2**20, protocol="LL128")
+
+
+def test_schedules_carry_the_time_of_the_library() -> None:
+    allreduce, topology = scenario.load("allreduce"), load(CLUSTER)
+    for given, expected in (({}, None), ({"library": "nccl"}, chosen("nccl", 2**16, "ring"))):
+        parameters = allreduce.parameters({"sizes": "64KiB", **given})
+        (trial,) = allreduce.schedules(parameters, topology, 1)
+        taken = {one.gpu_time for one in trial.compile()}
+        assert taken == {None if expected is None else expected.gpu_time}
+        assert trial.facts.get("protocol") == (None if expected is None else expected.protocol)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"protocol": "LL"}, "protocol changes nothing beside library=none"),
+        (
+            {"library": "nccl", "algorithm": "auto", "tuning": "a.yaml"},
+            "tuning changes nothing beside library=nccl",
+        ),
+    ],
+)
+def test_what_a_library_leaves_idle_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        scenario.load("allreduce").parameters(given)
