@@ -93,7 +93,7 @@ LIBRARIES: Mapping[str, Library] = {
         steps={("ring", "LL"): replace(_NCCL["ring"]["LL"], nvlink_us=0.6)},
         launch_us=0.0,
         rate=368.76,
-        fitted="rate: 2 x 8 H100 without NVLS, AllReduce of GiB (hardware point 6.2)",
+        fitted="rate: 2 x 8 H100 without NVLS, AllReduce of GiB (hardware point 8.15)",
     ),
     "rccl": Library(
         tuning=_RCCL,
@@ -103,7 +103,7 @@ LIBRARIES: Mapping[str, Library] = {
         },
         launch_us=9.48,
         rate=369.04,
-        fitted="2 x 8 MI355X: launch_us on 8 KiB (hardware point 3.1), rate on 8 GiB (3.8)",
+        fitted="2 x 8 MI355X: launch_us on 8 KiB (hardware point 8.3), rate on 8 GiB (8.10)",
     ),
 }
 
