@@ -293,6 +293,7 @@ def row_of(size: TestSize, measured: Mapping[str, object]) -> dict[str, object]:
         "cluster_efficiency": efficiency,
         "efficiency": measured["efficiency"],
         "algorithm": measured.get("algorithm"),
+        "library": measured.get("library"),
         "model_us": min(model.values()) if isinstance(model, Mapping) and model else None,
     }
 
@@ -412,10 +413,12 @@ def closing_lines(
         yield from wrapped("Left out", f"{left_out} of the log's sizes: those {what}")
     if any(len(size.rows) > 1 for size in sizes):
         yield from wrapped("Repeated", "a size with several rows in the log has their mean")
-    yield from wrapped(
-        "Not emulated",
-        "launches of kernels, and the time that GPUs take to sum: small sizes are faster here",
-    )
+    missing = "launches of kernels, and the time that GPUs take to sum: small sizes are faster here"
+    if any(row.get("library") for row in rows):
+        missing = "what GPUs take beyond the tables of the library, such as to sum"
+    else:
+        missing += "; --nic and --param library=nccl (or rccl) take time for them"
+    yield from wrapped("Not emulated", missing)
 
 
 def _hosts(counts: Sequence[int]) -> str:
