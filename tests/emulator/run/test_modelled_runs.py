@@ -51,6 +51,7 @@ MODELLED = (
         "pool, credits and retry",
         "NICs take time",
         "NICs take time, RoCEv2",
+        "NICs and a library take time",
     ),
 )
 #: Those that need the most different parts of the emulator.
