@@ -68,7 +68,7 @@ def measured(
             return [], outcome.excluded
         rows = [row for row in outcome.rows if point.row.items() <= row.items()]
         if point.metric == BETWEEN:
-            rows = [_grown(*rows)]
+            rows = [_grown(rows[0], rows[-1])]
         values = [_value(row, point.metric) for row in rows]
         found = [value for value in values if value is not None]
         if not found or len(found) < len(values):
