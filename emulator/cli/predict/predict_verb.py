@@ -45,7 +45,6 @@ from emulator.nccl_tests.cluster_log import COLLECTIVES
 from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.run.report import result_table as table
 from emulator.run.runner import Observer, RunPlan, RunRequest
-from emulator.sim.endpoint.nic import nic_profile
 from emulator.whole_file import write_whole
 from emulator.workers.interrupts import Interrupted
 from topologies.model import TopologyError
@@ -134,11 +133,6 @@ def command(  # noqa: PLR0913  options of the verb
         given = parameter_texts(pairs, {"iterations": iterations})
         run |= {"topology": topology, "lab": name}
         if floored:
-            if run["nic"] != nic_profile.NONE or "library" in given:
-                raise UserError(
-                    "a floor is a share of what a fabric gives whose NICs and GPUs take no time; "
-                    "leave --nic and --param library out"
-                )
             with _observed() as observer:
                 found = floor(
                     collective=collective,
