@@ -97,6 +97,7 @@ class Floor:
             "collective": self.collective,
             "log": None if self.log is None else self.log.source,
             **{key: self.result[key] for key in run},
+            "nic": self.plan.request.nic,
             "below": self.below,
             "rows": list(self.rows),
             "bands": [

@@ -213,6 +213,8 @@ def check_work(source: str, sizes: Sequence[TestSize], ranks: int, repeats: int)
 
 def run_of(request: RunRequest, observer: Observer) -> tuple[RunPlan, Result, RunFolder]:
     """Run ``request`` on its one transport; UserError where it fails."""
+    if getattr(request.parameters, "in_place", None) == "both":
+        raise UserError("predict takes one placement: give --param in_place=0 or in_place=1")
     plan = prepare(request)
     if plan.compares:
         raise UserError("predict takes one --transport; call it once for each")

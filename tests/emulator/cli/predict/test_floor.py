@@ -87,3 +87,5 @@ def test_a_floor_without_a_collective_or_a_log_is_refused() -> None:
         floor(FABRIC)
     with pytest.raises(UserError, match="'barrier' is none: name one"):
         floor(FABRIC, "barrier")
+    with pytest.raises(UserError, match="one placement: give --param in_place=0"):
+        floor(FABRIC, "all_gather", parameters={"in_place": "both"})
