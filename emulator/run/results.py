@@ -32,7 +32,7 @@ from __future__ import annotations
 import json
 import mmap
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -236,10 +236,19 @@ def gather_files(processes: Processes, folder: Path) -> None:
             ) from error
 
 
+#: What stands between two members of the lists that have a line for each.
+_NEXT = ",\n  "
+
+
 class JsonText(str):
-    """A member of a list as its JSON text, which :meth:`RunFolder.write` writes as it is."""
+    """Members of a list as their JSON text, which :meth:`RunFolder.write` writes as it is."""
 
     __slots__ = ()
+
+    @classmethod
+    def of(cls, members: Iterable[str]) -> JsonText:
+        """Return the text of all ``members``, one at least."""
+        return cls(_NEXT.join(members))
 
 
 def _json_lines(content: object) -> Iterator[str]:

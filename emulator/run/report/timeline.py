@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, count
+from itertools import accumulate, count, islice
 
 import numpy as np
 
@@ -54,6 +54,9 @@ _TRACKS: Mapping[int, str] = {
     APPLY: "compute",
     BARRIER: "barrier",
 }
+_CATEGORIES = {kind: track.partition(" ")[0] for kind, track in _TRACKS.items()}
+#: Events of operations that are one text: each by itself would pass through all that writes them.
+_AT_ONCE = 1000
 _ORDER = ("steps", "compute", "NVLink out", "NVLink in", "NIC out", "NIC in", "barrier")
 
 #: Source and destination, and with the tag of a message between them.
@@ -216,13 +219,13 @@ class _Trace:
             yield named("process_name", self.names[result.rank], pid)
             order = {"sort_index": result.rank}
             yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": order}
-            yield from self._operations(result, tracks[result.rank])
+            yield from _grouped(self._operations(result, tracks[result.rank]))
             yield from self._steps(result, tracks[result.rank])
         for result in self._results:
-            yield from self._receives(result, tracks[result.rank])
+            yield from _grouped(self._receives(result, tracks[result.rank]))
             yield from tracks[result.rank].names()
 
-    def _operations(self, result: RankResult, tracks: Tracks) -> Iterator[JsonText]:
+    def _operations(self, result: RankResult, tracks: Tracks) -> Iterator[str]:
         rank, table, origin = result.rank, self._tables[result.rank], self._origin
         kinds, peers, tags, buffers, offsets, octets = _columns(table)
         numbers = table.columns["number"].tolist()
@@ -256,13 +259,13 @@ class _Trace:
             track = _TRACKS[kind]
             yield slice_text(
                 quoted.get(title) or quoted.setdefault(title, json.dumps(title)),
-                track.split()[0],
+                _CATEGORIES[kind],
                 tracks.take(track, span),
                 span,
                 f', "args": {{{where}}}{more}' if where else "",
             )
 
-    def _receives(self, result: RankResult, tracks: Tracks) -> Iterator[JsonText]:
+    def _receives(self, result: RankResult, tracks: Tracks) -> Iterator[str]:
         rank, table = result.rank, self._tables[result.rank]
         _, peers, tags, buffers, offsets, octets = _columns(table)
         ends, labels = result.operation_end.tolist(), self._labels(rank)
@@ -280,7 +283,7 @@ class _Trace:
             more = "" if flow is None else f', "bind_id": "{flow:#x}", "flow_in": true'
             yield slice_text(
                 quoted.get(title) or quoted.setdefault(title, json.dumps(title)),
-                track.split()[0],
+                track.partition(" ")[0],
                 tracks.one(track),
                 (at, at),
                 f', "args": {{"bytes": {octets[index]}, "tag": {tag}, "into": {near}}}{more}',
@@ -314,6 +317,11 @@ class _Trace:
         for span in sorted(self._spans[rank], key=lambda span: span.first - span.end):
             labels[span.first : span.end] = [span.name] * (span.end - span.first)
         return labels
+
+
+def _grouped(texts: Iterator[str]) -> Iterator[JsonText]:
+    while group := list(islice(texts, _AT_ONCE)):
+        yield JsonText.of(group)
 
 
 def _columns(table: OperationTable) -> tuple[list[int], ...]:

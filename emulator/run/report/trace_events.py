@@ -5,8 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 
-from emulator.run.results import JsonText
-
 Event = dict[str, object]
 #: Process and thread.
 Place = tuple[int, int]
@@ -35,12 +33,10 @@ def slice_event(
     return event
 
 
-def slice_text(
-    title: str, category: str, place: Place, span_ns: tuple[int, int], more: str
-) -> JsonText:
+def slice_text(title: str, category: str, place: Place, span_ns: tuple[int, int], more: str) -> str:
     """Return a slice as JSON text, several times as fast; ``title`` and ``more`` are such texts."""
     begin, end = span_ns
-    return JsonText(
+    return (
         f'{{"ph": "X", "name": {title}, "cat": "{category}", "pid": {place[0]}, "tid": {place[1]},'
         f' "ts": {begin / 1000}, "dur": {(end - begin) / 1000}{more}}}'
     )

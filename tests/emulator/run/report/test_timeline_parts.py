@@ -128,9 +128,13 @@ def trace_of(execution: Execution, division: Division) -> Content | None:
 
 
 def events_of(content: Mapping[str, object]) -> Iterator[dict[str, Any]]:
-    """The events of a trace, which may be texts, made one by one."""
+    """The events of a trace, of which texts have several."""
     events: Any = content["traceEvents"]
-    return (json.loads(one) if isinstance(one, JsonText) else one for one in events)
+    for one in events:
+        if isinstance(one, JsonText):
+            yield from json.loads(f"[{one}]")
+        else:
+            yield one
 
 
 def traces_of(
