@@ -177,7 +177,7 @@ def _seeds(result: Result) -> str:
     return f"{result.seed} to {last}; all below are medians but least, most and #wrong"
 
 
-def _taken_times(plan: RunPlan) -> str:
+def taken_times(plan: RunPlan) -> str:
     """Return what NICs take, and GPUs."""
     nic, library = plan.request.nic, getattr(plan.request.parameters, "library", None)
     nics = "no time (--nic none)" if nic == nic_profile.NONE else f"those of --nic {nic}"
@@ -241,7 +241,7 @@ class Terminal:
             *_reported(fabric.profile.control_plane, plan),
             *([f"# Homing               : {plan.homing}"] if plan.homing else []),
             f"# Clock                : {_CLOCK}",
-            *table.wrapped("NICs and GPUs", _taken_times(plan)),
+            *table.wrapped("NICs and GPUs", taken_times(plan)),
             f"# Start                : {plan.request.start}",
             f"# Seed                 : {_seeds(result)}",
             *table.wrapped("Engine", engine()),

@@ -231,11 +231,11 @@ def closing_lines(found: Floor) -> Iterator[str]:
     """Yield the lines below the table: where the floor comes from, and what lies below it."""
     for least, shares in found.bands.items():
         low, high = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+        share = f"{100 * shares[low]:.0f} % (point {low})"
+        if low != high:
+            share += f" to {100 * shares[high]:.0f} % ({high}), by points {', '.join(shares)},"
         yield from wrapped(
-            f"From {format_size(least)}",
-            f"clusters have had {100 * shares[low]:.0f} % (point {low}) to "
-            f"{100 * shares[high]:.0f} % ({high}) of what is emulated, by points "
-            f"{', '.join(shares)}",
+            f"From {format_size(least)}", f"clusters had {share} of what is emulated"
         )
     yield from wrapped("Points", "of AllReduce, in scenarios/hardware/README.md")
     if found.collective != "all_reduce":

@@ -37,7 +37,7 @@ from emulator.cli.predict.prediction import (
     sizes_of,
 )
 from emulator.cli.run_options import parameter_texts
-from emulator.cli.run_terminal import Bar, modelled_line, progress_bar
+from emulator.cli.run_terminal import Bar, modelled_line, progress_bar, taken_times
 from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
 from emulator.nccl_tests import log_file
@@ -224,6 +224,7 @@ def _fabric_lines(plan: RunPlan, switch: str) -> Iterator[str]:
     yield from modelled_line(plan)
     yield from table.wrapped("Transport", plan.transport)
     yield from table.wrapped("Switch", switch)
+    yield from table.wrapped("NICs and GPUs", taken_times(plan))
     yield "#"
 
 
