@@ -14,6 +14,7 @@ from emulator.cluster.services.service_plan import KINDS
 from emulator.dataplane.switch import switch_choice
 from emulator.dataplane.switch.balancing import METHODS
 from emulator.metrics import METRICS
+from emulator.rocev2.congestion import dcqcn_parameters
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.transports import TRANSPORTS
 from topologies.catalogue import DESIGNS
@@ -34,6 +35,7 @@ def command() -> None:
         "transports (--transport NAME)": _meanings(TRANSPORTS),
         "congestion control (--transport uet:cc=NAME)": _meanings(CONTROLS),
         "congestion control (--transport rocev2:cc=NAME)": _meanings(RATE_CONTROLS),
+        "parameters of DCQCN (--transport rocev2:dcqcn=NAME)": dcqcn_parameters.MEANINGS,
         "ways of spraying (--transport uet:spray=NAME)": _meanings(SPRAYING),
         "switches (--switch NAME)": switch_choice.MEANINGS,
         "load balancing (--switch shallow:balance=NAME)": _meanings(METHODS),

@@ -270,3 +270,11 @@ NAMED: Mapping[str, tuple[int | None, DcqcnParameters]] = MappingProxyType(
         ),
     }
 )
+#: Whose each set is.
+MEANINGS: Mapping[str, str] = {
+    "paper": "Zhu et al., SIGCOMM 2015",
+    "mlx": "NVIDIA's firmware, ConnectX-4 and later",
+    "hpcc": "the ns-3 model of HPCC",
+    "simai": "the configuration of SimAI",
+    "pollara": "what AMD recommends for Pollara 400",
+}

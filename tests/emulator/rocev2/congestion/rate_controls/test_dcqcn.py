@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.rocev2.congestion.dcqcn_parameters import NAMED, DcqcnParameters
+from emulator.rocev2.congestion.dcqcn_parameters import MEANINGS, NAMED, DcqcnParameters
 from emulator.rocev2.congestion.rate_controls.dcqcn import NotificationPoint, ReactionPoint
 from uet.congestion.congestion_parameters import ParameterError
 
@@ -327,6 +327,10 @@ def test_sets_are_scaled_to_the_line() -> None:
     assert DcqcnParameters.named("hpcc", 400 * G).additive_rate == 80e6
     assert DcqcnParameters.named("mlx", 400 * G).additive_rate == 5e6
     assert DcqcnParameters.named("paper", 40 * G) == NAMED["paper"][1]
+
+
+def test_every_set_says_whose_it_is() -> None:
+    assert list(MEANINGS) == list(NAMED)
 
 
 def test_an_override_is_taken_as_given() -> None:
