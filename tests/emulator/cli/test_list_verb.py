@@ -10,6 +10,7 @@ from emulator.cli.main import cli
 from emulator.cluster.services.service_plan import KINDS
 from emulator.dataplane.switch import switch_choice
 from emulator.dataplane.switch.balancing import METHODS
+from emulator.rocev2.congestion.dcqcn_parameters import NAMED
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
 from emulator.transports import TRANSPORTS
 from scenarios.traces.format_registry import FORMATS
@@ -24,7 +25,7 @@ def test_every_name_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     named = [line.split(None, 1) for line in lines if line.startswith("  ")]
     assert [name for name, _ in named] == [
-        *(*scenario.names(), *DESIGNS, *TRANSPORTS, *CONTROLS, *RATE_CONTROLS, *SPRAYING),
+        *(*scenario.names(), *DESIGNS, *TRANSPORTS, *CONTROLS, *RATE_CONTROLS, *NAMED, *SPRAYING),
         *(*switch_choice.MEANINGS, *METHODS, *EXPORTS, *FORMATS, *KINDS),
     ]
 
