@@ -7,15 +7,15 @@ and the scale-up notices, calls :meth:`Executor.advance` in its loop, and reads 
 
 from __future__ import annotations
 
-import heapq
-from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Generator, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from librt.vecs import append, vec
+from mypy_extensions import i64
 
 from emulator.sim.endpoint.nic.nic_profile import NicTimes
 from emulator.sim.endpoint.operations.data_arrival import Arrivals, DataArrival
@@ -29,7 +29,6 @@ from emulator.sim.endpoint.operations.gpu_memory import (
 )
 from emulator.sim.endpoint.operations.nvlink import CopyNotice
 from emulator.sim.endpoint.operations.operation_table import (
-    APPLY,
     BARRIER,
     COMPUTE,
     COPY,
@@ -39,7 +38,20 @@ from emulator.sim.endpoint.operations.operation_table import (
 )
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
-from emulator.sim.endpoint.operations.schedule_program import TAG_BITS, ScheduleProgram, describe
+from emulator.sim.endpoint.operations.schedule_program import (
+    AT,
+    FAR,
+    FOLLOWERS,
+    KIND,
+    NUMBER,
+    OCTETS,
+    PEER,
+    ROW,
+    TAG,
+    TAG_BITS,
+    ScheduleProgram,
+    describe,
+)
 from emulator.sim.endpoint.peer_addresses import ranks_at
 from emulator.sim.event_queue import PS
 from emulator.sim.scale_up_copies import ScaleUpCopies
@@ -59,6 +71,16 @@ _TAG_MASK: Final = (1 << TAG_BITS) - 1
 _EXECUTION_MASK: Final = 0xFF
 #: Of one operation, in octets of work, when sharing the loop with the NIC.
 _STARTING_COST: Final = 4096
+#: Compiled code looks names of other modules up in a dictionary.
+_push: Final = heappush
+_pop: Final = heappop
+#: Words of an operation's state: how many others it waits for, when it has started and ended (-1:
+#: it has not), and whether the data of a receive is there.
+_STATE: Final = 4
+_WAITING: Final = 0
+_STARTED: Final = 1
+_ENDED: Final = 2
+_HEARD: Final = 3
 
 
 class Executor:
@@ -88,19 +110,14 @@ class Executor:
         self._addresses, self._rank_of = peers, ranks_at(peers)
         self._scale_up_memories = dict(scale_up_memories or {})
         self._program = ScheduleProgram(Schedule(rank=rank, buffers={}), {})
-        self._at_once: dict[int, Callable[[int], int]] = {
-            WRITE: self._begin_write,
-            RECEIVE: self._begin_receive,
-            REDUCE: self._begin_reduce,
-            COMPUTE: self._begin_compute,
-            BARRIER: self._begin_barrier,
-            APPLY: self._begin_apply,
-        }
-        if nvlink is not None:
-            self._at_once[COPY] = partial(self._begin_copy, nvlink)
-        self._begin = self._at_once
+        self._nvlink = nvlink
+        #: the memories that copies go into, and this one by types of elements, as far as needed
+        self._far_views: dict[int, memoryview] = {}
+        self._elements: dict[int, np.ndarray] = {}
         self._nic = nic
         self._completion_ns = 0 if nic is None else nic.completion_ns
+        #: what begins when the GPU's channels and the NIC have come to it
+        self._late_writes = self._late_copies = False
         #: until when (ps) the GPU's channels and the NIC's doorbells are taken
         self._channels_free = self._nic_free = 0
         self._narrow = header_bits == NARROW
@@ -119,17 +136,23 @@ class Executor:
         self._deadline = now
         program = self._program
         self._left = len(program.operations)
-        self._waiting = program.before.copy().data
-        self._started = array("q", [-1]) * self._left
-        self._ended = array("q", [-1]) * self._left
-        self._ready: list[int] = np.flatnonzero(program.before == 0).tolist()
+        self._ready: list[int] = []
+        state = vec[i64]()
+        before = program.before
+        index: i64 = 0
+        while index < len(before):
+            waits = before[index]
+            if not waits:
+                self._ready.append(int(index))
+            state = append(append(append(append(state, waits), -1), -1), 0)
+            index += 1
+        self._state = state
+        self._elements.clear()
         #: what begins with the launch
         self._launching: list[int] = []
         self._work: deque[Generator[int, None, None]] = deque()
         #: times (ns) and operations; ~i is what begins late, or the launch where there is none
         self._timers: list[tuple[int, int]] = []
-        #: receives whose data is there, by index
-        self._heard = bytearray(self._left)
         self._at_barrier: dict[str, int] = {}
         self._barriers_reached.clear()
         self._error: tuple[str, str] | None = None
@@ -147,11 +170,8 @@ class Executor:
             raise ValueError("an execution is running; load when it has ended")
         self._memory.lay_out(program.layout)
         self._program = program
-        self._begin = dict(self._at_once)
-        if program.gpu_time is not None:
-            self._begin |= {WRITE: self._begin_later, COPY: self._begin_later}
-        elif self._nic is not None:
-            self._begin[WRITE] = self._begin_later
+        self._late_copies = program.gpu_time is not None
+        self._late_writes = self._late_copies or self._nic is not None
         self._reset(0)
 
     # Running
@@ -169,7 +189,7 @@ class Executor:
         gpu = self._program.gpu_time
         if gpu is not None and self._left:
             self._launching, self._ready = self._ready, []
-            heapq.heappush(self._timers, (now + gpu.launch_ns, ~self._left))
+            _push(self._timers, (now + gpu.launch_ns, ~self._left))
 
     def _is_stale(self, execution: int) -> bool:
         return (execution - self._execution) & _EXECUTION_MASK >= 128
@@ -183,7 +203,8 @@ class Executor:
         """Return the result of the execution that has ended, with the endpoint's own counters."""
         self.running = False
         error, detail = self._error or (None, "")
-        end = self._now if error else max(self._ended, default=self._start)
+        state = np.array(memoryview(self._state), np.int64).reshape(-1, _STATE)
+        end = self._now if error else int(state[:, _ENDED].max(initial=self._start))
         self._ready.clear()
         self._launching.clear()
         self._work.clear()
@@ -194,8 +215,8 @@ class Executor:
             execution=self._number,
             start_ns=self._start,
             end_ns=end,
-            operation_start=np.array(self._started, dtype=np.int64),
-            operation_end=np.array(self._ended, dtype=np.int64),
+            operation_start=state[:, _STARTED].copy(),
+            operation_end=state[:, _ENDED].copy(),
             error=error,
             detail=detail,
         )
@@ -217,16 +238,16 @@ class Executor:
         timers = self._timers
         busy = False
         while timers and timers[0][0] <= now:
-            self._expire(heapq.heappop(timers)[1])
+            self._expire(_pop(timers)[1])
             busy = True
         budget = SLICE_OCTETS
         while budget > 0 and self._error is None:
             if self._work:
                 budget -= next(self._work[0], 0) or self._end_of_work()
             elif self._ready:
-                index = heapq.heappop(self._ready)
-                self._started[index] = now
-                budget -= self._begin[self._program.kind[index]](index)
+                index = _pop(self._ready)
+                self._state[index * _STATE + _STARTED] = now
+                budget -= self._begin(index)
                 budget -= _STARTING_COST
             else:
                 break
@@ -246,38 +267,71 @@ class Executor:
         timers = self._timers
         return min(timers[0][0], self._deadline) if timers else self._deadline
 
-    def _complete(self, index: int) -> None:
-        self._ended[index] = self._now
+    def _begin(self, index: int) -> int:
+        kind = self._program.rows[index * ROW + KIND]
+        if (kind == WRITE and self._late_writes) or (kind == COPY and self._late_copies):
+            return self._begin_later(index)
+        return self._begin_now(index)
+
+    def _begin_now(self, index: int) -> int:
+        kind = self._program.rows[index * ROW + KIND]
+        if kind == COPY:
+            return self._begin_copy(index)
+        if kind == RECEIVE:
+            return self._begin_receive(index)
+        if kind == REDUCE:
+            return self._begin_reduce(index)
+        if kind == WRITE:
+            return self._begin_write(index)
+        if kind == COMPUTE:
+            return self._begin_compute(index)
+        if kind == BARRIER:
+            return self._begin_barrier(index)
+        return self._begin_apply(index)
+
+    def _complete(self, index: i64) -> None:
+        state, rows, followers = self._state, self._program.rows, self._program.followers
+        state[index * _STATE + _ENDED] = self._now
         self._left -= 1
-        program, waiting = self._program, self._waiting
-        first = program.first_follower
-        for place in range(first[index], first[index + 1]):
-            later = program.followers[place]
-            left = waiting[later] - 1
-            waiting[later] = left
+        place = rows[index * ROW + FOLLOWERS]
+        end = rows[index * ROW + ROW + FOLLOWERS]
+        while place < end:
+            later = followers[place]
+            left = state[later * _STATE + _WAITING] - 1
+            state[later * _STATE + _WAITING] = left
             if not left:
-                heapq.heappush(self._ready, later)
+                _push(self._ready, int(later))
+            place += 1
 
     def _under_way(self) -> list[int]:
-        ended = self._ended
-        return [one for one, at in enumerate(self._started) if at >= 0 and ended[one] < 0]
+        state = self._state
+        return [
+            one
+            for one in range(len(self._program.operations))
+            if state[one * _STATE + _STARTED] >= 0 > state[one * _STATE + _ENDED]
+        ]
 
     def has_sent_to(self, peers: Collection[int]) -> bool:
         """Return whether a write to one of ``peers`` is under way."""
-        kind, peer = self._program.kind, self._program.peer
-        return any(kind[one] == WRITE and peer[one] in peers for one in self._under_way())
+        rows = self._program.rows
+        return any(
+            rows[one * ROW + KIND] == WRITE and int(rows[one * ROW + PEER]) in peers
+            for one in self._under_way()
+        )
 
     def unfinished(self) -> str:
         """One sentence about what the rank is waiting for."""
         some = "; ".join(self._described(index) for index in self._under_way()[:3])
-        return f"{self._left} of {len(self._started)} operations are not done, among them {some}"
+        count = len(self._program.operations)
+        return f"{self._left} of {count} operations are not done, among them {some}"
 
     # Operations: what is begun is done at once, or in slices; octets of work done so far
 
     def _begin_later(self, index: int) -> int:
         """Begin a write or copy when the GPU's channels and the NIC have come to it."""
         program, gpu, nic = self._program, self._program.gpu_time, self._nic
-        octets, writes = program.octets[index], program.kind[index] == WRITE
+        octets = int(program.rows[index * ROW + OCTETS])
+        writes = program.rows[index * ROW + KIND] == WRITE
         when = self._now * PS
         if gpu is not None:
             when = max(when, self._channels_free) + gpu.octets_ps(octets)
@@ -291,11 +345,11 @@ class Executor:
             rung = max(when, self._nic_free)
             self._nic_free = rung + nic.occupied_ps(octets)
             when = rung + nic.before_wire_ps(octets)
-        heapq.heappush(self._timers, (-(-when // PS), ~index))
+        _push(self._timers, (-(-when // PS), ~index))
         return 0
 
     def _begin_write(self, index: int) -> int:
-        octets = self._program.octets[index]
+        octets = int(self._program.rows[index * ROW + OCTETS])
         if octets > SLICE_OCTETS:
             self._work.append(self._write(index))
             return 0
@@ -307,70 +361,90 @@ class Executor:
         self._post(index, crc)
 
     def _post(self, index: int, crc: int) -> None:
-        program = self._program
-        at = program.at[index]
-        label = self._execution << TAG_BITS | program.tag[index]
+        rows, row = self._program.rows, index * ROW
+        at = int(rows[row + AT])
+        label = self._execution << TAG_BITS | int(rows[row + TAG])
         self.posts += 1
         self._transport.post(
             RmaWrite(
-                peer=self._addresses[program.peer[index]],
+                peer=self._addresses[int(rows[row + PEER])],
                 key=MEMORY_KEY,
-                offset=program.far[index],
-                payload=self._view[at : at + program.octets[index]],
+                offset=int(rows[row + FAR]),
+                payload=self._view[at : at + int(rows[row + OCTETS])],
                 header_data=label ^ crc if self._narrow else label << 32 | crc,
                 context=(self._number, index),
             )
         )
 
     def _region(self, index: int) -> npt.NDArray[np.uint8]:
-        at = self._program.at[index]
-        return self._memory.octets[at : at + self._program.octets[index]]
+        rows, row = self._program.rows, index * ROW
+        at = int(rows[row + AT])
+        return self._memory.octets[at : at + int(rows[row + OCTETS])]
 
-    def _begin_copy(self, nvlink: ScaleUpCopies, index: int) -> int:
-        octets = self._program.octets[index]
+    def _begin_copy(self, index: int) -> int:
+        rows, row = self._program.rows, index * ROW
+        octets, peer, nvlink = int(rows[row + OCTETS]), int(rows[row + PEER]), self._nvlink
+        if nvlink is None:
+            raise ValueError(f"rank {self._rank} copies to {peer} without a scale-up network")
+        free, there = nvlink.occupy(self._now, octets, peer)
         if octets > SLICE_OCTETS:
-            self._work.append(self._copy(nvlink, index))
+            self._work.append(self._copy(nvlink, index, free, there))
             return 0
-        for _ in self._copy(nvlink, index):
-            pass
+        remote = self._far_views.get(peer)
+        if remote is None:
+            remote = self._far_views[peer] = self._scale_up_memories[peer].view()
+        at, far = int(rows[row + AT]), int(rows[row + FAR])
+        crc = crc32c(self._memory.octets[at : at + octets])
+        remote[far : far + octets] = self._view[at : at + octets]
+        self._copied(nvlink, index, crc, free, there)
         return octets
 
-    def _copy(self, nvlink: ScaleUpCopies, index: int) -> Generator[int, None, None]:
-        program = self._program
-        local, peer, at = self._region(index), program.peer[index], program.far[index]
-        remote = self._scale_up_memories[peer].octets[at : at + len(local)]
-        egress_free, deliver_at = nvlink.occupy(self._now, len(local), peer)
+    def _copy(
+        self, nvlink: ScaleUpCopies, index: int, free: int, there: int
+    ) -> Generator[int, None, None]:
+        local, rows, row = self._region(index), self._program.rows, index * ROW
+        at = int(rows[row + FAR])
+        remote = self._scale_up_memories[int(rows[row + PEER])].octets[at : at + len(local)]
         crc = 0
         for part in slices(len(local)):
             crc = crc32c(local[part], crc)
             np.copyto(remote[part], local[part])
             yield part.stop - part.start
-        notice = CopyNotice(
-            self._rank, self._execution, program.tag[index], crc, at, len(local), deliver_at
-        )
+        self._copied(nvlink, index, crc, free, there)
+
+    def _copied(self, nvlink: ScaleUpCopies, index: int, crc: int, free: int, there: int) -> None:
+        """Notify the peer of a copy, with which the egress is done at ``free``."""
+        rows, row = self._program.rows, index * ROW
+        peer, tag = int(rows[row + PEER]), int(rows[row + TAG])
+        at, octets = int(rows[row + FAR]), int(rows[row + OCTETS])
+        notice = CopyNotice(self._rank, self._execution, tag, crc, at, octets, there)
         try:
             nvlink.notify(peer, notice)
         except ConnectionError as gone:
             self.fail("scale-up", str(gone))
-        heapq.heappush(self._timers, (egress_free, index))
+        _push(self._timers, (free, index))
 
     def _begin_receive(self, index: int) -> int:
         if not self.arrivals:
             return 0
-        key = (self._execution, self._program.peer[index], self._program.tag[index])
-        arrival = self.arrivals.pop(key, None)
+        arrival = self.arrivals.pop(self._key(index), None)
         if arrival is not None:
-            self._heard[index] = 1
+            self._state[index * _STATE + _HEARD] = 1
             self._arrived(index, arrival)
         return 0
 
+    def _key(self, index: int) -> tuple[int, int, int]:
+        """Return what the data of a receive are found by in :attr:`arrivals`."""
+        rows, row = self._program.rows, index * ROW
+        return self._execution, int(rows[row + PEER]), int(rows[row + TAG])
+
     def _arrived(self, index: int, arrival: DataArrival) -> None:
         if arrival.at > self._now:  # scale-up data is there early; it counts from its time on
-            key = (self._execution, self._program.peer[index], self._program.tag[index])
-            self.arrivals[key] = arrival
-            heapq.heappush(self._timers, (arrival.at, index))
+            self.arrivals[self._key(index)] = arrival
+            _push(self._timers, (arrival.at, index))
             return
-        at, length = self._program.at[index], self._program.octets[index]
+        rows, row = self._program.rows, index * ROW
+        at, length = int(rows[row + AT]), int(rows[row + OCTETS])
         if arrival.offset != at or arrival.length != length:
             self.fail(
                 "misplaced",
@@ -379,7 +453,7 @@ class Executor:
             )
         elif arrival.crc is None:
             self._complete(index)
-        elif length > _STARTING_COST or self._work:
+        elif length > SLICE_OCTETS or self._work:
             self._work.append(self._verify(index, arrival.crc))
         else:
             self._verified(index, crc32c(self._region(index)), arrival.crc)
@@ -408,7 +482,7 @@ class Executor:
         return describe(index, self._program.operations[index])
 
     def _begin_reduce(self, index: int) -> int:
-        octets = self._program.octets[index]
+        octets = int(self._program.rows[index * ROW + OCTETS])
         if octets > SLICE_OCTETS:
             self._work.append(self._reduce(index))
             return 0
@@ -426,13 +500,21 @@ class Executor:
 
     def _summands(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the elements that a sum goes into, and those that are added."""
-        program = self._program
-        at, dtype = program.far[index], program.dtype(index)
-        source = self._memory.octets[at : at + program.octets[index]]
-        return self._region(index).view(dtype), source.view(dtype)
+        rows, row = self._program.rows, index * ROW
+        number = int(rows[row + NUMBER])
+        every = self._elements.get(number)
+        if every is None:
+            dtype, memory = self._program.dtype(index), self._memory.octets
+            every = memory[: len(memory) // dtype.itemsize * dtype.itemsize].view(dtype)
+            self._elements[number] = every
+        size = every.itemsize
+        count = int(rows[row + OCTETS]) // size
+        into, source = int(rows[row + AT]) // size, int(rows[row + FAR]) // size
+        return every[into : into + count], every[source : source + count]
 
     def _begin_compute(self, index: int) -> int:
-        heapq.heappush(self._timers, (self._now + self._program.number[index], index))
+        lasts = int(self._program.rows[index * ROW + NUMBER])
+        _push(self._timers, (self._now + lasts, index))
         return 0
 
     def _begin_apply(self, index: int) -> int:
@@ -444,7 +526,7 @@ class Executor:
         return octets + self._begin_compute(index)
 
     def _begin_barrier(self, index: int) -> int:
-        name = self._program.operations.names[self._program.number[index]]
+        name = self._program.operations.names[int(self._program.rows[index * ROW + NUMBER])]
         if name in self._at_barrier:
             self.fail("schedule", f"barrier {name!r} is reached twice at the same time")
             return 0
@@ -456,11 +538,11 @@ class Executor:
         """A time of an operation has come, such as that of a Compute, or of a Copy's egress."""
         if index < 0:
             begun = ~index
-            if begun == len(self._started):
+            if begun == len(self._program.operations):
                 self._ready, self._launching = self._launching, []
             else:
-                self._at_once[self._program.kind[begun]](begun)
-        elif self._program.kind[index] == RECEIVE:
+                self._begin_now(begun)
+        elif self._program.rows[index * ROW + KIND] == RECEIVE:
             self._begin_receive(index)
         else:
             self._complete(index)
@@ -486,7 +568,7 @@ class Executor:
             self.fail("transport", f"{what} ended with {completion.error}")
         elif self._error is None:
             if self._completion_ns:
-                heapq.heappush(self._timers, (self._now + self._completion_ns, index))
+                _push(self._timers, (self._now + self._completion_ns, index))
             else:
                 self._complete(index)
 
@@ -523,7 +605,7 @@ class Executor:
         label = header_data ^ crc
         execution, tag = label >> TAG_BITS, label & _TAG_MASK
         known = execution == self._execution or self._is_stale(execution)
-        if known and self._program.receive_of(peer, tag) is not None:
+        if known and self._program.receive_of(peer, tag) >= 0:
             self._accept(execution, peer, tag, arrival)
         else:
             self.fail(
@@ -543,10 +625,13 @@ class Executor:
         if self._is_stale(execution) or (execution == self._execution and not self.running):
             self.stale_arrivals += 1
             return
-        index = self._program.receive_of(peer, tag) if execution == self._execution else None
-        if index is not None and self._started[index] >= 0 and not self._heard[index]:
-            self._heard[index] = 1
-            self._arrived(index, arrival)
+        index: i64 = -1
+        if execution == self._execution:
+            index = self._program.receive_of(peer, tag)
+        state, row = self._state, index * _STATE
+        if index >= 0 and state[row + _STARTED] >= 0 and not state[row + _HEARD]:
+            state[row + _HEARD] = 1
+            self._arrived(int(index), arrival)
         elif (execution, peer, tag) in self.arrivals:
             self.fail("misplaced", f"tag {tag} from rank {peer} came twice in one execution")
         else:

@@ -7,6 +7,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from librt.vecs import append, vec
+from mypy_extensions import i64
 
 from emulator.sim.endpoint.operations.elementwise import (
     ELEMENT_FUNCTIONS,
@@ -43,7 +45,16 @@ from emulator.sim.endpoint.operations.schedule import (
 TAG_BITS: Final = 24
 
 _FUNCTIONS = tuple(ELEMENT_FUNCTIONS.values())
-_NO_RECEIVES = 0, memoryview(b"")
+#: Words of an operation in ``rows``: a line of the cache.
+ROW: Final = 8
+KIND: Final = 0
+PEER: Final = 1
+TAG: Final = 2
+OCTETS: Final = 3
+AT: Final = 4
+FAR: Final = 5
+NUMBER: Final = 6
+FOLLOWERS: Final = 7
 
 Mask = npt.NDArray[np.bool_]
 
@@ -56,9 +67,11 @@ class ScheduleProgram:
     would have all ranks at each of them.  ``ValueError`` names the operation when the schedule
     contradicts itself, a region does not fit its buffer, or a peer is not there.
 
-    What an operation works on stands at its index in ``kind``, ``peer``, ``tag``, ``at`` and
-    ``octets`` (its own memory), ``far`` (the peer's memory; of a sum its source) and ``number``
-    (:mod:`emulator.sim.endpoint.operations.operation_table`).
+    What operation i works on stands side by side in ``rows``, from ``i * ROW`` on: ``KIND``,
+    ``PEER``, ``TAG``, ``OCTETS`` and ``AT`` (its own memory), ``FAR`` (the peer's memory; of a sum
+    its source), ``NUMBER`` (:mod:`emulator.sim.endpoint.operations.operation_table`), and
+    ``FOLLOWERS``: who waits for it stands in ``followers`` from there to what the next row has.
+    The last row has that alone.
     """
 
     def __init__(
@@ -77,7 +90,7 @@ class ScheduleProgram:
         self._tags: set[tuple[str, int, int]] = set()
         self._types: dict[int, np.dtype[np.generic]] = {}
         #: made when somebody asks for one
-        self._receives: Mapping[int, tuple[int, memoryview]] | None = None
+        self._receives: dict[int, _Receives] | None = None
         self.operations = table = self._table(schedule)
         columns = table.columns
         self._wrong = np.zeros(len(table), bool)
@@ -92,37 +105,35 @@ class ScheduleProgram:
                 self._check(index, operation)
             raise AssertionError(f"operation {wrong[0]} of rank {self.rank} is sound after all")
         #: How many operations must complete before operation i starts.
-        self.before = np.bincount(follow[1], minlength=len(table)).astype(np.int32)
-        counts = np.bincount(follow[0], minlength=len(table))
-        #: Operations ``followers[first_follower[i]:first_follower[i + 1]]`` wait for operation i.
-        self.first_follower = _readable(np.concatenate([[0], np.cumsum(counts)]))
-        self.followers = _readable(follow[1])
-        self.kind = columns["kind"].tobytes()
-        self.peer, self.tag = _readable(columns["peer"]), _readable(columns["tag"])
-        self.octets = _readable(columns["near_octets"])
-        self.at, self.far = _readable(at), _readable(far)
-        self.number = _readable(columns["number"])
+        self.before = _words(np.bincount(follow[1], minlength=len(table)))
+        self.followers = _words(follow[1])
+        rows = np.zeros((len(table) + 1, ROW), np.int64)
+        rows[:-1, KIND], rows[:-1, NUMBER] = columns["kind"], columns["number"]
+        rows[:-1, PEER], rows[:-1, TAG] = columns["peer"], columns["tag"]
+        rows[:-1, OCTETS], rows[:-1, AT], rows[:-1, FAR] = columns["near_octets"], at, far
+        rows[1:, FOLLOWERS] = np.cumsum(np.bincount(follow[0], minlength=len(table)))
+        self.rows = _words(rows.ravel())
 
     def dtype(self, index: int) -> np.dtype[np.generic]:
         """Return the element type of the Reduce ``index``."""
-        return self._types[self.number[index]]
+        return self._types[int(self.rows[index * ROW + NUMBER])]
 
     def function(self, index: int) -> ElementFunction:
         """Return what the Reduce ``index`` does to its elements."""
-        return _FUNCTIONS[self.tag[index]]
+        return _FUNCTIONS[int(self.rows[index * ROW + TAG])]
 
-    def receive_of(self, peer: int, tag: int) -> int | None:
-        """The operation that waits for what ``peer`` sends with ``tag``."""
-        if self._receives is None:
-            self._receives = self._receives_by_peer()
-        first, indices = self._receives.get(peer, _NO_RECEIVES)
-        place = tag - first
-        if not 0 <= place < len(indices):
-            return None
-        index: int = indices[place]
-        return None if index < 0 else index
+    def receive_of(self, peer: int, tag: i64) -> i64:
+        """The operation that waits for what ``peer`` sends with ``tag``; -1: there is none."""
+        known = self._receives
+        if known is None:
+            known = self._receives = self._receives_by_peer()
+        receives = known.get(peer)
+        if receives is None:
+            return -1
+        place = tag - receives.first
+        return receives.indices[place] if 0 <= place < len(receives.indices) else -1
 
-    def _receives_by_peer(self) -> Mapping[int, tuple[int, memoryview]]:
+    def _receives_by_peer(self) -> dict[int, _Receives]:
         """Return for each peer its lowest tag and the receive of each tag from there on (-1: none).
 
         Tags are numbers that begin with 0 at each pair; who leaves gaps pays for them.
@@ -130,7 +141,7 @@ class ScheduleProgram:
         columns = self.operations.columns
         receives = self.operations.where(RECEIVE)
         of = columns["peer"][receives]
-        found: dict[int, tuple[int, memoryview]] = {}
+        found: dict[int, _Receives] = {}
         order = np.argsort(of, kind="stable")
         peers, begins = np.unique(of[order], return_index=True)
         for peer, chosen in zip(peers.tolist(), np.split(order, begins[1:]), strict=True):
@@ -138,7 +149,7 @@ class ScheduleProgram:
             first = int(tags.min())
             by_tag = np.full(int(tags.max()) - first + 1, -1, np.int32)
             by_tag[tags - first] = receives[chosen]
-            found[peer] = first, by_tag.data
+            found[peer] = _Receives(first, _words(by_tag))
         return found
 
     # -- all at once ---------------------------------------------------------------------------
@@ -314,9 +325,22 @@ class ScheduleProgram:
         self._tags.add((way, peer, tag))
 
 
-def _readable(column: np.ndarray) -> memoryview:
-    """``column`` as what gives plain integers quickly."""
-    return np.ascontiguousarray(column).data
+class _Receives:
+    """Receives from one peer, by tag from the ``first`` on; -1 where there is none."""
+
+    __slots__ = ("first", "indices")
+
+    def __init__(self, first: i64, indices: vec[i64]) -> None:
+        self.first, self.indices = first, indices
+
+
+def _words(column: np.ndarray) -> vec[i64]:
+    """``column`` as what compiled code reads without an object."""
+    words = vec[i64]()
+    number: i64
+    for number in column.tolist():
+        words = append(words, number)
+    return words
 
 
 def describe(index: int, operation: Operation) -> str:
