@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from emulator.sim.endpoint.nic import nic_profile
-
 Option = Callable[[Any], Any]
 
 TABLE_OR_JSON: Option = click.option(
@@ -36,14 +34,6 @@ FABRIC: Option = click.option(
     help="kernel: switches forward real frames in namespaces, which takes root; model: switches "
     "are a model in this process, without root, and each result says so",
 )
-NIC: Option = click.option(
-    "--nic",
-    type=click.Choice([nic_profile.NONE, *nic_profile.PROFILES]),
-    default=nic_profile.NONE,
-    show_default=True,
-    help="time that NICs take from a doorbell to the wire and from a packet to a completion, as of "
-    "this one; none: no time",
-)
 LAB_NAME: Option = click.option("--name", metavar="LAB", help="name of the lab while it stands")
 SEED: Option = click.option(
     "--seed",
@@ -52,6 +42,21 @@ SEED: Option = click.option(
     show_default=True,
     help="decides everything that is random",
 )
+
+
+def nic(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the option ``--nic``; its choices are loaded with a verb that has it."""
+    from emulator.sim.endpoint.nic import nic_profile
+
+    return click.option(
+        "--nic",
+        type=click.Choice([nic_profile.NONE, *nic_profile.PROFILES]),
+        default=nic_profile.NONE,
+        show_default=True,
+        help="time that NICs take from a doorbell to the wire and from a packet to a completion, "
+        "as of this one; none: no time",
+    )(command)
+
 
 #: Options that say something else in each verb that has them.
 _VARIED: Mapping[str, Mapping[str, Any]] = {

@@ -15,10 +15,10 @@ from emulator.cli.options import (
     FABRIC,
     ITERATIONS,
     LAB_NAME,
-    NIC,
     PARAMETERS,
     RUN_FOLDER,
     SEED,
+    nic,
     option,
     result_format,
 )
@@ -186,7 +186,7 @@ def _describe_scenario() -> str:
     help="writes to another rail go over NVLink to the GPU that stands on it, which sends them on: "
     "where the fabric has no other way, wherever that is shorter, or never",
 )
-@NIC
+@nic
 @RUN_FOLDER
 @option("report", "also write report.html, as uetemu report does")
 @LAB_NAME

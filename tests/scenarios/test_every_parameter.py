@@ -84,6 +84,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     "pfcstorm rows": ("watchdog=", "storm_for=60us"),
     "storage_rdma cache": ("sampling=whole", "epochs=2"),
     "storage_rdma depth": ("command=4KiB",),
+    "protocol": ("library=nccl",),
 }
 #: What is refused with every value here, or has one value alone, and why that is right.
 REASONS: Mapping[str, str] = {

@@ -15,10 +15,10 @@ from emulator.cli.options import (
     FABRIC,
     ITERATIONS,
     LAB_NAME,
-    NIC,
     PARAMETERS,
     RUN_FOLDER,
     SEED,
+    nic,
     option,
     result_format,
 )
@@ -71,7 +71,7 @@ from topologies.model import TopologyError
 )
 @option("switch", "what the switches do [default: as `uetemu run` chooses]")
 @FABRIC
-@NIC
+@nic
 @click.option(
     "--collective",
     type=click.Choice(list(COLLECTIVES)),

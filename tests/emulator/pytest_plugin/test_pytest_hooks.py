@@ -250,6 +250,7 @@ def test_a_session_without_fabrics_loads_nothing_of_the_emulator(tmp_path: Path)
         cwd=tmp_path,
     )
     finder = {f"emulator.compiled{name}" for name in ("", ".builds", ".finder")}
+    finder.add("emulator.installed_packages")
     assert {*done.stdout.split()} == {"emulator", *finder, "emulator.pytest_plugin", PLUGIN}
 
 
