@@ -32,7 +32,7 @@ from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import COLLECTIVES, ClusterLog
 from emulator.result_rows import TableColumn
 from emulator.run.report.result_table import wrapped
-from emulator.run.runner import Observer, RunPlan, RunRequest
+from emulator.run.runner import Observer, RunPlan
 from emulator.scenario import Scenario
 from emulator.sim.endpoint.nic import nic_profile
 from topologies.units import format_size
@@ -146,27 +146,23 @@ def floor(
     if limit.octets is None:
         source = "the floor's run" if read is None else read.source
         check_work(source, sizes, ranks, values.warmups + values.iterations)
-    request = RunRequest(
-        scenario=scenario, parameters=values, topology=topology, capture="none", **run
-    )
-    plan, result, folder = run_of(request, observer or Unseen())
-    if not result.succeeded:
-        raise UserError(f"elements are wrong, see {folder.path}/result.json; please report it")
-    measured = dict(zip(run_once(sizes), result.rows, strict=True))
-    timed = plan.request.nic != nic_profile.NONE and given.get("library", "none") != "none"
+    done = run_of(scenario, given, sizes, observer or Unseen(), topology=topology, **run)
+    if done.wrong:
+        raise UserError(done.wrong)
+    timed = done.plan.request.nic != nic_profile.NONE and given.get("library", "none") != "none"
     reached = importlib.import_module(REACHED).by_size(timed)
     factor = COLLECTIVES[which].factor(ranks)
-    rows = [row_of(size, measured[size.run], factor, reached) for size in sizes]
+    rows = [row_of(size, done.rows[size.run], factor, reached) for size in sizes]
     found = Floor(
         collective=which,
-        plan=plan,
-        result=result.as_dict() | {"rows": result.rows},
-        folder=folder.path,
+        plan=done.plan,
+        result=done.result.as_dict() | {"rows": done.result.rows},
+        folder=done.folder.path,
         rows=rows,
         bands={least: reached[least] for least in sorted({row["band_bytes"] for row in rows})},
         log=read,
     )
-    folder.write("floor.json", found.as_dict())
+    done.folder.write("floor.json", found.as_dict())
     return found
 
 

@@ -32,7 +32,6 @@ from emulator.cli.predict.prediction import (
     collective_of,
     parameters_of,
     run_of,
-    run_once,
     scenario_of,
     sizes_of,
 )
@@ -44,7 +43,7 @@ from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import COLLECTIVES
 from emulator.run.plan.variants import DEFAULT_TRANSPORT
 from emulator.run.report import result_table as table
-from emulator.run.runner import Observer, RunPlan, RunRequest
+from emulator.run.runner import Observer, RunPlan
 from emulator.whole_file import write_whole
 from emulator.workers.interrupts import Interrupted
 from topologies.model import TopologyError
@@ -183,27 +182,26 @@ def _predicted(
     which = collective_of(log, collective, cluster)
     scenario = scenario_of(log, which)
     sizes = sizes_of(log, limit)
-    parameters = scenario.parameters(parameters_of(scenario, sizes, given))
+    chosen = parameters_of(scenario, sizes, given)
+    parameters = scenario.parameters(chosen)
     if limit.octets is None:
         check_work(log.source, sizes, ranks, parameters.warmups + parameters.iterations)
-    request = RunRequest(scenario=scenario, parameters=parameters, capture="none", **run)
     with _observed() as observer:
-        plan, result, folder = run_of(request, observer)
-    measured = dict(zip(run_once(sizes), result.rows, strict=True))
-    rows = [prediction.row_of(size, measured[size.run]) for size in sizes]
+        done = run_of(scenario, chosen, sizes, observer, **run)
+    result, folder = done.result, done.folder
+    rows = [prediction.row_of(size, done.rows[size.run]) for size in sizes]
     content = prediction.content(log, which, result.as_dict(), rows)
     folder.write("prediction.json", content)
     shown = prediction.table_of(rows)
     lines = (
         f"# uetemu predict: {scenario.title}",
         *prediction.cluster_lines(log, which, cluster, rows),
-        *_fabric_lines(plan, str(result.switch)),
+        *_fabric_lines(done.plan, str(result.switch)),
         *(line for row in rows for line in shown.lines(row)),
         *prediction.closing_lines(log, sizes, rows),
         *table.trailer(result.as_dict() | {"rows": result.rows}, folder.path),
     )
-    sentence = f"elements are wrong, see {folder.path}/result.json; please report it"
-    return content, lines, "" if result.succeeded else sentence
+    return content, lines, done.wrong
 
 
 def _floor_lines(found: Floor) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Any
 
 from emulator import scenario as scenarios
 from emulator.errors import UserError
@@ -211,17 +212,45 @@ def check_work(source: str, sizes: Sequence[TestSize], ranks: int, repeats: int)
         )
 
 
-def run_of(request: RunRequest, observer: Observer) -> tuple[RunPlan, Result, RunFolder]:
-    """Run ``request`` on its one transport; UserError where it fails."""
-    if getattr(request.parameters, "in_place", None) == "both":
+@dataclass(frozen=True, kw_only=True)
+class SizesRun:
+    """A run of sizes; ``rows`` are its own, by the size (octets) that was asked for."""
+
+    plan: RunPlan
+    result: Result
+    folder: RunFolder
+    rows: Mapping[int, Mapping[str, object]]
+
+    @property
+    def wrong(self) -> str:
+        """A sentence if elements are wrong, else nothing."""
+        if self.result.succeeded:
+            return ""
+        return f"elements are wrong, see {self.folder.path}/result.json; please report it"
+
+
+def run_of(
+    scenario: Scenario,
+    given: Mapping[str, str],
+    sizes: Sequence[TestSize],
+    observer: Observer,
+    **run: Any,
+) -> SizesRun:
+    """Run ``sizes`` of ``scenario`` with the parameters ``given``; UserError where that fails.
+
+    ``run`` are more fields of a :class:`~emulator.run.plan.run_plan.RunRequest`.
+    """
+    parameters = scenario.parameters(given)
+    if getattr(parameters, "in_place", None) == "both":
         raise UserError("predict takes one placement: give --param in_place=0 or in_place=1")
-    plan = prepare(request)
+    plan = prepare(RunRequest(scenario=scenario, parameters=parameters, capture="none", **run))
     if plan.compares:
         raise UserError("predict takes one --transport; call it once for each")
     result, folder = execute(plan, observer)
     if result.errors:
         raise UserError(result.errors[0])
-    return plan, result, folder
+    rows = dict(zip(run_once(sizes), result.rows, strict=True))
+    return SizesRun(plan=plan, result=result, folder=folder, rows=rows)
 
 
 def _mean(times: Sequence[ClusterTimes]) -> ClusterTimes:

@@ -336,14 +336,12 @@ def _fit_pools(
     queues = {rules.queue(kind) for kind in TrafficClass} | {Queue.LOW}
     made = {}
     for switch in topology.switches:
-        own = headroom = 0
+        own, headroom = 0, sum(_headrooms(topology, switch.name, pauses))
         for cable, _, _ in topology.neighbours(switch.name):
             pause, link = pauses.get(kind_of(cable)), links.get(kind_of(cable))
             own += len(queues) * pool.reserved_bytes
-            if pause is not None and pause.alpha:
-                headroom += pause.headroom_bytes
-            elif pause is not None:
-                own += pause.ceiling_bytes
+            if pause is not None:
+                own += 0 if pause.alpha else pause.ceiling_bytes
             elif link is not None and link.cbfc is not None:
                 own += link.cbfc.buffer_bytes
         if pool.headroom_pool_bytes is not None:
@@ -361,6 +359,15 @@ def _fit_pools(
     return made
 
 
+def _headrooms(
+    topology: Topology, switch: str, pauses: Mapping[CableKind, PauseRules]
+) -> list[int]:
+    """Return the headroom (octets) of each port of ``switch`` whose XOFF follows the pool."""
+    kinds = (kind_of(cable) for cable, _, _ in topology.neighbours(switch))
+    rules = (pauses.get(kind) for kind in kinds)
+    return [pause.headroom_bytes for pause in rules if pause is not None and pause.alpha]
+
+
 def _headroom_warnings(
     choice: SwitchChoice, topology: Topology, pauses: Mapping[CableKind, PauseRules]
 ) -> list[str]:
@@ -369,10 +376,9 @@ def _headroom_warnings(
         return []
     needed, name, ports = 0, "", 0
     for switch in topology.switches:
-        cables = [cable for cable, _, _ in topology.neighbours(switch.name)]
-        headroom = sum(pauses[kind_of(cable)].headroom_bytes for cable in cables)
-        if headroom > needed:
-            needed, name, ports = headroom, switch.name, len(cables)
+        headrooms = _headrooms(topology, switch.name, pauses)
+        if sum(headrooms) > needed:
+            needed, name, ports = sum(headrooms), switch.name, len(headrooms)
     if needed <= choice.pool.headroom_pool_bytes:
         return []
     return [

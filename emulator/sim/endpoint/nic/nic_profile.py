@@ -12,7 +12,7 @@ Retransmissions, ACKs and packets behind the first take the fabric's time alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 #: The word for NICs that take no time.
@@ -98,6 +98,20 @@ _PCIE5 = Constant(
 )
 _HALF = "no latency of one direction was found; "
 
+_THOR2 = NicProfile(
+    doorbell_ns=Constant(
+        1_500,
+        "guess",
+        _HALF + "GPU-initiated loopback of 1 KiB, post to CQE, takes 22.5 us (ROCm-XIO, "
+        "docs/reference/performance.rst), most of it the GPU's",
+    ),
+    inline_octets=Constant(0, "measured", "perftest prints 'Max inline data : 0[B]'"),
+    fetch_ns=Constant(900, "guess", "as cx7"),
+    completion_ns=Constant(1_000, "guess", "as doorbell_ns"),
+    message_gap_ps=Constant(10_000, "guess", "100 million messages a second"),
+    pcie_bps=_PCIE5,
+)
+
 PROFILES: Mapping[str, NicProfile] = {
     "cx7": NicProfile(
         doorbell_ns=Constant(
@@ -116,31 +130,15 @@ PROFILES: Mapping[str, NicProfile] = {
         message_gap_ps=Constant(3_000, "guess", "330 million messages a second"),
         pcie_bps=_PCIE5,
     ),
-    "thor2": NicProfile(
-        doorbell_ns=Constant(
-            1_500,
-            "guess",
-            _HALF + "GPU-initiated loopback of 1 KiB, post to CQE, takes 22.5 us (ROCm-XIO, "
-            "docs/reference/performance.rst), most of it the GPU's",
-        ),
-        inline_octets=Constant(0, "measured", "perftest prints 'Max inline data : 0[B]'"),
-        fetch_ns=Constant(900, "guess", "as cx7"),
-        completion_ns=Constant(1_000, "guess", "as doorbell_ns"),
-        message_gap_ps=Constant(10_000, "guess", "100 million messages a second"),
-        pcie_bps=_PCIE5,
-    ),
-    "pollara": NicProfile(
+    "thor2": _THOR2,
+    "pollara": replace(
+        _THOR2,
         doorbell_ns=Constant(
             1_500,
             "guess",
             _HALF + "GPU-initiated loopback of 1 KiB, post to CQE, takes 15.0 us (ROCm-XIO, as "
             "thor2), most of it the GPU's",
         ),
-        inline_octets=Constant(0, "measured", "perftest prints 'Max inline data : 0[B]'"),
-        fetch_ns=Constant(900, "guess", "as cx7"),
-        completion_ns=Constant(1_000, "guess", "as doorbell_ns"),
-        message_gap_ps=Constant(10_000, "guess", "100 million messages a second"),
-        pcie_bps=_PCIE5,
     ),
     "mrc800": NicProfile(
         doorbell_ns=Constant(

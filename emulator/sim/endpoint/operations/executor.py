@@ -580,8 +580,8 @@ class Executor:
         if peer is None or completion.header_data is None or completion.offset is None:
             self.stale_arrivals += 1
             return
+        known = now + self._completion_ns
         if self._narrow:
-            known = now + self._completion_ns
             arrival = DataArrival(None, completion.offset, completion.length, known)
             unread = (peer, completion.header_data, arrival)
             if self.running:
@@ -590,7 +590,6 @@ class Executor:
                 self._unread.append(unread)
             return
         label = completion.header_data >> 32
-        known = now + self._completion_ns
         arrival = DataArrival(
             completion.header_data & 0xFFFF_FFFF, completion.offset, completion.length, known
         )
