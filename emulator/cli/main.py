@@ -30,6 +30,9 @@ class Verb(NamedTuple):
 
 VERBS = {
     "run": Verb("emulator.cli.run_verb", "run a scenario and leave a run folder"),
+    "torchrun": Verb(
+        "emulator.cli.torchrun_verb", "run a PyTorch script whose torch.distributed is the fabric"
+    ),
     "predict": Verb(
         "emulator.cli.predict.predict_verb",
         "run what nccl-tests measured on a cluster beside it, or say what one should reach",

@@ -1,0 +1,68 @@
+"""Ranks without a fabric: torch.distributed does by itself what the script asks of it."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Sequence
+
+from emulator.errors import UserError
+from emulator.torch_backend.launching import Nursery, RankPlace, RankProcess
+from emulator.torch_backend.output import RankOutput
+
+#: After all ranks have ended, their streams are read until nothing comes for so long (s).
+LAST_WORDS_S = 0.5
+
+
+def run_alone(nursery: Nursery, places: Sequence[RankPlace], output: RankOutput) -> None:
+    """Run the script at all ``places`` until the last has ended; UserError if one fails.
+
+    The first that fails ends all.
+    """
+    ranks = nursery.spawn(places)
+    with selectors.DefaultSelector() as ready:
+        ready.register(nursery, selectors.EVENT_READ, None)
+        open_streams = watch_streams(ready, ranks)
+        failed: RankProcess | None = None
+        while open_streams or any(one.status is None for one in ranks):
+            over = all(one.status is not None for one in ranks)
+            found = ready.select(LAST_WORDS_S if over else None)
+            if not found:
+                break  # processes of a rank's own still have its streams
+            for key, _ in found:
+                if key.data is None:
+                    ended = nursery.heard()
+                    if ended.status and failed is None:
+                        failed = ended
+                        nursery.kill_ranks()
+                elif not output.take(*key.data):
+                    ready.unregister(key.fileobj)
+                    open_streams -= 1
+    nursery.end_ranks()
+    if failed is not None:
+        raise UserError(failure_sentence(failed))
+
+
+def watch_streams(ready: selectors.BaseSelector, ranks: Sequence[RankProcess]) -> int:
+    """Have ``ready`` tell of all streams, with (process, number) as data; return how many."""
+    for process in ranks:
+        for number, stream in process.streams.items():
+            ready.register(stream, selectors.EVENT_READ, (process, number))
+    return sum(len(process.streams) for process in ranks)
+
+
+def failure_sentence(process: RankProcess) -> str:
+    """Return the sentence on a rank whose process has failed."""
+    status, rank = process.status or 0, process.place.rank
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return (
+        f"rank {rank} of the script (process {process.pid}) {how}, which ended all others; mend "
+        "what its standard error says"
+    )
+
+
+def free_port() -> int:
+    """Return a TCP port of this host that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
