@@ -5,8 +5,9 @@ Sums arrive in places of their own, so no region is written twice.
 
 All-reduce is reduce-scatter and all-gather on rings, one for each member of a server (drawing in
 ``scenarios.collectives.ring``).  Broadcast and reduce go along a ring's ranks from or to the root,
-in slices.  All-to-all goes in rounds: in round k the member at position p sends to p+k.  Gather
-and scatter are messages to and from the root.  A barrier is an all-reduce of one element.
+in slices.  All-to-all goes in rounds: in round k the member at position p sends to p+k; whose part
+is empty sends nothing.  Gather and scatter are messages to and from the root.  A barrier is an
+all-reduce of one element.
 
 Real data of a replayed collective: what each member puts in, and what it must get.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -30,8 +31,14 @@ from scenarios.collectives.blocks import Block, Ring, RingChannel
 from scenarios.collectives.program import Program
 from scenarios.traces.trace_model import Collective
 
+#: The octets that each member of an all-to-all sends to each, where parts differ.
+Splits = tuple[tuple[int, ...], ...]
 #: Rounds of an all-to-all that are under way at a time, as NCCL has eight.
 ROUNDS_AT_ONCE = 8
+
+
+def split_equally(octets: int, members: int) -> tuple[int, ...]:
+    return (octets // members,) * members
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class ReplayedCollective:
     element: int
     dtype: str
     root: int
+    splits: Splits
     source: str
     result: str
     staging: str
@@ -67,7 +75,7 @@ class ReplayedCollective:
     ends: dict[int, list[int]]
 
     def write(self) -> None:
-        if len(self.ranks) > 1 and self.octets:
+        if len(self.ranks) > 1 and (self.octets or self.splits):
             _WRITERS[self.kind](self)
 
     @property
@@ -200,18 +208,24 @@ def _write_all_gather(one: ReplayedCollective) -> None:
 
 
 def _write_all_to_all(one: ReplayedCollective) -> None:
-    ranks, part = one.ranks, one.part
+    ranks = one.ranks
+    splits = one.splits or (split_equally(one.octets, len(ranks)),) * len(ranks)
+    begins = [[0, *accumulate(parts)] for parts in splits]
+    places = [[0, *accumulate(parts)] for parts in zip(*splits, strict=True)]
     rounds: list[dict[int, tuple[int, ...]]] = []
     for number in range(1, len(ranks)):
         before = rounds[number - 1 - ROUNDS_AT_ONCE] if number > ROUNDS_AT_ONCE else {}
         over: dict[int, list[int]] = {rank: [] for rank in ranks}
         for at, rank in enumerate(ranks):
             to = (at + number) % len(ranks)
+            part = splits[at][to]
+            if not part:
+                continue
             send, receive = one.program.transfer(
                 rank,
                 ranks[to],
-                Region(one.source, to * part, part),
-                Region(one.result, at * part, part),
+                Region(one.source, begins[at][to], part),
+                Region(one.result, places[to][at], part),
                 after=(*one.entry[rank], *before.get(rank, ())),
             )
             over[rank].append(send)
@@ -296,21 +310,33 @@ class CollectivePayload:
     octets: int
     root: int
     key: tuple[int, ...]
+    splits: Splits = ()
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype:
-        """Return the type of an element, of which each part has a whole number."""
+        """The type of an element, of which each part has a whole number."""
+        if self.splits:
+            uneven = any(octets % 4 for parts in self.splits for octets in parts)
+            return np.dtype(np.uint8 if uneven else np.float32)
         unit = len(self.ranks) * 4 if self.kind.divided else 4
         return np.dtype(np.uint8 if self.octets % unit else np.float32)
 
     @property
     def moves(self) -> bool:
-        return self.octets > 0 and len(self.ranks) > 1
+        return (self.octets > 0 or bool(self.splits)) and len(self.ranks) > 1
+
+    def memory_octets(self, rank: int) -> int:
+        """Return about what the buffers of ``rank`` take, also those on the way."""
+        return sum(self.buffers(rank).values()) if self.splits else 3 * self.octets
 
     def buffers(self, rank: int) -> dict[str, int]:
         if not self.moves:
             return {}
         found = {}
+        if self.splits:
+            at = self.ranks.index(rank)
+            sizes = {"input": sum(self.splits[at]), "output": sum(self._arriving(at))}
+            return {name: octets for name, octets in sizes.items() if octets}
         if self._input_parts(rank):
             found["input"] = self._input_parts(rank) * self._part
         if self._output_parts(rank):
@@ -321,6 +347,8 @@ class CollectivePayload:
         if not self.moves:
             return {}
         found: dict[str, np.ndarray] = {}
+        if self.splits:
+            return self._split_inputs(self.ranks.index(rank))
         if self._input_parts(rank):
             found["input"] = self._own(rank)
         own = self._in_place(rank)
@@ -331,7 +359,23 @@ class CollectivePayload:
     def expected(self, rank: int) -> Buffers:
         if not self.moves or not self._output_parts(rank):
             return {}
+        if self.splits:
+            at = self.ranks.index(rank)
+            arriving = enumerate(self._arriving(at))
+            parts = [self._numbers(source, at, octets) for source, octets in arriving]
+            return _unless_empty(output=np.concatenate(parts))
         return {"output": self._result(rank)}
+
+    def _arriving(self, at: int) -> list[int]:
+        """Return the octets that the member at this position gets from each."""
+        return [parts[at] for parts in self.splits]
+
+    def _split_inputs(self, at: int) -> Buffers:
+        parts = [self._numbers(at, to, octets) for to, octets in enumerate(self.splits[at])]
+        output = np.zeros(sum(self._arriving(at)) // self.dtype.itemsize, self.dtype)
+        begin = sum(self._arriving(at)[:at]) // self.dtype.itemsize
+        output[begin : begin + len(parts[at])] = parts[at]
+        return _unless_empty(input=np.concatenate(parts), output=output)
 
     @property
     def _part(self) -> int:
@@ -428,3 +472,7 @@ class CollectivePayload:
             return np.frombuffer(rng.bytes(count), np.uint8).copy()
         bound = 2**24 // len(self.ranks)
         return rng.integers(-bound, bound, count, np.int32).astype(np.float32)
+
+
+def _unless_empty(**buffers: np.ndarray) -> Buffers:
+    return {name: content for name, content in buffers.items() if len(content)}

@@ -32,7 +32,12 @@ from emulator.sim.endpoint.operations.schedule import (
 from scenarios.collectives import ring
 from scenarios.collectives.blocks import Ring
 from scenarios.collectives.program import Program
-from scenarios.traces.collective_replay import CollectivePayload, ReplayedCollective
+from scenarios.traces.collective_replay import (
+    CollectivePayload,
+    ReplayedCollective,
+    Splits,
+    split_equally,
+)
 from scenarios.traces.trace_model import (
     Collective,
     CollectiveRun,
@@ -144,11 +149,8 @@ def _pair_collectives(trace: Trace, order: TraceOrder) -> dict[Place, Place]:
                 _, at = theirs[number]
                 other = trace.operations[member][at]
                 assert isinstance(other, TraceCollective)
-                if (other.kind, other.octets, other.root) != (
-                    first.kind,
-                    first.octets,
-                    first.root,
-                ):
+                same_size = other.octets == first.octets or other.splits or first.splits
+                if (other.kind, other.root) != (first.kind, first.root) or not same_size:
                     raise trace.wrong(
                         other,
                         member,
@@ -371,7 +373,7 @@ class Replay:
     def message_octets(self) -> int:
         """Return the octets of all messages and collectives, as the trace states them."""
         sent = sum(self._send(at).octets for at in self._order.receive_of)
-        return sent + sum(self._collective(at).octets for at in self.collectives)
+        return sent + sum(self._recorded(at).octets for at in self.collectives)
 
     @cached_property
     def memory_octets(self) -> int:
@@ -381,9 +383,9 @@ class Replay:
             octets = max(EMPTY_OCTETS, self._send(send).octets)
             held[send[0]] += octets
             held[receive[0]] += octets
-        for at in self.collectives:
-            for rank in self.trace.groups[self._collective(at).group]:
-                held[rank] += 3 * self._collective(at).octets
+        for _, payload in self._all_payloads:
+            for rank in payload.ranks:
+                held[rank] += payload.memory_octets(rank)
         return max(held)
 
     # -- schedules and data ----------------------------------------------------------------------
@@ -563,6 +565,7 @@ class Replay:
             ranks=ranks,
             rings=self._rings(ranks),
             octets=payload.octets,
+            splits=payload.splits,
             element=payload.dtype.itemsize,
             dtype=payload.dtype.name,
             root=payload.root,
@@ -603,9 +606,13 @@ class Replay:
         return operation
 
     def _recorded(self, at: Place) -> TraceCollective:
-        """Return the collective with the longest time that a member has recorded."""
-        members = (self._collective(one) for one in self._order.members[at])
-        return replace(self._collective(at), recorded_ns=max(one.recorded_ns for one in members))
+        """Return the collective with the longest time, and the size, that any member has."""
+        members = [self._collective(one) for one in self._order.members[at]]
+        return replace(
+            self._collective(at),
+            octets=max(one.octets for one in members),
+            recorded_ns=max(one.recorded_ns for one in members),
+        )
 
     def _scaled(self, operation: TraceCompute) -> int:
         if operation.stream is None:
@@ -617,7 +624,15 @@ class Replay:
         ranks = self.trace.groups[one.group]
         octets = BARRIER_OCTETS if one.kind is Collective.BARRIER else one.octets
         root = ranks[0] if one.root is None else one.root
-        return CollectivePayload(one.kind, ranks, octets, root, (self.choice.seed, 1, number))
+        key = self.choice.seed, 1, number
+        return CollectivePayload(one.kind, ranks, octets, root, key, self._splits(at))
+
+    def _splits(self, at: Place) -> Splits:
+        """Return what each member sends to each, if any member says it."""
+        members = [self._collective(one) for one in self._order.members[at]]
+        if not any(one.splits for one in members):
+            return ()
+        return tuple(one.splits or split_equally(one.octets, len(members)) for one in members)
 
     def _payloads(self, rank: int) -> list[tuple[int, CollectivePayload]]:
         return [one for one in self._all_payloads if rank in one[1].ranks]

@@ -11,7 +11,8 @@ collectives only.
 
 Sizes are in octets.  Of a collective they are those of the NCCL tests: all-reduce, broadcast,
 reduce: the buffer of a rank; all-gather, gather: the gathered whole; reduce-scatter, scatter: the
-whole input; all-to-all: the send buffer of a rank.
+whole input; all-to-all: the send buffer of a rank.  An all-to-all whose parts differ has ``splits``
+at its members, what each sends to whom; its size is then the send buffer of that rank.
 
 Replayed traces as writers of traces get them.
 
@@ -116,6 +117,8 @@ class TraceCollective(TraceOperation):
     """A collective of the ``group`` with that name; ``root`` is a rank of the trace.
 
     ``recorded_ns`` is the time that it took where the trace was recorded, 0 if unknown.
+    ``splits`` of an all-to-all are the octets to each member, in the order of the group; a member
+    without them sends equal parts.
     """
 
     kind: Collective
@@ -123,6 +126,7 @@ class TraceCollective(TraceOperation):
     group: str
     root: int | None = None
     recorded_ns: int = 0
+    splits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -222,12 +226,29 @@ def _collective_fault(trace: Trace, operation: TraceCollective, rank: int) -> st
             f"its root is {operation.root}, which is no rank of group {operation.group!r}; name "
             f"one of them, such as {group[0]}"
         )
+    if operation.splits:
+        return _splits_fault(operation, len(group))
     if operation.kind.divided and operation.octets % len(group):
         return (
             f"{operation.octets} B cannot be divided by the {len(group)} ranks of group "
             f"{operation.group!r}; give a multiple of {len(group)} B"
         )
     return _size_fault(operation.octets)
+
+
+def _splits_fault(operation: TraceCollective, members: int) -> str:
+    splits = operation.splits
+    if operation.kind is not Collective.ALL_TO_ALL:
+        return f"a {operation.kind.value} has no splits; leave them out"
+    if len(splits) != members:
+        return (
+            f"it has splits for {len(splits)} ranks and group {operation.group!r} has {members}; "
+            "give one for each"
+        )
+    if sum(splits) != operation.octets:
+        return f"its splits come to {sum(splits)} B and its size is {operation.octets} B"
+    faults = (_size_fault(octets) for octets in (*splits, operation.octets))
+    return next(filter(None, faults), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +338,9 @@ def _scaled(trace: Trace, one: TraceOperation, factor: float) -> TraceOperation:
     match one:
         case TraceSend(octets=octets) | TraceReceive(octets=octets) if octets:
             return replace(one, octets=max(1, int(octets * factor)))
+        case TraceCollective(splits=splits) if splits:
+            scaled = tuple(_scaled_part(octets, factor) for octets in splits)
+            return replace(one, splits=scaled, octets=sum(scaled))
         case TraceCollective(octets=octets, group=group) if octets:
             members = len(trace.groups.get(group, ())) or 1
             unit = members * ELEMENT if one.kind.divided else ELEMENT
@@ -324,6 +348,11 @@ def _scaled(trace: Trace, one: TraceOperation, factor: float) -> TraceOperation:
                 return replace(one, octets=max(unit, int(octets * factor) // unit * unit))
             return replace(one, octets=max(unit // ELEMENT, int(octets * factor) // unit * unit))
     return one
+
+
+def _scaled_part(octets: int, factor: float) -> int:
+    unit = 1 if octets % ELEMENT else ELEMENT
+    return max(unit, int(octets * factor) // unit * unit) if octets else 0
 
 
 def bus_factor(kind: Collective, members: int) -> float:

@@ -113,7 +113,7 @@ def test_without_files_one_sentence_says_what_to_write() -> None:
     ("files", "write", "stated"),
     [
         (2, "out.goal", "write=out.goal is for one trace and 2 are given; run them one by one"),
-        (1, "out.csv", r"out\.csv cannot be written: name a file of one of .*goal \(\.goal\)"),
+        (1, "out.txt", r"out\.txt cannot be written: name a file of one of .*goal \(\.goal\)"),
         (1, "absent/out.goal", "there is no folder absent"),
     ],
 )

@@ -11,7 +11,7 @@ from emulator.pytest_plugin.runs import RunProcess
 from tests import DATA
 
 LIST = """\
-operation,size,ranks,root,duration,name,after
+operation,size,ranks,root,duration,name,after,group,splits
 ranks,,4
 compute,,,,3us
 all_reduce,64KiB
@@ -19,6 +19,7 @@ all_gather,8KiB,0-1
 reduce,1001,,2
 send,4KiB,0 3
 all_to_all,4KiB,,,,,-
+all_to_all,,,,,,,ep,4KiB 0 8 12; 0 0 0 0; 4 5KiB 6 7; 0 16KiB 0 0
 """
 GOAL = """\
 num_ranks 2
@@ -49,13 +50,14 @@ def test_lists_and_goal_are_replayed(
         assert row["flows"] == 1
         assert 0 < row["message_max_us"] < row["time_us"] - row["compute_us"]
     kinds = [one["collective"] for one in rows[0]["collective_times"]]
-    assert sorted(kinds) == ["all_gather", "all_reduce", "all_to_all", "reduce"]
+    assert sorted(kinds) == ["all_gather", "all_reduce", "all_to_all", "all_to_all", "reduce"]
     for one in rows[0]["collective_times"]:
         assert 0 <= one["start_us"] < one["end_us"] <= rows[0]["time_us"]
 
 
-def test_what_ran_runs_again_as_messages(start: Callable[..., RunProcess], tmp_path: Path) -> None:
-    first, written = tmp_path / "list.csv", tmp_path / "out.goal"
+@pytest.mark.parametrize("suffix", ["goal", "csv", "yaml"])
+def test_what_ran_runs_again(start: Callable[..., RunProcess], tmp_path: Path, suffix: str) -> None:
+    first, written = tmp_path / "list.csv", tmp_path / f"out.{suffix}"
     first.write_text(LIST)
     run = start(str(first), "--capture", "none", "--param", f"write={written}", scenario="trace")
     assert run.communicate()[0] == 0

@@ -9,6 +9,8 @@ them. Or they come from a JSON file of group names and ranks as ASTRA-sim takes 
 groups=FILE``).
 
 Sizes are as ASTRA-sim has them: of an all-gather the part of a rank, otherwise the whole buffer.
+The attribute ``comm_splits`` of an all-to-all, a list of int64 that Chakra does not know, has the
+octets to each member where they differ.
 """
 
 from __future__ import annotations
@@ -58,6 +60,9 @@ _GPU, _CPU, _MEMORY = 0, 1, 2
 _VERSION = "0.0.4"
 #: Attributes of what moves data.
 _MOVES = {"comm_type", "comm_size", "comm_src", "comm_dst"}
+_SPLITS = "comm_splits"
+#: Fields of an attribute that are lists.
+_INT64_LIST, _BOOL_LIST = 10, 28
 MOST_DEPENDENCIES = 4 * MOST_OPERATIONS
 #: Attributes that Chakra's feeder reads as int32; it takes other numbers as int64.
 _SHORT = ("comm_src", "comm_dst", "comm_tag")
@@ -233,7 +238,12 @@ class _RankReader:
             octets=octets,
             group=group,
             root=root,
+            splits=self._splits(node) if kind is Collective.ALL_TO_ALL else (),
         )
+
+    def _splits(self, node: _Node) -> tuple[int, ...]:
+        value = node.attributes.get(_SPLITS)
+        return tuple(value) if isinstance(value, list) else ()
 
     def _root(self, node: _Node, members: tuple[int, ...]) -> int:
         for name in ("root", "comm_src"):
@@ -310,7 +320,7 @@ def _value(number: int, kind: int, value: int | memoryview) -> Value:
         return int.from_bytes(value, "little")
     if number == 29:
         return _text(value)
-    if number == 28:
+    if number in (_INT64_LIST, _BOOL_LIST):
         return [
             one for inner, _, row in wire.fields(value) if inner == 1 for one in wire.varints(row)
         ]
@@ -417,14 +427,21 @@ def _content(trace: Trace, rank: int, one: TraceOperation, groups: Mapping[str, 
                     {"comm_src": peer, "comm_dst": rank, "comm_size": octets, "comm_tag": tag}
                 )
             )
-        case TraceCollective(kind=kind, octets=octets, group=group, root=root):
+        case TraceCollective(kind=kind, octets=octets, group=group, root=root, splits=splits):
             if kind is Collective.ALL_GATHER:
                 octets //= len(trace.groups[group])
             values: dict[str, int | str] = {"comm_type": _NUMBERS[kind], "comm_size": octets}
             values["pg_name"] = str(groups[group])
             if root is not None:
                 values["root"] = root
-            return wire.field(3, COLLECTIVE) + common + _attributes(values)
+            parts = b"".join(map(wire.varint, splits))
+            listed = wire.field(1, _SPLITS) + wire.field(_INT64_LIST, wire.field(1, parts))
+            return (
+                wire.field(3, COLLECTIVE)
+                + common
+                + _attributes(values)
+                + (wire.field(10, listed) if splits else b"")
+            )
     raise TypeError(f"{type(one).__name__} has no place in a Chakra trace")
 
 

@@ -166,17 +166,12 @@ class _KinetoReader:
                 f"collective {name[:40]!r} is unknown; known are send, recv, "
                 f"{', '.join(_COLLECTIVES)}",
             )
-        if known is trace_model.Collective.ALL_TO_ALL:
-            for key in ("In split size", "Out split size"):
-                if len(set(_NUMBER.findall(str(kernel.arguments.get(key, ""))))) > 1:
-                    raise self._wrong_at(
-                        kernel.number,
-                        f"{key} has different parts, and only equal ones are replayed; write them "
-                        "as sends of a plain list",
-                    )
         octets = 0
         if known is not trace_model.Collective.BARRIER:
             octets = self._octets(kernel, "Out" if known in _GROWING else "In")
+        splits: tuple[int, ...] = ()
+        if known is trace_model.Collective.ALL_TO_ALL:
+            splits = self._splits(kernel, octets, len(ranks))
         groups[group] = ranks
         return trace_model.TraceCollective(
             where=where,
@@ -187,7 +182,23 @@ class _KinetoReader:
             group=group,
             root=self._root(kernel, ranks) if known.rooted else None,
             recorded_ns=kernel.duration_ns,
+            splits=splits,
         )
+
+    def _splits(self, kernel: _Kernel, octets: int, members: int) -> tuple[int, ...]:
+        """Return the octets to each member, of a kernel that has parts: rows of its tensor."""
+        text = str(kernel.arguments.get("In split size", ""))
+        rows = [int(word[:18]) for word in _NUMBER.findall(text)]
+        if not rows:
+            return ()
+        whole = sum(rows) or 1
+        if "..." in text or len(rows) != members or any(octets * one % whole for one in rows):
+            raise self._wrong_at(
+                kernel.number,
+                f"In split size {text[:40]!r} does not divide {octets} B among {members} ranks; "
+                "write this job as a plain list, whose splits have no limit",
+            )
+        return tuple(octets * one // whole for one in rows) if octets else ()
 
     def _ranks(self, kernel: _Kernel, named: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
         assert isinstance(self.world, int)

@@ -12,12 +12,17 @@
 Each rank goes through the list from the top, and an operation begins when the one before it in
 that rank is over.  ``after`` names others instead, or is ``-`` for the start.  ``ranks`` are
 numbers and ranges, by default all; of a send they are its source and its destination.  ``root`` is
-a rank, ``stream`` a number: computations of one stream take turns.
+a rank, ``stream`` a number: computations of one stream take turns, and collectives and messages of
+one stream of a rank follow each other.  ``group`` names a group, whose ranks stand in the first row
+that names it.  ``splits`` of an all-to-all are the
+octets from each rank to each, ``1KiB 2KiB; 0 4KiB``; one list is that of every rank.
 """
 
 from __future__ import annotations
 
 import csv
+import io
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +31,7 @@ from typing import Any
 from ruamel.yaml.comments import CommentedSeq
 
 from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
+from scenarios.traces.plain_rows import FIELDS, MADE_UP, text_rows, unnamed_group
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
@@ -36,21 +42,25 @@ from scenarios.traces.trace_model import (
     TraceCompute,
     TraceOperation,
     TraceReceive,
+    TraceRefusal,
+    TraceRun,
     TraceSend,
 )
 from topologies.advice import meant
 from topologies.model import TopologyError
-from topologies.profile.yaml_lines import TextError, line_of, parse_mapping
+from topologies.profile.yaml_lines import LARGEST_TEXT, TextError, line_of, parse_mapping
 from topologies.units import parse_size, parse_time_ns
 
-_FIELDS = ("operation", "size", "ranks", "root", "duration", "stream", "name", "after")
-_KINDS = ("compute", "send", *(one.value for one in Collective))
+_KINDS = ("compute", "delay", "send", *(one.value for one in Collective))
+_COLLECTIVES = {one.value for one in Collective}
 #: What a field is not for.
 _USED: Mapping[str, Callable[[str], bool]] = {
-    "size": lambda kind: kind not in ("compute", "barrier"),
-    "duration": lambda kind: kind == "compute",
-    "stream": lambda kind: kind == "compute",
-    "root": lambda kind: kind not in ("compute", "send") and Collective(kind).rooted,
+    "size": lambda kind: kind not in ("compute", "delay", "barrier"),
+    "duration": lambda kind: kind in ("compute", "delay"),
+    "stream": lambda kind: kind != "delay",
+    "root": lambda kind: kind in _COLLECTIVES and Collective(kind).rooted,
+    "group": lambda kind: kind in _COLLECTIVES,
+    "splits": lambda kind: kind == Collective.ALL_TO_ALL.value,
 }
 
 
@@ -72,6 +82,8 @@ class _List:
         self._groups: dict[str, tuple[int, ...]] = {}
         #: by name of a row, and rank: where it stands
         self._named: dict[str, dict[int, int]] = {}
+        #: by rank and stream: where the last collective or message stands
+        self._last: dict[tuple[int, int], int] = {}
         self._count = 0
 
     def trace(self, rows: Iterable[_Row]) -> Trace:
@@ -89,7 +101,7 @@ class _List:
         for name, used in _USED.items():
             if name in row.fields and not used(kind):
                 raise self._wrong(row, f"a {kind} has no {name}; leave it out")
-        ranks = self._members(row)
+        ranks = self._members_of_group(row) if "group" in row.fields else self._members(row)
         self._count += len(ranks)
         if self._count > MOST_OPERATIONS:
             raise self._wrong(row, f"more than {MOST_OPERATIONS} operations; shorten the list")
@@ -98,9 +110,9 @@ class _List:
             raise self._wrong(row, f"the name {name[:40]!r} is given twice; rename one")
         if kind == "send":
             self._add_send(row, ranks)
-        elif kind == "compute":
+        elif kind in ("compute", "delay"):
             duration = self._quantity(row, "duration", parse_time_ns, "20us")
-            stream = self._number(row, "stream", 0, 0, 2**31)
+            stream = self._number(row, "stream", 0, 0, 2**31) if kind == "compute" else None
             for rank in ranks:
                 one = TraceCompute(**self._common(row, rank), duration_ns=duration, stream=stream)
                 self._append(row, rank, one)
@@ -119,21 +131,47 @@ class _List:
 
     def _add_collective(self, row: _Row, kind: Collective, ranks: tuple[int, ...]) -> None:
         octets = 0
-        if kind is not Collective.BARRIER:
+        splits = self._splits(row, len(ranks)) if "splits" in row.fields else ()
+        if kind is not Collective.BARRIER and not splits:
             octets = self._quantity(row, "size", parse_size, "1MiB")
         root = None
         if kind.rooted:
             root = self._number(row, "root", ranks[0], 0, self._ranks - 1)
-        group = ",".join(map(str, ranks)) if len(ranks) < self._ranks else "all"
+        group = row.fields.get("group") or unnamed_group(ranks, self._ranks)
         self._groups.setdefault(group, ranks)
-        for rank in ranks:
-            common = self._common(row, rank)
-            one = TraceCollective(**common, kind=kind, octets=octets, group=group, root=root)
+        for number, rank in enumerate(ranks):
+            own = splits[number % len(splits)] if splits else ()
+            one = TraceCollective(
+                **self._common(row, rank),
+                kind=kind,
+                octets=sum(own) if splits else octets,
+                group=group,
+                root=root,
+                splits=own,
+            )
             self._append(row, rank, one)
+
+    def _splits(self, row: _Row, members: int) -> list[tuple[int, ...]]:
+        """Return the octets from each member to each, once if all send the same."""
+        if "size" in row.fields:
+            raise self._wrong(row, "it has splits, which are its size; leave the size out")
+        lists = [text.split() for text in row.fields["splits"].split(";")]
+        if len(lists) not in (1, members) or any(len(one) != members for one in lists):
+            raise self._wrong(
+                row,
+                f"splits are a list of {members} sizes for each of the {members} ranks, with ; "
+                "between lists, or one list for all; complete them",
+            )
+        try:
+            return [tuple(parse_size(word) for word in one) for one in lists]
+        except TopologyError as error:
+            raise self._wrong(row, f"splits: {error}") from None
 
     def _append(self, row: _Row, rank: int, one: TraceOperation) -> None:
         if one.name:
             self._named.setdefault(one.name, {})[rank] = len(self._lists[rank])
+        if "stream" in row.fields and not isinstance(one, TraceCompute):
+            self._last[rank, int(row.fields["stream"])] = len(self._lists[rank])
         self._lists[rank].append(one)
 
     def _common(self, row: _Row, rank: int) -> dict[str, Any]:
@@ -150,7 +188,27 @@ class _List:
                 if rank in self._named[name]:
                     named.append(self._named[name][rank])
             after = tuple(named)
+        if "stream" in row.fields and row.fields["operation"] != "compute":
+            stream = self._number(row, "stream", 0, 0, 2**31)
+            if (rank, stream) in self._last:
+                after = tuple(dict.fromkeys((*after, self._last[rank, stream])))
         return {"where": f"line {row.line}", "name": row.fields.get("name", ""), "after": after}
+
+    def _members_of_group(self, row: _Row) -> tuple[int, ...]:
+        name = row.fields["group"]
+        if MADE_UP.fullmatch(name):
+            raise self._wrong(
+                row, f"{name[:40]!r} is no name of a group; take a word such as dp, or leave it out"
+            )
+        ranks = self._groups.get(name)
+        if ranks is None or "ranks" in row.fields:
+            given = self._members(row)
+            if ranks not in (None, given):
+                raise self._wrong(
+                    row, f"group {name[:40]!r} has other ranks in a row before; rename one"
+                )
+            ranks = given
+        return ranks
 
     def _members(self, row: _Row) -> tuple[int, ...]:
         text = row.fields.get("ranks", "all")
@@ -213,12 +271,12 @@ def _ranks(file: TraceFile, line: int, text: str, options: ReadOptions) -> int:
 
 
 def _fields(file: TraceFile, line: int, given: Mapping[str, str]) -> _Row:
-    unknown = [name for name in given if name not in _FIELDS]
+    unknown = [name for name in given if name not in FIELDS]
     if unknown:
         raise file.wrong(
             line,
-            f"there is no field {unknown[0][:40]!r}{meant(unknown[0], _FIELDS)}; known are "
-            f"{', '.join(_FIELDS)}",
+            f"there is no field {unknown[0][:40]!r}{meant(unknown[0], FIELDS)}; known are "
+            f"{', '.join(FIELDS)}",
         )
     return _Row(line, {name: text.strip() for name, text in given.items() if text.strip()})
 
@@ -249,12 +307,17 @@ def _read_yaml(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
         values = {}
         for key, value in entry.items():
             if isinstance(value, list):
-                value = " ".join(map(str, value))
+                between = "; " if any(isinstance(one, list) for one in value) else " "
+                value = between.join(_words(one) for one in value)
             if isinstance(value, dict):
                 raise file.wrong(line, f"{str(key)[:40]} is a mapping; write a word or a number")
             values[str(key)] = "" if value is None else str(value)
         rows.append(_fields(file, line, values))
     return _List(file, ranks).trace(rows)
+
+
+def _words(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _csv_rows(file: TraceFile) -> Iterator[_Row]:
@@ -305,6 +368,27 @@ def _states_ranks(row: _Row) -> bool:
     return row.fields.get("operation") == "ranks"
 
 
+def _write_yaml(run: TraceRun) -> Mapping[str, bytes]:
+    lines = [f"ranks: {run.trace.ranks}", "operations:"]
+    lines += [f"- {json.dumps(row)}" for row in text_rows(run.trace)]
+    text = "\n".join(lines) + "\n"
+    if len(text) > LARGEST_TEXT:
+        raise TraceRefusal(
+            f"{run.trace.name} is {len(text)} characters as YAML, and {LARGEST_TEXT} can be read; "
+            "write it as .csv"
+        )
+    return {"": text.encode()}
+
+
+def _write_csv(run: TraceRun) -> Mapping[str, bytes]:
+    text = io.StringIO()
+    lines = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    lines.writeheader()
+    lines.writerow({"operation": "ranks", "ranks": run.trace.ranks})
+    lines.writerows(text_rows(run.trace))
+    return {"": text.getvalue().encode()}
+
+
 FORMATS.register(
     TraceFormat(
         name="yaml",
@@ -313,6 +397,7 @@ FORMATS.register(
         recognises=lambda head: b"operations" in head,
         begins="has 'operations'",
         read=_read_yaml,
+        write=_write_yaml,
         facts=("ranks",),
     )
 )
@@ -326,6 +411,7 @@ FORMATS.register(
         ),
         begins="has a heading with 'operation' first",
         read=_read_csv,
+        write=_write_csv,
         facts=("ranks",),
     )
 )

@@ -25,10 +25,11 @@ from scenarios.traces.trace_model import (
     TraceReceive,
     TraceRefusal,
     TraceSend,
+    with_sizes,
 )
 from tests.harness.examples import examples
 from tests.harness.runs.schedule_executor import Executor
-from tests.harness.traces import outcome
+from tests.harness.traces import jobs, outcome
 from topologies.catalogue import load
 
 FABRIC = load("rail_clos:hosts=4,gpus_per_host=2")
@@ -74,6 +75,52 @@ def test_every_collective_is_right(kind: Collective, group: tuple[int, ...]) -> 
         prove(replay)
         if kind is not Collective.BARRIER:
             assert any(replay.expected(rank) for rank in group)
+
+
+SPLITS = ((8, 4, 0), (0, 0, 0), (400, 4, 16))
+
+
+@pytest.mark.parametrize("unit", [1, 4])
+def test_parts_of_an_all_to_all_may_differ(unit: int) -> None:
+    group = (4, 0, 5)
+    lists: list[list[TraceOperation]] = [[] for _ in range(8)]
+    one: dict[str, Any] = {"where": "line 1", "kind": Collective.ALL_TO_ALL, "group": "g"}
+    for rank, parts in zip(group, SPLITS, strict=True):
+        own = tuple(octets * unit // 4 for octets in parts)
+        lists[rank] = [TraceCollective(octets=sum(own), splits=own, **one)]
+    lists[5] = [TraceCollective(octets=420 * unit // 4 // 3 * 3, **one)]  # equal parts
+    replay = Replay(Trace("t", tuple(lists), {"g": group}), FABRIC, CHOICE)
+    executor = prove(replay)
+    assert replay.message_octets == 420 * unit // 4
+    assert len(replay.expected(4)["output0"].view(np.uint8)) == (8 + 140) * unit // 4
+    assert len(executor.memory[0]["output0"]) == (4 + 140) * unit // 4
+
+
+BAD_SPLITS = {
+    "a all_reduce has no splits": (Collective.ALL_REDUCE, 8, (4, 4)),
+    "it has splits for 3 ranks and group 'g' has 2": (Collective.ALL_TO_ALL, 9, (3, 3, 3)),
+    "its splits come to 9 B and its size is 8 B": (Collective.ALL_TO_ALL, 8, (4, 5)),
+    "its size is -4 B": (Collective.ALL_TO_ALL, 8, (12, -4)),
+}
+
+
+@pytest.mark.parametrize("stated", BAD_SPLITS)
+def test_splits_that_do_not_fit_are_refused(stated: str) -> None:
+    kind, octets, splits = BAD_SPLITS[stated]
+    one = TraceCollective(where="line 1", kind=kind, octets=octets, group="g", splits=splits)
+    with pytest.raises(TraceRefusal, match=stated):
+        in_order(Trace("t", ([one], [one]), {"g": (0, 1)}))
+
+
+def test_splits_are_scaled_in_whole_elements_and_none_becomes_empty() -> None:
+    one = TraceCollective(
+        where="a", kind=Collective.ALL_TO_ALL, octets=4117, group="g", splits=(4096, 0, 17, 4)
+    )
+    scaled = with_sizes(Trace("t", ([one],), {"g": (0,)}), 1 / 16)
+    (found,) = scaled.operations[0]
+    assert isinstance(found, TraceCollective)
+    assert found.splits == (256, 0, 1, 4)
+    assert found.octets == 261
 
 
 def test_operations_have_the_names_of_the_trace_in_the_timeline() -> None:
@@ -172,34 +219,6 @@ def test_a_replay_beyond_all_measure_is_refused_before_it_is_made() -> None:
     trace = collective(Collective.ALL_REDUCE, 2**40, tuple(range(8)), 8)
     with pytest.raises(UserError, match=r"line 2 .* larger slice_bytes"):
         Replay(trace, FABRIC, CHOICE)
-
-
-@st.composite
-def jobs(draw: st.DrawFn) -> Trace:
-    """A job in which every rank goes through one list, as far as it takes part."""
-    ranks = draw(st.integers(2, 8))
-    lists: list[list[TraceOperation]] = [[] for _ in range(ranks)]
-    groups: dict[str, tuple[int, ...]] = {}
-    for number in range(draw(st.integers(1, 6))):
-        group = tuple(draw(st.permutations(range(ranks)))[: draw(st.integers(1, ranks))])
-        kind = draw(st.sampled_from(Collective))
-        name = f"g{number}"
-        groups[name] = group
-        octets = draw(st.integers(0, 40)) * len(group)
-        common = {"kind": kind, "octets": octets, "group": name}
-        root = draw(st.sampled_from(group)) if kind.rooted else None
-        for rank in group:
-            after = (
-                tuple(draw(st.sets(st.integers(0, len(lists[rank]) - 1)))) if lists[rank] else ()
-            )
-            lists[rank].append(
-                TraceCollective(where=f"line {number}", after=after, root=root, **common)
-            )
-        source, destination = draw(st.permutations(range(ranks)))[:2]
-        size, tag = draw(st.integers(0, 99)), draw(st.integers(0, 2))
-        lists[source].append(TraceSend(where="line 1", peer=destination, octets=size, tag=tag))
-        lists[destination].append(TraceReceive(where="line 1", peer=source, octets=size, tag=tag))
-    return Trace("t", tuple(lists), groups)
 
 
 @examples(60)

@@ -214,6 +214,9 @@ def test_what_is_written_is_read_as_the_same(tmp_path: Path) -> None:
                     )
                     for kind in Collective
                 ),
+                TraceCollective(
+                    kind=Collective.ALL_TO_ALL, octets=300, splits=(0, 1, 299, 0), **shared
+                ),
                 TraceSend(where="line 2", peer=(rank + 1) % 4, octets=7, tag=rank)
                 if rank % 2
                 else TraceReceive(
@@ -231,7 +234,16 @@ def test_what_is_written_is_read_as_the_same(tmp_path: Path) -> None:
         for one, other in zip(ours, theirs[1:], strict=True):  # behind the process groups
             assert type(one) is type(other)
             assert tuple(place + 1 for place in one.after) == other.after
-            for name in ("peer", "octets", "tag", "duration_ns", "kind", "root", "stream"):
+            for name in (
+                "peer",
+                "octets",
+                "tag",
+                "duration_ns",
+                "kind",
+                "root",
+                "stream",
+                "splits",
+            ):
                 if not (name == "octets" and getattr(one, "kind", None) is Collective.BARRIER):
                     assert getattr(one, name, None) == getattr(other, name, None)
     in_order(again)

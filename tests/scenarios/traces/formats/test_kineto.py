@@ -129,11 +129,27 @@ def test_ranks_that_are_cut_off_come_from_a_file(tmp_path: Path) -> None:
     assert read(tmp_path, *files, groups=str(groups)).groups == {"9:0,2,3": (0, 2, 3)}
 
 
+def test_rows_of_a_kernel_are_parts_of_its_tensor(tmp_path: Path) -> None:
+    (_, one), _ = both(tmp_path, kernel("all_to_allv", In_split_size="[1, 3]")).operations
+    assert isinstance(one, TraceCollective)
+    assert one.octets == 16
+    assert one.splits == (4, 12)
+    for text in ("[]", ""):
+        (_, one), _ = both(tmp_path, kernel("all_to_all", In_split_size=text)).operations
+        assert isinstance(one, TraceCollective)
+        assert one.splits == ()
+
+
 REFUSED: dict[str, Any] = {
     "event 1: collective 'wobble' is unknown": kernel("wobble"),
     "event 1: the size of dtype 'Quad' is unknown": kernel(dtype="Quad"),
     "event 1: In msg nelems is '1.5', no whole number": kernel(In_msg_nelems=1.5),
-    "event 1: In split size has different parts": kernel("all_to_allv", In_split_size="[3, 5]"),
+    r"event 1: In split size '\[3, 5, 1\]' does not divide": kernel(
+        "all_to_allv", In_split_size="[3, 5, 1]"
+    ),
+    r"event 1: In split size '\[3, ...\]' does not divide": kernel(
+        "all_to_allv", In_split_size="[3, ...]"
+    ),
     "event 1: the trace does not say the root": kernel("broadcast"),
     "event 1: ts is 'x', no time in us": kernel(ts="x"),
     "event 1: dur is '-1', no time in us": kernel(dur=-1),

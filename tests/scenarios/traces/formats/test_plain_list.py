@@ -78,6 +78,47 @@ def test_every_field_is_read(tmp_path: Path, name: str, text: str, first: int) -
     in_order(trace)
 
 
+def test_groups_streams_and_splits_are_read(tmp_path: Path) -> None:
+    rows = """\
+    operation,size,ranks,stream,name,after,group,splits
+    ranks,,4
+    all_reduce,64,0-1,1,,,tp
+    all_reduce,128,1 0,1,,-,dp
+    all_reduce,64,,,,-,tp
+    all_to_all,,0-1,,,,,0 1KiB; 8 12
+    all_to_all,,0-1,,,,,0 1KiB
+    delay,,,,,
+    """
+    text = rows.replace("    ", "").replace("delay,,,,,", "")
+    trace = read(tmp_path, "a.csv", text)
+    assert trace.groups == {"tp": (0, 1), "dp": (1, 0), "0,1": (0, 1)}
+    for rank, parts in ((0, (0, 1024)), (1, (8, 12))):
+        first, second, third, uneven, same = trace.operations[rank]
+        assert isinstance(first, TraceCollective)
+        assert isinstance(uneven, TraceCollective)
+        assert isinstance(same, TraceCollective)
+        assert second.after == (0,)  # of the same stream
+        assert third.after == ()
+        assert (uneven.splits, uneven.octets) == (parts, sum(parts))
+        assert same.splits == (0, 1024)
+    in_order(trace)
+
+
+def test_splits_may_be_lists_in_yaml(tmp_path: Path) -> None:
+    text = """\
+ranks: 2
+operations:
+- {operation: all_to_all, splits: [[4, 1KiB], [0, 8]]}
+- {operation: all_to_all, splits: [4, 8]}
+- {operation: delay, duration: 2us}
+"""
+    first, second, delay = read(tmp_path, "a.yaml", text).operations[1]
+    assert isinstance(first, TraceCollective)
+    assert isinstance(second, TraceCollective)
+    assert (first.splits, second.splits) == ((0, 8), (4, 8))
+    assert delay == TraceCompute(where="line 5", after=(1,), duration_ns=2000, stream=None)
+
+
 def test_the_user_may_state_the_number_of_ranks(tmp_path: Path) -> None:
     assert read(tmp_path, "a.csv", "operation,size\nall_reduce,8\n", ranks=3).ranks == 3
     with pytest.raises(TraceRefusal, match=r"it has 4 ranks, but --param ranks=3"):
@@ -85,6 +126,7 @@ def test_the_user_may_state_the_number_of_ranks(tmp_path: Path) -> None:
 
 
 HEAD = "operation,size,ranks,root,duration,stream,name,after\nranks,,4\n"
+GROUPS = "operation,size,ranks,group,splits\nranks,,4\n"
 REFUSED = {
     HEAD + "all_reduse,8\n": r"line 3: operation 'all_reduse' \(did you mean all_reduce",
     HEAD + "all_reduce\n": "line 3: it has no size; give one, such as 1MiB",
@@ -98,6 +140,16 @@ REFUSED = {
     HEAD + "barrier,,,,,,,b\n": "line 3: no row before this one has the name 'b'",
     HEAD + "barrier,,,,,,a\nbarrier,,,,,,a\n": "line 4: the name 'a' is given twice",
     HEAD + "reduce,8,,9\n": "line 3: root is 9; it lies in 0 to 3",
+    GROUPS + "all_reduce,8,0-1,dp\nall_reduce,8,1 0,dp\n": "line 4: group 'dp' has other ranks",
+    GROUPS + "all_reduce,8,0-1,all\n": "line 3: 'all' is no name of a group; take a word",
+    GROUPS + "send,8,0 1,dp\n": "line 3: a send has no group",
+    GROUPS + "all_reduce,8,,,1\n": "line 3: a all_reduce has no splits",
+    GROUPS + "all_to_all,8,,,1 2 3 4\n": "line 3: it has splits, which are its size",
+    GROUPS + "all_to_all,,,,1 2 3\n": "line 3: splits are a list of 4 sizes for each of the 4",
+    GROUPS + "all_to_all,,0-1,,1 2; 3\n": "line 3: splits are a list of 2 sizes",
+    GROUPS + "all_to_all,,0-1,,1 2x\n": "line 3: splits: '2x' has the unknown unit",
+    HEAD + "delay,,,,1us,3\n": "line 3: a delay has no stream",
+    HEAD + "all_reduce,8,,,,x\n": "line 3: stream 'x' is not a whole number",
     HEAD + ",,,,,,,,,,\nall_reduce,8,,,,,,,9,9\n": "more than 8 columns",
     "operation,size\nall_reduce,8\n": "line 1: '' is not the number of ranks",
     "operation,size,ranks\nranks,,99999999\n": "there are 99999999 ranks",
