@@ -221,11 +221,12 @@ def _written_c(work: Path) -> list[Extension]:
 
 
 def _compiler(extension: Extension, *arguments: str) -> list[str]:
-    """Return the call of the C compiler that Python itself was compiled by."""
+    """Return the call of Python's own C compiler; the environment's CFLAGS come last."""
     words = " ".join(get_config_var(name) or "" for name in ("CC", "CFLAGS", "CCSHARED"))
     folders = [get_path("include"), get_path("platinclude"), *extension.include_dirs]
     flags = [*extension.extra_compile_args, *FLAGS, *(f"-I{folder}" for folder in folders)]
-    return [*shlex.split(words), *flags, *arguments]
+    more = os.environ.get("CFLAGS", "")
+    return [*shlex.split(words), *flags, *shlex.split(more), *arguments]
 
 
 def _call(command: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -29,6 +30,11 @@ HOSTILE = (
     "tests/uet/ses/test_ses_target.py",
     "tests/uet/wire/test_frame.py",
     "tests/emulator/rocev2/test_hca_fuzz.py",
+)
+#: What a C compiler checks then: accesses, pointers and sums that wrap (-fwrapv lets them).
+CHECKED = (
+    "-fno-wrapv -fsanitize="
+    "bounds,object-size,null,pointer-overflow,integer-divide-by-zero,signed-integer-overflow"
 )
 #: Runs them as a process that keeps its compiled modules, and says whether it did.
 COMPILED_TESTS = """
@@ -82,14 +88,56 @@ def test_the_kernel_has_the_listed_digest(tmp_path: Path, name: str) -> None:
     assert engine_of(name, folder=tmp_path / "run") == COMPILED
 
 
-@pytest.mark.nightly
-def test_hostile_frames_do_not_end_compiled_code(tmp_path: Path) -> None:
+def send_hostile_frames(checkout: Path, temporary: Path, **variables: str) -> None:
+    """Have the tests of such frames pass on the compiled modules of ``checkout``."""
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED_TESTS, *HOSTILE, f"--basetemp={tmp_path / 'tests'}"],
-        cwd=CHECKOUT,
-        env={**environment(), "UETEMU_TESTS_COMPILED": "1"},
+        [sys.executable, "-c", COMPILED_TESTS, *HOSTILE, f"--basetemp={temporary}"],
+        cwd=checkout,
+        env={
+            **environment(),
+            "UETEMU_TESTS_COMPILED": "1",
+            "PYTHONPATH": str(checkout),
+            **variables,
+        },
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_hostile_frames_do_not_end_compiled_code(tmp_path: Path) -> None:
+    send_hostile_frames(CHECKOUT, tmp_path / "tests")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)  # it compiles, too
+def test_hostile_frames_stay_within_bounds(tmp_path: Path) -> None:
+    """Each access and each sum is checked; only words are meant to wrap."""
+    checkout, log = tmp_path / "checkout", tmp_path / "reports"
+    ignored = shutil.ignore_patterns("build", "__pycache__", ".*")
+    for name in ("emulator", "uet", "topologies", "scenarios", "tests"):
+        shutil.copytree(CHECKOUT / name, checkout / name, ignore=ignored)
+    for file in CHECKOUT.glob("*.*"):
+        if file.is_file():
+            shutil.copy(file, checkout)
+    compiling = subprocess.run(
+        [sys.executable, "-m", "emulator.compiled"],
+        cwd=checkout,
+        env={**environment(), "PYTHONPATH": str(checkout), "CFLAGS": CHECKED},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert compiling.returncode == 0, compiling.stderr
+    send_hostile_frames(checkout, tmp_path / "tests", UBSAN_OPTIONS=f"log_path={log}")
+    reports = [
+        line
+        for file in tmp_path.glob("reports.*")
+        for line in file.read_text().splitlines()
+        if "runtime error" in line
+    ]
+    assert reports, "sums of words wrap, so that without a report nothing was checked"
+    assert not [line for line in reports if "__native_emulator___words.c" not in line]
