@@ -9,10 +9,13 @@ by ``atexit``.  :func:`_prepared` makes the list from the options; a recorder ad
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import click
@@ -23,6 +26,7 @@ from emulator.errors import UserError
 from emulator.torch_backend.launching import Nursery, Prepare, Script, check_script, places
 from emulator.torch_backend.output import FOLDER, RankOutput
 from emulator.torch_backend.passthrough import free_port, run_alone
+from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
 
 
 @click.command(
@@ -46,6 +50,24 @@ from emulator.torch_backend.passthrough import free_port, run_alone
     show_default=True,
     help="none: no fabric, torch.distributed by itself (gloo)",
 )
+@click.option(
+    "--record",
+    metavar="FILE",
+    help="write what the ranks compute and send as a trace, such as step.csv or step.et, for "
+    "uetemu run trace",
+)
+@click.option(
+    "--fake",
+    is_flag=True,
+    help="with --record: one process stands for all ranks, and tensors have sizes but no values",
+)
+@click.option(
+    "--tflops",
+    type=click.FloatRange(min=0, min_open=True),
+    default=H100_TFLOPS * EFFICIENCY,
+    show_default="396: 40 % of an H100's 989 in dense bfloat16",
+    help="TFLOPS that a GPU reaches, at which FLOPs become time",
+)
 @SEED
 @RUN_FOLDER
 def command(**given: Any) -> None:
@@ -66,6 +88,9 @@ class _Options:
     ranks: int | None
     is_module: bool
     fabric: str
+    record: str | None
+    fake: bool
+    tflops: float
     seed: int
     output: Path | None
 
@@ -87,9 +112,9 @@ def _hosts(options: _Options) -> list[int]:
     return [servers.index(gpu.server) for gpu in gpus[:count]]
 
 
-def _prepared(options: _Options) -> list[Prepare]:
-    """Return what is called in each rank before the script."""
-    return []
+def _prepared(options: _Options, notes: str) -> list[Prepare]:
+    """Return what is called in each rank before the script; its notes go into the folder."""
+    return [Record(notes, fake=options.fake)] if options.record else []
 
 
 def _show(rank: int, stream: int, line: str) -> None:
@@ -98,15 +123,34 @@ def _show(rank: int, stream: int, line: str) -> None:
 
 
 def _run(options: _Options) -> None:
+    if options.record is None:
+        if options.fake:
+            raise UserError("--fake is for a recording; add --record FILE, or leave it out")
+        _run_script(options, "")
+        return
+    recording = import_module("scenarios.traces.recording")
+    recording.check_destination(options.record)
+    notes = mkdtemp(prefix="uetemu-")  # TemporaryDirectory would remove it at the end of any rank
+    try:
+        _run_script(options, notes)
+        written = recording.write_recording(notes, options.record, options.tflops)
+    finally:
+        shutil.rmtree(notes)
+    click.echo(f"recorded in {' '.join(written)}; uetemu run trace {' '.join(written)} replays it")
+
+
+def _run_script(options: _Options, notes: str) -> None:
     check_script(options.script, is_module=options.is_module)
     script = Script(
         path=options.script,
         arguments=options.arguments,
         is_module=options.is_module,
-        prepare=_prepared(options),
+        prepare=_prepared(options, notes),
         environment={"MASTER_PORT": str(free_port())},
     )
     where = places(_hosts(options))
+    if options.fake:
+        where = where[:1]
     folder = None
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)

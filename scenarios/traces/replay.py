@@ -703,4 +703,5 @@ def _operations(one: TraceCollective, members: int, rings: int, slice_bytes: int
     if one.kind in (Collective.BROADCAST, Collective.REDUCE):
         return 3 * members * rings * -(-one.octets // (rings * slice_bytes))
     pieces = -(-one.octets // (members * rings * slice_bytes))
-    return 5 * members * members * rings * pieces
+    steps = {Collective.ALL_GATHER: 2, Collective.REDUCE_SCATTER: 3}.get(one.kind, 5)
+    return steps * members * members * rings * pieces
