@@ -47,7 +47,7 @@ packages=(
 )
 
 # What `--with NAME` adds, and what commands add that need it (see `implied`).
-readonly names='drawings|compiler|cluster|mpi|tests'
+readonly names='drawings|compiler|cluster|mpi|torch|tests'
 readonly packages_for_drawings=(
     graphviz        # dot: fabrics as SVG, also in reports
 )
@@ -74,7 +74,9 @@ readonly packages_for_mpi=(
     python3-mpi4py  # Open MPI from Python
 )
 # What Python's packages add to it: extras of setup.cfg.
-readonly -A extra_for=([cluster]=s3 [tests]=test)
+readonly -A extra_for=([cluster]=s3 [torch]=torch [tests]=test)
+# PyTorch without CUDA is 200 MB, and with it 3 GB that nothing here uses.
+readonly for_gpus='^(nvidia|cuda|triton)([-_]|$)'
 
 # Services that Debian's packages enable, each of a package above.  They run in namespaces of labs
 # only: where the package was not there before, the machine's own is kept from starting.
@@ -108,8 +110,8 @@ packages_for_tests=(
 )
 readonly packages_for_tests
 # MB of Python packages, by extra, and of the kernel; MB that a slow machine installs in a minute.
-readonly -A python_fetched=([uetemu]=62 [compiled]=18 [s3]=20 [test]=30)
-readonly -A python_taken=([uetemu]=250 [compiled]=45 [s3]=90 [test]=150)
+readonly -A python_fetched=([uetemu]=62 [compiled]=18 [s3]=20 [torch]=200 [test]=30)
+readonly -A python_taken=([uetemu]=250 [compiled]=45 [s3]=90 [torch]=850 [test]=150)
 readonly kernel_fetched=70 kernel_taken=110 mb_a_minute=500 compiling_minutes=2
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
 
@@ -138,7 +140,8 @@ With NAME also these, which the commands beside it bring by themselves:
   cluster      ${packages_for_cluster[*]}, moto
                (uetemu up cluster, cluster, services)
   mpi          ${packages_for_mpi[*]} (mpirun, srun)
-  tests        all of these, ${packages_for_tests[*]},
+  torch        PyTorch's CPU build (uetemu torchrun)
+  tests        all of these but torch, ${packages_for_tests[*]},
                on x86-64 Debian's kernel, unpacked in $stock_kernel (pytest)
 Messages go to stderr, details to $log.
 END
@@ -157,6 +160,7 @@ implied() {
     *' graph '* | *' report '* | *' --report '* | *' top '*) echo drawings ;;
     esac
     [[ " $* " != *homing=esi* ]] || echo compiler
+    [[ " $* " != *' uetemu torchrun '* ]] || echo torch
 }
 
 say() {
@@ -465,6 +469,29 @@ unpack_stock_kernel() {
     rm -rf "$stock_kernel" && mv "$work" "$stock_kernel"
 }
 
+# What PyTorch would bring is asked for before anything is fetched.
+refuse_packages_for_gpus() {
+    local report found
+    report=$(mktemp)
+    step "asking what PyTorch's CPU build needs" \
+        "$venv/bin/python" -m pip --no-input --disable-pip-version-check --quiet install \
+        --dry-run --report "$report" --constraint "$constraints" torch
+    found=$("$venv/bin/python" -I - "$report" "$for_gpus" <<'END'
+import json
+import re
+import sys
+
+with open(sys.argv[1]) as report:
+    names = [one["metadata"]["name"] for one in json.load(report)["install"]]
+print(next((name for name in names if re.search(sys.argv[2], name)), ""))
+END
+    )
+    rm -f "$report"
+    [[ -z $found ]] ||
+        fail "the PyTorch that pip finds here is for GPUs and brings $found: let pip's configuration" \
+            "name an index that has PyTorch's CPU build, then call this again"
+}
+
 make_environment() {
     local all=("${extras[@]}") present list
     if present=$(present_extras); then
@@ -476,6 +503,7 @@ make_environment() {
         step "making a Python environment in $venv" \
             "$python" -m venv --clear --system-site-packages "$venv"
     fi
+    [[ " ${all[*]} " != *' torch '* ]] || refuse_packages_for_gpus
     list=$(IFS=,; printf '%s' "${all[*]}")
     step "installing uetemu and its Python packages ($list)" \
         "$venv/bin/python" -m pip --no-input --disable-pip-version-check install \
@@ -592,9 +620,11 @@ for name in ${with//,/ } $(implied "$@"); do
     asked[$name]=1
 done
 for name in ${names//|/ }; do
-    [[ -v asked[$name] || -v asked[tests] ]] || continue
-    declare -n more=packages_for_$name
-    packages+=("${more[@]}")
+    [[ -v asked[$name] || (-v asked[tests] && $name != torch) ]] || continue
+    if [[ -v packages_for_$name ]]; then
+        declare -n more=packages_for_$name
+        packages+=("${more[@]}")
+    fi
     [[ ! -v extra_for[$name] ]] || extras+=("${extra_for[$name]}")
     [[ $name != tests || $HOSTTYPE != x86_64 ]] || for_machine=1
 done

@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -209,6 +210,7 @@ def test_root_runs_lua_already_where_wireshark_has_defaults(tmp_path: Path) -> N
         ("uetemu cluster job_bootstrap --report", "cluster drawings"),
         ("mpirun -n 2 uetemu run allreduce", "mpi"),
         ("pytest -x", "tests"),
+        ("uetemu torchrun --ranks 4 train.py", "torch"),
         ("python -m tests.bench turns", "tests"),
     ],
 )
@@ -222,9 +224,33 @@ def test_what_with_does_not_know_is_refused_in_one_sentence(words: tuple[str, ..
     done = call("--with", *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "provision: --with takes names out of drawings, compiler, cluster, mpi, tests, "
+        "provision: --with takes names out of drawings, compiler, cluster, mpi, torch, tests, "
         "with commas between\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("brought", "status"),
+    [(("torch", "sympy"), 0), (("nvidia-cublas", "torch"), 1), (("torch", "triton"), 1)],
+)
+def test_pytorch_for_gpus_is_refused_before_it_is_fetched(
+    tmp_path: Path, brought: tuple[str, ...], status: int
+) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"install": [{"metadata": {"name": one}} for one in brought]}))
+    (pattern,) = re.findall(r"^readonly for_gpus=.*$", INSTALLER.read_text(), re.M)
+    script = functions("say", "fail", "refuse_packages_for_gpus") + (
+        f"{pattern}\nvenv={tmp_path} constraints=none\nmkdir {tmp_path}/bin\n"
+        f"ln -s {sys.executable} {tmp_path}/bin/python\n"
+        f"mktemp() {{ echo {report}; }}\nstep() {{ :; }}\nrefuse_packages_for_gpus\n"
+    )
+    done = run(["bash", "-c", script])
+    assert (done.returncode, done.stdout) == (status, "")
+    if status:
+        assert done.stderr.count("\n") == 1
+        assert "is for GPUs and brings" in done.stderr
+    else:
+        assert done.stderr == ""
 
 
 APT = """
@@ -285,7 +311,7 @@ def test_tested_versions_are_within_the_projects_bounds() -> None:
     asked = "\n".join(
         (
             settings["options"]["install_requires"],
-            *(extras[x] for x in ("s3", "tensorboard", "test")),
+            *(extras[x] for x in ("s3", "tensorboard", "test", "torch")),
         )
     )
     names = {re.match(r"[\w.-]+", line)[0] for line in asked.split("\n") if line.strip()}  # type: ignore[index]
